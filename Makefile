@@ -1,0 +1,47 @@
+# Everything a newcomer needs. Each target sets up what it needs, in .venv; python3, make and pip suffice.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+RUNTIME := $(VENV)/.installed
+DEV     := $(VENV)/.installed-dev
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check format bench soak docs clean
+
+help:            ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(RUNTIME): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+# pip reads dependency groups since 25.1
+$(DEV): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --editable . --group dev
+	@touch $@ $(RUNTIME)
+
+run: $(RUNTIME)  ## the main job: a secure aggregation, start to end, with its numbers
+	$(BIN)/basecagg run
+
+test: $(DEV)     ## the tests
+	$(BIN)/python -m pytest -m "not soak" $(ARGS)
+
+check: $(DEV)    ## format, lint, types, imports
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(DEV)   ## put the code into shape
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+soak: $(DEV)     ## the long forms of the tests
+	$(BIN)/python -m pytest -m soak $(ARGS)
+
+clean:           ## remove .venv and caches
+	rm -rf $(VENV) .venv-* build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

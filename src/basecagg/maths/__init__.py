@@ -1,0 +1,1 @@
+"""Exact arithmetic, without state: the field, the code, rounding, staleness, randomness."""

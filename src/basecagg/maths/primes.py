@@ -1,0 +1,30 @@
+"""Is a modulus prime? Standard library only, so that parameters can ask before numpy is loaded."""
+
+from __future__ import annotations
+
+PAPER_MODULUS = 2**32 - 5
+"""q of the paper: the largest prime below 2³²."""
+
+# These bases decide primality for every number below 3,215,031,751·… and, with 7, below 2³² and beyond
+# (Jaeschke 1993: {2, 3, 5, 7} has no strong pseudoprime below 3,215,031,751; 11 covers the rest).
+_WITNESSES = (2, 3, 5, 7, 11)
+
+
+def is_prime(n: int) -> bool:
+    """Decide primality for n < 2³² (deterministic Miller–Rabin)."""
+    if n < 2:
+        return False
+    for p in _WITNESSES:
+        if n % p == 0:
+            return n == p
+    odd, twos = n - 1, 0
+    while odd % 2 == 0:
+        odd, twos = odd // 2, twos + 1
+    return all(_passes(n, base, odd, twos) for base in _WITNESSES)
+
+
+def _passes(n: int, base: int, odd: int, twos: int) -> bool:
+    x = pow(base, odd, n)
+    if x in (1, n - 1):
+        return True
+    return any((x := x * x % n) == n - 1 for _ in range(twos - 1))

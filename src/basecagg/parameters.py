@@ -1,0 +1,286 @@
+"""The parameters of the protocol: frozen, and checked once, when they are made.
+
+Every rule stands in `RULES` with the words of its error. A `ProtocolParameters` that exists is one that works:
+no later code checks a threshold again or warns about an overflow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import Literal, NamedTuple
+
+from basecagg.errors import ParameterError
+from basecagg.maths.primes import PAPER_MODULUS, is_prime
+from basecagg.maths.staleness import Rounding, StalenessFunction, constant, exact_value
+
+Consistency = Literal["certified", "honest-server"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProtocolParameters:
+    """All that a federation agrees on before the first mask is dealt. N, U, T and D count *holders*."""
+
+    num_users: int
+    """N: holders of shares. In the paper every user is one."""
+    recovery_threshold: int
+    """U: answers that open a sum."""
+    max_colluders: int
+    """T: holders that may pool all they know and still learn nothing."""
+    max_dropouts: int
+    """D: holders that may be gone when a sum is opened."""
+    buffer_size: int
+    """K: updates in one sum."""
+    model_size: int
+    """d: numbers in one update."""
+    max_staleness: int = 10
+    """τ_max: an update made from an older model is refused."""
+    clip: float = 4.0
+    """B: contributors clip every element of an update to ±B."""
+    update_levels: int = 2**16
+    """c_l: quantisation levels per unit of an update."""
+    weight_levels: int = 2**6
+    """c_g: quantisation levels of the staleness weight."""
+    staleness: StalenessFunction = field(default_factory=constant)
+    """s(τ): the weight of an update made τ versions ago."""
+    weight_rounding: Rounding = "stochastic"
+    """How c_g·s(τ) becomes an integer: the paper's coin, or to the nearest."""
+    modulus: int = PAPER_MODULUS
+    """q: the size of the field."""
+    consistency: Consistency = "certified"
+    """Whether holders certify a request before they answer (a cheating server), or trust it (the paper)."""
+    max_colluding_contributors: int | None = None
+    """Contributors that may work with the server; T unless given. The roster must make it true."""
+    recovery_margin: int = 0
+    """Holders beyond U that must hold a share of every member before an update is admitted."""
+    min_per_version: int = 1
+    """Members that each base version in a sum must have, so that no version singles a user out."""
+    allow_wraparound: bool = False
+    """For the experiment that shows what wrap-around does. No epoch accepts it."""
+
+    def __post_init__(self) -> None:
+        """Check every rule of the table, in its order; the first that breaks is raised."""
+        if self.max_colluding_contributors is None:
+            object.__setattr__(self, "max_colluding_contributors", self.max_colluders)
+        _check_types(self)
+        for rule in RULES:
+            if not rule.holds(self):
+                raise ParameterError(rule.explain(self), rule=rule.text)
+
+    @property
+    def quorum(self) -> int:
+        """⌊(N + T)/2⌋ + 1 signatures: two requests cannot both have so many."""
+        return (self.num_users + self.max_colluders) // 2 + 1
+
+    @property
+    def colluding_contributors(self) -> int:
+        """`max_colluding_contributors` with its default filled in."""
+        assert self.max_colluding_contributors is not None
+        return self.max_colluding_contributors
+
+    @property
+    def submasks(self) -> int:
+        """U − T: the pieces that a mask is cut into."""
+        return self.recovery_threshold - self.max_colluders
+
+    @property
+    def share_size(self) -> int:
+        """Numbers in one share: ⌈(d + 1)/(U − T)⌉, so that at least one pad element is zero."""
+        return self.model_size // self.submasks + 1
+
+    @property
+    def padded_size(self) -> int:
+        """Numbers in one mask: d padded to a multiple of U − T, by at least one."""
+        return self.share_size * self.submasks
+
+    @property
+    def largest_sum(self) -> int:
+        """K·c_g·(c_l·B + 1): no honest sum of updates is larger in any element."""
+        return int(self.buffer_size * self.weight_levels * (self.update_levels * self.clip + 1))
+
+    @property
+    def room_for_sum(self) -> int:
+        """(q − 3)/2: the largest magnitude that φ⁻¹ gives back with its sign."""
+        return (self.modulus - 3) // 2
+
+    @property
+    def correctable_answers(self) -> int:
+        """E: wrong answers that are surely corrected while at most D holders are gone."""
+        return (self.num_users - self.max_dropouts - self.recovery_threshold) // 2
+
+
+class Rule(NamedTuple):
+    """One line of the table: the rule, whether it holds, and what to say when it does not."""
+
+    text: str
+    holds: Callable[[ProtocolParameters], bool]
+    explain: Callable[[ProtocolParameters], str]
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "q is a prime below 2³²",
+        lambda p: p.modulus < 2**32 and is_prime(p.modulus),
+        lambda p: f"modulus q = {p.modulus} is not a prime below 2³²; the default is 2³² − 5",
+    ),
+    Rule(
+        "2 ≤ N ≤ q − 1",
+        lambda p: 2 <= p.num_users <= p.modulus - 1,
+        lambda p: (
+            f"num_users N = {p.num_users} is outside 2…{p.modulus - 1}: every holder needs a nonzero"
+            f" point of its own in a field of {p.modulus} elements"
+        ),
+    ),
+    Rule(
+        "T ≥ 1",
+        lambda p: p.max_colluders >= 1,
+        lambda p: (
+            f"max_colluders T = {p.max_colluders} must be at least 1: with T = 0 a single holder"
+            " reads a piece of every mask"
+        ),
+    ),
+    Rule(
+        "D ≥ 0",
+        lambda p: p.max_dropouts >= 0,
+        lambda p: f"max_dropouts D = {p.max_dropouts} cannot be negative",
+    ),
+    Rule(
+        "U ≥ T + 1",
+        lambda p: p.recovery_threshold >= p.max_colluders + 1,
+        lambda p: (
+            f"recovery_threshold U = {p.recovery_threshold} must be at least T + 1 ="
+            f" {p.max_colluders + 1}: a mask is cut into U − T = {p.submasks} pieces"
+        ),
+    ),
+    Rule(
+        "U ≤ N − D",
+        lambda p: p.recovery_threshold <= p.num_users - p.max_dropouts,
+        lambda p: (
+            f"recovery_threshold U = {p.recovery_threshold} is more than N − D ="
+            f" {p.num_users} − {p.max_dropouts} = {p.num_users - p.max_dropouts}:"
+            " with D holders gone no sum could be opened"
+        ),
+    ),
+    Rule(
+        "certified mode: quorum ⌊(N + T)/2⌋ + 1 ≤ N − D",
+        lambda p: p.consistency != "certified" or p.quorum <= p.num_users - p.max_dropouts,
+        lambda p: (
+            f"a certificate needs quorum ⌊(N + T)/2⌋ + 1 = {p.quorum} holders but only N − D ="
+            f" {p.num_users - p.max_dropouts} are sure to be there: lower D or T, add holders,"
+            " or use consistency='honest-server'"
+        ),
+    ),
+    Rule(
+        "max_colluding_contributors ≥ 0",
+        lambda p: p.colluding_contributors >= 0,
+        lambda p: f"max_colluding_contributors = {p.colluding_contributors} cannot be negative",
+    ),
+    Rule(
+        "K ≥ 2",
+        lambda p: p.buffer_size >= 2,
+        lambda p: (
+            f"buffer_size K = {p.buffer_size} must be at least 2: a sum of one update is that update"
+        ),
+    ),
+    Rule(
+        "certified mode: K ≥ max_colluding_contributors + 2",
+        lambda p: p.consistency != "certified" or p.buffer_size >= p.colluding_contributors + 2,
+        lambda p: (
+            f"buffer_size K = {p.buffer_size} must be at least max_colluding_contributors + 2 ="
+            f" {p.colluding_contributors + 2}: a server that fills the buffer with its"
+            f" {p.colluding_contributors} friends would otherwise be left with one honest update"
+        ),
+    ),
+    Rule(
+        "d ≥ 1",
+        lambda p: p.model_size >= 1,
+        lambda p: f"model_size d = {p.model_size} must be at least 1",
+    ),
+    Rule(
+        "τ_max ≥ 0",
+        lambda p: p.max_staleness >= 0,
+        lambda p: f"max_staleness τ_max = {p.max_staleness} cannot be negative",
+    ),
+    Rule(
+        "B > 0 and finite",
+        lambda p: 0 < p.clip < float("inf"),
+        lambda p: f"clip B = {p.clip} must be a positive, finite number",
+    ),
+    Rule(
+        "c_l ≥ 1",
+        lambda p: p.update_levels >= 1,
+        lambda p: f"update_levels c_l = {p.update_levels} must be at least 1",
+    ),
+    Rule(
+        "c_g ≥ 1",
+        lambda p: p.weight_levels >= 1,
+        lambda p: f"weight_levels c_g = {p.weight_levels} must be at least 1",
+    ),
+    Rule(
+        "c_g·s(τ_max) ≥ 1",
+        lambda p: p.weight_levels * exact_value(p.staleness, p.max_staleness) >= 1,
+        lambda p: (
+            f"weight_levels c_g = {p.weight_levels} gives an update of staleness τ_max ="
+            f" {p.max_staleness} the weight c_g·s(τ_max) ="
+            f" {p.weight_levels * p.staleness(p.max_staleness):.3g} < 1, which may round to 0:"
+            " raise c_g, lower τ_max, or flatten s"
+        ),
+    ),
+    Rule(
+        "K·c_g < q",
+        lambda p: p.buffer_size * p.weight_levels < p.modulus,
+        lambda p: (
+            f"the weights of a full buffer may add up to K·c_g = {p.buffer_size}·{p.weight_levels} ="
+            f" {p.buffer_size * p.weight_levels} ≥ q = {p.modulus}"
+        ),
+    ),
+    Rule(
+        "K·c_g·(c_l·B + 1) ≤ (q − 3)/2",
+        lambda p: p.allow_wraparound or p.largest_sum <= p.room_for_sum,
+        lambda p: (
+            f"a sum may reach K·c_g·(c_l·B + 1) = {p.buffer_size}·{p.weight_levels}·"
+            f"({p.update_levels}·{p.clip:g} + 1) = {p.largest_sum:,}, but q = {p.modulus} has room for"
+            f" (q − 3)/2 = {p.room_for_sum:,}: lower K, c_g, c_l or B"
+        ),
+    ),
+    Rule(
+        "0 ≤ recovery_margin ≤ N − U",
+        lambda p: 0 <= p.recovery_margin <= p.num_users - p.recovery_threshold,
+        lambda p: (
+            f"recovery_margin = {p.recovery_margin} is outside 0…N − U ="
+            f" {p.num_users - p.recovery_threshold}"
+        ),
+    ),
+    Rule(
+        "1 ≤ min_per_version ≤ K",
+        lambda p: 1 <= p.min_per_version <= p.buffer_size,
+        lambda p: f"min_per_version = {p.min_per_version} is outside 1…K = {p.buffer_size}",
+    ),
+)
+
+_CHOICES = {
+    "consistency": ("certified", "honest-server"),
+    "weight_rounding": ("stochastic", "nearest"),
+    "allow_wraparound": (True, False),
+}
+
+
+def _check_types(parameters: ProtocolParameters) -> None:
+    for entry in fields(parameters):
+        name, value = entry.name, getattr(parameters, entry.name)
+        if name in _CHOICES:
+            _require(value in _CHOICES[name], name, value, f"one of {_CHOICES[name]}")
+        elif name == "clip":
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            _require(number, name, value, "a number")
+        elif name == "staleness":
+            known = isinstance(value, StalenessFunction)
+            _require(known, name, value, "constant(), polynomial(α) or hinge(a, b)")
+        else:
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            _require(whole, name, value, "a whole number")
+
+
+def _require(holds: bool, name: str, value: object, wanted: str) -> None:
+    if not holds:
+        raise ParameterError(f"{name} = {value!r} must be {wanted}", rule=f"{name} is {wanted}")
