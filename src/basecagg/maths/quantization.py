@@ -1,0 +1,172 @@
+"""From real updates to field elements and back: stochastic rounding Q_c, and φ for the sign.
+
+An element x of an update becomes φ(c·Q_c(x)), Eq. (def_w_bar): c·x is rounded down or up at random
+so that its mean is kept, and a negative integer k is written as q + k. Integers up to ±(q − 3)/2
+come back with their sign; larger ones are refused, for a wrapped number looks like any other.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from basecagg.errors import DataError, ParameterError
+from basecagg.maths.kernels.rounding import round_and_mask
+from basecagg.maths.primes import is_prime
+from basecagg.maths.randomness import Words
+
+Reals = npt.NDArray[np.float32 | np.float64]
+
+
+def clip_update(x: Reals, clip: float) -> tuple[Reals, int]:
+    """x with every element clipped to ±B, and how many elements that changed.
+
+    NaN and ±Inf are refused, not clipped: they say that training went wrong.
+    """
+    _check_reals(x)
+    _check_finite(x)
+    if not 0 < clip < float("inf"):
+        raise ParameterError(
+            f"clip B = {clip} must be a positive, finite number", rule="B > 0 and finite"
+        )
+    bound = _round_towards_zero(clip, x.dtype)
+    return np.clip(x, -bound, bound), int(np.count_nonzero(np.abs(x) > bound))
+
+
+def quantize(
+    x: Reals, levels: int, modulus: int, random_words: Words, *, wrap: bool = False
+) -> Words:
+    """φ(c·Q_c(x)), Eqs. (sto_round), (def_w_bar), (phi), with c = `levels` and a word per element.
+
+    c·x is computed in float64, and rounded up iff its word is below frac(c·x)·2³².
+    Differs from the paper: the probability of rounding up is the fraction raised to a multiple of
+    2⁻³². |c·x| > (q − 3)/2 is an error, unless `wrap` asks for the integer mod q; that is for the
+    experiment that shows what wrap-around does.
+    """
+    if wrap:
+        return _quantize_wrapped(x, levels, modulus, random_words)
+    return quantize_and_mask(x, levels, modulus, random_words, np.zeros(np.size(x), np.uint32))
+
+
+def quantize_and_mask(
+    x: Reals,
+    levels: int,
+    modulus: int,
+    random_words: Words,
+    mask: Words,
+    *,
+    out: Words | None = None,
+) -> Words:
+    """φ(c·Q_c(x)) + z mod q, Eq. (masked_update): what a contributor uploads, made in one pass.
+
+    After an error `out` holds nothing of use.
+    """
+    _check_inputs(x, levels, modulus, random_words)
+    _check_words("mask", mask, x.size)
+    out = np.empty(x.size, np.uint32) if out is None else out
+    _check_words("out", out, x.size)
+    limit = float((modulus - 3) // 2)
+    if not round_and_mask(x, float(levels), limit, np.uint32(modulus), random_words, mask, out):
+        raise _refusal(x, levels, limit, modulus)
+    return out
+
+
+def dequantize(values: Words, levels: int, modulus: int) -> npt.NDArray[np.float64]:
+    """φ⁻¹(values)/c with c = `levels`. For a weighted sum of updates c = c_l·Σ s̄."""
+    _check_levels(levels)
+    return signed(values, modulus) / float(levels)
+
+
+def signed(values: Words, modulus: int) -> npt.NDArray[np.int64]:
+    """φ⁻¹, Eq. (inv_phi): a value below (q − 1)/2 is positive, any other stands for value − q."""
+    _check_modulus(modulus)
+    _check_words("values", values, np.size(values))
+    if values.size and values.max() >= modulus:
+        raise DataError(f"values holds numbers ≥ q = {modulus}: reduce them mod q first")
+    return values.astype(np.int64) - modulus * (values >= (modulus - 1) // 2)
+
+
+def _quantize_wrapped(x: Reals, levels: int, modulus: int, random_words: Words) -> Words:
+    _check_inputs(x, levels, modulus, random_words)
+    scaled = _scale(x, levels)
+    _check_finite(scaled)
+    floor = np.floor(scaled)
+    up = random_words < (scaled - floor) * 2.0**32
+    # fmod is exact: a number beyond 2⁵³ too is reduced to what it is mod q.
+    return ((np.fmod(floor, modulus).astype(np.int64) + up) % modulus).astype(np.uint32)
+
+
+def _scale(x: Reals, levels: int) -> npt.NDArray[np.float64]:
+    with np.errstate(over="ignore"):  # too large becomes infinite, and that is refused
+        return x.astype(np.float64) * float(levels)
+
+
+def _round_towards_zero(clip: float, dtype: np.dtype[np.floating]) -> np.floating:
+    """The largest number of this dtype that is at most B: float32(51.2) is above 51.2."""
+    bound = dtype.type(min(clip, float(np.finfo(dtype).max)))
+    return bound if float(bound) <= clip else np.nextafter(bound, dtype.type(0))
+
+
+def _check_inputs(x: Reals, levels: int, modulus: int, random_words: Words) -> None:
+    _check_reals(x)
+    _check_levels(levels)
+    _check_modulus(modulus)
+    _check_words("random_words", random_words, x.size)
+
+
+def _check_reals(x: Reals) -> None:
+    _check_array("x", x, ("float32", "float64"))
+
+
+def _check_words(name: str, array: Words, size: int) -> None:
+    _check_array(name, array, ("uint32",))
+    if array.size != size:
+        raise DataError(f"{name} holds {array.size} numbers, but there are {size} elements")
+
+
+def _check_array(name: str, array: npt.NDArray[np.generic], dtypes: tuple[str, ...]) -> None:
+    if not isinstance(array, np.ndarray):
+        raise DataError(f"{name} must be a numpy array, not {type(array).__name__}")
+    if array.dtype.name not in dtypes or array.ndim != 1 or not array.flags.c_contiguous:
+        raise DataError(
+            f"{name} is {array.dtype}{list(array.shape)} but must be a contiguous vector of"
+            f" {' or '.join(dtypes)}: np.ascontiguousarray({name}.ravel(), np.{dtypes[0]})"
+        )
+
+
+def _check_finite(x: Reals) -> None:
+    finite = np.isfinite(x)
+    if not finite.all():
+        raise DataError(
+            f"x is NaN or infinite at {_where(~finite)}: training diverged;"
+            " discard this update and train afresh"
+        )
+
+
+def _check_levels(levels: int) -> None:
+    if not isinstance(levels, int | np.integer) or levels < 1:
+        raise ParameterError(f"levels c = {levels} must be a whole number ≥ 1", rule="c ≥ 1")
+
+
+def _check_modulus(modulus: int) -> None:
+    if not (2 < modulus < 2**32 and is_prime(modulus)):
+        raise ParameterError(
+            f"modulus q = {modulus} is not an odd prime below 2³²; the default is 2³² − 5",
+            rule="q is a prime below 2³²",
+        )
+
+
+def _refusal(x: Reals, levels: int, limit: float, modulus: int) -> DataError:
+    """What the kernel found bad: the numbers of the update, else the mask. Values are not told."""
+    _check_finite(x)
+    outside = np.abs(_scale(x, levels)) > limit
+    if outside.any():
+        return DataError(
+            f"|c·x| is above (q − 3)/2 = {limit:.0f} at {_where(outside)}: clip the update to"
+            f" ±{limit / levels:g} with clip_update, or lower levels c = {levels}"
+        )
+    return DataError(f"mask holds values ≥ q = {modulus}: draw it with FieldStream")
+
+
+def _where(found: npt.NDArray[np.bool_]) -> str:
+    return f"{np.count_nonzero(found)} of {found.size} indices, first at {np.argmax(found)}"
