@@ -10,7 +10,7 @@ from basecagg.maths.randomness import Words
 
 
 @njit(nogil=True, cache=True)
-def round_and_mask(  # noqa: PLR0917 (numba knows no keyword-only arguments)
+def round_and_mask(
     x: npt.NDArray[np.float32 | np.float64],
     levels: float,
     limit: float,
