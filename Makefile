@@ -4,6 +4,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 RUNTIME := $(VENV)/.installed
 DEV     := $(VENV)/.installed-dev
+DOCS    := $(VENV)/.installed-docs
+PEERS   := $(VENV)/bench-peers
 
 .DEFAULT_GOAL := help
 .PHONY: help run test check format bench soak docs clean
@@ -40,8 +42,24 @@ format: $(DEV)   ## put the code into shape
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# FedML's secure aggregation is one file without dependencies: kept apart, none of its own are installed.
+$(PEERS): | $(DEV)
+	$(BIN)/python -m pip install --quiet --group bench
+	$(BIN)/python -m pip install --quiet --no-deps --target $@ fedml==0.9.6
+
+bench: $(PEERS)  ## the kernels, side by side with peers and with the machine's limits
+	$(BIN)/python -m benchmarks $(ARGS)
+
+$(DOCS): pyproject.toml | $(DEV)
+	$(BIN)/python -m pip install --quiet --group docs
+	@touch $@
+
+docs: $(DOCS)    ## write the generated pages, build the site into site/
+	$(BIN)/python scripts/reference.py
+	$(BIN)/mkdocs build --strict --quiet
+
 soak: $(DEV)     ## the long forms of the tests
 	$(BIN)/python -m pytest -m soak $(ARGS)
 
 clean:           ## remove .venv and caches
-	rm -rf $(VENV) .venv-* build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,1 @@
+"""Bytes and keys: the wire format, who is who, and sealed shares."""

@@ -1,0 +1,1 @@
+"""What must survive a crash: the stores behind the `Persist` effect."""
