@@ -115,22 +115,23 @@ def _check_inputs(x: Reals, levels: int, modulus: int, random_words: Words) -> N
 
 
 def _check_reals(x: Reals) -> None:
-    _check_array("x", x, ("float32", "float64"))
+    _check_array("x", x, np.float32, np.float64)
 
 
 def _check_words(name: str, array: Words, size: int) -> None:
-    _check_array(name, array, ("uint32",))
+    _check_array(name, array, np.uint32)
     if array.size != size:
         raise DataError(f"{name} holds {array.size} numbers, but there are {size} elements")
 
 
-def _check_array(name: str, array: npt.NDArray[np.generic], dtypes: tuple[str, ...]) -> None:
+def _check_array(name: str, array: npt.NDArray[np.generic], *dtypes: type[np.generic]) -> None:
     if not isinstance(array, np.ndarray):
         raise DataError(f"{name} must be a numpy array, not {type(array).__name__}")
-    if array.dtype.name not in dtypes or array.ndim != 1 or not array.flags.c_contiguous:
+    if array.dtype not in dtypes or array.ndim != 1 or not array.flags.c_contiguous:
         raise DataError(
             f"{name} is {array.dtype}{list(array.shape)} but must be a contiguous vector of"
-            f" {' or '.join(dtypes)}: np.ascontiguousarray({name}.ravel(), np.{dtypes[0]})"
+            f" {' or '.join(dtype.__name__ for dtype in dtypes)}:"
+            f" np.ascontiguousarray({name}.ravel(), np.{dtypes[0].__name__})"
         )
 
 

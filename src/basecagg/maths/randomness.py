@@ -28,6 +28,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from basecagg.errors import DataError, LocalProtocolError, ParameterError
+from basecagg.maths.primes import is_prime
 
 Words = npt.NDArray[np.uint32]
 
@@ -117,9 +118,10 @@ class FieldStream(WordStream):
 
     def __init__(self, seed: Seed | bytes, modulus: int) -> None:
         """Open the stream over F_q at its first element."""
-        if not 2 <= modulus < 2**32:
+        if not (modulus < 2**32 and is_prime(modulus)):
             raise ParameterError(
-                f"modulus q = {modulus} is not a prime below 2³²", rule="q is a prime below 2³²"
+                f"modulus q = {modulus} is not a prime below 2³²; the default is 2³² − 5",
+                rule="q is a prime below 2³²",
             )
         super().__init__(seed)
         self._modulus = modulus
