@@ -1,0 +1,1 @@
+"""Before and after a run: choose parameters, predict costs, audit what the server could learn."""

@@ -1,0 +1,102 @@
+"""Predict processor time on this machine: do each step on a narrow piece of the model, then scale up.
+
+A step costs a fixed part (a decoding matrix, a key exchange) and a part that grows with the length
+of a share; two widths tell them apart. A prediction, not a benchmark: a busy machine, or a model far
+larger than the caches, takes longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from basecagg.maths.mds_code import MaskCode
+from basecagg.maths.prime_field import PrimeField
+from basecagg.maths.quantization import quantize_and_mask
+from basecagg.maths.randomness import FieldStream, Words, WordStream, new_seed
+from basecagg.parameters import ProtocolParameters
+from basecagg.planning.costs import CpuSeconds
+
+NARROW, WIDE = 2**15, 2**18
+"""Elements of all N shares together in the two trials."""
+REPEATS = 3
+
+
+def predict(p: ProtocolParameters) -> CpuSeconds:
+    """Time every step at two widths and extend the line through them to the share size of `p`."""
+    wide = min(p.share_size, max(2, WIDE // p.num_users))
+    narrow = min(wide - 1, max(1, NARROW // p.num_users))
+    if wide == p.share_size:
+        return _measure(p, wide)
+    pairs = zip(_measure(p, narrow), _measure(p, wide), strict=True)
+    steps = (p.share_size - wide) / (wide - narrow)
+    return CpuSeconds(*(high + steps * max(0.0, high - low) for low, high in pairs))
+
+
+def _measure(p: ProtocolParameters, width: int) -> CpuSeconds:
+    trial = _Trial(p, width)
+    return CpuSeconds(
+        encode=_time(trial.encode),
+        seal=_time(trial.seal),
+        mask=_time(trial.quantize_and_mask),
+        answer=_time(trial.answer),
+        decode=_time(trial.decode),
+    )
+
+
+def _time(step: Callable[[], object]) -> float:
+    """Take the least of a few repeats: noise only ever adds."""
+    return min(_once(step) for _ in range(REPEATS))
+
+
+def _once(step: Callable[[], object]) -> float:
+    start = perf_counter()
+    step()
+    return perf_counter() - start
+
+
+class _Trial:
+    """The steps of the protocol, on shares of one width."""
+
+    def __init__(self, p: ProtocolParameters, width: int) -> None:
+        self.p, self.width, self.size = p, width, p.submasks * width
+        self.field = PrimeField(p.modulus)
+        self.code = MaskCode(p.num_users, p.recovery_threshold, p.max_colluders, modulus=p.modulus)
+        self.stream, self.coins = FieldStream(new_seed(), p.modulus), WordStream(new_seed())
+        self.update = np.linspace(-p.clip, p.clip, self.size, dtype=np.float32)
+        self.mask = self.stream.draw(self.size)
+        self.uploads = self._draw(p.buffer_size, self.size)
+        self.shares = self._draw(max(p.num_users, p.buffer_size), width)
+        self.weights = np.full(p.buffer_size, p.weight_levels, np.uint32)
+        self.keys = X25519PrivateKey.generate(), X25519PrivateKey.generate().public_key()
+
+    def encode(self) -> None:
+        noise = self._draw(self.p.max_colluders, self.width)
+        self.code.encode(self.stream.draw(self.size), noise)
+
+    def seal(self) -> None:
+        private, public = self.keys
+        for share in self.shares[: self.p.num_users]:
+            key = HKDF(SHA256(), 32, None, b"calibration").derive(private.exchange(public))
+            AESGCM(key).encrypt(bytes(12), share.tobytes(), b"names")
+
+    def quantize_and_mask(self) -> None:
+        coins = self.coins.draw(self.size)
+        quantize_and_mask(self.update, self.p.update_levels, self.p.modulus, coins, self.mask)
+
+    def answer(self) -> None:
+        self.field.weighted_sum(self.shares[: self.p.buffer_size], self.weights)
+
+    def decode(self) -> None:
+        masked = self.field.weighted_sum(self.uploads, self.weights)
+        answers = self.shares[: self.p.recovery_threshold]
+        self.field.sub(masked, self.code.decode(dict(enumerate(answers))))
+
+    def _draw(self, rows: int, width: int) -> Words:
+        return self.stream.draw(rows * width).reshape(rows, width)

@@ -1,0 +1,299 @@
+"""From what a federation wants to parameters that work, or to the reason why none do.
+
+Pure: the same wishes give the same plan on every machine. The rules are those of `ProtocolParameters`; the
+planner only searches among what they allow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import NamedTuple
+
+from basecagg.errors import ParameterError
+from basecagg.maths.staleness import StalenessFunction, exact_value, polynomial
+from basecagg.parameters import Consistency, ProtocolParameters
+from basecagg.planning.costs import (
+    MASKS_PER_CONTRIBUTOR,
+    Network,
+    Phase,
+    phases,
+    storage_per_holder,
+    wire_seconds,
+)
+
+DEFAULT_BUFFER = 10
+"""K of the paper's experiments."""
+DEFAULT_NETWORK = Network(up=10.0, down=50.0)
+"""A phone on an ordinary mobile line."""
+COARSEST_WEIGHT = 4
+"""c_g·s(τ_max) is at least this, so that rounding changes no weight by more than a quarter."""
+TABLE_ROWS = 6
+"""Rows in the table of how cost changes with U, the chosen one aside."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wishes:
+    """What the federation is, and what it wants to withstand."""
+
+    num_users: int
+    """N: holders of shares."""
+    max_dropouts: int
+    """D: holders that may be gone when a sum is opened."""
+    model_size: int
+    """d: numbers in one update."""
+    max_colluders: int | None = None
+    """T: holders that may pool what they know; None lets the planner choose."""
+    liars: int = 0
+    """E: wrong answers to correct even while D holders are gone."""
+    buffer_size: int | None = None
+    """K: updates in one sum; None lets the planner choose."""
+    contributors: int | None = None
+    """Users who send updates; N unless given."""
+    clip: float = 4.0
+    """B: the largest magnitude of an element of an update."""
+    max_staleness: int = 10
+    """τ_max: the oldest update that is admitted."""
+    staleness: StalenessFunction = field(default_factory=polynomial)
+    """s(τ): the weight of an update made τ versions ago."""
+    consistency: Consistency = "certified"
+    """Against a cheating server, or for an honest one."""
+    network: Network = DEFAULT_NETWORK
+    """A user's line."""
+
+    @property
+    def largest_threshold(self) -> int:
+        """N − D − 2E: the answers that surely come, less two for each that may be wrong."""
+        return self.num_users - self.max_dropouts - 2 * self.liars
+
+
+class Option(NamedTuple):
+    """One row of the table over U."""
+
+    parameters: ProtocolParameters
+    deal_bytes: int
+    deal_seconds: float
+    wire_seconds: float
+    holder_bytes: int
+
+
+class Mode(NamedTuple):
+    """Whether a consistency mode works with the chosen N, D, T and K; if not, why."""
+
+    name: Consistency
+    reason: str | None
+
+    @property
+    def possible(self) -> bool:
+        """Say whether nothing stands against it."""
+        return self.reason is None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Parameters that fulfil the wishes, and what they cost."""
+
+    wishes: Wishes
+    parameters: ProtocolParameters
+    phases: tuple[Phase, ...]
+    live_masks: int
+    options: tuple[Option, ...]
+    modes: tuple[Mode, ...]
+
+    @property
+    def spare_bits(self) -> float:
+        """log₂ of how much larger a sum could become before it wraps around."""
+        return math.log2(self.parameters.room_for_sum / self.parameters.largest_sum)
+
+    @property
+    def holder_bytes(self) -> int:
+        """What a holder stores while `live_masks` masks are live."""
+        return storage_per_holder(self.parameters, self.live_masks)
+
+
+def plan(wishes: Wishes) -> Plan:
+    """Choose parameters; what cannot be gets the reason and the nearest choices that can."""
+    try:
+        parameters = _cheapest_threshold(_finest_levels(_skeleton(wishes)), wishes.network)
+    except ParameterError as error:
+        raise ParameterError(f"{error}{_ways_out(wishes)}", rule=error.rule) from None
+    live_masks = MASKS_PER_CONTRIBUTOR * (wishes.contributors or wishes.num_users)
+    return Plan(
+        wishes=wishes,
+        parameters=parameters,
+        phases=phases(parameters),
+        live_masks=live_masks,
+        options=tuple(_options(parameters, wishes, live_masks)),
+        modes=tuple(_mode(parameters, name) for name in ("certified", "honest-server")),
+    )
+
+
+# Choosing: first what the wishes fix, then the levels, then U.
+
+
+def _skeleton(wishes: Wishes) -> ProtocolParameters:
+    """Fix all that follows from the wishes alone; U stands at its largest and c_l at its coarsest."""
+    colluders = _colluders(wishes)
+    top = wishes.largest_threshold
+    if top < colluders + 1:
+        raise ParameterError(
+            f"U must be at least T + 1 = {colluders + 1}, or T = {colluders} holders could read masks, and at"
+            f" most N − D − 2E = {wishes.num_users} − {wishes.max_dropouts} − {2 * wishes.liars} = {top},"
+            " or a sum might never open",
+            rule="T + 1 ≤ U ≤ N − D − 2E",
+        )
+    return ProtocolParameters(
+        num_users=wishes.num_users,
+        recovery_threshold=top,
+        max_colluders=colluders,
+        max_dropouts=wishes.max_dropouts,
+        buffer_size=_buffer_size(wishes, colluders),
+        model_size=wishes.model_size,
+        max_staleness=wishes.max_staleness,
+        clip=wishes.clip,
+        update_levels=1,
+        weight_levels=_weight_levels(wishes),
+        staleness=wishes.staleness,
+        consistency=wishes.consistency,
+    )
+
+
+def _colluders(wishes: Wishes) -> int:
+    """T: as wished; else as many as K − 2 contributors, half of U and the certificate's quorum allow."""
+    if wishes.max_colluders is not None:
+        return wishes.max_colluders
+    buffer_size = wishes.buffer_size or DEFAULT_BUFFER
+    limits = [buffer_size - 2, wishes.largest_threshold // 2]
+    if wishes.consistency == "certified":
+        limits.append(wishes.num_users - 2 * wishes.max_dropouts - 1)
+    return max(1, min(limits))
+
+
+def _buffer_size(wishes: Wishes, colluders: int) -> int:
+    """K: as wished; else the paper's, raised so that colluders cannot surround one honest update."""
+    if wishes.buffer_size is not None:
+        return wishes.buffer_size
+    surrounded = colluders + 2 if wishes.consistency == "certified" else 2
+    return max(DEFAULT_BUFFER, surrounded)
+
+
+def _weight_levels(wishes: Wishes) -> int:
+    """c_g: the smallest power of two that leaves the smallest weight exact or not too coarse.
+
+    s falls from s(0) = 1, so s(τ_max) = 1 means that every weight is 1.
+    """
+    smallest = exact_value(wishes.staleness, wishes.max_staleness)
+    if smallest == 1:
+        return 1
+    return next(1 << bits for bits in count() if (1 << bits) * smallest >= COARSEST_WEIGHT)
+
+
+def _finest_levels(skeleton: ProtocolParameters) -> ProtocolParameters:
+    """c_l: the largest power of two (so that scaling a float is exact) with which no sum wraps around."""
+    allowed = (_allowed(skeleton, update_levels=2**bits) for bits in range(31, -1, -1))
+    return next(parameters for parameters in allowed if parameters)
+
+
+def _cheapest_threshold(parameters: ProtocolParameters, network: Network) -> ProtocolParameters:
+    """U: the least time on the wire; of equals the smallest, which waits for fewer and corrects more."""
+    thresholds = range(parameters.max_colluders + 1, parameters.recovery_threshold + 1)
+    candidates = (replace(parameters, recovery_threshold=u) for u in thresholds)
+    return min(candidates, key=lambda candidate: wire_seconds(candidate, network))
+
+
+def _allowed(parameters: ProtocolParameters, **changes: object) -> ProtocolParameters | None:
+    """Change parameters, or give None if a rule forbids it."""
+    try:
+        return replace(parameters, **changes)  # type: ignore[arg-type]
+    except ParameterError:
+        return None
+
+
+# Showing: how cost changes with U, and what else would be possible.
+
+
+def _options(chosen: ProtocolParameters, wishes: Wishes, live_masks: int) -> Iterator[Option]:
+    """Rows over the whole range of U; U − T grows by a constant factor, because cost goes as 1/(U − T)."""
+    most = wishes.largest_threshold - chosen.max_colluders
+    pieces = {round(most ** (row / (TABLE_ROWS - 1))) for row in range(TABLE_ROWS)}
+    for submasks in sorted(pieces | {chosen.submasks}):
+        p = replace(chosen, recovery_threshold=chosen.max_colluders + submasks)
+        deal = phases(p)[0]
+        yield Option(
+            parameters=p,
+            deal_bytes=deal.up,
+            deal_seconds=wishes.network.seconds(deal),
+            wire_seconds=wire_seconds(p, wishes.network),
+            holder_bytes=storage_per_holder(p, live_masks),
+        )
+
+
+def _mode(parameters: ProtocolParameters, name: Consistency) -> Mode:
+    try:
+        replace(parameters, consistency=name)
+    except ParameterError as error:
+        return Mode(name, str(error))
+    return Mode(name, None)
+
+
+# Impossible wishes: change one of them at a time, as little as possible, until it works.
+
+
+def _ways_out(wishes: Wishes) -> str:
+    """Name, for each wish, the nearest value that alone would make a plan possible."""
+    relaxed = replace(wishes, max_colluders=None, buffer_size=None)
+    if found := _possible_changes(wishes):
+        return f". Possible instead: {found}"
+    if found := _possible_changes(relaxed):
+        return f". Possible instead, with T and K left to the planner: {found}"
+    return ""
+
+
+def _possible_changes(wishes: Wishes) -> str:
+    found = [
+        f"{symbol} = {value}"
+        for symbol, name, values in _KNOBS
+        if (value := _first_possible(wishes, name, values(wishes))) is not None
+    ]
+    return " or ".join(found)
+
+
+def _first_possible(wishes: Wishes, name: str, values: Iterator[object]) -> object | None:
+    for value in values:
+        try:
+            _skeleton(replace(wishes, **{name: value}))  # type: ignore[arg-type]
+        except ParameterError:
+            continue
+        return value
+    return None
+
+
+def _nearby(value: int | None, low: int, high: int) -> Iterator[int]:
+    """Whole numbers in low…high, nearest first; nothing if there is no wish to move."""
+    if value is not None:
+        yield from sorted(range(low, high + 1), key=lambda other: abs(other - value))
+
+
+def _holders_enough(wishes: Wishes) -> int:
+    """With N = T + 2D + 2E + 2 or more, both U and the quorum have room."""
+    least = (wishes.max_colluders or 1) + 2 * (wishes.max_dropouts + wishes.liars) + 2
+    return max(wishes.num_users, least)
+
+
+def _halves(value: float) -> Iterator[float]:
+    """value/2, value/4, … while it is worth asking."""
+    return (value / 2**n for n in range(1, 64)) if 0 < value < math.inf else iter(())
+
+
+_KNOBS: tuple[tuple[str, str, Callable[[Wishes], Iterator[object]]], ...] = (
+    ("T", "max_colluders", lambda w: _nearby(w.max_colluders, 1, w.num_users)),
+    ("D", "max_dropouts", lambda w: _nearby(w.max_dropouts, 0, w.num_users)),
+    ("E", "liars", lambda w: _nearby(w.liars, 0, w.liars)),
+    ("N", "num_users", lambda w: _nearby(w.num_users, 2, _holders_enough(w))),
+    ("K", "buffer_size", lambda w: _nearby(w.buffer_size, 2, (w.max_colluders or 0) + 2)),
+    ("B", "clip", lambda w: _halves(w.clip)),
+    ("τ_max", "max_staleness", lambda w: map(int, _halves(w.max_staleness))),
+    ("consistency", "consistency", lambda _: iter(("honest-server", "certified"))),
+)

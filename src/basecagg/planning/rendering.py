@@ -1,0 +1,196 @@
+"""A plan for people (rich) and for programs (a dictionary for JSON). Nothing is decided here."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from basecagg.planning.costs import MASKS_PER_CONTRIBUTOR, STEPS, CpuSeconds
+from basecagg.planning.planner import Option, Plan
+
+Cpu = dict[int, CpuSeconds]
+"""Predicted processor time for each U that was looked at; empty if nothing was measured."""
+
+
+def render(plan: Plan, cpu: Cpu) -> RenderableType:
+    """Lay the plan out for a terminal of 80 columns or more."""
+    sections: dict[str, RenderableType] = {
+        "Parameters": _parameters(plan),
+        "No sum wraps around": _proof(plan),
+        "Bytes of one user, for one update and one buffer": _traffic(plan),
+        "Storage of one holder": _storage(plan),
+        "Processor time on this machine, one thread, predicted": _cpu(plan, cpu),
+        "How cost changes with U": _options(plan, cpu),
+        "Consistency modes with these N, D, T and K": _modes(plan),
+    }
+    return Group(*(_section(title, body) for title, body in sections.items()))
+
+
+def as_dict(plan: Plan, cpu: Cpu) -> dict[str, Any]:
+    """Give the same numbers for JSON."""
+    p, network = plan.parameters, plan.wishes.network
+    return {
+        "parameters": asdict(p) | {"quorum": p.quorum, "share_size": p.share_size},
+        "wrap_around": {
+            "largest_sum": p.largest_sum,
+            "room": p.room_for_sum,
+            "spare_bits": plan.spare_bits,
+        },
+        "phases": [asdict(ph) | {"seconds": network.seconds(ph)} for ph in plan.phases],
+        "storage": {"live_masks": plan.live_masks, "bytes_per_holder": plan.holder_bytes},
+        "cpu_seconds": {str(threshold): times._asdict() for threshold, times in cpu.items()},
+        "options": [_option_as_dict(plan, option) for option in plan.options],
+        "modes": {mode.name: mode.reason or "possible" for mode in plan.modes},
+    }
+
+
+def _option_as_dict(plan: Plan, option: Option) -> dict[str, Any]:
+    p = option.parameters
+    numbers = option._asdict() | {"recovery_threshold": p.recovery_threshold}
+    del numbers["parameters"]
+    return numbers | {"correctable": p.correctable_answers, "chosen": p == plan.parameters}
+
+
+def _section(title: str, body: RenderableType) -> RenderableType:
+    return Group(Text(title, style="bold"), Padding(body, (0, 0, 1, 2), expand=False))
+
+
+def _parameters(plan: Plan) -> Table:
+    p = plan.parameters
+    table = _table()
+    for symbol, name, value, meaning in (
+        ("N", "num_users", f"{p.num_users}", "holders of shares"),
+        ("D", "max_dropouts", f"{p.max_dropouts}", "holders that may be gone"),
+        ("T", "max_colluders", f"{p.max_colluders}", "holders that learn nothing together"),
+        ("U", "recovery_threshold", f"{p.recovery_threshold}", "answers that open a sum"),
+        ("K", "buffer_size", f"{p.buffer_size}", "updates in one sum"),
+        ("d", "model_size", f"{p.model_size:,}", "numbers in one update"),
+        ("B", "clip", f"{p.clip:g}", "largest magnitude of a number"),
+        ("c_l", "update_levels", _power(p.update_levels), "steps per unit of an update"),
+        ("c_g", "weight_levels", _power(p.weight_levels), "steps per unit of a weight"),
+        ("q", "modulus", f"{p.modulus}", "elements of the field"),
+        ("s(τ)", "staleness", f"{p.staleness}", f"weight by staleness τ ≤ {p.max_staleness}"),
+    ):
+        table.add_row(symbol, name, value, meaning)
+    return table
+
+
+def _proof(plan: Plan) -> Text:
+    p = plan.parameters
+    return Text(
+        f"K·c_g·(c_l·B + 1) = {p.buffer_size}·{p.weight_levels}·({p.update_levels}·{p.clip:g} + 1)"
+        f" = {p.largest_sum:,}\n"
+        f"(q − 3)/2         = {p.room_for_sum:,}\n"
+        f"The first is not larger than the second: {plan.spare_bits:.2f} bits to spare."
+    )
+
+
+def _traffic(plan: Plan) -> Table:
+    network = plan.wishes.network
+    table = _table(
+        "phase", "sends >", "receives >", f"at {network.up:g}↑ {network.down:g}↓ Mb/s >", ""
+    )
+    for ph in plan.phases:
+        seconds = _seconds(network.seconds(ph))
+        table.add_row(ph.name, _bytes(ph.up), _bytes(ph.down), seconds, ph.what)
+    return table
+
+
+def _storage(plan: Plan) -> Text:
+    contributors = plan.live_masks // MASKS_PER_CONTRIBUTOR
+    share = plan.holder_bytes // plan.live_masks
+    return Text(
+        f"{_bytes(plan.holder_bytes)} = {plan.live_masks} live masks × {share:,} bytes, if each of"
+        f" {contributors} contributors has {MASKS_PER_CONTRIBUTOR} live masks"
+        " (one in use, one dealt ahead)."
+    )
+
+
+def _cpu(plan: Plan, cpu: Cpu) -> RenderableType:
+    if not cpu:
+        return Text("not measured")
+    table = _table("step", "time >", "")
+    for name, seconds in cpu[plan.parameters.recovery_threshold]._asdict().items():
+        table.add_row(name, _seconds(seconds), STEPS[name])
+    return table
+
+
+def _options(plan: Plan, cpu: Cpu) -> RenderableType:
+    measured = ("encode >", "decode >") if cpu else ()
+    table = _table("", "U >", "deal >", "on the wire >", "storage >", "corrects >", *measured)
+    for option in plan.options:
+        chosen = option.parameters == plan.parameters
+        cells = [*_option_cells(option), *_measured_cells(option, cpu)]
+        table.add_row("→" if chosen else "", *cells, style="bold" if chosen else None)
+    note = (
+        "U is chosen for the least time on the wire, all phases together; of equals, the smallest."
+        " A smaller U waits for fewer holders and corrects more wrong answers."
+    )
+    return Group(table, Text(note))
+
+
+def _option_cells(option: Option) -> tuple[str, ...]:
+    p = option.parameters
+    return (
+        f"{p.recovery_threshold}",
+        _bytes(option.deal_bytes),
+        _seconds(option.wire_seconds),
+        _bytes(option.holder_bytes),
+        f"{p.correctable_answers}",
+    )
+
+
+def _measured_cells(option: Option, cpu: Cpu) -> tuple[str, ...]:
+    times = cpu.get(option.parameters.recovery_threshold)
+    return (_seconds(times.encode), _seconds(times.decode)) if times else ()
+
+
+def _modes(plan: Plan) -> Table:
+    p = plan.parameters
+    sure = p.num_users - p.max_dropouts
+    good = {
+        "certified": f"possible: quorum {p.quorum} of the {sure} holders that are sure to be there",
+        "honest-server": "possible: private as long as the server follows the protocol",
+    }
+    table = _table()
+    for mode in plan.modes:
+        marker = "→" if mode.name == p.consistency else ""
+        table.add_row(
+            marker, mode.name, good[mode.name] if mode.possible else f"not possible: {mode.reason}"
+        )
+    return table
+
+
+def _table(*headers: str) -> Table:
+    """Make a plain table; a header that ends in > is aligned to the right."""
+    table = Table(box=None, show_header=bool(headers), pad_edge=False, header_style="dim")
+    for header in headers:
+        right = header.endswith(">")
+        table.add_column(
+            header.removesuffix(" >"), justify="right" if right else "left", no_wrap=right
+        )
+    return table
+
+
+def _power(number: int) -> str:
+    bits = number.bit_length() - 1
+    return f"2^{bits}" if number == 1 << bits else f"{number}"
+
+
+def _bytes(number: int) -> str:
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if number >= scale:
+            return f"{number / scale:.3g} {unit}"
+    return f"{number} B" if number else "–"
+
+
+def _seconds(number: float) -> str:
+    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
+        if number >= scale:
+            return f"{number / scale:.3g} {unit}"
+    return f"{number / 1e-6:.3g} µs"

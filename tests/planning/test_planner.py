@@ -1,0 +1,239 @@
+"""The planner finds what the rules allow, the cheapest of it, and says what else would be possible."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from basecagg.errors import ParameterError
+from basecagg.maths.staleness import constant, hinge, polynomial
+from basecagg.parameters import ProtocolParameters
+from basecagg.planning.costs import Network, wire_seconds
+from basecagg.planning.planner import Wishes, plan
+
+PAPER = Wishes(num_users=100, max_dropouts=30, model_size=1_000_000)
+
+
+def test_the_papers_federation_gets_the_default_parameters() -> None:
+    chosen = plan(PAPER).parameters
+    assert (chosen.max_colluders, chosen.recovery_threshold, chosen.buffer_size) == (8, 70, 10)
+    assert chosen.weight_levels == 2**6
+    assert chosen.quorum == 55
+
+
+def test_wishes_are_kept() -> None:
+    wishes = replace(PAPER, max_colluders=20, buffer_size=40, liars=5, clip=0.5, max_staleness=3)
+    chosen = plan(wishes).parameters
+    assert chosen.max_colluders == 20
+    assert chosen.buffer_size == 40
+    assert chosen.clip == 0.5
+    assert chosen.max_staleness == 3
+    assert chosen.correctable_answers >= 5
+
+
+def test_the_buffer_grows_with_the_colluders_when_the_server_may_cheat() -> None:
+    assert plan(replace(PAPER, max_colluders=30)).parameters.buffer_size == 32
+    trusting = replace(PAPER, max_colluders=30, consistency="honest-server")
+    assert plan(trusting).parameters.buffer_size == 10
+
+
+@pytest.mark.parametrize(
+    ("staleness", "max_staleness", "levels"),
+    [
+        (constant(), 10, 1),
+        (polynomial(1), 0, 1),
+        (hinge(10, 4), 4, 1),
+        (polynomial(1), 10, 64),  # 64/11 is the first above 4
+        (polynomial(1), 15, 64),  # 64/16 is exactly 4
+        (polynomial(1), 16, 128),
+        (hinge(10, 4), 10, 256),  # s = 1/61
+    ],
+)
+def test_weights_are_exact_or_not_too_coarse(staleness, max_staleness, levels) -> None:
+    wishes = replace(PAPER, staleness=staleness, max_staleness=max_staleness)
+    assert plan(wishes).parameters.weight_levels == levels
+
+
+def test_the_update_levels_are_the_finest_that_cannot_wrap_around() -> None:
+    chosen = plan(PAPER)
+    p = chosen.parameters
+    assert p.buffer_size * p.weight_levels * (p.update_levels * p.clip + 1) <= (p.modulus - 3) / 2
+    assert 0 <= chosen.spare_bits < 1
+    with pytest.raises(ParameterError, match="a sum may reach"):
+        replace(p, update_levels=2 * p.update_levels)
+
+
+wishes = st.builds(
+    Wishes,
+    num_users=st.integers(2, 40),
+    max_dropouts=st.integers(0, 20),
+    max_colluders=st.none() | st.integers(1, 25),
+    buffer_size=st.none() | st.integers(2, 30),
+    liars=st.integers(0, 4),
+    model_size=st.integers(1, 3000),
+    consistency=st.sampled_from(["certified", "honest-server"]),
+    network=st.builds(Network, up=st.sampled_from([0.1, 10.0]), down=st.sampled_from([0.1, 50.0])),
+)
+
+
+def all_allowed(w: Wishes) -> list[ProtocolParameters]:
+    """Every (T, K, U) that the rules allow, by brute force over T and U; K as wished or very large."""
+    found = []
+    for colluders in range(1, w.num_users + 1) if w.max_colluders is None else [w.max_colluders]:
+        for threshold in range(1, w.num_users - w.max_dropouts - 2 * w.liars + 1):
+            try:
+                p = ProtocolParameters(
+                    num_users=w.num_users,
+                    recovery_threshold=threshold,
+                    max_colluders=colluders,
+                    max_dropouts=w.max_dropouts,
+                    buffer_size=w.buffer_size or 1000,
+                    model_size=w.model_size,
+                    update_levels=1,
+                    consistency=w.consistency,
+                )
+            except ParameterError:
+                continue
+            found.append(p)
+    return found
+
+
+@given(wishes)
+def test_a_plan_is_found_exactly_when_there_is_one(w: Wishes) -> None:
+    allowed = all_allowed(w)
+    try:
+        chosen = plan(w).parameters
+    except ParameterError:
+        assert not allowed
+        return
+    assert any(
+        (p.max_colluders, p.recovery_threshold) == (chosen.max_colluders, chosen.recovery_threshold)
+        for p in allowed
+    )
+
+
+@given(wishes)
+def test_no_other_threshold_is_cheaper_and_no_smaller_one_as_cheap(w: Wishes) -> None:
+    try:
+        chosen = plan(w).parameters
+    except ParameterError:
+        return
+    cost = wire_seconds(chosen, w.network)
+    for threshold in range(chosen.max_colluders + 1, w.largest_threshold + 1):
+        other = wire_seconds(replace(chosen, recovery_threshold=threshold), w.network)
+        assert other >= cost
+        assert other > cost or threshold >= chosen.recovery_threshold
+
+
+def test_a_tiny_model_needs_no_large_threshold() -> None:
+    """Two numbers and a pad fill three pieces: a larger U would only wait for more holders."""
+    chosen = plan(replace(PAPER, model_size=2)).parameters
+    assert chosen.submasks == 3
+
+
+def test_the_table_spans_the_range_and_holds_the_chosen_row() -> None:
+    chosen = plan(PAPER)
+    thresholds = [option.parameters.recovery_threshold for option in chosen.options]
+    assert thresholds == sorted(set(thresholds))
+    assert thresholds[0] == chosen.parameters.max_colluders + 1
+    assert thresholds[-1] == PAPER.largest_threshold
+    assert chosen.parameters in [option.parameters for option in chosen.options]
+    costs = [option.wire_seconds for option in chosen.options]
+    assert costs == sorted(costs, reverse=True)
+
+
+def test_storage_counts_the_live_masks_of_all_contributors() -> None:
+    few, many = plan(PAPER), plan(replace(PAPER, contributors=1000))
+    assert few.holder_bytes == 2 * 100 * 4 * few.parameters.share_size
+    assert many.holder_bytes == 10 * few.holder_bytes
+
+
+def test_modes_say_what_is_possible_and_why_not() -> None:
+    both = plan(PAPER).modes
+    assert [(mode.name, mode.possible) for mode in both] == [
+        ("certified", True),
+        ("honest-server", True),
+    ]
+    wishes = replace(PAPER, max_colluders=50, consistency="honest-server")
+    certified, honest = plan(wishes).modes
+    assert honest.possible
+    assert not certified.possible
+    assert "quorum" in str(certified.reason)
+
+
+def ways_out(w: Wishes) -> dict[str, str]:
+    with pytest.raises(ParameterError) as caught:
+        plan(w)
+    listed = str(caught.value).rpartition("Possible instead")[2]
+    return dict(re.findall(r"(\S+) = (\S+)", listed))
+
+
+IMPOSSIBLE = {
+    "quorum": replace(PAPER, max_colluders=50),
+    "dropouts and colluders": replace(PAPER, max_dropouts=60, max_colluders=50),
+    "liars": replace(PAPER, liars=40),
+    "buffer": replace(PAPER, max_colluders=20, buffer_size=10),
+    "nobody colludes": replace(PAPER, max_colluders=0),
+    "one holder": replace(PAPER, num_users=1, max_dropouts=0),
+    "clip": replace(PAPER, clip=1e9),
+    "staleness": replace(PAPER, max_staleness=10**9),
+}
+FIELDS = {
+    "T": ("max_colluders", int),
+    "D": ("max_dropouts", int),
+    "E": ("liars", int),
+    "N": ("num_users", int),
+    "K": ("buffer_size", int),
+    "B": ("clip", float),
+    "τ_max": ("max_staleness", int),
+    "consistency": ("consistency", str),
+}
+
+
+@pytest.mark.parametrize("case", IMPOSSIBLE)
+def test_every_way_out_works_and_is_the_nearest(case: str) -> None:
+    wishes = IMPOSSIBLE[case]
+    found = ways_out(wishes)
+    assert found
+    for symbol, text in found.items():
+        name, kind = FIELDS[symbol]
+        value = kind(text)
+        plan(replace(wishes, **{name: value}))
+        if kind is int and symbol != "τ_max":
+            closer = value + (1 if value < getattr(wishes, name) else -1)
+            with pytest.raises(ParameterError):
+                plan(replace(wishes, **{name: closer}))
+
+
+def test_the_quorums_ways_out_are_those_of_the_rule() -> None:
+    """⌊(N + T)/2⌋ + 1 ≤ N − D, solved for each letter by hand."""
+    assert ways_out(IMPOSSIBLE["quorum"]) == {
+        "T": "39",
+        "D": "24",
+        "N": "111",
+        "consistency": "honest-server",
+    }
+
+
+def test_when_no_single_change_helps_the_planner_takes_over_t_and_k() -> None:
+    hopeless = replace(PAPER, max_dropouts=200, max_colluders=200, buffer_size=10)
+    with pytest.raises(ParameterError, match="with T and K left to the planner: D = 49 or N = "):
+        plan(hopeless)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"model_size": 0}, "model_size d = 0"),
+        ({"clip": -1.0}, "clip B = -1.0"),
+        ({"clip": float("nan")}, "clip B = nan"),
+        ({"max_staleness": -1}, "negative"),
+    ],
+)
+def test_nonsense_gets_its_rule(change, words) -> None:
+    with pytest.raises(ParameterError, match=words):
+        plan(replace(PAPER, **change))
