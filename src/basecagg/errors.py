@@ -42,6 +42,87 @@ class RemoteProtocolError(BASecAggError):
         self.peer = peer
 
 
+class Refused(RemoteProtocolError):  # noqa: N818 - a refusal is the protocol at work, not a fault
+    """A message was refused. Nothing was changed or sent because of it."""
+
+    @property
+    def code(self) -> str:
+        """The kind of refusal, as a peer and a log line see it."""
+        return type(self).__name__
+
+
+class Malformed(Refused):
+    """Wrong length, a word ≥ q, an unexpected message."""
+
+
+class WrongEpoch(Refused):
+    """The message belongs to another epoch, or the epoch itself is not acceptable."""
+
+
+class NotEnrolled(Refused):
+    """The sender has no valid credential for this epoch."""
+
+
+class BadSignature(Refused):
+    """A signature does not fit its statement."""
+
+
+class WrongRecipient(Refused):
+    """A sealed share is not the one that its dealer made for this holder."""
+
+
+class KnownMask(Refused):
+    """A mask of this name was seen before, with other bytes or already used up."""
+
+
+class UnknownMask(Refused):
+    """No share of this mask is held here."""
+
+
+class MaskTaken(Refused):
+    """The mask was endorsed for, or spent in, another request."""
+
+
+class MaskExpired(Refused):
+    """The mask's last version has passed."""
+
+
+class QuotaExceeded(Refused):
+    """Too many masks dealt ahead, or too many updates waiting."""
+
+
+class WrongMembers(Refused):
+    """Not exactly K members, one twice, out of order, or too few of one base version."""
+
+
+class WrongVersion(Refused):
+    """A version was skipped, has passed, or is newer than the model."""
+
+
+class StaleUpdate(Refused):
+    """The update was made from a model more than τ_max versions old: download again."""
+
+
+class WrongModel(Refused):
+    """The update was trained from a model that is not this version's."""
+
+
+class BadCertificate(Refused):
+    """Too few endorsements, forged ones, or for another request."""
+
+
+class TooFewHolders(Refused):
+    """Too few holders have a share of every member of the buffer."""
+
+
+class AlreadyBuffered(Refused):
+    """The contributor has an update in the buffer, or the mask was used for another one."""
+
+
+class Retired(Refused):
+    """A holder or epoch that has ended takes no more messages."""
+
+
 class ChannelError(BASecAggError):
     """Bytes could not be decoded, opened or verified."""
 

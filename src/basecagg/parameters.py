@@ -55,6 +55,10 @@ class ProtocolParameters:
     """Holders beyond U that must hold a share of every member before an update is admitted."""
     min_per_version: int = 1
     """Members that each base version in a sum must have, so that no version singles a user out."""
+    mask_lifetime: int = 100
+    """Versions after which an unused mask expires and its shares are deleted."""
+    mask_quota: int = 4
+    """Masks that one contributor may have dealt ahead."""
     allow_wraparound: bool = False
     """For the experiment that shows what wrap-around does. No epoch accepts it."""
 
@@ -63,6 +67,7 @@ class ProtocolParameters:
         if self.max_colluding_contributors is None:
             object.__setattr__(self, "max_colluding_contributors", self.max_colluders)
         _check_types(self)
+        object.__setattr__(self, "clip", float(self.clip))
         for rule in RULES:
             if not rule.holds(self):
                 raise ParameterError(rule.explain(self), rule=rule.text)
@@ -255,6 +260,19 @@ RULES: tuple[Rule, ...] = (
         "1 ≤ min_per_version ≤ K",
         lambda p: 1 <= p.min_per_version <= p.buffer_size,
         lambda p: f"min_per_version = {p.min_per_version} is outside 1…K = {p.buffer_size}",
+    ),
+    Rule(
+        "mask_lifetime > τ_max",
+        lambda p: p.mask_lifetime > p.max_staleness,
+        lambda p: (
+            f"mask_lifetime = {p.mask_lifetime} must exceed τ_max = {p.max_staleness}: a mask dealt"
+            " when training starts must outlive the slowest admitted update"
+        ),
+    ),
+    Rule(
+        "mask_quota ≥ 1",
+        lambda p: p.mask_quota >= 1,
+        lambda p: f"mask_quota = {p.mask_quota} must be at least 1",
     ),
 )
 

@@ -1,1 +1,1 @@
-"""Bytes and keys: the wire format, who is who, and sealed shares."""
+"""Bytes and keys: the wire format, signatures, sealed envelopes."""

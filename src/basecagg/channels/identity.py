@@ -1,0 +1,98 @@
+"""Who signs: Ed25519 keys that do not print, and the checking of signatures."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+from typing import NoReturn
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from basecagg.errors import ChannelError, LocalProtocolError
+from basecagg.protocol.messages import Credential, signed
+from basecagg.protocol.ports import Verifier
+
+
+class Identity:
+    """A signing key. Its secret leaves through `secret_bytes` only: never by print, log or pickle."""
+
+    def __init__(self, private_key: Ed25519PrivateKey) -> None:
+        """Wrap a private key; `create` and `from_secret` make one."""
+        self._private_key = private_key
+        self.public_key = private_key.public_key().public_bytes_raw()
+
+    @classmethod
+    def create(cls) -> Identity:
+        """A fresh identity from the operating system's randomness."""
+        return cls(Ed25519PrivateKey.generate())
+
+    @classmethod
+    def from_secret(cls, secret: bytes) -> Identity:
+        """The identity whose `secret_bytes` these are."""
+        try:
+            return cls(Ed25519PrivateKey.from_private_bytes(secret))
+        except ValueError:
+            raise ChannelError("a signing key is 32 secret bytes") from None
+
+    def secret_bytes(self) -> bytes:
+        """The secret itself, for a protected file."""
+        return self._private_key.private_bytes_raw()
+
+    def sign(self, statement: bytes) -> bytes:
+        """Sign a statement."""
+        return self._private_key.sign(statement)
+
+    def __repr__(self) -> str:
+        """The public half, shortened."""
+        return f"Identity({self.public_key.hex()[:12]}…)"
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled or copied."""
+        raise LocalProtocolError("an identity is not pickled; keep secret_bytes() in a safe place")
+
+
+class Ed25519Verifier:
+    """Checks Ed25519 signatures."""
+
+    def verify(self, public_key: bytes, statement: bytes, signature: bytes) -> bool:
+        """Say whether the holder of the key signed the statement."""
+        try:
+            _load_public_key(public_key).verify(signature, statement)
+        except (InvalidSignature, ValueError):
+            return False
+        return True
+
+
+class RememberingVerifier:
+    """Checks each signature once: for many simulated parties in one process, which see the same ones."""
+
+    def __init__(self, verifier: Verifier) -> None:
+        """Remember what this verifier found good."""
+        self._verifier = verifier
+        self._good: dict[bytes, None] = {}
+
+    def verify(self, public_key: bytes, statement: bytes, signature: bytes) -> bool:
+        """Say whether the holder of the key signed the statement, from memory if it is known to be so."""
+        seen = hashlib.sha256(public_key + signature + statement).digest()
+        if seen in self._good:
+            return True
+        good = self._verifier.verify(public_key, statement, signature)
+        if good:
+            self._good[seen] = None
+            if len(self._good) > _REMEMBERED:
+                del self._good[next(iter(self._good))]
+        return good
+
+
+_REMEMBERED = 1 << 16
+
+
+@lru_cache(maxsize=1 << 16)
+def _load_public_key(public_key: bytes) -> Ed25519PublicKey:
+    return Ed25519PublicKey.from_public_bytes(public_key)
+
+
+def enrol(enrolment: Identity, epoch_id: bytes, contributor: str, signing_key: bytes) -> Credential:
+    """The operator's part: admit a contributor to an epoch."""
+    return signed(Credential(epoch_id, contributor, signing_key), enrolment)

@@ -1,0 +1,150 @@
+"""Envelopes that only one holder can open: X25519, or its hybrid with ML-KEM-768 against quantum computers.
+
+The sender's key in an envelope is a short-lived one, so a stolen contributor cannot open what it sealed before.
+Envelopes are anonymous by themselves; who made them is said by the signed dealing around them.
+
+Suite "x25519": sender's key (32) ‖ nonce (12) ‖ AES-256-GCM. The key is HKDF-SHA256 of the shared secret,
+bound to both public keys and to the context (epoch, mask, holder), which is also the associated data.
+Suite "mlkem768-x25519": HPKE (RFC 9180) of the `cryptography` library, the context being its info.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from functools import lru_cache
+from typing import NoReturn
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from basecagg.channels import hybrid
+from basecagg.errors import ChannelError, LocalProtocolError
+from basecagg.protocol.epoch import Suite
+from basecagg.protocol.ports import Sealer
+
+_KEY, _NONCE, _TAG = 32, 12, 16
+OVERHEAD = _KEY + _NONCE + _TAG
+"""Bytes that sealing with X25519 adds to a share."""
+_MASKS_PER_SENDER_KEY = 4
+_DOMAIN = b"basecagg/seal/x25519/v1"
+
+
+class SealingSecret:
+    """A holder's private key for one suite. Its bytes leave through `secret_bytes` only."""
+
+    def __init__(self, suite: Suite, secret: bytes) -> None:
+        """Use `create`, or the bytes of an earlier one."""
+        self.suite = suite
+        self._secret = secret
+        self._opener = _make_opener(suite, secret)
+
+    @classmethod
+    def create(cls, suite: Suite = "x25519") -> SealingSecret:
+        """A fresh key from the operating system's randomness."""
+        if suite == "x25519":
+            return cls(suite, X25519PrivateKey.generate().private_bytes_raw())
+        return cls(suite, hybrid.new_secret())
+
+    @property
+    def public_key(self) -> bytes:
+        """What contributors seal to."""
+        return self._opener.public_key
+
+    def secret_bytes(self) -> bytes:
+        """The secret itself, for a protected file."""
+        return self._secret
+
+    def open(self, context: bytes, sealed: bytes) -> bytes:
+        """Open an envelope that was sealed to this key in this context."""
+        return self._opener.open(context, sealed)
+
+    def __repr__(self) -> str:
+        """Nothing about the secret."""
+        return f"SealingSecret({self.suite}, …)"
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled or copied."""
+        raise LocalProtocolError(
+            "a sealing key is not pickled; keep secret_bytes() in a safe place"
+        )
+
+
+def make_sealer(suite: Suite) -> Sealer:
+    """The contributor's side of a suite."""
+    return X25519Sealer() if suite == "x25519" else hybrid.HybridSealer()
+
+
+def _make_opener(suite: Suite, secret: bytes) -> X25519Opener | hybrid.HybridOpener:
+    return X25519Opener(secret) if suite == "x25519" else hybrid.HybridOpener(secret)
+
+
+class X25519Sealer:
+    """Seals with a sender key that is thrown away after a few masks."""
+
+    def __init__(self) -> None:
+        """Start with a fresh sender key."""
+        self._renew()
+
+    def _renew(self) -> None:
+        self._private_key = X25519PrivateKey.generate()
+        self._public_key = self._private_key.public_key().public_bytes_raw()
+        self._secrets: dict[bytes, bytes] = {}
+        self._uses: Counter[bytes] = Counter()
+
+    def seal(self, recipient_key: bytes, context: bytes, plaintext: bytes) -> bytes:
+        """Encrypt to the recipient; the context is bound to the envelope but not sent."""
+        if self._uses[recipient_key] == _MASKS_PER_SENDER_KEY:
+            self._renew()
+        self._uses[recipient_key] += 1
+        if recipient_key not in self._secrets:
+            recipient = X25519PublicKey.from_public_bytes(recipient_key)
+            self._secrets[recipient_key] = self._private_key.exchange(recipient)
+        key = _derive(self._secrets[recipient_key], self._public_key, recipient_key, context)
+        nonce = os.urandom(_NONCE)
+        return self._public_key + nonce + AESGCM(key).encrypt(nonce, plaintext, context)
+
+    def __repr__(self) -> str:
+        """Nothing about the keys."""
+        return "X25519Sealer(…)"
+
+
+class X25519Opener:
+    """Opens what was sealed to one X25519 key."""
+
+    def __init__(self, secret: bytes) -> None:
+        """Take the 32 secret bytes."""
+        try:
+            self._private_key = X25519PrivateKey.from_private_bytes(secret)
+        except ValueError:
+            raise ChannelError("an x25519 sealing key is 32 secret bytes") from None
+        self.public_key = self._private_key.public_key().public_bytes_raw()
+        # One sender key serves a few masks: its exchange is computed once.
+        self._exchange = lru_cache(maxsize=4096)(self._exchange_with)
+
+    def open(self, context: bytes, sealed: bytes) -> bytes:
+        """Decrypt, or raise `ChannelError` when key, context or bytes are not the sealed ones."""
+        if len(sealed) < OVERHEAD:
+            raise ChannelError("the envelope is too short")
+        sender, nonce = sealed[:_KEY], sealed[_KEY : _KEY + _NONCE]
+        try:
+            key = _derive(self._exchange(sender), sender, self.public_key, context)
+            body = memoryview(sealed)[_KEY + _NONCE :]
+            return AESGCM(key).decrypt(nonce, body, context)
+        except (InvalidTag, ValueError):
+            raise ChannelError("the envelope does not open with this key and context") from None
+
+    def _exchange_with(self, sender: bytes) -> bytes:
+        return self._private_key.exchange(X25519PublicKey.from_public_bytes(sender))
+
+    def __repr__(self) -> str:
+        """Nothing about the keys."""
+        return "X25519Opener(…)"
+
+
+def _derive(secret: bytes, sender: bytes, recipient: bytes, context: bytes) -> bytes:
+    info = _DOMAIN + sender + recipient + context
+    return HKDF(SHA256(), 32, salt=None, info=info).derive(secret)

@@ -1,0 +1,35 @@
+"""No cryptography at all: for experiments on the arithmetic alone. Anybody can read and forge everything."""
+
+from __future__ import annotations
+
+
+class NoIdentity:
+    """Signs with nothing."""
+
+    public_key = bytes(32)
+
+    def sign(self, statement: bytes) -> bytes:
+        """No signature."""
+        return b""
+
+
+class NoVerifier:
+    """Believes everything."""
+
+    def verify(self, public_key: bytes, statement: bytes, signature: bytes) -> bool:
+        """Yes."""
+        return True
+
+
+class NoSealing:
+    """Seals with glass."""
+
+    public_key = bytes(32)
+
+    def seal(self, recipient_key: bytes, context: bytes, plaintext: bytes) -> bytes:
+        """The plaintext itself."""
+        return plaintext
+
+    def open(self, context: bytes, sealed: bytes) -> bytes:
+        """The plaintext itself."""
+        return sealed

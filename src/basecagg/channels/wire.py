@@ -1,0 +1,93 @@
+"""Messages as bytes, strictly: one encoding for each message, and every other byte string is refused.
+
+A frame is the magic, the protocol version, and the message as a MessagePack array, its name first. Unknown
+names, unknown or missing fields, left-over bytes, non-minimal integers and oversize are all errors.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from basecagg.errors import ChannelError
+from basecagg.parameters import ProtocolParameters
+from basecagg.protocol.epoch import Epoch
+from basecagg.protocol.messages import (
+    PROTOCOL_VERSION,
+    Answer,
+    CertifiedRequest,
+    Closing,
+    Credential,
+    Endorsement,
+    Message,
+    Parcel,
+    PlainUpdate,
+    Receipt,
+    RecoveryRequest,
+    Refusal,
+    Shipment,
+    ShipmentStored,
+    Upload,
+    Verdict,
+    encode,
+)
+
+MAGIC = b"BSAG" + bytes([PROTOCOL_VERSION])
+MAX_CONTROL_BYTES = 16 * 2**20
+"""The most that a message without bulk data may take: N = 100,000 signatures and K tickets fit."""
+_ENVELOPE_BYTES = 4096
+"""Room for the names, keys and signatures around one bulk payload, sealing overhead included."""
+
+AnyMessage = (
+    Epoch
+    | Credential
+    | Shipment
+    | ShipmentStored
+    | Parcel
+    | Receipt
+    | Upload
+    | PlainUpdate
+    | Verdict
+    | RecoveryRequest
+    | Endorsement
+    | CertifiedRequest
+    | Answer
+    | Closing
+    | Refusal
+)
+_DECODER: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(AnyMessage)
+
+
+def pack(message: Message) -> bytes:
+    """A message as a frame."""
+    return MAGIC + encode(message)
+
+
+def unpack(frame: bytes, limit: int) -> Message:
+    """The message in a frame, or `ChannelError`. `limit` is the most bytes the sender may use here."""
+    if len(frame) > limit:
+        raise ChannelError(f"a frame of {len(frame)} bytes is over the limit of {limit}")
+    if frame[: len(MAGIC)] != MAGIC:
+        raise ChannelError(f"not a frame of protocol version {PROTOCOL_VERSION}")
+    body = memoryview(frame)[len(MAGIC) :]
+    try:
+        message: Message = _DECODER.decode(body)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise ChannelError(f"the frame cannot be decoded: {error}") from None
+    if encode(message) != body:
+        raise ChannelError("the frame is not in its canonical encoding")
+    return message
+
+
+def limit_for(message_type: type[Message], parameters: ProtocolParameters) -> int:
+    """The most bytes that a message of this type may take in an epoch with these parameters."""
+    share = 4 * parameters.share_size + _ENVELOPE_BYTES
+    bulk = {
+        Shipment: parameters.num_users * share + _ENVELOPE_BYTES,
+        Parcel: share,
+        Answer: share,
+        Upload: 4 * parameters.padded_size + _ENVELOPE_BYTES,
+        PlainUpdate: 8 * parameters.model_size + _ENVELOPE_BYTES,
+    }
+    return bulk.get(message_type, MAX_CONTROL_BYTES)

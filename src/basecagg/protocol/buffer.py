@@ -1,0 +1,95 @@
+"""Updates that wait to be summed: who may wait, and which K go next.
+
+An update is admitted only if it will still be fresh when its turn comes, so what is admitted is not lost to age
+while buffers are opened in order of arrival.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+
+from basecagg.errors import AlreadyBuffered, QuotaExceeded, WrongVersion
+from basecagg.protocol.records import BufferedUpdate
+from basecagg.protocol.weighing import Weighing
+
+MAX_WAITING_BUFFERS = 8
+"""Full buffers that may wait behind the one being opened; beyond that contributors are told to come back."""
+
+
+class Buffer:
+    """The waiting updates, in order of arrival; at most one of each contributor."""
+
+    def __init__(
+        self,
+        size: int,
+        weighing: Weighing,
+        min_per_version: int = 1,
+        waiting: Iterable[BufferedUpdate] = (),
+    ) -> None:
+        """Start with what was waiting before a restart."""
+        self.size = size
+        self._weighing = weighing
+        self._min_per_version = min_per_version
+        self.waiting = list(waiting)
+
+    def require_admissible(self, update: BufferedUpdate, version: int, *, opening: bool) -> int:
+        """The version at which the update's buffer opens; refuse it if it is not fresh by then."""
+        if update.base_version > version:
+            raise WrongVersion(f"trained from version {update.base_version}, not published yet")
+        opens_at = version + opening + len(self.waiting) // self.size
+        self._weighing.require_fresh(opens_at, update.base_version)
+        if any(other.name.contributor == update.name.contributor for other in self.waiting):
+            raise AlreadyBuffered(
+                "an update of yours is waiting: train from the next version",
+                peer=update.name.contributor,
+            )
+        if len(self.waiting) >= self.size * MAX_WAITING_BUFFERS:
+            raise QuotaExceeded(f"{len(self.waiting)} updates are waiting: come back later")
+        return opens_at
+
+    def add(self, update: BufferedUpdate) -> None:
+        """Let an admissible update wait."""
+        self.waiting.append(update)
+
+    def take(self) -> list[BufferedUpdate] | None:
+        """The next K updates, or None while there are none that may be summed."""
+        chosen = self._choose()
+        if chosen is not None:
+            self.waiting = [update for update in self.waiting if update not in chosen]
+        return chosen
+
+    def evict_stale(self, version: int) -> list[BufferedUpdate]:
+        """Take out what is too old at this version (possible only if `min_per_version` made it wait)."""
+        oldest = version - self._weighing.max_staleness
+        stale = [update for update in self.waiting if update.base_version < oldest]
+        self.waiting = [update for update in self.waiting if update.base_version >= oldest]
+        return stale
+
+    def _choose(self) -> list[BufferedUpdate] | None:
+        if len(self.waiting) < self.size:
+            return None
+        if self._min_per_version == 1:
+            return self.waiting[: self.size]
+        versions = sorted({update.base_version for update in self.waiting})
+        groups = [[u for u in self.waiting if u.base_version == v] for v in versions]
+        counts = self._fill(tuple(len(group) for group in groups))
+        if counts is None:
+            return None
+        return [u for group, count in zip(groups, counts, strict=True) for u in group[:count]]
+
+    def _fill(self, available: tuple[int, ...]) -> tuple[int, ...] | None:
+        """How many of each base version, none or at least the minimum, that make exactly K; oldest first."""
+
+        @cache
+        def fill(index: int, room: int) -> tuple[int, ...] | None:
+            if index == len(available):
+                return () if room == 0 else None
+            most = min(available[index], room)
+            for count in (*range(most, self._min_per_version - 1, -1), 0):
+                rest = fill(index + 1, room - count)
+                if rest is not None:
+                    return (count, *rest)
+            return None
+
+        return fill(0, self.size)

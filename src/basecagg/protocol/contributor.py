@@ -1,0 +1,265 @@
+"""The contributor: deals masks ahead, hides each update under one of them, and never hides an update twice.
+
+Persisted before sent: a retry sends identical bytes. After a refusal, a burn or a timeout the update is gone
+and the user trains afresh, for the same Δ in two sums would be their difference.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from basecagg.errors import DataError, LocalProtocolError, Malformed, UnknownMask
+from basecagg.maths.quantization import clip_update, quantize_and_mask
+from basecagg.maths.randomness import FieldStream, Words, WordStream, derive_seed, new_seed
+from basecagg.protocol import life, merkle
+from basecagg.protocol.effects import Effect, Forget, MaskEnded, MaskReady, Persist, Send, Uploaded
+from basecagg.protocol.epoch import Agreement
+from basecagg.protocol.global_model import Model
+from basecagg.protocol.messages import (
+    Credential,
+    Dealing,
+    MaskName,
+    Message,
+    Receipt,
+    Shipment,
+    ShipmentStored,
+    Ticket,
+    Upload,
+    Verdict,
+    encode,
+    sealing_context,
+    signed,
+)
+from basecagg.protocol.ports import Records, Sealer, Signer
+from basecagg.protocol.records import Fingerprints, OwnMask, load, parse, write
+from basecagg.protocol.share_keeper import SERVER
+
+_SERIAL_BYTES = 16
+_REMEMBERED_UPDATES = 64
+
+
+class Contributor:
+    """One contributor of an epoch. Rebuilt from its records after a restart, it goes on where it was."""
+
+    def __init__(
+        self,
+        agreement: Agreement,
+        credential: Credential,
+        signer: Signer,
+        sealer: Sealer,
+        records: Records,
+    ) -> None:
+        """Take up the contributor that the credential names."""
+        self.agreement = agreement
+        self.name = credential.contributor
+        self._credential = credential
+        self._signer = signer
+        self._sealer = sealer
+        self._records = records
+        self._parameters = agreement.parameters
+        self._masks = load(records, "mask", OwnMask)
+        self._sent = self._load_fingerprints()
+
+    def states(self) -> dict[str, str]:
+        """The state of every live mask, by key."""
+        return {key: mask.state for key, mask in self._masks.items()}
+
+    @property
+    def ready(self) -> list[MaskName]:
+        """Masks that can hide an update now, the first to expire first."""
+        masks = [mask for mask in self._masks.values() if mask.state == "ready"]
+        return [mask.name for mask in sorted(masks, key=lambda mask: mask.expires)]
+
+    def receive(self, message: Message) -> list[Effect]:
+        """Handle a message from the server, or refuse it with a typed error and no change."""
+        handlers: dict[type[Message], Callable[[Any], list[Effect]]] = {
+            ShipmentStored: self._stored,
+            Receipt: self._count_receipt,
+            Verdict: self._take_verdict,
+        }
+        handle = handlers.get(type(message))
+        if handle is None:
+            raise Malformed(f"a contributor does not take a {type(message).__name__}", peer=SERVER)
+        return handle(message)
+
+    def start(self) -> list[Effect]:
+        """To be carried out once after construction. Masks of an old copy may have been used: burn them."""
+        return self.close() if self._records.rolled_back else self.reconnect()
+
+    def reconnect(self) -> list[Effect]:
+        """The server can be reached again: send again what it has not confirmed, byte for byte."""
+        shipments = [parse(value, Shipment) for _, value in self._records.scan("shipment")]
+        uploads = [parse(value, Upload) for _, value in self._records.scan("upload")]
+        return [Send(SERVER, message) for message in (*shipments, *uploads)]
+
+    # --- phase 1: deal a mask -----------------------------------------------------------------
+
+    def deal(self, version: int) -> list[Effect]:
+        """Draw a mask z, encode it, and seal one share to every holder (Eq. encoding)."""
+        ahead = sum(mask.state in ("dealt", "ready") for mask in self._masks.values())
+        if ahead >= self._parameters.mask_quota:
+            raise LocalProtocolError(f"{ahead} masks are dealt ahead already: use one first")
+        name = MaskName(self.name, os.urandom(_SERIAL_BYTES))
+        mask = OwnMask(
+            name=name,
+            seed=bytes(new_seed()),
+            expires=version + self._parameters.mask_lifetime,
+            state=life.after(life.CONTRIBUTOR, "new", "deal"),
+            holders=set(),
+        )
+        shipment = self._ship(mask)
+        self._masks[name.key] = mask
+        return [
+            write("mask", name.key, mask),
+            Persist("shipment", name.key, encode(shipment)),
+            Send(SERVER, shipment),
+        ]
+
+    def _ship(self, mask: OwnMask) -> Shipment:
+        sealed = tuple(
+            self._sealer.seal(
+                holder.sealing_key,
+                sealing_context(self.agreement.id, mask.name, index),
+                share.astype("<u4", copy=False).tobytes(),
+            )
+            for index, (holder, share) in enumerate(
+                zip(self.agreement.epoch.holders, self._shares(mask), strict=True)
+            )
+        )
+        leaves = tuple(merkle.leaf(index, parcel) for index, parcel in enumerate(sealed))
+        root = merkle.tree(leaves)[-1][0]
+        dealing = Dealing(self.agreement.id, mask.name, mask.expires, root, self._credential)
+        return Shipment(signed(dealing, self._signer), leaves, sealed)
+
+    def _shares(self, mask: OwnMask) -> Words:
+        p = self._parameters
+        noise = FieldStream(derive_seed(mask.seed, "noise"), p.modulus)
+        rows = noise.draw(p.max_colluders * p.share_size).reshape(p.max_colluders, p.share_size)
+        return self.agreement.code.encode(self._expand(mask), rows)
+
+    def _expand(self, mask: OwnMask) -> Words:
+        """z: all d elements and the pad, from the mask's seed."""
+        stream = FieldStream(derive_seed(mask.seed, "mask"), self._parameters.modulus)
+        return stream.draw(self._parameters.padded_size)
+
+    def _stored(self, stored: ShipmentStored) -> list[Effect]:
+        self.agreement.require_id(stored.epoch)
+        self._require_own(stored.mask)
+        return [Forget("shipment", stored.mask.key)]
+
+    def _count_receipt(self, receipt: Receipt) -> list[Effect]:
+        self.agreement.require_id(receipt.epoch)
+        self.agreement.require_signed_by_holder(receipt, receipt.holder, receipt.signature)
+        own = [self._masks[name.key] for name in receipt.masks if name.key in self._masks]
+        return [effect for mask in own for effect in self._add_holder(mask, receipt.holder)]
+
+    def _add_holder(self, mask: OwnMask, holder: int) -> list[Effect]:
+        if holder in mask.holders or mask.state not in ("dealt", "ready"):
+            return []
+        mask.holders.add(holder)
+        news: list[Effect] = []
+        if mask.state == "dealt" and len(mask.holders) >= self.agreement.holders_needed:
+            mask.state = life.after(life.CONTRIBUTOR, mask.state, "enough receipts")
+            news.append(MaskReady(mask.name))
+        return [write("mask", mask.name.key, mask), *news]
+
+    # --- phase 2: mask an update --------------------------------------------------------------
+
+    def submit(self, update: Model, base_version: int, model_hash: bytes) -> list[Effect]:
+        """Clip, quantise and mask an update Δ (Eq. masked_update), and upload it. The mask is used up."""
+        fingerprint = self._require_fresh(update)
+        masked, clipped, mask = self._mask(update)
+        words = masked.astype("<u4", copy=False).tobytes()
+        ticket = Ticket(
+            self.agreement.id,
+            mask.name,
+            base_version,
+            model_hash,
+            hashlib.sha256(words).digest(),
+        )
+        upload = Upload(signed(ticket, self._signer), words)
+        mask.state = life.after(life.CONTRIBUTOR, mask.state, "upload")
+        mask.seed = b""  # nobody can unmask the update any more, not even who steals this store
+        self._sent.recent = [*self._sent.recent, fingerprint][-_REMEMBERED_UPDATES:]
+        key = mask.name.key
+        return [
+            write("mask", key, mask, irreversible=True),
+            write("sent", "", self._sent),
+            Persist("upload", key, encode(upload), irreversible=True),
+            Send(SERVER, upload),
+            Uploaded(mask.name, clipped),
+        ]
+
+    def _mask(self, update: Model) -> tuple[Words, int, OwnMask]:
+        if not self.ready:
+            raise LocalProtocolError("no mask is ready: deal one and wait for the receipts")
+        mask, p = self._masks[self.ready[0].key], self._parameters
+        clipped, count = clip_update(update, p.clip)
+        padded = np.zeros(
+            p.padded_size, dtype=clipped.dtype
+        )  # the pad is 0, and masked like the rest
+        padded[: p.model_size] = clipped
+        coins = WordStream(derive_seed(mask.seed, "rounding")).draw(p.padded_size)
+        masked = quantize_and_mask(padded, p.update_levels, p.modulus, coins, self._expand(mask))
+        return masked, count, mask
+
+    def _require_fresh(self, update: Model) -> bytes:
+        """Refuse an update that was masked before: two sums with the same Δ give it away."""
+        if update.shape != (self._parameters.model_size,):
+            raise DataError(
+                f"an update has d = {self._parameters.model_size} elements, not {update.shape}"
+            )
+        fingerprint = hashlib.blake2b(
+            np.ascontiguousarray(update).data, key=self._sent.salt, digest_size=16
+        ).digest()
+        if fingerprint in self._sent.recent:
+            raise LocalProtocolError(
+                "this update was masked before; one local update is sent at most once: train again"
+            )
+        return fingerprint
+
+    def _load_fingerprints(self) -> Fingerprints:
+        value = self._records.read("sent", "")
+        return parse(value, Fingerprints) if value else Fingerprints(salt=os.urandom(32), recent=[])
+
+    # --- endings ------------------------------------------------------------------------------
+
+    def _take_verdict(self, verdict: Verdict) -> list[Effect]:
+        self.agreement.require_id(verdict.epoch)
+        mask = self._require_own(verdict.mask)
+        if not life.allows(life.CONTRIBUTOR, mask.state, verdict.outcome):
+            raise Malformed(f"a mask that is {mask.state} cannot be {verdict.outcome}", peer=SERVER)
+        state = life.after(life.CONTRIBUTOR, mask.state, verdict.outcome)
+        if state == mask.state:
+            return [Forget("upload", mask.name.key)]
+        return self._end(mask, state, verdict.reason)
+
+    def expire(self, version: int) -> list[Effect]:
+        """The model is at `version`: give up the masks whose last version has passed."""
+        old = [mask for mask in self._masks.values() if mask.expires < version]
+        return [effect for mask in old for effect in self._end_by(mask, "expire")]
+
+    def close(self) -> list[Effect]:
+        """Burn every mask: the epoch ends, or the store turned out to be an older copy of itself."""
+        masks = list(self._masks.values())
+        return [effect for mask in masks for effect in self._end_by(mask, "close epoch")]
+
+    def _end_by(self, mask: OwnMask, event: str) -> list[Effect]:
+        return self._end(mask, life.after(life.CONTRIBUTOR, mask.state, event), event)
+
+    def _end(self, mask: OwnMask, state: str, reason: str) -> list[Effect]:
+        key = mask.name.key
+        del self._masks[key]
+        gone = [Forget(kind, key) for kind in ("mask", "shipment", "upload")]
+        return [*gone, MaskEnded(mask.name, state, reason)]
+
+    def _require_own(self, name: MaskName) -> OwnMask:
+        mask = self._masks.get(name.key)
+        if mask is None:
+            raise UnknownMask(f"{name.key} is not a live mask of mine", peer=SERVER)
+        return mask

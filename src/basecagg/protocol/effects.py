@@ -1,0 +1,131 @@
+"""What a machine wants done, and in which order: all writes in one transaction, then everything else.
+
+A machine has already moved on when it returns its effects. If the writes fail, the driver throws the machine
+away and builds it again from its records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from basecagg.errors import Refused
+from basecagg.protocol.messages import MAX_REASON, MaskName, Message, Refusal, Upload, Verdict
+from basecagg.protocol.ports import Records
+
+
+@dataclass(frozen=True, slots=True)
+class Persist:
+    """Write a record. `irreversible` marks what must not be undone by restoring an older copy of the store."""
+
+    kind: str
+    key: str
+    value: bytes
+    irreversible: bool = False
+
+    def __repr__(self) -> str:
+        """Show which record, never what is in it: it may be a secret."""
+        return f"Persist({self.kind}/{self.key}, {len(self.value)} bytes)"
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Delete a record."""
+
+    kind: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a message, after the writes are safe. Sending it again does no harm."""
+
+    recipient: str
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class MaskReady:
+    """Enough holders have confirmed their shares: the mask can be used."""
+
+    mask: MaskName
+
+
+@dataclass(frozen=True, slots=True)
+class Uploaded:
+    """An update was masked; `clipped` of its elements lay outside ±B."""
+
+    mask: MaskName
+    clipped: int
+
+
+@dataclass(frozen=True, slots=True)
+class MaskEnded:
+    """A contributor's mask is over: opened, refused, burned or expired. Its update is not to be sent again."""
+
+    mask: MaskName
+    state: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Released:
+    """A sum was opened and the model moved on: version t → t + 1."""
+
+    version: int
+    members: tuple[MaskName, ...]
+    weights: tuple[float, ...]
+    weighted_sum: npt.NDArray[np.float64]
+    inconsistent_holders: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Abandoned:
+    """A buffer was burned; the model is unchanged and training goes on."""
+
+    version: int
+    members: tuple[MaskName, ...]
+    reason: str
+
+
+Write: TypeAlias = Persist | Forget
+News: TypeAlias = MaskReady | Uploaded | MaskEnded | Released | Abandoned
+Effect: TypeAlias = Write | Send | News
+
+
+class Store(Records, Protocol):
+    """Records that can be written: all writes of one call, or none."""
+
+    def commit(self, writes: Sequence[Write]) -> None:
+        """Make the writes durable before returning."""
+        ...
+
+
+def writes_of(effects: Iterable[Effect]) -> list[Write]:
+    """Everything that must be durable before anything is sent."""
+    return [effect for effect in effects if isinstance(effect, Persist | Forget)]
+
+
+def sends_of(effects: Iterable[Effect]) -> list[Send]:
+    """Everything to send once the writes are durable."""
+    return [effect for effect in effects if isinstance(effect, Send)]
+
+
+def news_of(effects: Iterable[Effect]) -> list[News]:
+    """Everything that the driver itself may want to know."""
+    return [effect for effect in effects if not isinstance(effect, Persist | Forget | Send)]
+
+
+def refusal_reply(sender: str, message: Message, refusal: Refused) -> Send | None:
+    """What to tell the sender of a refused message. A contributor learns that its update is not taken."""
+    reason = str(refusal)[:MAX_REASON]
+    if isinstance(message, Upload):
+        ticket = message.ticket
+        return Send(sender, Verdict(ticket.epoch, ticket.mask, "refused", reason))
+    if isinstance(message, Refusal | Verdict):
+        return None
+    return Send(sender, Refusal(refusal.code, reason))

@@ -1,0 +1,200 @@
+"""An epoch: who holds shares, under which parameters, signed by the operator whose key everyone has pinned.
+
+Its digest is the epoch id that every message carries. A change of holders or parameters is a new epoch, and
+masks never cross epochs. Contributors are not listed: each carries a credential, so that one more device
+changes nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from basecagg.errors import BadSignature, NotEnrolled, WrongEpoch
+from basecagg.maths.mds_code import MaskCode
+from basecagg.parameters import Consistency, ProtocolParameters
+from basecagg.protocol.messages import (
+    MAX_HOLDERS,
+    Credential,
+    Message,
+    Name,
+    PublicKey,
+    SealingKey,
+    Signature,
+    Version,
+    signed,
+    statement,
+)
+from basecagg.protocol.ports import Signer, Verifier
+
+Suite = Literal["x25519", "mlkem768-x25519"]
+
+
+class Holder(Message, frozen=True):
+    """One keeper of shares: its name and public keys."""
+
+    name: Name
+    signing_key: PublicKey
+    sealing_key: SealingKey
+
+
+class Epoch(Message, frozen=True):
+    """All that the participants agree on. The holders' order is their index 0 … N−1."""
+
+    federation: Name
+    number: Version
+    first_version: Version
+    parameters: ProtocolParameters
+    suite: Suite
+    holders: Annotated[tuple[Holder, ...], Meta(min_length=2, max_length=MAX_HOLDERS)]
+    points: Annotated[tuple[int, ...], Meta(min_length=2, max_length=MAX_HOLDERS)]
+    server_key: PublicKey
+    enrolment_key: PublicKey
+    signature: Signature = b""
+
+    @property
+    def id(self) -> bytes:
+        """The digest that every message of this epoch carries."""
+        return hashlib.sha256(statement(self)).digest()
+
+
+@dataclass(frozen=True)
+class LocalFloor:
+    """What a participant insists on, whatever the operator signs."""
+
+    buffer_size: int = 2
+    max_colluders: int = 1
+    consistency: Consistency = "honest-server"
+
+
+class Agreement:
+    """An epoch that has been checked, with what the machines look up in it."""
+
+    def __init__(self, epoch: Epoch, verifier: Verifier) -> None:
+        """Use `accept`, which checks; this only prepares."""
+        self.epoch = epoch
+        self.id = epoch.id
+        self.parameters = epoch.parameters
+        self.verifier = verifier
+        self.holder_names = tuple(holder.name for holder in epoch.holders)
+
+    @cached_property
+    def code(self) -> MaskCode:
+        """The T-private MDS code of this epoch."""
+        p = self.parameters
+        return MaskCode(p.num_users, p.recovery_threshold, p.max_colluders, modulus=p.modulus)
+
+    def holder_index(self, name: str) -> int | None:
+        """The index of a holder, or None for anybody else."""
+        return self._indices.get(name)
+
+    @property
+    def holders_needed(self) -> int:
+        """Holders that must have a share of every member: enough to open, and enough to certify."""
+        p = self.parameters
+        enough = p.recovery_threshold + p.recovery_margin
+        return max(enough, p.quorum) if p.consistency == "certified" else enough
+
+    def signed_by_holder(self, message: Message, holder: int, signature: bytes) -> bool:
+        """Whether holder number `holder` signed the message."""
+        if not 0 <= holder < len(self.epoch.holders):
+            return False
+        key = self.epoch.holders[holder].signing_key
+        return self.verifier.verify(key, statement(message), signature)
+
+    def require_id(self, epoch_id: bytes) -> None:
+        """Refuse a message of another epoch."""
+        if epoch_id != self.id:
+            raise WrongEpoch(f"epoch {epoch_id.hex()[:12]}… is not {self.id.hex()[:12]}…")
+
+    def require_signed(self, message: Message, key: bytes, signature: bytes) -> None:
+        """Refuse a message that the key did not sign."""
+        if not self.verifier.verify(key, statement(message), signature):
+            raise BadSignature(f"the signature of {type(message).__name__} does not verify")
+
+    def require_signed_by_holder(self, message: Message, holder: int, signature: bytes) -> None:
+        """Refuse a message that the holder did not sign."""
+        if not self.signed_by_holder(message, holder, signature):
+            raise BadSignature(f"{type(message).__name__} is not signed by holder {holder}")
+
+    def require_enrolled(self, credential: Credential, contributor: str) -> None:
+        """Refuse a contributor whom the enrolment key did not admit to this epoch."""
+        if credential.epoch != self.id or credential.contributor != contributor:
+            raise NotEnrolled("the credential is for another epoch or name", peer=contributor)
+        if not self.verifier.verify(
+            self.epoch.enrolment_key, statement(credential), credential.signature
+        ):
+            raise NotEnrolled("the credential is not signed by the enrolment key", peer=contributor)
+
+    @cached_property
+    def _indices(self) -> dict[str, int]:
+        return {name: index for index, name in enumerate(self.holder_names)}
+
+
+def draft_epoch(
+    *,
+    federation: str,
+    parameters: ProtocolParameters,
+    holders: Sequence[Holder],
+    server_key: bytes,
+    enrolment_key: bytes,
+    operator: Signer,
+    number: int = 1,
+    first_version: int = 0,
+    suite: Suite = "x25519",
+) -> Epoch:
+    """The operator's part: lay down an epoch and sign it."""
+    p = parameters
+    code = MaskCode(p.num_users, p.recovery_threshold, p.max_colluders, modulus=p.modulus)
+    epoch = Epoch(
+        federation,
+        number,
+        first_version,
+        parameters,
+        suite,
+        tuple(holders),
+        tuple(int(point) for point in code.points),
+        server_key,
+        enrolment_key,
+    )
+    return signed(epoch, operator)
+
+
+def accept(
+    epoch: Epoch, operator_key: bytes, verifier: Verifier, floor: LocalFloor | None = None
+) -> Agreement:
+    """Every participant's part: take the epoch only if the pinned operator signed it and it is sound."""
+    if not verifier.verify(operator_key, statement(epoch), epoch.signature):
+        raise BadSignature("the epoch is not signed by the operator's key pinned here")
+    agreement = Agreement(epoch, verifier)
+    _require_sound(agreement)
+    _require_above(floor or LocalFloor(), epoch.parameters)
+    return agreement
+
+
+def _require_sound(agreement: Agreement) -> None:
+    epoch, parameters = agreement.epoch, agreement.parameters
+    if parameters.allow_wraparound:
+        raise WrongEpoch("allow_wraparound is for experiments; no epoch may use it")
+    if len(epoch.holders) != parameters.num_users:
+        raise WrongEpoch(f"{len(epoch.holders)} holders are listed, N = {parameters.num_users}")
+    if len(set(agreement.holder_names)) != parameters.num_users:
+        raise WrongEpoch("a holder is listed twice")
+    if len({holder.signing_key for holder in epoch.holders}) != parameters.num_users:
+        raise WrongEpoch("two holders have the same signing key")
+    if epoch.points != tuple(int(point) for point in agreement.code.points):
+        raise WrongEpoch("the evaluation points are not the code's distinct, nonzero points")
+
+
+def _require_above(floor: LocalFloor, parameters: ProtocolParameters) -> None:
+    if parameters.buffer_size < floor.buffer_size:
+        raise WrongEpoch(f"K = {parameters.buffer_size} is below my floor {floor.buffer_size}")
+    if parameters.max_colluders < floor.max_colluders:
+        raise WrongEpoch(f"T = {parameters.max_colluders} is below my floor {floor.max_colluders}")
+    if floor.consistency == "certified" and parameters.consistency != "certified":
+        raise WrongEpoch("my floor is consistency 'certified'")

@@ -1,0 +1,32 @@
+"""The global model: its hash, and the step from one version to the next."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Model: TypeAlias = npt.NDArray[np.floating[Any]]
+
+
+def model_hash(version: int, model: Model) -> bytes:
+    """What a ticket says an update was trained from: the version and every number of it."""
+    header = f"basecagg/model/{version}/{model.dtype.newbyteorder('<').str}/".encode()
+    digest = hashlib.sha256(header)
+    digest.update(model_bytes(model))
+    return digest.digest()
+
+
+def model_bytes(model: Model) -> bytes:
+    """The numbers as little-endian bytes."""
+    return np.ascontiguousarray(model).astype(model.dtype.newbyteorder("<"), copy=False).tobytes()
+
+
+def global_step(
+    model: Model, weighted_sum: npt.NDArray[np.float64], total_weight: float, learning_rate: float
+) -> Model:
+    """x ← x − η_g·Σ s·Δ / Σ s: Eq. (global_update), in float64, kept in the model's own precision."""
+    step = weighted_sum * (learning_rate / total_weight)
+    return (model.astype(np.float64) - step).astype(model.dtype)

@@ -1,0 +1,77 @@
+"""The life of a mask, as each machine sees it: one table per machine, and nothing outside the tables.
+
+The diagrams in the documentation are drawn from these tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from basecagg.errors import LocalProtocolError
+
+Table: TypeAlias = Mapping[str, Mapping[str, str]]
+
+CONTRIBUTOR: Table = {
+    "new": {"deal": "dealt"},
+    "dealt": {"enough receipts": "ready", "expire": "expired", "close epoch": "burned"},
+    "ready": {"upload": "uploaded", "expire": "expired", "close epoch": "burned"},
+    "uploaded": {
+        "admitted": "uploaded",
+        "opened": "opened",
+        "refused": "refused",
+        "burned": "burned",
+        "expire": "expired",
+        "close epoch": "burned",
+    },
+}
+"""A dealer's own mask. It is used for one upload, ever; 'opened', 'refused', 'burned', 'expired' are final."""
+
+SHARE_KEEPER: Table = {
+    "unknown": {"parcel": "held"},
+    "held": {"endorse": "endorsed", "answer": "spent", "close": "closed", "expire": "expired"},
+    "endorsed": {
+        "endorse": "endorsed",
+        "answer": "spent",
+        "close": "closed",
+        "expire": "expired",
+    },
+    "spent": {"close": "closed", "expire": "expired"},
+    "closed": {"expire": "expired"},
+}
+"""One share. 'spent' and 'closed' are tombstones: the share is gone, its name is kept until it expires."""
+
+SERVER: Table = {
+    "unknown": {"shipment": "dealt"},
+    "dealt": {"admit": "buffered", "refuse": "refused", "expire": "expired"},
+    "buffered": {"request": "requested", "burn": "burned"},
+    "requested": {"open": "opened", "burn": "burned"},
+}
+"""A mask whose update may join a buffer. The states after the last step are final: all of it is deleted."""
+
+
+def after(table: Table, state: str, event: str) -> str:
+    """The next state, or an error when the table has no such step."""
+    try:
+        return table[state][event]
+    except KeyError:
+        raise LocalProtocolError(f"'{event}' is not possible for a mask that is {state}") from None
+
+
+def allows(table: Table, state: str, event: str) -> bool:
+    """Whether the table has this step."""
+    return event in table.get(state, {})
+
+
+def mermaid(table: Table) -> str:
+    """The table as a Mermaid state diagram."""
+    names = {state: state.replace(" ", "_") for state in table}
+    first = next(iter(table))
+    lines = ["stateDiagram-v2", f"    [*] --> {names[first]}"]
+    finals: list[str] = []
+    for state, steps in table.items():
+        for event, target in steps.items():
+            lines.append(f"    {names[state]} --> {target} : {event}")
+            if target not in table and target not in finals:
+                finals.append(target)
+    return "\n".join([*lines, *(f"    {final} --> [*]" for final in finals)]) + "\n"

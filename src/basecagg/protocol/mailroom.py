@@ -1,0 +1,146 @@
+"""The server's part in dealing: relays sealed shares it cannot read, and counts who confirmed them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from basecagg.errors import KnownMask, Malformed, MaskExpired, NotEnrolled, QuotaExceeded
+from basecagg.protocol import life, merkle
+from basecagg.protocol.effects import Effect, Forget, Persist, Send
+from basecagg.protocol.epoch import Agreement
+from basecagg.protocol.messages import (
+    MaskName,
+    Message,
+    Parcel,
+    Receipt,
+    Shipment,
+    ShipmentStored,
+    encode,
+)
+from basecagg.protocol.ports import Records
+from basecagg.protocol.records import RelayedMask, load, parse, write
+
+_SEALING_OVERHEAD = 2048
+"""The most that any suite adds to a sealed share."""
+
+
+class Mailroom:
+    """All masks that the server knows of, with the parcels that are not confirmed yet."""
+
+    def __init__(self, agreement: Agreement, records: Records) -> None:
+        """Start with what was relayed before a restart."""
+        self.agreement = agreement
+        self._records = records
+        self._masks = load(records, "relayed", RelayedMask)
+        self._live = Counter(mask.name.contributor for mask in self._masks.values())
+
+    def find(self, name: MaskName) -> RelayedMask | None:
+        """The mask of this name, if it is live."""
+        return self._masks.get(name.key)
+
+    def common_holders(self, names: Iterable[MaskName]) -> set[int]:
+        """The holders that confirmed a share of every one of these masks."""
+        sets = [self._masks[name.key].holders for name in names]
+        return set.intersection(*sets) if sets else set(range(self.agreement.parameters.num_users))
+
+    def relay(self, sender: str, shipment: Shipment, version: int) -> list[Effect]:
+        """Store a dealing and send each holder its parcel."""
+        dealing = shipment.dealing
+        name = dealing.mask
+        self._check(sender, shipment, version)
+        stored = Send(sender, ShipmentStored(self.agreement.id, name))
+        if name.key in self._masks:
+            return [stored]
+        levels = merkle.tree(shipment.leaves)
+        mask = RelayedMask(
+            name=name,
+            dealer_key=dealing.credential.signing_key,
+            root=dealing.root,
+            expires=dealing.expires,
+            state=life.after(life.SERVER, "unknown", "shipment"),
+            holders=set(),
+        )
+        self._masks[name.key] = mask
+        self._live[name.contributor] += 1
+        effects: list[Effect] = [write("relayed", name.key, mask)]
+        for index, sealed in enumerate(shipment.sealed):
+            parcel = Parcel(dealing, index, merkle.path(levels, index), sealed)
+            effects.append(Persist(_pending(index), name.key, encode(parcel)))
+            effects.append(Send(self.agreement.holder_names[index], parcel))
+        return [*effects, stored]
+
+    def confirm(self, sender: str, receipt: Receipt) -> list[Effect]:
+        """A holder keeps its shares: note it, and let the dealers know."""
+        self.agreement.require_id(receipt.epoch)
+        if self.agreement.holder_index(sender) != receipt.holder:
+            raise NotEnrolled(f"holder {receipt.holder} is somebody else", peer=sender)
+        self.agreement.require_signed_by_holder(receipt, receipt.holder, receipt.signature)
+        effects: list[Effect] = []
+        for name in receipt.masks:
+            effects.append(Forget(_pending(receipt.holder), name.key))
+            mask = self._masks.get(name.key)
+            if mask is not None and receipt.holder not in mask.holders:
+                mask.holders.add(receipt.holder)
+                effects.append(write("relayed", name.key, mask))
+        dealers = dict.fromkeys(name.contributor for name in receipt.masks)
+        return [*effects, *(Send(dealer, receipt) for dealer in dealers)]
+
+    def undelivered(self, holder: int) -> list[Message]:
+        """The parcels that a holder has not confirmed."""
+        return [parse(value, Parcel) for _, value in self._records.scan(_pending(holder))]
+
+    def move(self, name: MaskName, event: str) -> list[Effect]:
+        """One step in the life of a mask."""
+        mask = self._masks[name.key]
+        mask.state = life.after(life.SERVER, mask.state, event)
+        return [write("relayed", name.key, mask)]
+
+    def end(self, name: MaskName, event: str) -> list[Effect]:
+        """The last step in the life of a mask: everything about it is deleted."""
+        mask = self._masks.pop(name.key)
+        self._live[name.contributor] -= 1
+        life.after(life.SERVER, mask.state, event)
+        missing = set(range(self.agreement.parameters.num_users)) - mask.holders
+        return [
+            Forget("relayed", name.key),
+            *(Forget(_pending(index), name.key) for index in sorted(missing)),
+        ]
+
+    def expire(self, version: int) -> list[Effect]:
+        """Delete unused masks whose last version has passed."""
+        old = [m for m in self._masks.values() if m.state == "dealt" and m.expires < version]
+        return [effect for mask in old for effect in self.end(mask.name, "expire")]
+
+    def _check(self, sender: str, shipment: Shipment, version: int) -> None:
+        dealing, parameters = shipment.dealing, self.agreement.parameters
+        name = dealing.mask
+        self.agreement.require_id(dealing.epoch)
+        if sender != name.contributor:
+            raise NotEnrolled(f"mask {name.key} is not the sender's", peer=sender)
+        self.agreement.require_enrolled(dealing.credential, name.contributor)
+        self.agreement.require_signed(dealing, dealing.credential.signing_key, dealing.signature)
+        known = self._masks.get(name.key)
+        if known is not None and known.root != dealing.root:
+            raise KnownMask(f"mask {name.key} was dealt before with other shares", peer=sender)
+        if dealing.expires < version:
+            raise MaskExpired(f"mask {name.key} expired at version {dealing.expires}", peer=sender)
+        if known is None and self._live[sender] >= 2 * parameters.mask_quota:
+            raise QuotaExceeded(f"{self._live[sender]} masks are live already", peer=sender)
+        self._require_complete(shipment)
+
+    def _require_complete(self, shipment: Shipment) -> None:
+        parameters = self.agreement.parameters
+        most = 4 * parameters.share_size + _SEALING_OVERHEAD
+        counts = {len(shipment.leaves), len(shipment.sealed)}
+        if counts != {parameters.num_users} or max(map(len, shipment.sealed)) > most:
+            raise Malformed(
+                f"a shipment has {parameters.num_users} sealed shares of {most} bytes at most"
+            )
+        if merkle.tree(shipment.leaves)[-1][0] != shipment.dealing.root:
+            raise Malformed("the sealed shares do not lead to the signed root")
+
+
+def _pending(holder: int) -> str:
+    """The kind of record that holds the undelivered parcels of one holder."""
+    return f"parcel:{holder}"

@@ -1,0 +1,266 @@
+"""Every message of the protocol, as data.
+
+A message is an array on the wire, so it has one encoding only. What is signed is `statement(message)`: a domain
+tag, the protocol version, the message's name and all its fields but the signature, which always comes last.
+Large payloads enter a statement by their SHA-256.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+if TYPE_CHECKING:
+    from basecagg.protocol.ports import Signer
+
+PROTOCOL_VERSION = 1
+MAX_HOLDERS = 100_000
+
+Digest: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=32)]
+PublicKey: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=32)]
+SealingKey: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=2048)]
+Signature: TypeAlias = Annotated[bytes, Meta(max_length=64)]
+Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._@-]+$")]
+Version: TypeAlias = Annotated[int, Meta(ge=0, lt=2**62)]
+HolderIndex: TypeAlias = Annotated[int, Meta(ge=0, lt=MAX_HOLDERS)]
+MAX_REASON = 500
+Reason: TypeAlias = Annotated[str, Meta(max_length=MAX_REASON)]
+
+
+class Message(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True):
+    """The base of all messages: frozen, hashable, one canonical encoding."""
+
+
+class MaskName(Message, frozen=True, order=True):
+    """A mask's name within its epoch.
+
+    Differs from the paper: its (i, t_i) collides when a user downloads one version twice.
+    """
+
+    contributor: Name
+    serial: Annotated[bytes, Meta(min_length=16, max_length=16)]
+
+    @property
+    def key(self) -> str:
+        """The name as a key of stores and logs."""
+        return f"{self.contributor}/{self.serial.hex()}"
+
+
+# --- enrolment --------------------------------------------------------------------------------
+
+
+class Credential(Message, frozen=True):
+    """The enrolment key's word that a contributor belongs to the epoch."""
+
+    epoch: Digest
+    contributor: Name
+    signing_key: PublicKey
+    signature: Signature = b""
+
+
+# --- dealing: phase 1, offline encoding and sharing of masks ----------------------------------
+
+
+class Dealing(Message, frozen=True):
+    """The dealer's signature over all N sealed shares of a mask, through the root of their hash tree."""
+
+    epoch: Digest
+    mask: MaskName
+    expires: Version
+    root: Digest
+    credential: Credential
+    signature: Signature = b""
+
+
+class Shipment(Message, frozen=True):
+    """Contributor → server: a dealing with its N sealed shares, in the order of the holders."""
+
+    dealing: Dealing
+    leaves: Annotated[tuple[Digest, ...], Meta(min_length=2, max_length=MAX_HOLDERS)]
+    sealed: Annotated[tuple[bytes, ...], Meta(min_length=2, max_length=MAX_HOLDERS)]
+
+
+class ShipmentStored(Message, frozen=True):
+    """Server → contributor: the shipment is safe here; do not send it again."""
+
+    epoch: Digest
+    mask: MaskName
+
+
+class Parcel(Message, frozen=True):
+    """Server → holder: one sealed share, with the hash path that ties it to the signed root."""
+
+    dealing: Dealing
+    holder: HolderIndex
+    path: Annotated[tuple[Digest, ...], Meta(max_length=17)]
+    sealed: bytes
+
+
+class Receipt(Message, frozen=True):
+    """Holder → server → contributors: these shares are kept."""
+
+    epoch: Digest
+    holder: HolderIndex
+    masks: Annotated[tuple[MaskName, ...], Meta(min_length=1, max_length=100_000)]
+    signature: Signature = b""
+
+
+# --- uploading: phase 2, training, quantising, masking ----------------------------------------
+
+
+class Ticket(Message, frozen=True):
+    """The dealer's word on one upload: which mask, trained from which model, which bytes."""
+
+    epoch: Digest
+    mask: MaskName
+    base_version: Version
+    model_hash: Digest
+    upload_hash: Digest
+    signature: Signature = b""
+
+
+class Upload(Message, frozen=True):
+    """Contributor → server: the masked update Δ̃ as little-endian 32-bit words, with its ticket."""
+
+    ticket: Ticket
+    words: bytes
+
+
+class PlainUpdate(Message, frozen=True):
+    """Contributor → server: an update in clear, for protection 'none' (FedBuff)."""
+
+    mask: MaskName
+    base_version: Version
+    model_hash: Digest
+    values: bytes
+
+
+class Verdict(Message, frozen=True):
+    """Server → contributor: what became of an update. Anything but 'admitted' ends the mask."""
+
+    epoch: Digest
+    mask: MaskName
+    outcome: Literal["admitted", "refused", "opened", "burned"]
+    reason: Reason = ""
+
+
+# --- opening: phase 3, one-shot recovery of the sum -------------------------------------------
+
+
+class Certificate(Message, frozen=True):
+    """`quorum` endorsements of one digest: no other request with any of the same masks can have as many."""
+
+    epoch: Digest
+    version: Version
+    digest: Digest
+    signatures: Annotated[tuple[tuple[HolderIndex, Signature], ...], Meta(max_length=MAX_HOLDERS)]
+
+
+class RecoveryRequest(Message, frozen=True):
+    """Server → holders: open the weighted sum of these K updates at version t."""
+
+    epoch: Digest
+    version: Version
+    tickets: Annotated[tuple[Ticket, ...], Meta(min_length=1, max_length=MAX_HOLDERS)]
+    previous: Certificate | None
+    signature: Signature = b""
+
+    @property
+    def digest(self) -> bytes:
+        """What holders endorse: the epoch, the version and the members, but not how the request got here."""
+        content = (self.epoch, self.version, self.tickets)
+        return hashlib.sha256(_tagged("RecoveryDigest", content)).digest()
+
+    @property
+    def masks(self) -> tuple[MaskName, ...]:
+        """S(t): the masks of the members."""
+        return tuple(ticket.mask for ticket in self.tickets)
+
+
+class Endorsement(Message, frozen=True):
+    """Holder → server: I endorse this digest, and will endorse no other with any of its masks."""
+
+    epoch: Digest
+    version: Version
+    digest: Digest
+    holder: HolderIndex
+    signature: Signature = b""
+
+
+class CertifiedRequest(Message, frozen=True):
+    """Server → holders: enough of you endorsed this request; now answer it."""
+
+    request: RecoveryRequest
+    certificate: Certificate
+
+
+class Answer(Message, frozen=True):
+    """Holder → server: Σ s̄·share over the members, as little-endian 32-bit words."""
+
+    epoch: Digest
+    version: Version
+    digest: Digest
+    holder: HolderIndex
+    words: bytes
+    signature: Signature = b""
+
+
+class Closing(Message, frozen=True):
+    """Server → holders: these masks are over, opened or burned; delete what you still have of them."""
+
+    epoch: Digest
+    version: Version
+    masks: Annotated[tuple[MaskName, ...], Meta(min_length=1, max_length=MAX_HOLDERS)]
+    outcome: Literal["opened", "burned"]
+    signature: Signature = b""
+
+
+class Refusal(Message, frozen=True):
+    """Anyone → sender: your message was refused, and why. Never carries a byte of a share."""
+
+    code: Name
+    reason: Reason
+
+
+# --- what is signed ---------------------------------------------------------------------------
+
+_ENCODER = msgspec.msgpack.Encoder()
+
+
+def _tagged(role: str, content: tuple[object, ...]) -> bytes:
+    return _ENCODER.encode(("basecagg", PROTOCOL_VERSION, role, *content))
+
+
+def statement(message: Message) -> bytes:
+    """The bytes that a signature of this message covers."""
+    fields = msgspec.structs.astuple(message)[:-1]
+    if isinstance(message, Answer):
+        *rest, words = fields
+        fields = (*rest, hashlib.sha256(words).digest())
+    return _tagged(type(message).__name__, fields)
+
+
+SignedMessage = TypeVar("SignedMessage", bound=Message)
+
+
+def signed(message: SignedMessage, signer: Signer) -> SignedMessage:
+    """The same message with its signature filled in."""
+    return msgspec.structs.replace(message, signature=signer.sign(statement(message)))
+
+
+def sealing_context(epoch: bytes, mask: MaskName, holder: int) -> bytes:
+    """What is bound to a sealed share: nobody can deliver it to another holder or under another name."""
+    return _tagged("Share", (epoch, mask, holder))
+
+
+def coin_of(epoch: bytes, mask: MaskName) -> bytes:
+    """The name of the coin that rounds this mask's staleness weight."""
+    return _tagged("Coin", (epoch, mask))
+
+
+def encode(message: Message) -> bytes:
+    """The one encoding of a message."""
+    return _ENCODER.encode(message)

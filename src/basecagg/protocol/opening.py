@@ -1,0 +1,83 @@
+"""How a full buffer becomes a sum: what the server asks of a protection."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from basecagg.protocol.effects import Effect
+from basecagg.protocol.messages import MaskName, Message, PlainUpdate, Upload
+from basecagg.protocol.records import BufferedUpdate
+
+Update: TypeAlias = Upload | PlainUpdate
+Ending: TypeAlias = Literal["open", "burn", "refuse"]
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """Σ s·Δ over the members, and the weights s that were used."""
+
+    weighted_sum: npt.NDArray[np.float64]
+    weights: tuple[float, ...]
+    inconsistent_holders: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Burned:
+    """The sum cannot be opened; its updates are lost and the model stays."""
+
+    reason: str
+
+
+Outcome: TypeAlias = Opened | Burned
+Step: TypeAlias = tuple[list[Effect], Outcome | None]
+
+
+class Opening(Protocol):
+    """A protection, as the server sees it."""
+
+    def authenticate(self, sender: str, update: Update) -> BufferedUpdate:
+        """Refuse what the sender cannot have meant to send; otherwise say what the update claims."""
+        ...
+
+    def require_openable(
+        self, update: BufferedUpdate, waiting: Sequence[MaskName], at: int
+    ) -> None:
+        """Refuse an update that could not be opened with those that wait, at version `at`."""
+        ...
+
+    def admit(self, update: Update) -> list[Effect]:
+        """Store an update that was admitted."""
+        ...
+
+    def begin(self, version: int, members: Sequence[BufferedUpdate]) -> Step:
+        """Start to open the sum of these updates."""
+        ...
+
+    def outstanding(self) -> tuple[MaskName, ...]:
+        """The members of the sum that was being opened before a restart."""
+        ...
+
+    def receive(self, sender: str, message: Message, version: int) -> Step:
+        """Handle a message that is not an update."""
+        ...
+
+    def deadline(self) -> Step:
+        """The time to answer has passed: ask again, or give up."""
+        ...
+
+    def end(self, version: int, names: Sequence[MaskName], how: Ending) -> list[Effect]:
+        """Delete what is stored of these updates, and tell whoever keeps shares of them."""
+        ...
+
+    def expire(self, version: int) -> list[Effect]:
+        """Delete what can no longer be used at this version."""
+        ...
+
+    def unanswered(self, holder: str) -> list[Message]:
+        """What a holder that comes back must be sent again."""
+        ...

@@ -1,0 +1,58 @@
+"""What the machines need from outside: keys, sealed envelopes, and a place to read back their records.
+
+`basecagg.channels` implements the first four with real cryptography, `basecagg.storage` the last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+
+class Signer(Protocol):
+    """Signs statements with one's own Ed25519 key."""
+
+    def sign(self, statement: bytes) -> bytes:
+        """Return the signature of the statement."""
+        ...
+
+
+class Verifier(Protocol):
+    """Checks other people's signatures."""
+
+    def verify(self, public_key: bytes, statement: bytes, signature: bytes) -> bool:
+        """Say whether the holder of the key signed the statement."""
+        ...
+
+
+class Sealer(Protocol):
+    """Closes envelopes that only their recipient can open."""
+
+    def seal(self, recipient_key: bytes, context: bytes, plaintext: bytes) -> bytes:
+        """Encrypt to the recipient; the context is bound to the envelope but not sent."""
+        ...
+
+
+class Opener(Protocol):
+    """Opens the envelopes sealed to oneself."""
+
+    def open(self, context: bytes, sealed: bytes) -> bytes:
+        """Decrypt, or raise `ChannelError` when key, context or bytes are not the sealed ones."""
+        ...
+
+
+class Records(Protocol):
+    """Reads back what earlier `Persist` effects wrote: all that a machine knows after a restart."""
+
+    @property
+    def rolled_back(self) -> bool:
+        """Whether the store turned out to be an older copy of itself when it was opened."""
+        ...
+
+    def read(self, kind: str, key: str) -> bytes | None:
+        """Return the value, or None when there is none."""
+        ...
+
+    def scan(self, kind: str) -> Iterable[tuple[str, bytes]]:
+        """Return all (key, value) of a kind, ordered by key."""
+        ...

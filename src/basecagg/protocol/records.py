@@ -1,0 +1,127 @@
+"""What the machines write down: one small type per kind of record, encoded as MessagePack.
+
+Bulk data (shares, sealed parcels, uploads, models) are records of their own kinds, apart from the small ones
+that a machine loads when it starts.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from basecagg.errors import StorageError
+from basecagg.protocol.effects import Persist
+from basecagg.protocol.messages import MaskName
+from basecagg.protocol.ports import Records
+
+_ENCODER = msgspec.msgpack.Encoder()
+
+
+class Record(Struct, kw_only=True):
+    """The base of all records."""
+
+
+RecordType = TypeVar("RecordType", bound=Struct)
+
+
+def write(kind: str, key: str, record: Struct, *, irreversible: bool = False) -> Persist:
+    """The effect that writes a record."""
+    return Persist(kind, key, _ENCODER.encode(record), irreversible)
+
+
+def parse(value: bytes, record_type: type[RecordType]) -> RecordType:
+    """A record read back."""
+    try:
+        return msgspec.msgpack.decode(value, type=record_type)
+    except msgspec.MsgspecError as error:
+        raise StorageError(f"a stored {record_type.__name__} cannot be read: {error}") from None
+
+
+def load(records: Records, kind: str, record_type: type[RecordType]) -> dict[str, RecordType]:
+    """All records of a kind by their keys."""
+    return {key: parse(value, record_type) for key, value in records.scan(kind)}
+
+
+def require(records: Records, kind: str, key: str) -> bytes:
+    """A record that must be there."""
+    value = records.read(kind, key)
+    if value is None:
+        raise StorageError(f"the record {kind}/{key} is missing from the store")
+    return value
+
+
+class OwnMask(Record):
+    """A contributor's mask: its seed (a secret) and how far it has come."""
+
+    name: MaskName
+    seed: bytes
+    expires: int
+    state: str
+    holders: set[int]
+
+    def __repr__(self) -> str:
+        """Never show the seed."""
+        return f"OwnMask({self.name.key}, {self.state})"
+
+
+class Fingerprints(Record):
+    """Keyed hashes of the updates masked so far, so that none is masked twice."""
+
+    salt: bytes
+    recent: list[bytes]
+
+    def __repr__(self) -> str:
+        """Never show the key."""
+        return f"Fingerprints({len(self.recent)})"
+
+
+class HeldShare(Record):
+    """A holder's note on one share; the share itself is the record 'share' of the same key."""
+
+    name: MaskName
+    dealer_key: bytes
+    parcel_hash: bytes
+    expires: int
+    state: str
+    digest: bytes = b""
+
+
+class Progress(Record):
+    """A holder's view of time: the highest version seen, and the model hash of each recent version."""
+
+    version: int
+    model_hashes: dict[int, bytes]
+    certified: tuple[int, bytes] = (-1, b"")
+    retired: bool = False
+
+
+class RelayedMask(Record):
+    """The server's note on one mask: who dealt it, who confirmed a share, how far it has come."""
+
+    name: MaskName
+    dealer_key: bytes
+    root: bytes
+    expires: int
+    state: str
+    holders: set[int]
+
+
+class BufferedUpdate(Struct, frozen=True, kw_only=True):
+    """One admitted update; its payload is the record 'upload' of the same mask."""
+
+    name: MaskName
+    base_version: int
+    model_hash: bytes
+    content_hash: bytes
+    signature: bytes = b""
+
+
+class ModelState(Record):
+    """The global model's version, its recent hashes, how its numbers are kept, and updates admitted so far."""
+
+    version: int
+    hashes: dict[int, bytes]
+    dtype: str
+    admitted: int = 0

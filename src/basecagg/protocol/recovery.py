@@ -1,0 +1,344 @@
+"""Protection 'basecagg': the server learns the weighted sum of K masked updates and nothing else.
+
+Phase 3 of the paper: ask the holders, decode the sum of the masks from any U answers, subtract. One request is
+outstanding at a time. It is persisted before it is sent, and is only ever repeated identically or burned: never
+shrunk, never reweighted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from basecagg.errors import (
+    AlreadyBuffered,
+    DecodingError,
+    Malformed,
+    MaskExpired,
+    NotEnrolled,
+    TooFewHolders,
+    UnknownMask,
+)
+from basecagg.maths.prime_field import PrimeField
+from basecagg.maths.quantization import signed as with_sign
+from basecagg.protocol import life
+from basecagg.protocol.effects import Effect, Forget, Persist, Send
+from basecagg.protocol.epoch import Agreement
+from basecagg.protocol.mailroom import Mailroom
+from basecagg.protocol.messages import (
+    Answer,
+    Certificate,
+    CertifiedRequest,
+    Closing,
+    Endorsement,
+    MaskName,
+    Message,
+    Receipt,
+    RecoveryRequest,
+    Shipment,
+    Ticket,
+    Upload,
+    coin_of,
+    encode,
+    signed,
+)
+from basecagg.protocol.opening import Burned, Ending, Opened, Outcome, Step, Update
+from basecagg.protocol.ports import Records, Signer
+from basecagg.protocol.records import BufferedUpdate, load, parse, require
+from basecagg.protocol.weighing import Weighing
+
+
+class Recovery:
+    """The server's view of masks, requests and answers. Rebuilt from its records after a restart."""
+
+    def __init__(
+        self, agreement: Agreement, signer: Signer, records: Records, retries: int = 1
+    ) -> None:
+        """Open buffers of the agreed epoch; ask again `retries` times before giving a buffer up."""
+        self.agreement = agreement
+        self.mailroom = Mailroom(agreement, records)
+        self._signer = signer
+        self._records = records
+        self._retries = retries
+        self._parameters = agreement.parameters
+        self._weighing = Weighing.of(agreement.parameters)
+        self._field = PrimeField(agreement.parameters.modulus)
+        self._certificates = load(records, "certificate", Certificate)
+        stored = records.read("request", "")
+        self._request = parse(stored, RecoveryRequest) if stored else None
+        self._start_collecting()
+        self._certificate = self._stored_certificate()
+
+    def _start_collecting(self) -> None:
+        """What holders said to the present request. Lost in a restart: they repeat it when asked again."""
+        self._endorsements: dict[int, bytes] = {}
+        self._answers: dict[int, bytes] = {}
+        self._certificate: Certificate | None = None
+        self._attempts = 0
+        self._asked = sorted(self.mailroom.common_holders(self.outstanding()))
+
+    def _stored_certificate(self) -> Certificate | None:
+        """The certificate of the present request, if it was complete before a restart."""
+        if self._request is None:
+            return None
+        certificate = self._certificates.get(str(self._version))
+        ours = certificate is not None and certificate.digest == self._request.digest
+        return certificate if ours else None
+
+    # --- admission ----------------------------------------------------------------------------
+
+    def authenticate(self, sender: str, update: Update) -> BufferedUpdate:
+        """Refuse an upload whose ticket the dealer of the mask did not sign for these very bytes."""
+        if not isinstance(update, Upload):
+            raise Malformed("this server takes masked updates only", peer=sender)
+        ticket = update.ticket
+        self.agreement.require_id(ticket.epoch)
+        mask = self.mailroom.find(ticket.mask)
+        if mask is None:
+            raise UnknownMask(f"mask {ticket.mask.key} was not dealt, or is over", peer=sender)
+        if ticket.mask.contributor != sender:
+            raise NotEnrolled(f"mask {ticket.mask.key} is not the sender's", peer=sender)
+        self.agreement.require_signed(ticket, mask.dealer_key, ticket.signature)
+        self._require_words(update)
+        return BufferedUpdate(
+            name=ticket.mask,
+            base_version=ticket.base_version,
+            model_hash=ticket.model_hash,
+            content_hash=ticket.upload_hash,
+            signature=ticket.signature,
+        )
+
+    def _require_words(self, upload: Upload) -> None:
+        size, words = self._parameters.padded_size, upload.words
+        peer = upload.ticket.mask.contributor
+        if len(words) != 4 * size:
+            raise Malformed(f"an upload has {size} words, this one {len(words)} bytes", peer=peer)
+        if hashlib.sha256(words).digest() != upload.ticket.upload_hash:
+            raise Malformed("the ticket is for other bytes", peer=peer)
+        if np.frombuffer(words, "<u4").max() >= self._parameters.modulus:
+            raise Malformed("a word of the upload is not below q", peer=peer)
+
+    def require_openable(
+        self, update: BufferedUpdate, waiting: Sequence[MaskName], at: int
+    ) -> None:
+        """Refuse an update whose mask expires too early, or too few of the same holders keep."""
+        mask = self.mailroom.find(update.name)
+        assert mask is not None
+        if mask.expires < at:
+            raise MaskExpired(f"mask {update.name.key} expires before its buffer opens")
+        if not life.allows(life.SERVER, mask.state, "admit"):
+            raise AlreadyBuffered(f"mask {update.name.key} has hidden another update")
+        common = len(self.mailroom.common_holders([*waiting, update.name]))
+        needed = self.agreement.holders_needed
+        if common < needed:
+            raise TooFewHolders(
+                f"{common} holders keep a share of every waiting update, {needed} are needed"
+            )
+
+    def admit(self, update: Update) -> list[Effect]:
+        """Store the masked update."""
+        assert isinstance(update, Upload)
+        name = update.ticket.mask
+        return [Persist("upload", name.key, update.words), *self.mailroom.move(name, "admit")]
+
+    # --- asking -------------------------------------------------------------------------------
+
+    def begin(self, version: int, members: Sequence[BufferedUpdate]) -> Step:
+        """Ask the holders for the sum of these updates' masks."""
+        tickets = sorted((self._ticket(member) for member in members), key=lambda t: t.mask)
+        previous = self._certificates.get(str(version - 1))
+        request = RecoveryRequest(self.agreement.id, version, tuple(tickets), previous)
+        self._request = signed(request, self._signer)
+        self._start_collecting()
+        moves = [effect for m in members for effect in self.mailroom.move(m.name, "request")]
+        stored = Persist("request", "", encode(self._request))
+        return [stored, *moves, *self._ask(self._asked)], None
+
+    def _ticket(self, member: BufferedUpdate) -> Ticket:
+        return Ticket(
+            self.agreement.id,
+            member.name,
+            member.base_version,
+            member.model_hash,
+            member.content_hash,
+            member.signature,
+        )
+
+    def outstanding(self) -> tuple[MaskName, ...]:
+        """S(t) of the present request."""
+        return self._request.masks if self._request else ()
+
+    def _question(self) -> Message:
+        """What holders are asked at this stage."""
+        assert self._request is not None
+        if self._certificate is None:
+            return self._request
+        return CertifiedRequest(self._request, self._certificate)
+
+    def _ask(self, holders: Sequence[int]) -> list[Effect]:
+        question, names = self._question(), self.agreement.holder_names
+        return [Send(names[holder], question) for holder in holders]
+
+    def unanswered(self, holder: str) -> list[Message]:
+        """Parcels that the holder did not confirm, and the present question if it has not answered."""
+        index = self.agreement.holder_index(holder)
+        if index is None:
+            return []
+        parcels = self.mailroom.undelivered(index)
+        asked = self._request is not None and index in self._asked
+        return [*parcels, self._question()] if asked and index not in self._answers else parcels
+
+    # --- listening ----------------------------------------------------------------------------
+
+    def receive(self, sender: str, message: Message, version: int) -> Step:
+        """Handle what contributors deal and holders say."""
+        if isinstance(message, Shipment):
+            return self.mailroom.relay(sender, message, version), None
+        if isinstance(message, Receipt):
+            return self.mailroom.confirm(sender, message), None
+        handlers: dict[type[Message], Callable[[Any], Step]] = {
+            Endorsement: self._count_endorsement,
+            Answer: self._count_answer,
+        }
+        handle = handlers.get(type(message))
+        if handle is None:
+            raise Malformed(f"a server does not take a {type(message).__name__}", peer=sender)
+        return self._hear(sender, message, handle)
+
+    def _hear(self, sender: str, reply: Any, handle: Callable[[Any], Step]) -> Step:
+        """Check who speaks and about what; a late word about an earlier request is passed over."""
+        self.agreement.require_id(reply.epoch)
+        if self.agreement.holder_index(sender) != reply.holder:
+            raise NotEnrolled(f"holder {reply.holder} is somebody else", peer=sender)
+        if self._request is None or reply.digest != self._request.digest:
+            return [], None
+        if reply.holder not in self._asked or reply.version != self._request.version:
+            raise Malformed(f"holder {reply.holder} was not asked that", peer=sender)
+        self.agreement.require_signed_by_holder(reply, reply.holder, reply.signature)
+        return handle(reply)
+
+    def _count_endorsement(self, endorsement: Endorsement) -> Step:
+        if self._certificate is not None:
+            return [], None
+        self._endorsements[endorsement.holder] = endorsement.signature
+        if len(self._endorsements) < self._parameters.quorum:
+            return [], None
+        return [*self._certify(), *self._ask(self._asked)], None
+
+    def _certify(self) -> list[Effect]:
+        """Enough endorsements: no other request with one of these masks can be certified any more."""
+        assert self._request is not None
+        self._certificate = Certificate(
+            self.agreement.id,
+            self._version,
+            self._request.digest,
+            tuple(sorted(self._endorsements.items())),
+        )
+        recent = {str(self._version - 1), str(self._version)}
+        outdated = [key for key in self._certificates if key not in recent]
+        for key in outdated:
+            del self._certificates[key]
+        self._certificates[str(self._version)] = self._certificate
+        return [
+            Persist("certificate", str(self._version), encode(self._certificate)),
+            *(Forget("certificate", key) for key in outdated),
+        ]
+
+    def _count_answer(self, answer: Answer) -> Step:
+        self._require_share(answer)
+        if self._answers.setdefault(answer.holder, answer.words) != answer.words:
+            raise Malformed(f"holder {answer.holder} answered twice, differently")
+        wanted = self._parameters.recovery_threshold + self._parameters.recovery_margin
+        if len(self._answers) < min(wanted, len(self._asked)):
+            return [], None
+        return [], self._open()
+
+    def _require_share(self, answer: Answer) -> None:
+        size = self._parameters.share_size
+        if len(answer.words) != 4 * size:
+            raise Malformed(f"holder {answer.holder}: an answer has {size} words")
+        if np.frombuffer(answer.words, "<u4").max() >= self._parameters.modulus:
+            raise Malformed(f"holder {answer.holder}: a word is not below q")
+
+    @property
+    def _version(self) -> int:
+        assert self._request is not None
+        return self._request.version
+
+    # --- opening ------------------------------------------------------------------------------
+
+    def deadline(self) -> Step:
+        """Open with what is there; else ask the silent ones the identical question again; else give up."""
+        if self._request is None:
+            return [], None
+        if len(self._answers) >= self._parameters.recovery_threshold:
+            outcome = self._open()
+            if outcome is not None:
+                return [], outcome
+        if self._attempts < self._retries:
+            self._attempts += 1
+            endorsing = self._parameters.consistency == "certified" and self._certificate is None
+            heard = self._endorsements if endorsing else self._answers
+            return self._ask([holder for holder in self._asked if holder not in heard]), None
+        return [], Burned(
+            f"{len(self._endorsements)} endorsements, {len(self._answers)} answers that agree are"
+            f" not enough (U = {self._parameters.recovery_threshold})"
+        )
+
+    def _open(self) -> Outcome | None:
+        """Decode, subtract, check; None while more answers may still help."""
+        assert self._request is not None
+        shares = {h: np.frombuffer(words, "<u4") for h, words in self._answers.items()}
+        try:
+            masks, wrong = self.agreement.code.correct(shares)
+        except DecodingError as error:
+            return self._wait_or_burn(str(error))
+        weights = [self._weight(ticket) for ticket in self._request.tickets]
+        rows = [np.frombuffer(self._upload(mask), "<u4") for mask in self._request.masks]
+        total = self._field.sub(self._field.weighted_sum(rows, weights), masks)
+        return self._judge(with_sign(total, self._parameters.modulus), weights, wrong)
+
+    def _judge(
+        self, total: npt.NDArray[np.int64], weights: list[int], wrong: tuple[int, ...]
+    ) -> Outcome | None:
+        """A sum that no honest updates can have is discarded, never applied."""
+        p = self._parameters
+        update, pad = total[: p.model_size], total[p.model_size :]
+        if pad.any():
+            return self._wait_or_burn("the pad of the sum is not zero: a share or answer is wrong")
+        if np.abs(update).max() > sum(weights) * (p.update_levels * p.clip + 1):
+            return Burned("the sum is larger than clipped updates can make it")
+        # |update| ≤ (q − 3)/2 < 2³¹ is exact in float64.
+        return Opened(update / p.update_levels, tuple(weights), wrong)
+
+    def _wait_or_burn(self, reason: str) -> Burned | None:
+        return Burned(reason) if len(self._answers) == len(self._asked) else None
+
+    def _weight(self, ticket: Ticket) -> int:
+        coin = coin_of(self.agreement.id, ticket.mask)
+        return int(self._weighing.weight(self._version, ticket.base_version, coin))
+
+    def _upload(self, mask: MaskName) -> bytes:
+        return require(self._records, "upload", mask.key)
+
+    # --- endings ------------------------------------------------------------------------------
+
+    def end(self, version: int, names: Sequence[MaskName], how: Ending) -> list[Effect]:
+        """Delete everything about these masks, and tell the holders that they are over."""
+        outcome: Any = "opened" if how == "open" else "burned"
+        closing = signed(Closing(self.agreement.id, version, tuple(names), outcome), self._signer)
+        effects: list[Effect] = [Send(holder, closing) for holder in self.agreement.holder_names]
+        if self._request is not None and set(names) >= set(self._request.masks):
+            self._request = None
+            effects.append(Forget("request", ""))
+        for name in names:
+            effects += [Forget("upload", name.key), *self.mailroom.end(name, how)]
+        return effects
+
+    def expire(self, version: int) -> list[Effect]:
+        """Delete unused masks whose last version has passed."""
+        return self.mailroom.expire(version)

@@ -1,0 +1,405 @@
+"""The holder: keeps one encoded share of every live mask, and answers a recovery once.
+
+It trusts nobody. A request is refused, with a typed error and without any change, unless every rule holds; what
+it has endorsed or answered is recorded before the signature leaves, and a mask answers for one request, ever.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from basecagg.errors import (
+    BadCertificate,
+    ChannelError,
+    KnownMask,
+    Malformed,
+    MaskExpired,
+    MaskTaken,
+    QuotaExceeded,
+    Retired,
+    UnknownMask,
+    WrongMembers,
+    WrongModel,
+    WrongRecipient,
+    WrongVersion,
+)
+from basecagg.maths.prime_field import PrimeField
+from basecagg.protocol import life, merkle
+from basecagg.protocol.effects import Effect, Forget, Persist, Send
+from basecagg.protocol.epoch import Agreement
+from basecagg.protocol.messages import (
+    Answer,
+    Certificate,
+    CertifiedRequest,
+    Closing,
+    Endorsement,
+    MaskName,
+    Message,
+    Parcel,
+    Receipt,
+    RecoveryRequest,
+    Ticket,
+    coin_of,
+    encode,
+    sealing_context,
+    signed,
+)
+from basecagg.protocol.ports import Opener, Records, Signer
+from basecagg.protocol.records import HeldShare, Progress, load, parse, require, write
+from basecagg.protocol.weighing import Weighing
+
+SERVER = "server"
+_LIVE = ("held", "endorsed")
+
+
+class ShareKeeper:
+    """One holder of an epoch. Rebuilt from its records after a restart, it goes on where it was."""
+
+    def __init__(
+        self, agreement: Agreement, index: int, signer: Signer, opener: Opener, records: Records
+    ) -> None:
+        """Take up holder number `index` of the agreed epoch."""
+        self.agreement = agreement
+        self.index = index
+        self._signer = signer
+        self._opener = opener
+        self._records = records
+        self._parameters = agreement.parameters
+        self._weighing = Weighing.of(agreement.parameters)
+        self._field = PrimeField(agreement.parameters.modulus)
+        self._held = load(records, "held", HeldShare)
+        self._answers = load(records, "answer", Answer)
+        self._progress = self._load_progress()
+        self._live = Counter(h.name.contributor for h in self._held.values() if h.state in _LIVE)
+        self._unacknowledged: list[MaskName] = []
+
+    @property
+    def version(self) -> int:
+        """t: the highest version of any request that was endorsed or answered here."""
+        return self._progress.version
+
+    def states(self) -> dict[str, str]:
+        """The state of every mask that is known here, by key."""
+        return {key: held.state for key, held in self._held.items()}
+
+    def receive(self, message: Message) -> list[Effect]:
+        """Handle a message from the server, or refuse it with a typed error and no change."""
+        if self._progress.retired:
+            raise Retired("this holder restarted from an old copy and waits for the next epoch")
+        handlers: dict[type[Message], Callable[[Any], list[Effect]]] = {
+            Parcel: self._keep,
+            RecoveryRequest: self._consider,
+            CertifiedRequest: self._answer_certified,
+            Closing: self._close,
+        }
+        handle = handlers.get(type(message))
+        if handle is None:
+            raise Malformed(f"a holder does not take a {type(message).__name__}", peer=SERVER)
+        return handle(message)
+
+    def acknowledge(self) -> list[Effect]:
+        """One signed receipt for all parcels taken since the last one."""
+        if not self._unacknowledged:
+            return []
+        masks, self._unacknowledged = tuple(self._unacknowledged), []
+        receipt = signed(Receipt(self.agreement.id, self.index, masks), self._signer)
+        return [Send(SERVER, receipt)]
+
+    def start(self) -> list[Effect]:
+        """To be carried out once after construction. An older copy of the store ends this holder's epoch.
+
+        What was answered since that copy is not known any more, so a replayed parcel could look fresh: all
+        masks are burned, and everything is refused until the next epoch.
+        """
+        if not self._records.rolled_back or self._progress.retired:
+            return []
+        self._progress.retired = True
+        open_masks = [held for held in self._held.values() if held.state != "closed"]
+        burned = [effect for held in open_masks for effect in self._end(held)]
+        return [write("progress", "", self._progress, irreversible=True), *burned]
+
+    # --- phase 1: keep a share ----------------------------------------------------------------
+
+    def _keep(self, parcel: Parcel) -> list[Effect]:
+        dealing = parcel.dealing
+        self.agreement.require_id(dealing.epoch)
+        mask, parcel_hash = dealing.mask, merkle.leaf(self.index, parcel.sealed)
+        known = self._held.get(mask.key)
+        if known is not None:
+            return self._keep_again(known, parcel_hash)
+        self._require_room(mask, dealing.expires)
+        self._require_mine(parcel, parcel_hash)
+        share = self._open(mask, parcel.sealed)
+        held = HeldShare(
+            name=mask,
+            dealer_key=dealing.credential.signing_key,
+            parcel_hash=parcel_hash,
+            expires=dealing.expires,
+            state="unknown",
+        )
+        self._held[mask.key] = held
+        self._move(held, "parcel")
+        self._unacknowledged.append(mask)
+        return [Persist("share", mask.key, share), write("held", mask.key, held)]
+
+    def _keep_again(self, known: HeldShare, parcel_hash: bytes) -> list[Effect]:
+        """The receipt may have been lost: confirm the same parcel again, refuse any other."""
+        if known.parcel_hash != parcel_hash or known.state not in _LIVE:
+            raise KnownMask(
+                f"mask {known.name.key} is {known.state} here; a name is used once",
+                peer=known.name.contributor,
+            )
+        self._unacknowledged.append(known.name)
+        return []
+
+    def _require_room(self, mask: MaskName, expires: int) -> None:
+        if expires < self.version:
+            raise MaskExpired(
+                f"mask {mask.key} expired at version {expires}, the model is at {self.version}"
+            )
+        live, quota = self._live[mask.contributor], self._parameters.mask_quota
+        if live >= quota:
+            raise QuotaExceeded(f"{live} masks are dealt ahead already", peer=mask.contributor)
+
+    def _require_mine(self, parcel: Parcel, parcel_hash: bytes) -> None:
+        dealing, count = parcel.dealing, self._parameters.num_users
+        root = merkle.root_from(self.index, count, parcel_hash, parcel.path)
+        if parcel.holder != self.index or root != dealing.root:
+            raise WrongRecipient(
+                f"the sealed share of {dealing.mask.key} is not the one dealt to holder {self.index}",
+                peer=SERVER,
+            )
+        self.agreement.require_enrolled(dealing.credential, dealing.mask.contributor)
+        self.agreement.require_signed(dealing, dealing.credential.signing_key, dealing.signature)
+
+    def _open(self, mask: MaskName, sealed: bytes) -> bytes:
+        try:
+            share = self._opener.open(sealing_context(self.agreement.id, mask, self.index), sealed)
+        except ChannelError:
+            raise WrongRecipient(
+                f"the sealed share of {mask.key} does not open here", peer=mask.contributor
+            ) from None
+        words = np.frombuffer(share, dtype="<u4") if len(share) % 4 == 0 else None
+        if words is None or words.size != self._parameters.share_size:
+            raise Malformed(
+                f"a share has {self._parameters.share_size} words, this one {len(share)} bytes",
+                peer=mask.contributor,
+            )
+        if words.max() >= self._parameters.modulus:
+            raise Malformed("a word of the share is not below q", peer=mask.contributor)
+        return share
+
+    # --- phase 3: endorse and answer ----------------------------------------------------------
+
+    def _consider(self, request: RecoveryRequest) -> list[Effect]:
+        """A request without a certificate: endorse it, or (honest-server mode) answer it."""
+        digest = request.digest
+        if self._committed_to(request, digest):
+            return self._repeat(request, digest)
+        self._check(request, certified=False)
+        if self._parameters.consistency == "certified":
+            return self._endorse(request, digest)
+        return self._answer(request, digest)
+
+    def _answer_certified(self, certified: CertifiedRequest) -> list[Effect]:
+        request, digest = certified.request, certified.request.digest
+        self.agreement.require_id(request.epoch)
+        if digest.hex() in self._answers:
+            return [Send(SERVER, self._answers[digest.hex()])]
+        certificate = certified.certificate
+        if (certificate.version, certificate.digest) != (request.version, digest):
+            raise BadCertificate("the certificate is for another request", peer=SERVER)
+        self._require_certificate(certificate)
+        if not self._committed_to(request, digest):
+            self._check(request, certified=True)
+        self._progress.certified = (request.version, digest)
+        return self._answer(request, digest)
+
+    def _committed_to(self, request: RecoveryRequest, digest: bytes) -> bool:
+        """Whether every member was endorsed here for this very request, so that its rules were checked."""
+        held = [self._held.get(mask.key) for mask in request.masks]
+        return all(share is not None and share.digest == digest for share in held)
+
+    def _repeat(self, request: RecoveryRequest, digest: bytes) -> list[Effect]:
+        answer = self._answers.get(digest.hex())
+        if self._parameters.consistency == "certified":
+            return [Send(SERVER, self._endorsement(request.version, digest))]
+        if answer is None:
+            raise MaskTaken("this request was answered and is closed", peer=SERVER)
+        return [Send(SERVER, answer)]
+
+    def _endorse(self, request: RecoveryRequest, digest: bytes) -> list[Effect]:
+        effects: list[Effect] = []
+        for mask in request.masks:
+            held = self._held[mask.key]
+            self._move(held, "endorse")
+            held.digest = digest
+            effects.append(write("held", mask.key, held, irreversible=True))
+        effects += self._advance(request)
+        return [*effects, Send(SERVER, self._endorsement(request.version, digest))]
+
+    def _endorsement(self, version: int, digest: bytes) -> Endorsement:
+        return signed(Endorsement(self.agreement.id, version, digest, self.index), self._signer)
+
+    def _answer(self, request: RecoveryRequest, digest: bytes) -> list[Effect]:
+        """Σ s̄·share, with weights computed here. The shares are gone when the answer leaves."""
+        weights = [self._weight(request.version, ticket) for ticket in request.tickets]
+        rows = [self._share(mask) for mask in request.masks]
+        words = self._field.weighted_sum(rows, weights).astype("<u4", copy=False).tobytes()
+        answer = signed(
+            Answer(self.agreement.id, request.version, digest, self.index, words), self._signer
+        )
+        effects: list[Effect] = []
+        for mask in request.masks:
+            held = self._held[mask.key]
+            self._move(held, "answer")
+            held.digest = digest
+            effects.append(write("held", mask.key, held, irreversible=True))
+            effects.append(Forget("share", mask.key))
+        self._answers[digest.hex()] = answer
+        effects.append(Persist("answer", digest.hex(), encode(answer), irreversible=True))
+        effects += self._advance(request)
+        return [*effects, Send(SERVER, answer)]
+
+    def _weight(self, version: int, ticket: Ticket) -> int:
+        coin = coin_of(self.agreement.id, ticket.mask)
+        return int(self._weighing.weight(version, ticket.base_version, coin))
+
+    def _share(self, mask: MaskName) -> Any:
+        return np.frombuffer(require(self._records, "share", mask.key), dtype="<u4")
+
+    # --- the rules ----------------------------------------------------------------------------
+
+    def _check(self, request: RecoveryRequest, *, certified: bool) -> None:
+        """Every rule for a request. A certificate overrides one of them: an endorsement elsewhere."""
+        self.agreement.require_id(request.epoch)
+        self.agreement.require_signed(request, self.agreement.epoch.server_key, request.signature)
+        self._require_members(request)
+        self._require_version(request)
+        hashes = dict(self._progress.model_hashes)
+        for ticket in request.tickets:
+            self._require_usable(ticket, certified=certified)
+            self._weighing.require_fresh(request.version, ticket.base_version)
+            if hashes.setdefault(ticket.base_version, ticket.model_hash) != ticket.model_hash:
+                raise WrongModel(
+                    f"version {ticket.base_version} has two different models", peer=SERVER
+                )
+
+    def _require_members(self, request: RecoveryRequest) -> None:
+        wanted, masks = self._parameters.buffer_size, request.masks
+        if len(masks) != wanted:
+            raise WrongMembers(f"{len(masks)} members, not exactly K = {wanted}", peer=SERVER)
+        if list(masks) != sorted(masks):
+            raise WrongMembers("the members are not in the order of their names", peer=SERVER)
+        if len({mask.contributor for mask in masks}) != wanted:
+            raise WrongMembers("a contributor is a member twice", peer=SERVER)
+        rarest = min(Counter(ticket.base_version for ticket in request.tickets).values())
+        if rarest < self._parameters.min_per_version:
+            raise WrongMembers(
+                f"a base version has {rarest} members, fewer than min_per_version ="
+                f" {self._parameters.min_per_version}",
+                peer=SERVER,
+            )
+
+    def _require_version(self, request: RecoveryRequest) -> None:
+        version, first = request.version, self.agreement.epoch.first_version
+        if version < max(self.version, first):
+            raise WrongVersion(
+                f"version {version} has passed, here it is {self.version}", peer=SERVER
+            )
+        if self._parameters.consistency != "certified" or version == first:
+            return
+        previous = request.previous
+        if previous is None or previous.version != version - 1:
+            raise WrongVersion(f"version {version} comes without the certificate of {version - 1}")
+        if (previous.version, previous.digest) != self._progress.certified:
+            self._require_certificate(previous)
+
+    def _require_usable(self, ticket: Ticket, *, certified: bool) -> None:
+        self.agreement.require_id(ticket.epoch)
+        held = self._held.get(ticket.mask.key)
+        if held is None:
+            raise UnknownMask(f"no share of {ticket.mask.key} is held here", peer=SERVER)
+        if held.state == "endorsed" and not certified:
+            raise MaskTaken(f"mask {ticket.mask.key} is endorsed for another request", peer=SERVER)
+        if held.state not in _LIVE:
+            raise MaskTaken(f"mask {ticket.mask.key} is {held.state}", peer=SERVER)
+        self.agreement.require_signed(ticket, held.dealer_key, ticket.signature)
+
+    def _require_certificate(self, certificate: Certificate) -> None:
+        check_certificate(self.agreement, certificate)
+
+    # --- time and endings ---------------------------------------------------------------------
+
+    def _load_progress(self) -> Progress:
+        value = self._records.read("progress", "")
+        if value is not None:
+            return parse(value, Progress)
+        return Progress(version=self.agreement.epoch.first_version, model_hashes={})
+
+    def _advance(self, request: RecoveryRequest) -> list[Effect]:
+        """Record the version and its members' models; what has expired or been superseded is deleted."""
+        oldest = request.version - self._parameters.max_staleness
+        hashes = self._progress.model_hashes | {
+            ticket.base_version: ticket.model_hash for ticket in request.tickets
+        }
+        self._progress.model_hashes = {v: h for v, h in hashes.items() if v >= oldest}
+        self._progress.version = request.version
+        superseded = [key for key, a in self._answers.items() if a.version < request.version]
+        expired = [key for key, held in self._held.items() if held.expires < request.version]
+        return [
+            write("progress", "", self._progress, irreversible=True),
+            *self._drop_answers(superseded),
+            *(effect for key in expired for effect in self._expire(key)),
+        ]
+
+    def _expire(self, key: str) -> list[Effect]:
+        """Forget the name too: a replayed parcel is refused by its signed expiry."""
+        self._move(self._held.pop(key), "expire")
+        return [Forget("share", key), Forget("held", key)]
+
+    def _close(self, closing: Closing) -> list[Effect]:
+        self.agreement.require_id(closing.epoch)
+        self.agreement.require_signed(closing, self.agreement.epoch.server_key, closing.signature)
+        known = [self._held[mask.key] for mask in closing.masks if mask.key in self._held]
+        return [effect for held in known if held.state != "closed" for effect in self._end(held)]
+
+    def _end(self, held: HeldShare) -> list[Effect]:
+        self._move(held, "close")
+        key = held.name.key
+        return [
+            Forget("share", key),
+            write("held", key, held, irreversible=True),
+            *self._drop_answers([held.digest.hex()]),
+        ]
+
+    def _move(self, held: HeldShare, event: str) -> None:
+        """One step in the life of a share, and the count of live ones with it."""
+        was_live = held.state in _LIVE
+        held.state = life.after(life.SHARE_KEEPER, held.state, event)
+        self._live[held.name.contributor] += (held.state in _LIVE) - was_live
+
+    def _drop_answers(self, digests: Iterable[str]) -> list[Effect]:
+        gone = [digest for digest in digests if self._answers.pop(digest, None) is not None]
+        return [Forget("answer", digest) for digest in gone]
+
+
+def check_certificate(agreement: Agreement, certificate: Certificate) -> None:
+    """Refuse a certificate that is too small, forged, or lists a holder twice."""
+    agreement.require_id(certificate.epoch)
+    quorum, signatures = agreement.parameters.quorum, certificate.signatures
+    holders = [holder for holder, _ in signatures]
+    if len(set(holders)) != len(holders) or len(holders) < quorum:
+        raise BadCertificate(
+            f"{len(set(holders))} holders endorsed, a quorum is {quorum}", peer=SERVER
+        )
+    for holder, signature in signatures:
+        endorsement = Endorsement(
+            certificate.epoch, certificate.version, certificate.digest, holder
+        )
+        if not agreement.signed_by_holder(endorsement, holder, signature):
+            raise BadCertificate(f"the endorsement of holder {holder} is forged", peer=SERVER)

@@ -1,0 +1,43 @@
+"""How much an update counts by its age. Server and holders use the same code, so they cannot disagree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from basecagg.errors import StaleUpdate, WrongVersion
+from basecagg.maths.staleness import Rounding, StalenessFunction, quantized_weight
+from basecagg.parameters import ProtocolParameters
+
+
+@dataclass(frozen=True)
+class Weighing:
+    """How much an update counts by its age: s(τ), with τ at most τ_max."""
+
+    max_staleness: int
+    staleness: StalenessFunction
+    weight_levels: int | None
+    """c_g, or None for the real-valued s(τ) of plain FedBuff."""
+    rounding: Rounding = "stochastic"
+
+    @classmethod
+    def of(cls, parameters: ProtocolParameters) -> Weighing:
+        """The weighing of an epoch."""
+        p = parameters
+        return cls(p.max_staleness, p.staleness, p.weight_levels, p.weight_rounding)
+
+    def require_fresh(self, version: int, base_version: int) -> None:
+        """Refuse τ = t − t_i outside 0…τ_max."""
+        if base_version > version:
+            raise WrongVersion(f"trained from version {base_version}, the model is at {version}")
+        if version - base_version > self.max_staleness:
+            raise StaleUpdate(
+                f"trained from version {base_version}, more than {self.max_staleness} before"
+                f" {version}: download the model again"
+            )
+
+    def weight(self, version: int, base_version: int, coin: bytes) -> int | float:
+        """s̄(t − t_i), or s(t − t_i) without levels."""
+        tau = version - base_version
+        if self.weight_levels is None:
+            return self.staleness(tau)
+        return quantized_weight(self.staleness, tau, self.weight_levels, coin, self.rounding)

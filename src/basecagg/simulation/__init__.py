@@ -1,0 +1,1 @@
+"""Whole federations in one process: the same machines as on a network, with a loopback between them."""

@@ -1,0 +1,138 @@
+"""A network in memory: it moves effects between the machines, and does nothing else.
+
+Messages wait in `in_flight` until they are delivered, so whoever drives the loopback decides what is late,
+lost, doubled or out of order. `run` delivers everything, in order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import NamedTuple, TypeAlias
+
+from basecagg.errors import Refused
+from basecagg.protocol.contributor import Contributor
+from basecagg.protocol.effects import (
+    Effect,
+    News,
+    Store,
+    news_of,
+    refusal_reply,
+    sends_of,
+    writes_of,
+)
+from basecagg.protocol.messages import Message, Parcel, Receipt, ShipmentStored, Verdict
+from basecagg.protocol.server import Server
+from basecagg.protocol.share_keeper import SERVER, ShareKeeper
+
+Machine: TypeAlias = Server | ShareKeeper | Contributor
+
+_TO_CONTRIBUTORS = (ShipmentStored, Receipt, Verdict)
+_BATCHED = (Parcel, Receipt)
+"""Handling these reads no record, so a run of them is written in one transaction."""
+
+
+class Address(NamedTuple):
+    """Where a machine is: one name may be a holder and a contributor."""
+
+    role: str
+    name: str
+
+
+AT_SERVER = Address("server", SERVER)
+
+
+@dataclass(frozen=True)
+class Letter:
+    """One message on its way."""
+
+    sender: str
+    to: Address
+    message: Message
+
+
+@dataclass
+class Node:
+    """A machine with its store."""
+
+    machine: Machine
+    store: Store
+
+    def receive(self, letter: Letter) -> list[Effect]:
+        """Hand a message to the machine."""
+        if isinstance(self.machine, Server):
+            return self.machine.receive(letter.sender, letter.message)
+        return self.machine.receive(letter.message)
+
+
+class Loopback:
+    """All machines of a federation, and the messages between them."""
+
+    def __init__(self) -> None:
+        """Start with nobody."""
+        self.nodes: dict[Address, Node] = {}
+        self.in_flight: deque[Letter] = deque()
+        self.news: list[News] = []
+        self.refusals: list[tuple[Address, Refused]] = []
+
+    def add(self, address: Address, machine: Machine, store: Store) -> None:
+        """Bring a machine online; one that was there before at this address is replaced."""
+        self.nodes[address] = Node(machine, store)
+
+    def perform(self, address: Address, effects: Sequence[Effect]) -> None:
+        """Do what a machine wants done: first everything durable, then everything sent."""
+        writes = writes_of(effects)
+        if writes:
+            self.nodes[address].store.commit(writes)
+        for send in sends_of(effects):
+            self.post(
+                Letter(address.name, _destination(send.recipient, send.message), send.message)
+            )
+        self.news.extend(news_of(effects))
+
+    def post(self, letter: Letter) -> None:
+        """Put a message on its way."""
+        self.in_flight.append(letter)
+
+    def run(self) -> None:
+        """Deliver until nothing is on its way."""
+        while self.in_flight:
+            letters, self.in_flight = list(self.in_flight), deque()
+            letters.sort(
+                key=lambda letter: letter.to
+            )  # stable: each machine's letters keep their order
+            for address, mail in groupby(letters, key=lambda letter: letter.to):
+                self.deliver(address, mail)
+
+    def deliver(self, address: Address, mail: Iterable[Letter]) -> None:
+        """Hand letters to one machine; to one that is offline they are lost."""
+        if address not in self.nodes:
+            return
+        for batched, letters in groupby(mail, key=lambda each: isinstance(each.message, _BATCHED)):
+            if batched:
+                self._handle(address, letters)
+            else:
+                for letter in letters:
+                    self._handle(address, [letter])
+
+    def _handle(self, address: Address, letters: Iterable[Letter]) -> None:
+        node, effects = self.nodes[address], list[Effect]()
+        for letter in letters:
+            try:
+                effects += node.receive(letter)
+            except Refused as refusal:
+                self.refusals.append((address, refusal))
+                reply = refusal_reply(letter.sender, letter.message, refusal)
+                if reply is not None:
+                    effects.append(reply)
+        if isinstance(node.machine, ShareKeeper):
+            effects += node.machine.acknowledge()
+        self.perform(address, effects)
+
+
+def _destination(recipient: str, message: Message) -> Address:
+    if recipient == SERVER:
+        return AT_SERVER
+    return Address("contributor" if isinstance(message, _TO_CONTRIBUTORS) else "holder", recipient)
