@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from basecagg.errors import ChannelError, LocalProtocolError
 from basecagg.protocol.messages import Credential, signed
-from basecagg.protocol.ports import Verifier
+from basecagg.protocol.ports import Signer, Verifier
 
 
 class Identity:
@@ -93,6 +93,6 @@ def _load_public_key(public_key: bytes) -> Ed25519PublicKey:
     return Ed25519PublicKey.from_public_bytes(public_key)
 
 
-def enrol(enrolment: Identity, epoch_id: bytes, contributor: str, signing_key: bytes) -> Credential:
+def enrol(enrolment: Signer, epoch_id: bytes, contributor: str, signing_key: bytes) -> Credential:
     """The operator's part: admit a contributor to an epoch."""
     return signed(Credential(epoch_id, contributor, signing_key), enrolment)

@@ -71,13 +71,12 @@ class Recovery:
         stored = records.read("request", "")
         self._request = parse(stored, RecoveryRequest) if stored else None
         self._start_collecting()
-        self._certificate = self._stored_certificate()
 
     def _start_collecting(self) -> None:
         """What holders said to the present request. Lost in a restart: they repeat it when asked again."""
         self._endorsements: dict[int, bytes] = {}
         self._answers: dict[int, bytes] = {}
-        self._certificate: Certificate | None = None
+        self._certificate = self._stored_certificate()
         self._attempts = 0
         self._asked = sorted(self.mailroom.common_holders(self.outstanding()))
 

@@ -7,7 +7,7 @@ lost, doubled or out of order. `run` delivers everything, in order.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple, TypeAlias
@@ -76,6 +76,7 @@ class Loopback:
         self.in_flight: deque[Letter] = deque()
         self.news: list[News] = []
         self.refusals: list[tuple[Address, Refused]] = []
+        self.observers: list[Callable[[Letter], None]] = []
 
     def add(self, address: Address, machine: Machine, store: Store) -> None:
         """Bring a machine online; one that was there before at this address is replaced."""
@@ -93,7 +94,9 @@ class Loopback:
         self.news.extend(news_of(effects))
 
     def post(self, letter: Letter) -> None:
-        """Put a message on its way."""
+        """Put a message on its way, in sight of the observers."""
+        for observe in self.observers:
+            observe(letter)
         self.in_flight.append(letter)
 
     def run(self) -> None:

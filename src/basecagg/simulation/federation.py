@@ -1,0 +1,173 @@
+"""A federation in one process: operator, server, holders and contributors, wired to a loopback.
+
+Machines are made when they are first needed, so an idle contributor costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from basecagg.channels.identity import Ed25519Verifier, Identity, RememberingVerifier, enrol
+from basecagg.channels.sealing import SealingSecret, make_sealer
+from basecagg.channels.unprotected import NoIdentity, NoSealing, NoVerifier
+from basecagg.parameters import ProtocolParameters
+from basecagg.protocol.contributor import Contributor
+from basecagg.protocol.effects import News, Store
+from basecagg.protocol.epoch import Agreement, Holder, Suite, accept, draft_epoch
+from basecagg.protocol.global_model import Model
+from basecagg.protocol.messages import Credential
+from basecagg.protocol.recovery import Recovery
+from basecagg.protocol.server import Server, ServerSettings
+from basecagg.protocol.share_keeper import ShareKeeper
+from basecagg.simulation.loopback import AT_SERVER, Address, Loopback, Machine
+from basecagg.storage.memory import MemoryStore
+
+StoreFactory: TypeAlias = Callable[[Address], Store]
+
+
+class Federation:
+    """All parties of one epoch. With `cryptography=False` nothing is sealed or signed: arithmetic only."""
+
+    def __init__(
+        self,
+        parameters: ProtocolParameters,
+        initial_model: Model,
+        *,
+        holders: Sequence[str] | None = None,
+        suite: Suite = "x25519",
+        cryptography: bool = True,
+        learning_rate: float = 1.0,
+        retries: int = 1,
+        make_store: StoreFactory = lambda address: MemoryStore(),
+    ) -> None:
+        """Draft the epoch with fresh keys, and start the server and the holders."""
+        self.network = Loopback()
+        self._cryptography = cryptography
+        self._suite: Suite = suite
+        self._make_store = make_store
+        self._learning_rate = learning_rate
+        self._retries = retries
+        self._initial_model = initial_model
+        self._identities: dict[str, Identity | NoIdentity] = {}
+        self._secrets: dict[str, SealingSecret | NoSealing] = {}
+        self._credentials: dict[str, Credential] = {}
+        names = holders or [f"user-{index}" for index in range(parameters.num_users)]
+        self.agreement = self._agree(parameters, names)
+        for address in (AT_SERVER, *(Address("holder", name) for name in names)):
+            self.start(address)
+
+    @property
+    def server(self) -> Server:
+        """The server's machine."""
+        machine = self.network.nodes[AT_SERVER].machine
+        assert isinstance(machine, Server)
+        return machine
+
+    def contributor(self, name: str) -> Contributor:
+        """The contributor of this name, enrolled and started when first asked for."""
+        address = Address("contributor", name)
+        if address not in self.network.nodes:
+            self.start(address)
+        machine = self.network.nodes[address].machine
+        assert isinstance(machine, Contributor)
+        return machine
+
+    def keeper(self, name: str) -> ShareKeeper:
+        """The holder of this name."""
+        machine = self.network.nodes[Address("holder", name)].machine
+        assert isinstance(machine, ShareKeeper)
+        return machine
+
+    def start(self, address: Address, store: Store | None = None) -> None:
+        """Build a machine from its store, or from the given one, and let it take up its work.
+
+        Doing so again is a restart: everything that was only in memory is lost.
+        """
+        known = self.network.nodes.get(address)
+        store = store or (known.store if known else self._make_store(address))
+        machine = self._build(address, store)
+        self.network.add(address, machine, store)
+        self.network.perform(address, machine.start())
+        if isinstance(machine, ShareKeeper) and AT_SERVER in self.network.nodes:
+            self.network.perform(AT_SERVER, self.server.reconnect(address.name))
+
+    def stop(self, address: Address) -> None:
+        """Take a machine offline; its store stays for `start`."""
+        del self.network.nodes[address]
+
+    def deal(self, name: str) -> None:
+        """Let a contributor deal one mask."""
+        contributor = self.contributor(name)
+        self.network.perform(Address("contributor", name), contributor.deal(self.server.version))
+
+    def submit(self, name: str, update: Model, base_version: int, model_hash: bytes) -> None:
+        """Let a contributor mask and upload one update."""
+        effects = self.contributor(name).submit(update, base_version, model_hash)
+        self.network.perform(Address("contributor", name), effects)
+
+    def take_news(self) -> list[News]:
+        """What the machines reported since the last time."""
+        news, self.network.news = self.network.news, []
+        return news
+
+    # --- keys and machines --------------------------------------------------------------------
+
+    def _agree(self, parameters: ProtocolParameters, names: Sequence[str]) -> Agreement:
+        operator, enrolment, server = (
+            self.identity(role) for role in ("operator", "enrolment", "server")
+        )
+        holders = [
+            Holder(name, self.identity(name).public_key, self._secret(name).public_key)
+            for name in names
+        ]
+        epoch = draft_epoch(
+            federation="loopback",
+            parameters=parameters,
+            holders=holders,
+            server_key=server.public_key,
+            enrolment_key=enrolment.public_key,
+            operator=operator,
+            suite=self._suite,
+        )
+        verifier = RememberingVerifier(Ed25519Verifier()) if self._cryptography else NoVerifier()
+        return accept(epoch, operator.public_key, verifier)
+
+    def identity(self, name: str) -> Identity | NoIdentity:
+        """The signing identity of a role or participant."""
+        make = Identity.create if self._cryptography else NoIdentity
+        if name not in self._identities:
+            self._identities[name] = make()
+        return self._identities[name]
+
+    def _secret(self, name: str) -> SealingSecret | NoSealing:
+        if name not in self._secrets:
+            fresh = SealingSecret.create(self._suite) if self._cryptography else NoSealing()
+            self._secrets[name] = fresh
+        return self._secrets[name]
+
+    def _build(self, address: Address, store: Store) -> Machine:
+        builders: dict[str, Callable[[str, Store], Machine]] = {
+            "server": self._build_server,
+            "holder": self._build_keeper,
+            "contributor": self._build_contributor,
+        }
+        return builders[address.role](address.name, store)
+
+    def _build_server(self, name: str, store: Store) -> Server:
+        recovery = Recovery(self.agreement, self.identity(name), store, self._retries)
+        settings = ServerSettings.of(self.agreement, self._learning_rate)
+        return Server(settings, recovery, store, self._initial_model)
+
+    def _build_keeper(self, name: str, store: Store) -> ShareKeeper:
+        index = self.agreement.holder_names.index(name)
+        return ShareKeeper(self.agreement, index, self.identity(name), self._secret(name), store)
+
+    def _build_contributor(self, name: str, store: Store) -> Contributor:
+        identity = self.identity(name)
+        if name not in self._credentials:
+            self._credentials[name] = enrol(
+                self.identity("enrolment"), self.agreement.id, name, identity.public_key
+            )
+        sealer = make_sealer(self._suite) if self._cryptography else NoSealing()
+        return Contributor(self.agreement, self._credentials[name], identity, sealer, store)
