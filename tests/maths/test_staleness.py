@@ -20,7 +20,7 @@ from basecagg.maths.staleness import (
 )
 
 GOOD = json.loads((VECTORS / "staleness.json").read_text(encoding="utf-8"))
-FUNCTIONS = [constant(), polynomial(1), polynomial(0.5), polynomial(0.1), hinge(), hinge(0.1, 2.5)]
+FUNCTIONS = [constant(), polynomial(1), polynomial(0.5), polynomial(0.1), hinge(), hinge(0.1, 0.3)]
 
 
 def test_weights_match_the_vectors():

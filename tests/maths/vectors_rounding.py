@@ -92,6 +92,8 @@ def quantization_vectors():
             _bad("infinite", "DataError", "infinite", **_one_element(-math.inf)),
             _bad("too large", "DataError", "(q − 3)/2", **_one_element(edge / 2**16 + 1e-4)),
             _bad("too small", "DataError", "clip", **_one_element(-edge / 2**16 - 1e-4)),
+            _bad("just too large", "DataError", "clip", **_one_element(edge + 0.25, levels=1)),
+            _bad("just too small", "DataError", "clip", **_one_element(-edge - 0.25, levels=1)),
             _bad("far too large", "DataError", "clip", **_one_element(1e308)),
             _bad("integers", "DataError", "int64", **_one_element(1.0, dtype="int64")),
             _bad("half precision", "DataError", "float16", **_one_element(1.0, dtype="float16")),
