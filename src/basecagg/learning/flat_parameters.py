@@ -1,0 +1,110 @@
+"""A model as one vector: the x of the paper, which users download, train and send back as a difference.
+
+The module's parameters are *views* into one flat buffer, and their gradients into another. Loading a
+global model is one copy of memory, an SGD step two operations on whole vectors, and one module serves every
+user that a process simulates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from basecagg.errors import DataError
+
+
+class FlatModel:
+    """A module on the CPU whose shared state is one float32 vector x: weights, then means, then variances.
+
+    Means and variances are the buffers `running_mean` and `running_var` of BatchNorm and its kin. They travel
+    inside the vector: an update carries their change, the mask hides it and the server averages it like the
+    rest (docs/explanation/batchnorm.md says why). All other buffers, such as BatchNorm's count of batches,
+    stay at home: `load` sets them back to what they were at first, so that what a module does after `load(x)`
+    depends on x alone and not on the user before.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        """Take over `module`: its parameters become views, its present values the first x."""
+        weights = [entry for entry in module.parameters() if entry.requires_grad]
+        means, variances = _buffers(module, "running_mean"), _buffers(module, "running_var")
+        _require_float32_on_cpu(weights + means + variances)
+        self.module = module
+        self.num_weights = _count(weights)
+        """Trainable numbers: the part of x that SGD moves."""
+        self._state = _gather([*weights, *means, *variances])
+        self._numbers: NDArray[np.float32] = self._state.numpy()
+        self._variances = self._state[self.num_weights + _count(means) :]
+        self.weights = self._state[: self.num_weights]
+        """The trainable part of x; the module sees every change."""
+        self.gradient = torch.zeros(self.num_weights)
+        """What `backward` adds to; zero it before each step."""
+        for weight, piece in zip(weights, _pieces(self.gradient, weights), strict=True):
+            weight.grad = piece
+        shared = {id(entry) for entry in (*means, *variances)}
+        self._kept = [(b, b.clone()) for b in module.buffers() if id(b) not in shared]
+
+    @property
+    def size(self) -> int:
+        """d: numbers in x, and so in every update."""
+        return self._state.numel()
+
+    def load(self, vector: NDArray[np.float32]) -> None:
+        """Become the model x.
+
+        A variance below zero is read as zero: the differences of stale users may add up to less than nothing.
+        """
+        if vector.shape != (self.size,) or vector.dtype != np.float32:
+            raise DataError(
+                f"{vector.dtype}{list(vector.shape)} does not fit this model of float32[{self.size}]"
+                f" ({self.num_weights} weights and {self.size - self.num_weights} running statistics)"
+            )
+        np.copyto(self._numbers, vector)
+        self._variances.clamp_(min=0)
+        for buffer, first in self._kept:
+            buffer.copy_(first)
+
+    def vector(self) -> NDArray[np.float32]:
+        """A copy of x."""
+        return self._numbers.copy()
+
+    def difference_from(self, start: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Δ = x_start − x, the sign of Eq. (local_update)."""
+        return start - self._numbers
+
+
+def _buffers(module: nn.Module, name: str) -> list[Tensor]:
+    """The buffers called `name` in the module and all its parts."""
+    return [entry for path, entry in module.named_buffers() if path.rpartition(".")[2] == name]
+
+
+def _count(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.numel() for tensor in tensors)
+
+
+def _pieces(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    """Cut a flat buffer into views with the shapes of `like`."""
+    cuts = torch.split(flat, [tensor.numel() for tensor in like])
+    return [cut.view(tensor.shape) for cut, tensor in zip(cuts, like, strict=True)]
+
+
+def _gather(tensors: Sequence[Tensor]) -> Tensor:
+    """Move the tensors' values into one buffer and make the tensors views of it."""
+    flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+    for tensor, piece in zip(tensors, _pieces(flat, tensors), strict=True):
+        tensor.data = piece
+    return flat
+
+
+def _require_float32_on_cpu(tensors: Sequence[Tensor]) -> None:
+    if not tensors:
+        raise DataError("the model has no trainable parameters, so there is nothing to learn")
+    for tensor in tensors:
+        if tensor.dtype != torch.float32 or tensor.device.type != "cpu":
+            raise DataError(
+                f"a parameter of the model is {tensor.dtype} on {tensor.device}; updates are float32 on"
+                " the CPU: build the model with .float() and .cpu()"
+            )
