@@ -1,0 +1,41 @@
+"""Learning in PyTorch: models as one vector, data, partitions, local SGD. Knows nothing of the protocol."""
+
+from basecagg.extras import require
+
+require("torch", extra="learn", needed_for="training models")
+
+from basecagg.learning.datasets import DATASETS, Dataset, load_dataset  # noqa: E402
+from basecagg.learning.flat_parameters import FlatModel  # noqa: E402
+from basecagg.learning.local_training import (  # noqa: E402
+    Evaluation,
+    LocalTraining,
+    LocalUpdate,
+    evaluate,
+    train_locally,
+)
+from basecagg.learning.models import MODELS, build_model  # noqa: E402
+from basecagg.learning.partition import PARTITIONS, label_counts, partition  # noqa: E402
+from basecagg.learning.seeds import derive_seed, seeded  # noqa: E402
+from basecagg.learning.task import Task, accuracy, built_in_task  # noqa: E402
+
+__all__ = [
+    "DATASETS",
+    "MODELS",
+    "PARTITIONS",
+    "Dataset",
+    "Evaluation",
+    "FlatModel",
+    "LocalTraining",
+    "LocalUpdate",
+    "Task",
+    "accuracy",
+    "build_model",
+    "built_in_task",
+    "derive_seed",
+    "evaluate",
+    "label_counts",
+    "load_dataset",
+    "partition",
+    "seeded",
+    "train_locally",
+]

@@ -1,0 +1,152 @@
+"""What a user does between download and upload: E steps of SGD on its own examples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from basecagg.errors import DataError, ParameterError
+from basecagg.learning.flat_parameters import FlatModel
+from basecagg.learning.seeds import seeded
+from basecagg.learning.task import Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalTraining:
+    """How users train. Give `steps` or `epochs`, not both."""
+
+    learning_rate: float
+    """η_l."""
+    steps: int | None = None
+    """E: SGD steps, however many examples a user has."""
+    epochs: int | None = None
+    """Passes over a user's examples instead; E is then this times its number of batches."""
+    batch_size: int = 50
+    """Examples in one step; the last batch of a pass may be smaller."""
+    weight_decay: float = 0.0
+    """λ of the L2 regularisation."""
+
+    def __post_init__(self) -> None:
+        """Check every rule once, here."""
+        _require(0 < self.learning_rate < math.inf, "learning_rate", self.learning_rate, "> 0")
+        _require(0 <= self.weight_decay < math.inf, "weight_decay", self.weight_decay, "≥ 0")
+        _require(self.batch_size >= 1, "batch_size", self.batch_size, "≥ 1")
+        given = [count for count in (self.steps, self.epochs) if count is not None]
+        _require(len(given) == 1, "steps, epochs", (self.steps, self.epochs), "exactly one number")
+        _require(given[0] >= 1, "steps or epochs", given[0], "≥ 1")
+
+    def steps_for(self, num_examples: int) -> int:
+        """E of a user with so many examples."""
+        if self.steps is not None:
+            return self.steps
+        assert self.epochs is not None
+        return self.epochs * math.ceil(num_examples / self.batch_size)
+
+
+@dataclass(frozen=True, eq=False)
+class LocalUpdate:
+    """What one local training gives: Δ for the server, the rest for the user's eyes and the simulator's."""
+
+    delta: NDArray[np.float32]
+    """Δ = x_start − x_end, Eq. (local_update)."""
+    mean_loss: float
+    """Mean of the batches' losses, without the L2 term."""
+    num_examples: int
+    """n_i, for weights by number of examples."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A model's mean score (accuracy unless the task says otherwise) and mean loss on the test examples."""
+
+    score: float
+    loss: float
+
+
+def train_locally(
+    task: Task,
+    model: FlatModel,
+    start: NDArray[np.float32],
+    indices: NDArray[np.int64],
+    training: LocalTraining,
+    *,
+    seed: int,
+    user: int | str,
+) -> LocalUpdate:
+    """Train from the model `start` on the examples `indices`, Eqs. (local_update) and (onestep_localSGD).
+
+    `model` is scratch space: one serves all users of a process, whatever it held before. The result depends
+    on the arguments alone; `seed` (see `derive_seed`) decides batches and dropout. Another number of torch
+    threads or kind of CPU may change the last bits, because sums are then taken in another order.
+    """
+    if not len(indices):
+        raise DataError(f"user {user} has no examples to train on")
+    model.load(start)
+    model.module.train()
+    with seeded(seed):
+        mean_loss = _descend(task, model, torch.tensor(indices), training)
+    delta = model.difference_from(start)
+    if not (math.isfinite(mean_loss) and np.isfinite(delta).all()):
+        raise DataError(
+            f"training of user {user} diverged (mean loss {mean_loss:g}): lower learning_rate ="
+            f" {training.learning_rate:g}, or look for outliers in its examples"
+        )
+    return LocalUpdate(delta, mean_loss, len(indices))
+
+
+def evaluate(
+    task: Task, model: FlatModel, vector: NDArray[np.float32], *, batch_size: int = 500
+) -> Evaluation:
+    """Score the model `vector` on the task's test examples; `batch_size` bounds memory, nothing else."""
+    model.load(vector)
+    model.module.eval()
+    x, y = task.dataset.test_x, task.dataset.test_y
+    batches = zip(torch.split(x, batch_size), torch.split(y, batch_size), strict=True)
+    score = loss = 0.0
+    with torch.inference_mode():
+        for inputs, targets in batches:
+            outputs = model.module(inputs)
+            score += float(task.score(outputs, targets).sum())
+            loss += float(task.loss(outputs, targets)) * len(targets)
+    return Evaluation(score / len(y), loss / len(y))
+
+
+def _descend(task: Task, model: FlatModel, indices: Tensor, training: LocalTraining) -> float:
+    """Take E steps; return the mean loss of their batches."""
+    x, y = task.dataset.train_x, task.dataset.train_y
+    steps = training.steps_for(len(indices))
+    total = torch.zeros(())
+    for batch in _batches(indices, training.batch_size, steps):
+        model.gradient.zero_()
+        loss = task.loss(model.module(x.index_select(0, batch)), y.index_select(0, batch))
+        torch.autograd.backward(loss)
+        total += loss.detach()
+        _sgd_step(model, training)
+    return float(total) / steps
+
+
+def _batches(indices: Tensor, batch_size: int, steps: int) -> Iterator[Tensor]:
+    """Batches of shuffled passes over the examples, `steps` in all."""
+    while steps > 0:
+        shuffled = indices[torch.randperm(len(indices))]
+        batches = torch.split(shuffled, batch_size)[:steps]
+        yield from batches
+        steps -= len(batches)
+
+
+def _sgd_step(model: FlatModel, training: LocalTraining) -> None:
+    """x ← x − η_l·(g + λ·x) on whole vectors, with the roundings of `torch.optim.SGD`."""
+    if training.weight_decay:
+        model.gradient.add_(model.weights, alpha=training.weight_decay)
+    model.weights.add_(model.gradient, alpha=-training.learning_rate)
+
+
+def _require(holds: bool, name: str, value: object, wanted: str) -> None:
+    if not holds:
+        raise ParameterError(f"{name} = {value} must be {wanted}", rule=f"{name}: {wanted}")
