@@ -13,13 +13,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from basecagg.errors import ChannelError
 
 _MLKEM_SECRET, _MLKEM_PUBLIC = 64, 1184
-
-
-def new_secret() -> bytes:
-    """A fresh secret: the ML-KEM seed, then the X25519 key."""
-    mlkem = _library()[0]
-    first = mlkem.MLKEM768PrivateKey.generate().private_bytes_raw()
-    return bytes(first + X25519PrivateKey.generate().private_bytes_raw())
+SECRET_BYTES = _MLKEM_SECRET + 32
+"""A secret is the ML-KEM seed, then the X25519 key."""
 
 
 class HybridSealer:
@@ -39,7 +34,9 @@ class HybridOpener:
     """Opens what was sealed to one hybrid key."""
 
     def __init__(self, secret: bytes) -> None:
-        """Take the secret of `new_secret`."""
+        """Take the secret bytes."""
+        if len(secret) != SECRET_BYTES:
+            raise ChannelError(f"a hybrid sealing key is {SECRET_BYTES} secret bytes")
         mlkem, self._hpke = _library()
         first = mlkem.MLKEM768PrivateKey.from_seed_bytes(secret[:_MLKEM_SECRET])
         second = X25519PrivateKey.from_private_bytes(secret[_MLKEM_SECRET:])

@@ -29,6 +29,8 @@ from basecagg.protocol.ports import Sealer
 _KEY, _NONCE, _TAG = 32, 12, 16
 OVERHEAD = _KEY + _NONCE + _TAG
 """Bytes that sealing with X25519 adds to a share."""
+SECRET_BYTES: dict[Suite, int] = {"x25519": 32, "mlkem768-x25519": hybrid.SECRET_BYTES}
+"""Any random bytes of this length are a private key."""
 _MASKS_PER_SENDER_KEY = 4
 _DOMAIN = b"basecagg/seal/x25519/v1"
 
@@ -45,9 +47,7 @@ class SealingSecret:
     @classmethod
     def create(cls, suite: Suite = "x25519") -> SealingSecret:
         """A fresh key from the operating system's randomness."""
-        if suite == "x25519":
-            return cls(suite, X25519PrivateKey.generate().private_bytes_raw())
-        return cls(suite, hybrid.new_secret())
+        return cls(suite, os.urandom(SECRET_BYTES[suite]))
 
     @property
     def public_key(self) -> bytes:

@@ -73,9 +73,14 @@ class Seed:
         raise LocalProtocolError("a seed is not pickled or copied; to keep one, seal bytes(seed)")
 
 
+def system_entropy(count: int) -> bytes:
+    """So many random bytes from the operating system."""
+    return os.urandom(count)
+
+
 def new_seed() -> Seed:
     """A fresh seed from the operating system."""
-    return Seed(os.urandom(SEED_BYTES))
+    return Seed(system_entropy(SEED_BYTES))
 
 
 def derive_seed(seed: Seed | bytes, purpose: str) -> Seed:

@@ -7,7 +7,6 @@ and the user trains afresh, for the same Δ in two sums would be their differenc
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +14,14 @@ import numpy as np
 
 from basecagg.errors import DataError, LocalProtocolError, Malformed, UnknownMask
 from basecagg.maths.quantization import clip_update, quantize_and_mask
-from basecagg.maths.randomness import FieldStream, Words, WordStream, derive_seed, new_seed
+from basecagg.maths.randomness import (
+    SEED_BYTES,
+    FieldStream,
+    Words,
+    WordStream,
+    derive_seed,
+    system_entropy,
+)
 from basecagg.protocol import life, merkle
 from basecagg.protocol.effects import Effect, Forget, MaskEnded, MaskReady, Persist, Send, Uploaded
 from basecagg.protocol.epoch import Agreement
@@ -53,14 +59,17 @@ class Contributor:
         signer: Signer,
         sealer: Sealer,
         records: Records,
+        *,
+        entropy: Callable[[int], bytes] = system_entropy,
     ) -> None:
-        """Take up the contributor that the credential names."""
+        """Take up the contributor that the credential names. Only a simulation replaces the entropy."""
         self.agreement = agreement
         self.name = credential.contributor
         self._credential = credential
         self._signer = signer
         self._sealer = sealer
         self._records = records
+        self._entropy = entropy
         self._parameters = agreement.parameters
         self._masks = load(records, "mask", OwnMask)
         self._sent = self._load_fingerprints()
@@ -104,10 +113,10 @@ class Contributor:
         ahead = sum(mask.state in ("dealt", "ready") for mask in self._masks.values())
         if ahead >= self._parameters.mask_quota:
             raise LocalProtocolError(f"{ahead} masks are dealt ahead already: use one first")
-        name = MaskName(self.name, os.urandom(_SERIAL_BYTES))
+        name = MaskName(self.name, self._entropy(_SERIAL_BYTES))
         mask = OwnMask(
             name=name,
-            seed=bytes(new_seed()),
+            seed=self._entropy(SEED_BYTES),
             expires=version + self._parameters.mask_lifetime,
             state=life.after(life.CONTRIBUTOR, "new", "deal"),
             holders=set(),
@@ -225,7 +234,9 @@ class Contributor:
 
     def _load_fingerprints(self) -> Fingerprints:
         value = self._records.read("sent", "")
-        return parse(value, Fingerprints) if value else Fingerprints(salt=os.urandom(32), recent=[])
+        return (
+            parse(value, Fingerprints) if value else Fingerprints(salt=self._entropy(32), recent=[])
+        )
 
     # --- endings ------------------------------------------------------------------------------
 

@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from basecagg.channels.identity import Ed25519Verifier, Identity, RememberingVerifier, enrol
-from basecagg.channels.sealing import SealingSecret, make_sealer
+from basecagg.channels.sealing import SECRET_BYTES, SealingSecret, make_sealer
 from basecagg.channels.unprotected import NoIdentity, NoSealing, NoVerifier
+from basecagg.maths.randomness import system_entropy
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.contributor import Contributor
 from basecagg.protocol.effects import News, Store
@@ -24,6 +25,7 @@ from basecagg.simulation.loopback import AT_SERVER, Address, Loopback, Machine
 from basecagg.storage.memory import MemoryStore
 
 StoreFactory: TypeAlias = Callable[[Address], Store]
+Entropy: TypeAlias = Callable[[str], Callable[[int], bytes]]
 
 
 class Federation:
@@ -40,9 +42,16 @@ class Federation:
         learning_rate: float = 1.0,
         retries: int = 1,
         make_store: StoreFactory = lambda address: MemoryStore(),
+        network: Loopback | None = None,
+        entropy: Entropy = lambda purpose: system_entropy,
     ) -> None:
-        """Draft the epoch with fresh keys, and start the server and the holders."""
-        self.network = Loopback()
+        """Draft the epoch with fresh keys, and start the server and the holders.
+
+        `entropy` gives each key and each contributor its own source of randomness; a simulation that must be
+        repeatable replaces the operating system's.
+        """
+        self.network = network or Loopback()
+        self._entropy = entropy
         self._cryptography = cryptography
         self._suite: Suite = suite
         self._make_store = make_store
@@ -135,15 +144,17 @@ class Federation:
 
     def identity(self, name: str) -> Identity | NoIdentity:
         """The signing identity of a role or participant."""
-        make = Identity.create if self._cryptography else NoIdentity
         if name not in self._identities:
-            self._identities[name] = make()
+            secret = self._entropy(f"signing/{name}")(32)
+            identity = Identity.from_secret(secret) if self._cryptography else NoIdentity(secret)
+            self._identities[name] = identity
         return self._identities[name]
 
     def _secret(self, name: str) -> SealingSecret | NoSealing:
         if name not in self._secrets:
-            fresh = SealingSecret.create(self._suite) if self._cryptography else NoSealing()
-            self._secrets[name] = fresh
+            secret = self._entropy(f"sealing/{name}")(SECRET_BYTES[self._suite])
+            sealing = SealingSecret(self._suite, secret) if self._cryptography else NoSealing()
+            self._secrets[name] = sealing
         return self._secrets[name]
 
     def _build(self, address: Address, store: Store) -> Machine:
@@ -170,4 +181,5 @@ class Federation:
                 self.identity("enrolment"), self.agreement.id, name, identity.public_key
             )
         sealer = make_sealer(self._suite) if self._cryptography else NoSealing()
-        return Contributor(self.agreement, self._credentials[name], identity, sealer, store)
+        credential, entropy = self._credentials[name], self._entropy(f"masks/{name}")
+        return Contributor(self.agreement, credential, identity, sealer, store, entropy=entropy)

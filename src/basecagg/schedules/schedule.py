@@ -1,0 +1,77 @@
+"""What a schedule decides: who starts to train, from which model, and what becomes of a finished update."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Vector: TypeAlias = npt.NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class StartingPoint:
+    """The model that a user downloads: its version t_i, its numbers, and which round or tier it belongs to."""
+
+    version: int
+    model: Vector
+    round: int = 0
+
+
+class Aggregation(Protocol):
+    """K updates become one step of the global model, by whatever protection."""
+
+    @property
+    def version(self) -> int:
+        """t, as published at present."""
+        ...
+
+    @property
+    def model(self) -> Vector:
+        """x^(t), as published at present."""
+        ...
+
+    def submit(self, user: int, update: Vector, base_version: int) -> None:
+        """Take the update of a user that trained from version t_i."""
+        ...
+
+    def is_waiting(self, user: int) -> bool:
+        """Whether an update of the user waits to be summed."""
+        ...
+
+
+class Schedule(Protocol):
+    """The driver calls these; a schedule knows no clock."""
+
+    @property
+    def version(self) -> int:
+        """Steps that the global model has taken."""
+        ...
+
+    @property
+    def model(self) -> Vector:
+        """The global model."""
+        ...
+
+    def choose(
+        self, idle: Sequence[int], running: Sequence[int], generator: np.random.Generator
+    ) -> list[int]:
+        """Which idle users start to train now."""
+        ...
+
+    def starting_point(self, user: int) -> StartingPoint:
+        """What a user that starts now downloads."""
+        ...
+
+    def finish(self, user: int, update: Vector, start: StartingPoint) -> None:
+        """A user's update has arrived."""
+        ...
+
+
+def pick(idle: Sequence[int], count: int, generator: np.random.Generator) -> list[int]:
+    """So many idle users, at random; all of them if there are fewer."""
+    count = max(0, min(count, len(idle)))
+    return [int(user) for user in generator.choice(np.asarray(idle), count, replace=False)]

@@ -1,0 +1,80 @@
+"""FedAT: users of like speed form tiers; each tier runs rounds of its own, and the tiers' models are averaged.
+
+Slow tiers step rarely, so their models weigh more: tier m has the weight T_{M+1−m}/T, T_m counting the steps
+of tier m (Chai et al. 2020, Eq. 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from basecagg.schedules.schedule import StartingPoint, Vector, pick
+
+
+def split_by_speed(durations: Sequence[float], tiers: int) -> list[int]:
+    """The tier of every user, 0 the fastest, all of nearly the same size."""
+    tier_of = [0] * len(durations)
+    for rank, user in enumerate(np.argsort(durations, kind="stable")):
+        tier_of[user] = rank * tiers // len(durations)
+    return tier_of
+
+
+def tier_weights(steps: Sequence[int]) -> npt.NDArray[np.float64]:
+    """T_{M+1−m}/T for every tier m; equal weights before the first step."""
+    mirrored = np.asarray(steps[::-1], dtype=np.float64)
+    total = mirrored.sum()
+    return mirrored / total if total else np.full(len(steps), 1 / len(steps))
+
+
+class Tiered:
+    """Synchronous rounds within tiers, an asynchronous average across them."""
+
+    def __init__(self, model: Vector, tier_of: Sequence[int], cohort: int) -> None:
+        """Each tier takes a step with `cohort` updates."""
+        self.version = 0
+        self.model = model
+        self._tier_of = tier_of
+        count = max(tier_of) + 1
+        self._cohort = cohort
+        self._steps = [0] * count
+        self._models = [model] * count
+        self._starts: list[StartingPoint] = [StartingPoint(0, model, 0)] * count
+        self._arrived: list[list[Vector]] = [[] for _ in range(count)]
+
+    def choose(
+        self, idle: Sequence[int], running: Sequence[int], generator: np.random.Generator
+    ) -> list[int]:
+        """Complete the cohort of every tier."""
+        chosen: list[int] = []
+        for tier, arrived in enumerate(self._arrived):
+            busy = sum(self._tier_of[user] == tier for user in running)
+            free = [user for user in idle if self._tier_of[user] == tier]
+            chosen += pick(free, self._cohort - len(arrived) - busy, generator)
+        return chosen
+
+    def starting_point(self, user: int) -> StartingPoint:
+        """The global model as it was when the tier's round began."""
+        return self._starts[self._tier_of[user]]
+
+    def finish(self, user: int, update: Vector, start: StartingPoint) -> None:
+        """Complete the tier's round if it can be, and average the tiers anew."""
+        tier = self._tier_of[user]
+        if start.round != self._steps[tier]:
+            return
+        self._arrived[tier].append(update)
+        if len(self._arrived[tier]) == self._cohort:
+            self._step(tier, start)
+
+    def _step(self, tier: int, start: StartingPoint) -> None:
+        mean = np.mean(np.asarray(self._arrived[tier], dtype=np.float64), axis=0)
+        self._models[tier] = start.model - mean
+        self._steps[tier] += 1
+        self._arrived[tier] = []
+        weights = tier_weights(self._steps)
+        average = sum(w * model for w, model in zip(weights, self._models, strict=True))
+        self.model = np.asarray(average).astype(start.model.dtype)
+        self.version += 1
+        self._starts[tier] = StartingPoint(self.version, self.model, self._steps[tier])
