@@ -198,8 +198,10 @@ class ShareKeeper:
     def _consider(self, request: RecoveryRequest) -> list[Effect]:
         """A request without a certificate: endorse it, or (honest-server mode) answer it."""
         digest = request.digest
-        if self._committed_to(request, digest):
-            return self._repeat(request, digest)
+        if digest.hex() in self._answers:
+            return self._answer_again(digest)
+        if self._endorsed(request, digest):
+            return [Send(SERVER, self._endorsement(request.version, digest))]
         self._check(request, certified=False)
         if self._parameters.consistency == "certified":
             return self._endorse(request, digest)
@@ -209,28 +211,27 @@ class ShareKeeper:
         request, digest = certified.request, certified.request.digest
         self.agreement.require_id(request.epoch)
         if digest.hex() in self._answers:
-            return [Send(SERVER, self._answers[digest.hex()])]
+            return self._answer_again(digest)
         certificate = certified.certificate
         if (certificate.version, certificate.digest) != (request.version, digest):
             raise BadCertificate("the certificate is for another request", peer=SERVER)
         self._require_certificate(certificate)
-        if not self._committed_to(request, digest):
+        if not self._endorsed(request, digest):
             self._check(request, certified=True)
-        self._progress.certified = (request.version, digest)
+        self._progress.certified = max(self._progress.certified, (request.version, digest))
         return self._answer(request, digest)
 
-    def _committed_to(self, request: RecoveryRequest, digest: bytes) -> bool:
-        """Whether every member was endorsed here for this very request, so that its rules were checked."""
-        held = [self._held.get(mask.key) for mask in request.masks]
-        return all(share is not None and share.digest == digest for share in held)
+    def _answer_again(self, digest: bytes) -> list[Effect]:
+        """The answer may have been lost: send the identical bytes."""
+        return [Send(SERVER, self._answers[digest.hex()])]
 
-    def _repeat(self, request: RecoveryRequest, digest: bytes) -> list[Effect]:
-        answer = self._answers.get(digest.hex())
-        if self._parameters.consistency == "certified":
-            return [Send(SERVER, self._endorsement(request.version, digest))]
-        if answer is None:
-            raise MaskTaken("this request was answered and is closed", peer=SERVER)
-        return [Send(SERVER, answer)]
+    def _endorsed(self, request: RecoveryRequest, digest: bytes) -> bool:
+        """Whether every member is endorsed here for this very request, so that its rules were checked."""
+        held = [self._held.get(mask.key) for mask in request.masks]
+        return bool(held) and all(
+            share is not None and share.state == "endorsed" and share.digest == digest
+            for share in held
+        )
 
     def _endorse(self, request: RecoveryRequest, digest: bytes) -> list[Effect]:
         effects: list[Effect] = []
@@ -282,7 +283,7 @@ class ShareKeeper:
         self._require_version(request)
         hashes = dict(self._progress.model_hashes)
         for ticket in request.tickets:
-            self._require_usable(ticket, certified=certified)
+            self._require_usable(ticket, request.version, certified=certified)
             self._weighing.require_fresh(request.version, ticket.base_version)
             if hashes.setdefault(ticket.base_version, ticket.model_hash) != ticket.model_hash:
                 raise WrongModel(
@@ -319,7 +320,7 @@ class ShareKeeper:
         if (previous.version, previous.digest) != self._progress.certified:
             self._require_certificate(previous)
 
-    def _require_usable(self, ticket: Ticket, *, certified: bool) -> None:
+    def _require_usable(self, ticket: Ticket, version: int, *, certified: bool) -> None:
         self.agreement.require_id(ticket.epoch)
         held = self._held.get(ticket.mask.key)
         if held is None:
@@ -328,6 +329,8 @@ class ShareKeeper:
             raise MaskTaken(f"mask {ticket.mask.key} is endorsed for another request", peer=SERVER)
         if held.state not in _LIVE:
             raise MaskTaken(f"mask {ticket.mask.key} is {held.state}", peer=SERVER)
+        if held.expires < version:
+            raise MaskExpired(f"mask {ticket.mask.key} expired at {held.expires}", peer=SERVER)
         self.agreement.require_signed(ticket, held.dealer_key, ticket.signature)
 
     def _require_certificate(self, certificate: Certificate) -> None:
@@ -342,15 +345,19 @@ class ShareKeeper:
         return Progress(version=self.agreement.epoch.first_version, model_hashes={})
 
     def _advance(self, request: RecoveryRequest) -> list[Effect]:
-        """Record the version and its members' models; what has expired or been superseded is deleted."""
-        oldest = request.version - self._parameters.max_staleness
+        """Record the version and its members' models; what has expired or been superseded is deleted.
+
+        A late answer to an earlier request must not turn time back: replayed parcels would look fresh.
+        """
+        version = max(self.version, request.version)
+        oldest = version - self._parameters.max_staleness
         hashes = self._progress.model_hashes | {
             ticket.base_version: ticket.model_hash for ticket in request.tickets
         }
         self._progress.model_hashes = {v: h for v, h in hashes.items() if v >= oldest}
-        self._progress.version = request.version
+        self._progress.version = version
         superseded = [key for key, a in self._answers.items() if a.version < request.version]
-        expired = [key for key, held in self._held.items() if held.expires < request.version]
+        expired = [key for key, held in self._held.items() if held.expires < version]
         return [
             write("progress", "", self._progress, irreversible=True),
             *self._drop_answers(superseded),
