@@ -1,0 +1,38 @@
+"""The writes of one commit, sorted out before any of them is carried out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from basecagg.errors import LocalProtocolError
+from basecagg.protocol.effects import Forget, Persist, Write
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What is to be done: of several writes to one record the last counts, so their order no longer matters."""
+
+    stored: list[Persist]
+    deleted: list[Forget]
+    irreversible: bool
+    """Whether undoing this commit, by restoring an older copy, must be noticed."""
+
+    @classmethod
+    def of(cls, writes: Sequence[Write]) -> Batch:
+        """Sort out the writes; anything else in the sequence is refused as a whole."""
+        for write in writes:
+            if not isinstance(write, Persist | Forget):
+                raise LocalProtocolError(
+                    f"a store commits Persist and Forget, not {type(write).__name__}: use writes_of"
+                )
+        last = {(write.kind, write.key): write for write in writes}.values()
+        return cls(
+            stored=[write for write in last if isinstance(write, Persist)],
+            deleted=[write for write in last if isinstance(write, Forget)],
+            irreversible=any(isinstance(write, Persist) and write.irreversible for write in writes),
+        )
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to do."""
+        return bool(self.stored or self.deleted)

@@ -1,0 +1,37 @@
+"""A store in memory: for simulations and tests. It survives its machine, not its process."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from basecagg.protocol.effects import Write
+from basecagg.storage.batch import Batch
+
+
+class MemoryStore:
+    """Behaves as the durable stores do, without a disk."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._kinds: defaultdict[str, dict[str, bytes]] = defaultdict(dict)
+
+    def read(self, kind: str, key: str) -> bytes | None:
+        """Return the value, or None when there is none."""
+        return self._kinds[kind].get(key)
+
+    def scan(self, kind: str) -> list[tuple[str, bytes]]:
+        """Return all (key, value) of a kind, ordered by key."""
+        return sorted(self._kinds[kind].items())
+
+    def commit(self, writes: Sequence[Write]) -> None:
+        """Carry out all the writes. What could fail fails in `Batch.of`, before the first."""
+        batch = Batch.of(writes)
+        for write in batch.stored:
+            self._kinds[write.kind][write.key] = write.value
+        for gone in batch.deleted:
+            self._kinds[gone.kind].pop(gone.key, None)
+
+    def __repr__(self) -> str:
+        """Show how much there is, never what."""
+        return f"MemoryStore({sum(map(len, self._kinds.values()))} records)"
