@@ -1,0 +1,109 @@
+"""A counter kept outside a store, so that an older copy of the store gives itself away.
+
+The store commits counter n + 1, then the anchor takes n + 1, then the driver may send. A crash in between
+leaves the anchor behind, which is harmless: nothing was sent. A store behind its anchor is an older copy.
+
+The anchor's name comes from the store's path and namespace, not from anything inside the store: a deleted
+store, which is the oldest copy of all, is noticed too. Backups must leave anchors out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from basecagg.errors import StorageError
+from basecagg.storage import disk
+
+# Two slots, written in turn, a disk block apart: a write that is cut short spoils its own slot only.
+_SLOTS = (0, 4096)
+_BODY = struct.Struct("<8s16sQ")
+_MAGIC = b"basecagA"
+_CHECKSUM = 32
+
+
+class Mark(NamedTuple):
+    """A point in the life of a store."""
+
+    lineage: bytes
+    """16 random bytes, drawn when that life began."""
+    counter: int
+    """Irreversible commits so far."""
+
+
+class Anchor:
+    """The last mark of one store. While it is open nobody else can open it, so no machine runs twice."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file, or create it empty, and lock it."""
+        self.path = path
+        with self._explaining("opened: choose another anchor_folder"):
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            with self._explaining("locked: a machine with this store is running already"):
+                disk.lock(self._descriptor)
+            with self._explaining("read"):
+                disk.sync_folder(path.parent)
+                marks = [self._read(slot) for slot in _SLOTS]
+        except BaseException:
+            self.close()
+            raise
+        counters = [-1 if mark is None else mark.counter for mark in marks]
+        self._newest = counters.index(max(counters))
+        self.mark = marks[self._newest]
+        """The newest mark that was completely written, or None when there is none."""
+
+    def write(self, mark: Mark) -> None:
+        """Put the mark on the disk before returning. The newest one so far stays until that is done."""
+        body = _BODY.pack(_MAGIC, *mark)
+        other = 1 - self._newest
+        with self._explaining("written: nothing may be sent"):
+            os.lseek(self._descriptor, _SLOTS[other], os.SEEK_SET)
+            os.write(self._descriptor, body + hashlib.sha256(body).digest())
+            disk.sync(self._descriptor)
+        self._newest, self.mark = other, mark
+
+    def remove(self) -> None:
+        """Delete the file: the store has nothing left to protect."""
+        with self._explaining("removed"):
+            self.path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Close the file, which unlocks it."""
+        os.close(self._descriptor)
+
+    def _read(self, slot: int) -> Mark | None:
+        os.lseek(self._descriptor, slot, os.SEEK_SET)
+        record = os.read(self._descriptor, _BODY.size + _CHECKSUM)
+        body, checksum = record[: _BODY.size], record[_BODY.size :]
+        if checksum != hashlib.sha256(body).digest():
+            return None
+        magic, lineage, counter = _BODY.unpack(body)
+        return Mark(lineage, counter) if magic == _MAGIC else None
+
+    @contextmanager
+    def _explaining(self, action: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StorageError(
+                f"the anchor {self.path} cannot be {action} ({error.strerror})"
+            ) from None
+
+
+def default_folder() -> Path:
+    """Where anchors are kept: the user's state, which belongs to this machine alone."""
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state) / "basecagg" / "anchors"
+
+
+def name_of(store: Path, namespace: str) -> str:
+    """The file name of the anchor of a store at this path."""
+    place = os.fsencode(store.resolve()) + b"\0" + namespace.encode()
+    return f"{hashlib.sha256(place).hexdigest()[:32]}.anchor"

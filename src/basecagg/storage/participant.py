@@ -1,0 +1,211 @@
+"""The store of a contributor or a holder: one SQLite file, and an anchor outside it."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Self
+
+from basecagg.errors import LocalProtocolError, StorageError
+from basecagg.protocol.effects import Write
+from basecagg.storage import anchor, sqlite
+from basecagg.storage.anchor import Anchor, Mark
+from basecagg.storage.batch import Batch
+
+SCHEMA_VERSION = 1
+# Ordered by (namespace, kind, key): what a machine loads at its start lies together, apart from the shares.
+_SCHEMA = (
+    "CREATE TABLE namespaces (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE,"
+    " lineage BLOB NOT NULL, counter INTEGER NOT NULL)",
+    "CREATE TABLE records (namespace INTEGER NOT NULL, kind TEXT NOT NULL, key TEXT NOT NULL,"
+    " value BLOB NOT NULL, PRIMARY KEY (namespace, kind, key)) WITHOUT ROWID",
+    f"PRAGMA user_version = {SCHEMA_VERSION}",
+)
+_READ = "SELECT value FROM records WHERE namespace = ? AND kind = ? AND key = ?"
+_SCAN = "SELECT key, value FROM records WHERE namespace = ? AND kind = ? ORDER BY key"
+_STORE = (
+    "INSERT INTO records VALUES (?, ?, ?, ?)"
+    " ON CONFLICT (namespace, kind, key) DO UPDATE SET value = excluded.value"
+)
+_DELETE = "DELETE FROM records WHERE namespace = ? AND kind = ? AND key = ?"
+_LINEAGE_BYTES = 16
+
+
+class ParticipantStore:
+    """The records of one machine. Several machines may share a file: each has a namespace of its own.
+
+    After a `StorageError` the machine in memory may be ahead of its records: rebuild it from the store.
+    """
+
+    def __init__(
+        self, path: str | Path, namespace: str, *, anchor_folder: str | Path | None = None
+    ) -> None:
+        """Open the store, create what is missing, and compare it with its anchor."""
+        self.path = Path(path)
+        self.namespace = namespace
+        folder = Path(anchor_folder) if anchor_folder else anchor.default_folder()
+        with ExitStack() as opened:
+            self._connection = opened.enter_context(closing(self._connect()))
+            place = folder / anchor.name_of(self.path, namespace)
+            self._anchor = opened.enter_context(closing(Anchor(place)))
+            self._id, self._mark = self._begin()
+            self.rolled_back = self._is_older_copy()
+            """Whether this is an older copy of the store: retire the machine and `settle`."""
+            if not self.rolled_back and self._anchor.mark != self._mark:
+                self._anchor.write(self._mark)  # it is new, or was left behind by a crash
+            self._opened = opened.pop_all()
+
+    # --- reading and writing ----------------------------------------------------------------------------------
+
+    def read(self, kind: str, key: str) -> bytes | None:
+        """Return the value, or None when there is none."""
+        with self._explaining("read"):
+            row = self._connection.execute(_READ, (self._id, kind, key)).fetchone()
+        return None if row is None else bytes(row[0])
+
+    def scan(self, kind: str) -> list[tuple[str, bytes]]:
+        """Return all (key, value) of a kind, ordered by key."""
+        with self._explaining("read"):
+            return self._connection.execute(_SCAN, (self._id, kind)).fetchall()
+
+    def commit(self, writes: Sequence[Write]) -> None:
+        """Make the writes durable before returning, and note in the anchor what must not be undone."""
+        batch = Batch.of(writes)
+        if self.rolled_back:
+            raise StorageError(
+                f"{self.path} is an older copy of itself: retire its machine and settle() first"
+            )
+        if batch:
+            self._write(batch, self._mark._replace(counter=self._mark.counter + batch.irreversible))
+
+    def settle(self, writes: Sequence[Write]) -> None:
+        """Commit the farewell of a machine that was rolled back: what its `retire` or `close` returned.
+
+        From then on the store is current again, and any other copy of it is not.
+        """
+        if not self.rolled_back:
+            raise LocalProtocolError(f"{self.path} was not rolled back: use commit()")
+        last = max(self._mark, self._anchor.mark or self._mark, key=lambda mark: mark.counter)
+        self._write(Batch.of(writes), Mark(os.urandom(_LINEAGE_BYTES), last.counter + 1))
+        self.rolled_back = False
+
+    def _write(self, batch: Batch, mark: Mark) -> None:
+        stored = ((self._id, write.kind, write.key, write.value) for write in batch.stored)
+        deleted = ((self._id, write.kind, write.key) for write in batch.deleted)
+        with self._transaction():
+            self._connection.executemany(_STORE, stored)
+            self._connection.executemany(_DELETE, deleted)
+            if mark != self._mark:
+                self._connection.execute(
+                    "UPDATE namespaces SET lineage = ?, counter = ? WHERE id = ?", (*mark, self._id)
+                )
+        if mark != self._mark:
+            self._mark = mark
+            self._anchor.write(mark)
+
+    # --- opening and closing ----------------------------------------------------------------------------------
+
+    def namespaces(self) -> list[str]:
+        """All machines that have records in this file."""
+        with self._explaining("read"):
+            rows = self._connection.execute("SELECT name FROM namespaces ORDER BY name").fetchall()
+        return [name for (name,) in rows]
+
+    def erase(self) -> None:
+        """Delete this namespace and its anchor, and close: its epoch is over and its keys are gone."""
+        with self._transaction():
+            self._connection.execute("DELETE FROM records WHERE namespace = ?", (self._id,))
+            self._connection.execute("DELETE FROM namespaces WHERE id = ?", (self._id,))
+        with self._explaining("write"):
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self._anchor.remove()
+        self.close()
+
+    def close(self) -> None:
+        """Close the file and unlock the anchor."""
+        self._opened.close()
+
+    def __enter__(self) -> Self:
+        """Nothing to do: the store is open."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the store."""
+        self.close()
+
+    def __repr__(self) -> str:
+        """Show which store, never what is in it."""
+        return f"ParticipantStore({str(self.path)!r}, {self.namespace!r})"
+
+    def _connect(self) -> sqlite3.Connection:
+        sqlite.make_private(self.path)
+        with self._explaining("open"):
+            connection = sqlite3.connect(self.path)
+            try:
+                sqlite.configure(connection)
+            except BaseException:
+                connection.close()
+                raise
+        return connection
+
+    def _begin(self) -> tuple[int, Mark]:
+        """The namespace's number and mark; a new one starts a life of its own."""
+        with self._transaction():
+            self._require_schema()
+            self._connection.execute(
+                "INSERT INTO namespaces (name, lineage, counter) VALUES (?, ?, 0)"
+                " ON CONFLICT (name) DO NOTHING",
+                (self.namespace, os.urandom(_LINEAGE_BYTES)),
+            )
+            row = self._connection.execute(
+                "SELECT id, lineage, counter FROM namespaces WHERE name = ?", (self.namespace,)
+            ).fetchone()
+        return row[0], Mark(row[1], row[2])
+
+    def _require_schema(self) -> None:
+        (version,) = self._connection.execute("PRAGMA user_version").fetchone()
+        (tables,) = self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if version == 0 and tables == 0:
+            for statement in _SCHEMA:
+                self._connection.execute(statement)
+        elif version != SCHEMA_VERSION:
+            raise StorageError(
+                f"{self.path} has schema version {version}, this program knows {SCHEMA_VERSION}:"
+                f" {'upgrade basecagg' if version else 'it is not a store of basecagg'}"
+            )
+
+    def _is_older_copy(self) -> bool:
+        anchored = self._anchor.mark
+        if anchored is None:
+            return not self._is_new()
+        return anchored.lineage != self._mark.lineage or anchored.counter > self._mark.counter
+
+    def _is_new(self) -> bool:
+        with self._explaining("read"):
+            used = self._connection.execute(
+                "SELECT 1 FROM records WHERE namespace = ? LIMIT 1", (self._id,)
+            ).fetchone()
+        return used is None and self._mark.counter == 0
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """All or nothing, whatever interrupts it."""
+        with self._explaining("write"):
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:  # SQLite itself gives up some failed ones
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _explaining(self, action: str) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise StorageError(f"cannot {action} {self.path}: {sqlite.meaning(error)}") from None
