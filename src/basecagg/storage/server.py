@@ -1,0 +1,188 @@
+"""The server's store: one table of any SQL database; SQLite unless another is named.
+
+It has no anchor. A server restored from an older copy is refused by the holders, who know the version it had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+from sqlalchemy import (
+    URL,
+    Column,
+    Connection,
+    Engine,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    bindparam,
+    create_engine,
+    delete,
+    event,
+    insert,
+    make_url,
+    select,
+)
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.dialects import sqlite as sqlite_dialect
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from basecagg.errors import StorageError
+from basecagg.protocol.effects import Write
+from basecagg.storage import sqlite
+from basecagg.storage.batch import Batch
+
+SCHEMA_VERSION = 1
+_METADATA = MetaData()
+# Keys are ordered by their bytes everywhere; SQLite does so by itself.
+_NAME = Text().with_variant(Text(collation="C"), "postgresql")
+_SCHEMA = Table("basecagg_schema", _METADATA, Column("version", Integer, nullable=False))
+_RECORDS = Table(
+    "basecagg_records",
+    _METADATA,
+    Column("namespace", _NAME, primary_key=True),
+    Column("kind", _NAME, primary_key=True),
+    Column("key", _NAME, primary_key=True),
+    Column("value", LargeBinary, nullable=False),
+    sqlite_with_rowid=False,
+)
+_C = _RECORDS.c
+_INSERT: dict[str, Callable[..., Any]] = {
+    "sqlite": sqlite_dialect.insert,
+    "postgresql": postgresql.insert,
+}
+_DELETE = delete(_RECORDS).where(
+    _C.namespace == bindparam("namespace"),
+    _C.kind == bindparam("kind"),
+    _C.key == bindparam("key"),
+)
+
+
+def upsert(dialect: str) -> Any:
+    """The statement that writes a record whether or not there is one, as the dialect says it."""
+    statement = _INSERT[dialect](_RECORDS)
+    return statement.on_conflict_do_update(
+        index_elements=[_C.namespace, _C.kind, _C.key], set_={"value": statement.excluded.value}
+    )
+
+
+class ServerStore:
+    """The records of one server. Several may share a database: each has a namespace of its own.
+
+    After a `StorageError` the machine in memory may be ahead of its records: rebuild it from the store.
+    """
+
+    def __init__(self, url: str | URL, namespace: str = "server") -> None:
+        """Connect, and create the tables if there are none. `url` is SQLAlchemy's: sqlite:///server.db."""
+        self.namespace = namespace
+        self._engine = _connect(url)
+        self._upsert = upsert(self._engine.dialect.name)
+        try:
+            with self._transaction("open") as connection:
+                _require_schema(connection)
+        except BaseException:
+            self.close()
+            raise
+
+    def read(self, kind: str, key: str) -> bytes | None:
+        """Return the value, or None when there is none."""
+        wanted = select(_C.value).where(
+            _C.namespace == self.namespace, _C.kind == kind, _C.key == key
+        )
+        with self._transaction("read") as connection:
+            return connection.execute(wanted).scalar()
+
+    def scan(self, kind: str) -> list[tuple[str, bytes]]:
+        """Return all (key, value) of a kind, ordered by key."""
+        wanted = select(_C.key, _C.value).where(_C.namespace == self.namespace, _C.kind == kind)
+        with self._transaction("read") as connection:
+            return [(key, value) for key, value in connection.execute(wanted.order_by(_C.key))]
+
+    def commit(self, writes: Sequence[Write]) -> None:
+        """Make the writes durable before returning."""
+        batch = Batch.of(writes)
+        stored = [
+            {"namespace": self.namespace, "kind": w.kind, "key": w.key, "value": w.value}
+            for w in batch.stored
+        ]
+        deleted = [
+            {"namespace": self.namespace, "kind": w.kind, "key": w.key} for w in batch.deleted
+        ]
+        if not batch:
+            return
+        with self._transaction("write") as connection:
+            if stored:
+                connection.execute(self._upsert, stored)
+            if deleted:
+                connection.execute(_DELETE, deleted)
+
+    def erase(self) -> None:
+        """Delete all records of this namespace, and close."""
+        with self._transaction("write") as connection:
+            connection.execute(delete(_RECORDS).where(_C.namespace == self.namespace))
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._engine.dispose()
+
+    def __enter__(self) -> Self:
+        """Nothing to do: the store is open."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the store."""
+        self.close()
+
+    def __repr__(self) -> str:
+        """Show which store, never what is in it, nor a password."""
+        return f"ServerStore({self._engine.url!r}, {self.namespace!r})"
+
+    @contextmanager
+    def _transaction(self, action: str) -> Iterator[Connection]:
+        try:
+            with self._engine.begin() as connection:
+                yield connection
+        except SQLAlchemyError as error:
+            cause = error.orig if isinstance(error, DBAPIError) else error
+            raise StorageError(
+                f"cannot {action} {self._engine.url!r}: {sqlite.meaning(cause)}"
+            ) from None
+
+
+def _connect(url: str | URL) -> Engine:
+    try:
+        backend = make_url(url).get_backend_name()
+    except SQLAlchemyError:
+        raise StorageError("the store's URL cannot be read: write sqlite:///server.db") from None
+    if backend not in _INSERT:
+        raise StorageError(f"a server's store is on {' or '.join(_INSERT)}, not on {backend}")
+    engine = create_engine(url, hide_parameters=True)  # they may be secrets
+    if backend == "sqlite":
+        _prepare_sqlite(engine)
+    return engine
+
+
+def _prepare_sqlite(engine: Engine) -> None:
+    if engine.url.database:
+        sqlite.make_private(Path(engine.url.database))
+    event.listen(engine, "connect", lambda connection, _: sqlite.configure(connection))
+    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
+
+
+def _require_schema(connection: Connection) -> None:
+    _SCHEMA.create(connection, checkfirst=True)
+    version = connection.execute(select(_SCHEMA.c.version)).scalar()
+    if version is None:
+        connection.execute(insert(_SCHEMA).values(version=SCHEMA_VERSION))
+        _RECORDS.create(connection)
+    elif version != SCHEMA_VERSION:
+        raise StorageError(
+            f"{connection.engine.url!r} has schema version {version}, this program knows"
+            f" {SCHEMA_VERSION}: upgrade basecagg"
+        )
