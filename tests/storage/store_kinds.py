@@ -1,0 +1,51 @@
+"""The three stores behind one handle, so that one suite can hold all of them to the same behaviour."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from basecagg.storage.memory import MemoryStore
+from basecagg.storage.participant import ParticipantStore
+from basecagg.storage.server import ServerStore
+
+
+@dataclass(frozen=True)
+class StoreKind:
+    """How to open a kind of store in a folder, and how to close it."""
+
+    name: str
+    open: Callable[..., Any]
+    close: Callable[[Any], None]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def reopen(self, store: Any, folder: Path) -> Any:
+        """What a restart finds."""
+        self.close(store)
+        return self.open(folder)
+
+
+def open_participant(folder: Path, namespace: str = "epoch/holder") -> ParticipantStore:
+    return ParticipantStore(folder / "store.db", namespace, anchor_folder=folder / "anchors")
+
+
+def open_server(folder: Path, namespace: str = "server") -> ServerStore:
+    return ServerStore(f"sqlite:///{folder / 'store.db'}", namespace)
+
+
+class MemoryKind(StoreKind):
+    """A store in memory survives its machine: a restart finds the same object."""
+
+    def reopen(self, store: Any, folder: Path) -> Any:
+        return store
+
+
+DURABLE = [
+    StoreKind("participant", open_participant, ParticipantStore.close),
+    StoreKind("server", open_server, ServerStore.close),
+]
+KINDS = [MemoryKind("memory", lambda folder: MemoryStore(), lambda store: None), *DURABLE]
