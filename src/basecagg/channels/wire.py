@@ -27,7 +27,6 @@ from basecagg.protocol.messages import (
     RecoveryRequest,
     Refusal,
     Shipment,
-    ShipmentStored,
     Upload,
     Verdict,
     encode,
@@ -43,7 +42,6 @@ AnyMessage = (
     Epoch
     | Credential
     | Shipment
-    | ShipmentStored
     | Parcel
     | Receipt
     | Upload

@@ -33,7 +33,6 @@ from basecagg.protocol.messages import (
     Message,
     Receipt,
     Shipment,
-    ShipmentStored,
     Ticket,
     Upload,
     Verdict,
@@ -87,7 +86,6 @@ class Contributor:
     def receive(self, message: Message) -> list[Effect]:
         """Handle a message from the server, or refuse it with a typed error and no change."""
         handlers: dict[type[Message], Callable[[Any], list[Effect]]] = {
-            ShipmentStored: self._stored,
             Receipt: self._count_receipt,
             Verdict: self._take_verdict,
         }
@@ -101,7 +99,11 @@ class Contributor:
         return self.close() if self._records.rolled_back else self.reconnect()
 
     def reconnect(self) -> list[Effect]:
-        """The server can be reached again: send again what it has not confirmed, byte for byte."""
+        """The server can be reached again: send again what has had no outcome yet, byte for byte.
+
+        Receipts and verdicts are lost when the server crashes. A shipment that comes again is delivered again
+        and confirmed again; an upload that comes again is answered with its verdict, whatever it is by then.
+        """
         shipments = [parse(value, Shipment) for _, value in self._records.scan("shipment")]
         uploads = [parse(value, Upload) for _, value in self._records.scan("upload")]
         return [Send(SERVER, message) for message in (*shipments, *uploads)]
@@ -156,11 +158,6 @@ class Contributor:
         stream = FieldStream(derive_seed(mask.seed, "mask"), self._parameters.modulus)
         return stream.draw(self._parameters.padded_size)
 
-    def _stored(self, stored: ShipmentStored) -> list[Effect]:
-        self.agreement.require_id(stored.epoch)
-        self._require_own(stored.mask)
-        return [Forget("shipment", stored.mask.key)]
-
     def _count_receipt(self, receipt: Receipt) -> list[Effect]:
         self.agreement.require_id(receipt.epoch)
         self.agreement.require_signed_by_holder(receipt, receipt.holder, receipt.signature)
@@ -171,11 +168,11 @@ class Contributor:
         if holder in mask.holders or mask.state not in ("dealt", "ready"):
             return []
         mask.holders.add(holder)
-        news: list[Effect] = []
+        done: list[Effect] = []
         if mask.state == "dealt" and len(mask.holders) >= self.agreement.holders_needed:
             mask.state = life.after(life.CONTRIBUTOR, mask.state, "enough receipts")
-            news.append(MaskReady(mask.name))
-        return [write("mask", mask.name.key, mask), *news]
+            done = [Forget("shipment", mask.name.key), MaskReady(mask.name)]
+        return [write("mask", mask.name.key, mask), *done]
 
     # --- phase 2: mask an update --------------------------------------------------------------
 
@@ -246,9 +243,7 @@ class Contributor:
         if not life.allows(life.CONTRIBUTOR, mask.state, verdict.outcome):
             raise Malformed(f"a mask that is {mask.state} cannot be {verdict.outcome}", peer=SERVER)
         state = life.after(life.CONTRIBUTOR, mask.state, verdict.outcome)
-        if state == mask.state:
-            return [Forget("upload", mask.name.key)]
-        return self._end(mask, state, verdict.reason)
+        return [] if state == mask.state else self._end(mask, state, verdict.reason)
 
     def expire(self, version: int) -> list[Effect]:
         """The model is at `version`: give up the masks whose last version has passed."""

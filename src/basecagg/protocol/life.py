@@ -46,8 +46,12 @@ SERVER: Table = {
     "dealt": {"admit": "buffered", "refuse": "refused", "expire": "expired"},
     "buffered": {"request": "requested", "burn": "burned"},
     "requested": {"open": "opened", "burn": "burned"},
+    "opened": {"expire": "expired"},
+    "burned": {"expire": "expired"},
+    "refused": {"expire": "expired"},
 }
-"""A mask whose update may join a buffer. The states after the last step are final: all of it is deleted."""
+"""A mask whose update may join a buffer. 'opened', 'burned' and 'refused' are tombstones: the update is gone,
+its name is kept until it expires, for a late copy of a message must not begin it anew."""
 
 
 def after(table: Table, state: str, event: str) -> str:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from basecagg.errors import KnownMask, Malformed, MaskExpired, NotEnrolled, QuotaExceeded
 from basecagg.protocol import life, merkle
 from basecagg.protocol.effects import Effect, Forget, Persist, Send
 from basecagg.protocol.epoch import Agreement
 from basecagg.protocol.messages import (
+    Dealing,
     MaskName,
     Message,
     Parcel,
     Receipt,
     Shipment,
-    ShipmentStored,
     encode,
 )
 from basecagg.protocol.ports import Records
@@ -23,6 +23,7 @@ from basecagg.protocol.records import RelayedMask, load, parse, write
 
 _SEALING_OVERHEAD = 2048
 """The most that any suite adds to a sealed share."""
+_LIVE = ("dealt", "buffered", "requested")
 
 
 class Mailroom:
@@ -33,10 +34,10 @@ class Mailroom:
         self.agreement = agreement
         self._records = records
         self._masks = load(records, "relayed", RelayedMask)
-        self._live = Counter(mask.name.contributor for mask in self._masks.values())
+        self._live = Counter(m.name.contributor for m in self._masks.values() if m.state in _LIVE)
 
     def find(self, name: MaskName) -> RelayedMask | None:
-        """The mask of this name, if it is live."""
+        """The mask of this name, if it has not expired."""
         return self._masks.get(name.key)
 
     def common_holders(self, names: Iterable[MaskName]) -> set[int]:
@@ -45,14 +46,20 @@ class Mailroom:
         return set.intersection(*sets) if sets else set(range(self.agreement.parameters.num_users))
 
     def relay(self, sender: str, shipment: Shipment, version: int) -> list[Effect]:
-        """Store a dealing and send each holder its parcel."""
-        dealing = shipment.dealing
-        name = dealing.mask
+        """Store a dealing and send each holder its parcel; when it comes again, only send.
+
+        The dealer repeats a shipment that lacks receipts. They may have been lost on their way to it, so those
+        who keep their share confirm it once more.
+        """
         self._check(sender, shipment, version)
-        stored = Send(sender, ShipmentStored(self.agreement.id, name))
-        if name.key in self._masks:
-            return [stored]
-        levels = merkle.tree(shipment.leaves)
+        parcels = _parcels(shipment)
+        names = self.agreement.holder_names
+        sends = [Send(names[parcel.holder], parcel) for parcel in parcels]
+        new = shipment.dealing.mask.key not in self._masks
+        return [*self._store(shipment.dealing, parcels), *sends] if new else [*sends]
+
+    def _store(self, dealing: Dealing, parcels: Sequence[Parcel]) -> list[Effect]:
+        name = dealing.mask
         mask = RelayedMask(
             name=name,
             dealer_key=dealing.credential.signing_key,
@@ -63,12 +70,8 @@ class Mailroom:
         )
         self._masks[name.key] = mask
         self._live[name.contributor] += 1
-        effects: list[Effect] = [write("relayed", name.key, mask)]
-        for index, sealed in enumerate(shipment.sealed):
-            parcel = Parcel(dealing, index, merkle.path(levels, index), sealed)
-            effects.append(Persist(_pending(index), name.key, encode(parcel)))
-            effects.append(Send(self.agreement.holder_names[index], parcel))
-        return [*effects, stored]
+        pending = [Persist(_pending(p.holder), name.key, encode(p)) for p in parcels]
+        return [write("relayed", name.key, mask), *pending]
 
     def confirm(self, sender: str, receipt: Receipt) -> list[Effect]:
         """A holder keeps its shares: note it, and let the dealers know."""
@@ -97,20 +100,32 @@ class Mailroom:
         return [write("relayed", name.key, mask)]
 
     def end(self, name: MaskName, event: str) -> list[Effect]:
-        """The last step in the life of a mask: everything about it is deleted."""
-        mask = self._masks.pop(name.key)
+        """A mask is over: its outcome is noted, what was not delivered is deleted."""
+        mask = self._masks[name.key]
+        undelivered = self._forget_parcels(mask)
+        mask.holders = set()
         self._live[name.contributor] -= 1
-        life.after(life.SERVER, mask.state, event)
-        missing = set(range(self.agreement.parameters.num_users)) - mask.holders
-        return [
-            Forget("relayed", name.key),
-            *(Forget(_pending(index), name.key) for index in sorted(missing)),
-        ]
+        return [*self.move(name, event), *undelivered]
 
     def expire(self, version: int) -> list[Effect]:
-        """Delete unused masks whose last version has passed."""
-        old = [m for m in self._masks.values() if m.state == "dealt" and m.expires < version]
-        return [effect for mask in old for effect in self.end(mask.name, "expire")]
+        """Delete masks, and the names of those that are over, whose last version has passed."""
+        old = [m for m in self._masks.values() if m.expires < version]
+        return [
+            effect
+            for mask in old
+            if life.allows(life.SERVER, mask.state, "expire")
+            for effect in self._delete(mask)
+        ]
+
+    def _delete(self, mask: RelayedMask) -> list[Effect]:
+        """Even the name: a late copy of the shipment is refused by its signed expiry."""
+        del self._masks[mask.name.key]
+        self._live[mask.name.contributor] -= mask.state in _LIVE
+        return [Forget("relayed", mask.name.key), *self._forget_parcels(mask)]
+
+    def _forget_parcels(self, mask: RelayedMask) -> list[Effect]:
+        missing = set(range(self.agreement.parameters.num_users)) - mask.holders
+        return [Forget(_pending(index), mask.name.key) for index in sorted(missing)]
 
     def _check(self, sender: str, shipment: Shipment, version: int) -> None:
         dealing, parameters = shipment.dealing, self.agreement.parameters
@@ -121,10 +136,14 @@ class Mailroom:
         self.agreement.require_enrolled(dealing.credential, name.contributor)
         self.agreement.require_signed(dealing, dealing.credential.signing_key, dealing.signature)
         known = self._masks.get(name.key)
-        if known is not None and known.root != dealing.root:
-            raise KnownMask(f"mask {name.key} was dealt before with other shares", peer=sender)
-        if dealing.expires < version:
-            raise MaskExpired(f"mask {name.key} expired at version {dealing.expires}", peer=sender)
+        if known is not None and (known.root, known.state) != (dealing.root, "dealt"):
+            raise KnownMask(f"mask {name.key} is {known.state}; a name is used once", peer=sender)
+        if not version <= dealing.expires <= version + parameters.mask_lifetime:
+            raise MaskExpired(
+                f"mask {name.key} is to expire at version {dealing.expires}, not within"
+                f" mask_lifetime = {parameters.mask_lifetime} of {version}",
+                peer=sender,
+            )
         if known is None and self._live[sender] >= 2 * parameters.mask_quota:
             raise QuotaExceeded(f"{self._live[sender]} masks are live already", peer=sender)
         self._require_complete(shipment)
@@ -139,6 +158,14 @@ class Mailroom:
             )
         if merkle.tree(shipment.leaves)[-1][0] != shipment.dealing.root:
             raise Malformed("the sealed shares do not lead to the signed root")
+
+
+def _parcels(shipment: Shipment) -> list[Parcel]:
+    levels = merkle.tree(shipment.leaves)
+    return [
+        Parcel(shipment.dealing, index, merkle.path(levels, index), sealed)
+        for index, sealed in enumerate(shipment.sealed)
+    ]
 
 
 def _pending(holder: int) -> str:

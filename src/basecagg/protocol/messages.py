@@ -83,13 +83,6 @@ class Shipment(Message, frozen=True):
     sealed: Annotated[tuple[bytes, ...], Meta(min_length=2, max_length=MAX_HOLDERS)]
 
 
-class ShipmentStored(Message, frozen=True):
-    """Server → contributor: the shipment is safe here; do not send it again."""
-
-    epoch: Digest
-    mask: MaskName
-
-
 class Parcel(Message, frozen=True):
     """Server → holder: one sealed share, with the hash path that ties it to the signed root."""
 

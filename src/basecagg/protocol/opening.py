@@ -15,6 +15,8 @@ from basecagg.protocol.records import BufferedUpdate
 
 Update: TypeAlias = Upload | PlainUpdate
 Ending: TypeAlias = Literal["open", "burn", "refuse"]
+LastVerdict: TypeAlias = Literal["opened", "burned", "refused"]
+LAST_VERDICT: dict[Ending, LastVerdict] = {"open": "opened", "burn": "burned", "refuse": "refused"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +44,10 @@ class Opening(Protocol):
 
     def authenticate(self, sender: str, update: Update) -> BufferedUpdate:
         """Refuse what the sender cannot have meant to send; otherwise say what the update claims."""
+        ...
+
+    def last_verdict(self, name: MaskName) -> LastVerdict | None:
+        """What became of an update that is over, for as long as a late copy of it could look like a new one."""
         ...
 
     def require_openable(

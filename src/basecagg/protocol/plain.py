@@ -12,9 +12,9 @@ import numpy.typing as npt
 from basecagg.errors import Malformed, NotEnrolled
 from basecagg.protocol.effects import Effect, Forget, Persist
 from basecagg.protocol.messages import MaskName, Message, PlainUpdate
-from basecagg.protocol.opening import Ending, Opened, Step, Update
+from basecagg.protocol.opening import LAST_VERDICT, Ending, LastVerdict, Opened, Step, Update
 from basecagg.protocol.ports import Records
-from basecagg.protocol.records import BufferedUpdate, require
+from basecagg.protocol.records import BufferedUpdate, EndedUpdate, load, require, write
 from basecagg.protocol.weighing import Weighing
 
 
@@ -29,6 +29,8 @@ class PlainOpening:
         self._weighing = weighing
         self._records = records
         self._dtype = np.dtype(dtype)
+        self._values: dict[str, bytes] = {}
+        self._ended = load(records, "ended", EndedUpdate)
 
     def authenticate(self, sender: str, update: Update) -> BufferedUpdate:
         """Refuse an update of another name, length, or with NaN or ±Inf."""
@@ -47,6 +49,11 @@ class PlainOpening:
             content_hash=hashlib.sha256(update.values).digest(),
         )
 
+    def last_verdict(self, name: MaskName) -> LastVerdict | None:
+        """What became of an update that is over, until it would be too old anyway."""
+        ended = self._ended.get(name.key)
+        return ended.verdict if ended else None
+
     def require_openable(
         self, update: BufferedUpdate, waiting: Sequence[MaskName], at: int
     ) -> None:
@@ -55,6 +62,7 @@ class PlainOpening:
     def admit(self, update: Update) -> list[Effect]:
         """Store the update."""
         assert isinstance(update, PlainUpdate)
+        self._values[update.mask.key] = update.values
         return [Persist("upload", update.mask.key, update.values)]
 
     def begin(self, version: int, members: Sequence[BufferedUpdate]) -> Step:
@@ -62,7 +70,7 @@ class PlainOpening:
         weights = tuple(self._weight(version, member) for member in members)
         total = np.zeros(self._model_size)
         for weight, member in zip(weights, members, strict=True):
-            total += weight * self._values(member.name)
+            total += weight * self._read(member.name)
         return [], Opened(total, weights)
 
     def outstanding(self) -> tuple[MaskName, ...]:
@@ -78,12 +86,23 @@ class PlainOpening:
         return [], None
 
     def end(self, version: int, names: Sequence[MaskName], how: Ending) -> list[Effect]:
-        """Delete the updates."""
-        return [Forget("upload", name.key) for name in names]
+        """Delete the updates; a copy that comes late must not count again."""
+        for name in names:
+            self._values.pop(name.key, None)
+        until = version + self._weighing.max_staleness
+        ended = {name.key: EndedUpdate(verdict=LAST_VERDICT[how], until=until) for name in names}
+        self._ended |= ended
+        return [
+            *(Forget("upload", key) for key in ended),
+            *(write("ended", key, record) for key, record in ended.items()),
+        ]
 
     def expire(self, version: int) -> list[Effect]:
-        """Nothing expires."""
-        return []
+        """Forget the names of updates that would be too old by now."""
+        old = [key for key, ended in self._ended.items() if ended.until < version]
+        for key in old:
+            del self._ended[key]
+        return [Forget("ended", key) for key in old]
 
     def unanswered(self, holder: str) -> list[Message]:
         """There are no holders."""
@@ -93,5 +112,7 @@ class PlainOpening:
         coin = member.name.key.encode()
         return float(self._weighing.weight(version, member.base_version, coin))
 
-    def _values(self, name: MaskName) -> npt.NDArray[np.floating[Any]]:
-        return np.frombuffer(require(self._records, "upload", name.key), self._dtype)
+    def _read(self, name: MaskName) -> npt.NDArray[np.floating[Any]]:
+        # The last one admitted is summed in the same call, before the driver has stored it.
+        values = self._values.get(name.key) or require(self._records, "upload", name.key)
+        return np.frombuffer(values, self._dtype)

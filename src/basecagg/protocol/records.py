@@ -6,7 +6,7 @@ that a machine loads when it starts.
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -116,6 +116,13 @@ class BufferedUpdate(Struct, frozen=True, kw_only=True):
     model_hash: bytes
     content_hash: bytes
     signature: bytes = b""
+
+
+class EndedUpdate(Record):
+    """What became of an update in clear, as long as a late copy of it could be taken for a new one."""
+
+    verdict: Literal["opened", "burned", "refused"]
+    until: int
 
 
 class ModelState(Record):

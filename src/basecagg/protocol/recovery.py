@@ -46,7 +46,16 @@ from basecagg.protocol.messages import (
     encode,
     signed,
 )
-from basecagg.protocol.opening import Burned, Ending, Opened, Outcome, Step, Update
+from basecagg.protocol.opening import (
+    LAST_VERDICT,
+    Burned,
+    Ending,
+    LastVerdict,
+    Opened,
+    Outcome,
+    Step,
+    Update,
+)
 from basecagg.protocol.ports import Records, Signer
 from basecagg.protocol.records import BufferedUpdate, load, parse, require
 from basecagg.protocol.weighing import Weighing
@@ -98,7 +107,7 @@ class Recovery:
         self.agreement.require_id(ticket.epoch)
         mask = self.mailroom.find(ticket.mask)
         if mask is None:
-            raise UnknownMask(f"mask {ticket.mask.key} was not dealt, or is over", peer=sender)
+            raise UnknownMask(f"mask {ticket.mask.key} was not dealt, or expired", peer=sender)
         if ticket.mask.contributor != sender:
             raise NotEnrolled(f"mask {ticket.mask.key} is not the sender's", peer=sender)
         self.agreement.require_signed(ticket, mask.dealer_key, ticket.signature)
@@ -120,6 +129,12 @@ class Recovery:
             raise Malformed("the ticket is for other bytes", peer=peer)
         if np.frombuffer(words, "<u4").max() >= self._parameters.modulus:
             raise Malformed("a word of the upload is not below q", peer=peer)
+
+    def last_verdict(self, name: MaskName) -> LastVerdict | None:
+        """What became of an update that is over, until its mask expires."""
+        mask = self.mailroom.find(name)
+        state = mask.state if mask else ""
+        return next((verdict for verdict in LAST_VERDICT.values() if verdict == state), None)
 
     def require_openable(
         self, update: BufferedUpdate, waiting: Sequence[MaskName], at: int

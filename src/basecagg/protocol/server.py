@@ -23,12 +23,21 @@ from basecagg.protocol.messages import (
     Upload,
     Verdict,
 )
-from basecagg.protocol.opening import Burned, Ending, Opened, Opening, Outcome, Update
+from basecagg.protocol.opening import (
+    LAST_VERDICT,
+    Burned,
+    Ending,
+    LastVerdict,
+    Opened,
+    Opening,
+    Outcome,
+    Update,
+)
 from basecagg.protocol.ports import Records
 from basecagg.protocol.records import BufferedUpdate, ModelState, load, parse, require, write
 from basecagg.protocol.weighing import Weighing
 
-Verdicts: TypeAlias = Literal["admitted", "refused", "opened", "burned"]
+Verdicts: TypeAlias = Literal["admitted"] | LastVerdict
 
 
 @dataclass(frozen=True)
@@ -116,6 +125,9 @@ class Server:
         update = self.opening.authenticate(sender, message)
         if update.name in self._keys:
             return self._take_again(update)
+        last = self.opening.last_verdict(update.name)
+        if last is not None:
+            return [self._verdict(update.name, last, "it came again after it was over")]
         try:
             self._require_admissible(update)
         except Refused as refusal:
@@ -123,7 +135,7 @@ class Server:
         return [*self._admit(message, update), *self._open_next()]
 
     def _take_again(self, update: BufferedUpdate) -> list[Effect]:
-        """The verdict may have been lost: repeat it for the same upload, refuse any other."""
+        """Its verdict may have been lost: repeat it for the same upload, refuse any other."""
         if self._admitted[self._keys[update.name]] != update:
             raise AlreadyBuffered(
                 f"mask {update.name.key} has hidden another update", peer=update.name.contributor
@@ -185,7 +197,7 @@ class Server:
         )
         self._remember(version + 1)
         return [
-            *self._release(members, "open", "opened"),
+            *self._release(members, "open"),
             *self._store_model(),
             *self.opening.expire(self.version),
             *self._evict_stale(),
@@ -199,16 +211,16 @@ class Server:
         members = self._members
         names = tuple(member.name for member in members)
         return [
-            *self._release(members, "burn", "burned", burned.reason),
+            *self._release(members, "burn", burned.reason),
             Abandoned(self.version, names, burned.reason),
         ]
 
     def _evict_stale(self) -> list[Effect]:
         stale = self.buffer.evict_stale(self.version)
-        return self._release(stale, "burn", "burned", "too old before it could be summed")
+        return self._release(stale, "burn", "too old before it could be summed")
 
     def _release(
-        self, updates: list[BufferedUpdate], how: Ending, outcome: Verdicts, reason: str = ""
+        self, updates: list[BufferedUpdate], how: Ending, reason: str = ""
     ) -> list[Effect]:
         """These updates are over: forget them and tell their contributors."""
         if not updates:
@@ -221,7 +233,7 @@ class Server:
         return [
             *self.opening.end(self.version, names, how),
             *(Forget("buffered", key) for key in keys),
-            *(self._verdict(name, outcome, reason) for name in names),
+            *(self._verdict(name, LAST_VERDICT[how], reason) for name in names),
         ]
 
     def _verdict(self, name: MaskName, outcome: Verdicts, reason: str = "") -> Send:

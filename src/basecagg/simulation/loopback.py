@@ -23,13 +23,13 @@ from basecagg.protocol.effects import (
     sends_of,
     writes_of,
 )
-from basecagg.protocol.messages import Message, Parcel, Receipt, ShipmentStored, Verdict
+from basecagg.protocol.messages import Message, Parcel, Receipt, Verdict
 from basecagg.protocol.server import Server
 from basecagg.protocol.share_keeper import SERVER, ShareKeeper
 
 Machine: TypeAlias = Server | ShareKeeper | Contributor
 
-_TO_CONTRIBUTORS = (ShipmentStored, Receipt, Verdict)
+_TO_CONTRIBUTORS = (Receipt, Verdict)
 _BATCHED = (Parcel, Receipt)
 """Handling these reads no record, so a run of them is written in one transaction."""
 
