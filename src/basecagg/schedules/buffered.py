@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +32,8 @@ class Buffered:
         self, idle: Sequence[int], running: Sequence[int], generator: np.random.Generator
     ) -> list[int]:
         """Fill up to C. A user whose update still waits would be refused, so it rests."""
-        free = [user for user in idle if not self._aggregation.is_waiting(user)]
+        waiting = self._aggregation.waiting()
+        free = [user for user in idle if user not in waiting]
         return pick(free, self._concurrency - len(running), generator)
 
     def starting_point(self, user: int) -> StartingPoint:
@@ -41,3 +43,10 @@ class Buffered:
     def finish(self, user: int, update: Vector, start: StartingPoint) -> None:
         """Into the buffer."""
         self._aggregation.submit(user, update, start.version)
+
+    def state(self) -> dict[str, Any]:
+        """Everything is with the aggregation."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Everything is with the aggregation."""

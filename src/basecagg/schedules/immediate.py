@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -52,3 +53,11 @@ class Immediate:
         mixed = (1 - weight) * self.model.astype(np.float64) + weight * local
         self.model = mixed.astype(self.model.dtype)
         self.version += 1
+
+    def state(self) -> dict[str, Any]:
+        """The model and its version."""
+        return {"version": self.version, "model": self.model}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state."""
+        self.version, self.model = state["version"], state["model"]

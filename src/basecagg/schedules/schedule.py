@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -38,8 +38,8 @@ class Aggregation(Protocol):
         """Take the update of a user that trained from version t_i."""
         ...
 
-    def is_waiting(self, user: int) -> bool:
-        """Whether an update of the user waits to be summed."""
+    def waiting(self) -> set[int]:
+        """The users whose updates wait to be summed."""
         ...
 
 
@@ -68,6 +68,14 @@ class Schedule(Protocol):
 
     def finish(self, user: int, update: Vector, start: StartingPoint) -> None:
         """A user's update has arrived."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """What a resumed run needs besides the aggregation."""
+        ...
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state."""
         ...
 
 

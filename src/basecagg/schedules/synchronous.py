@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +36,8 @@ class Synchronous:
         """A new cohort when the round is over, else replacements for those who dropped out."""
         if self._round != self._aggregation.version:
             self._round, self._arrived = self._aggregation.version, 0
-        free = [user for user in idle if not self._aggregation.is_waiting(user)]
+        waiting = self._aggregation.waiting()
+        free = [user for user in idle if user not in waiting]
         return pick(free, self._cohort - self._arrived - len(running), generator)
 
     def starting_point(self, user: int) -> StartingPoint:
@@ -47,3 +49,11 @@ class Synchronous:
         if start.round == self._aggregation.version:
             self._arrived += 1
             self._aggregation.submit(user, update, start.version)
+
+    def state(self) -> dict[str, Any]:
+        """The round, and how many of it have arrived."""
+        return {"round": self._round, "arrived": self._arrived}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state."""
+        self._round, self._arrived = state["round"], state["arrived"]

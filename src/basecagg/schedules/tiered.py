@@ -6,7 +6,8 @@ of tier m (Chai et al. 2020, Eq. 3).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -78,3 +79,21 @@ class Tiered:
         self.model = np.asarray(average).astype(start.model.dtype)
         self.version += 1
         self._starts[tier] = StartingPoint(self.version, self.model, self._steps[tier])
+
+    def state(self) -> dict[str, Any]:
+        """Every tier's model, steps and present round."""
+        return {
+            "version": self.version,
+            "model": self.model,
+            "models": self._models,
+            "steps": self._steps,
+            "arrived": self._arrived,
+            "starts": [[start.version, start.model, start.round] for start in self._starts],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state."""
+        self.version, self.model = state["version"], state["model"]
+        self._models, self._steps = list(state["models"]), list(state["steps"])
+        self._arrived = [list(updates) for updates in state["arrived"]]
+        self._starts = [StartingPoint(*start) for start in state["starts"]]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from basecagg.channels.identity import Ed25519Verifier, Identity, RememberingVerifier, enrol
+from basecagg.channels.identity import Ed25519Verifier, Identity, enrol
 from basecagg.channels.sealing import SECRET_BYTES, SealingSecret, make_sealer
 from basecagg.channels.unprotected import NoIdentity, NoSealing, NoVerifier
 from basecagg.maths.randomness import system_entropy
@@ -18,6 +18,7 @@ from basecagg.protocol.effects import News, Store
 from basecagg.protocol.epoch import Agreement, Holder, Suite, accept, draft_epoch
 from basecagg.protocol.global_model import Model
 from basecagg.protocol.messages import Credential
+from basecagg.protocol.ports import Verifier
 from basecagg.protocol.recovery import Recovery
 from basecagg.protocol.server import Server, ServerSettings
 from basecagg.protocol.share_keeper import ShareKeeper
@@ -43,6 +44,7 @@ class Federation:
         retries: int = 1,
         make_store: StoreFactory = lambda address: MemoryStore(),
         network: Loopback | None = None,
+        verifier: Verifier | None = None,
         entropy: Entropy = lambda purpose: system_entropy,
     ) -> None:
         """Draft the epoch with fresh keys, and start the server and the holders.
@@ -51,6 +53,7 @@ class Federation:
         repeatable replaces the operating system's.
         """
         self.network = network or Loopback()
+        self._verifier = verifier
         self._entropy = entropy
         self._cryptography = cryptography
         self._suite: Suite = suite
@@ -139,8 +142,8 @@ class Federation:
             operator=operator,
             suite=self._suite,
         )
-        verifier = RememberingVerifier(Ed25519Verifier()) if self._cryptography else NoVerifier()
-        return accept(epoch, operator.public_key, verifier)
+        default = Ed25519Verifier() if self._cryptography else NoVerifier()
+        return accept(epoch, operator.public_key, self._verifier or default)
 
     def identity(self, name: str) -> Identity | NoIdentity:
         """The signing identity of a role or participant."""

@@ -1,0 +1,327 @@
+"""The server of a simulated run, plain or secure: takes updates, and publishes a model when its sum is open.
+
+Opening takes simulated time; users can download the new version only when it is over.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from basecagg.channels.identity import Ed25519Verifier, RememberingVerifier
+from basecagg.maths.randomness import Seed, WordStream, derive_seed
+from basecagg.protocol.effects import Abandoned, MaskEnded, Released, Uploaded
+from basecagg.protocol.messages import MaskName, PlainUpdate
+from basecagg.protocol.plain import PlainOpening
+from basecagg.protocol.server import Server, ServerSettings
+from basecagg.protocol.weighing import Weighing
+from basecagg.schedules.schedule import Vector
+from basecagg.simulation.config import SimulationConfig
+from basecagg.simulation.devices import Devices
+from basecagg.simulation.federation import Federation
+from basecagg.simulation.loopback import AT_SERVER, Address, Letter
+from basecagg.simulation.metering import MeteredLoopback
+from basecagg.storage.memory import MemoryStore
+
+_ANSWER_DEADLINE = 10.0
+"""Simulated seconds that the server waits for answers before it asks again."""
+
+
+@dataclass(frozen=True, eq=False)
+class Publication:
+    """A version of the model, and the simulated time from which users can download it."""
+
+    at: float
+    version: int
+    model: Vector
+
+
+def user_name(user: int) -> str:
+    """The name of a simulated user."""
+    return f"user-{user}"
+
+
+def user_number(name: str) -> int:
+    """The simulated user of this name."""
+    return int(name.rpartition("-")[2])
+
+
+class ServerAggregation(ABC):
+    """What plain and secure runs share: a server machine, and when its versions are published."""
+
+    def __init__(self, network: MeteredLoopback, server: Server) -> None:
+        """Publish the server's present model at once."""
+        self.network = network
+        self.now = 0.0
+        self.steps: list[Released | Abandoned] = []
+        self.counts: Counter[str] = Counter()
+        self.published = Publication(0.0, server.version, server.model)
+        self.pending: deque[Publication] = deque()
+
+    @property
+    def server(self) -> Server:
+        """The server's machine."""
+        machine = self.network.nodes[AT_SERVER].machine
+        assert isinstance(machine, Server)
+        return machine
+
+    @property
+    def version(self) -> int:
+        """t, as published at present."""
+        return self.published.version
+
+    @property
+    def model(self) -> Vector:
+        """x^(t), as published at present."""
+        return self.published.model
+
+    def waiting(self) -> set[int]:
+        """The users whose updates wait to be summed."""
+        return {user_number(update.name.contributor) for update in self.server.buffer.waiting}
+
+    def advance(self, now: float) -> None:
+        """The simulated time is `now`: publish what is due."""
+        self.now = now
+        while self.pending and self.pending[0].at <= now:
+            self.published = self.pending.popleft()
+
+    def take_steps(self) -> list[Released | Abandoned]:
+        """The sums that were opened or burned since the last time."""
+        steps, self.steps = self.steps, []
+        return steps
+
+    def prepare(self, user: int) -> float:
+        """What the user does before it has an update; returns the simulated seconds this takes."""
+        return 0.0
+
+    @abstractmethod
+    def submit(self, user: int, update: Vector, base_version: int) -> None:
+        """Take the update of a user that trained from version t_i."""
+
+    def upload_bytes(self, model_size: int) -> int:
+        """Bytes of one upload."""
+        return 4 * model_size
+
+    def _publish(self, before: int, seconds: float) -> None:
+        """A new version can be downloaded once the time to open it has passed."""
+        server = self.server
+        if server.version != before:
+            earliest = self.pending[-1].at if self.pending else 0.0
+            at = max(self.now + seconds, earliest)
+            self.pending.append(Publication(at, server.version, server.model))
+
+    def _collect_news(self) -> None:
+        for news in self.network.news:
+            if isinstance(news, Released | Abandoned):
+                self.steps.append(news)
+            elif isinstance(news, Uploaded):
+                self.counts["clipped elements"] += news.clipped
+            elif isinstance(news, MaskEnded):
+                self.counts[f"updates {news.state}"] += 1
+        self.network.news = []
+
+    def state(self) -> dict[str, Any]:
+        """Everything that a resumed run needs."""
+        return {
+            "published": _as_plain(self.published),
+            "pending": [_as_plain(publication) for publication in self.pending],
+            "counts": dict(self.counts),
+            "seconds": dict(self.network.meter.seconds),
+            "bytes": dict(self.network.meter.bytes_sent),
+            "messages": dict(self.network.meter.messages),
+            "stores": {
+                f"{address.role}/{address.name}": node.store.snapshot()
+                for address, node in self.network.nodes.items()
+                if isinstance(node.store, MemoryStore)
+            },
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state; the stores were given to the constructor."""
+        self.published = Publication(**state["published"])
+        self.pending = deque(Publication(**each) for each in state["pending"])
+        self.counts = Counter(state["counts"])
+        meter = self.network.meter
+        meter.seconds.update(state["seconds"])
+        meter.bytes_sent.update(state["bytes"])
+        meter.messages.update(state["messages"])
+
+
+def _as_plain(publication: Publication) -> dict[str, Any]:
+    return {"at": publication.at, "version": publication.version, "model": publication.model}
+
+
+class PlainAggregation(ServerAggregation):
+    """Protection none: FedBuff, or FedAvg when all updates of a buffer come from one version."""
+
+    def __init__(self, config: SimulationConfig, model: Vector, state: Mapping[str, Any]) -> None:
+        """Start with the model, or with a saved state."""
+        weighing = Weighing(config.max_staleness, config.staleness_function, weight_levels=None)
+        settings = ServerSettings(config.buffer_size, weighing, learning_rate=config.global_rate)
+        store = MemoryStore(state.get("stores", {}).get("server/server"))
+        opening = PlainOpening(model.size, weighing, store)
+        network = MeteredLoopback()
+        server = Server(settings, opening, store, model)
+        network.add(AT_SERVER, server, store)
+        network.perform(AT_SERVER, server.start())
+        super().__init__(network, server)
+        self._serial = 0
+        if state:
+            self.restore(state)
+            self._serial = state["serial"]
+
+    def submit(self, user: int, update: Vector, base_version: int) -> None:
+        """Send the update in clear."""
+        before, name = self.server.version, user_name(user)
+        self._serial += 1
+        mask = MaskName(name, self._serial.to_bytes(16, "big"))
+        digest = self.server.hash_of(base_version) or bytes(32)
+        values = update.astype("<f4", copy=False).tobytes()
+        message = PlainUpdate(mask, base_version, digest, values)
+        self.network.post(Letter(name, AT_SERVER, message))
+        self.network.run()
+        self._collect_news()
+        self._publish(before, 0.0)
+
+    def state(self) -> dict[str, Any]:
+        """Everything that a resumed run needs."""
+        return super().state() | {"serial": self._serial}
+
+
+class SeededEntropy:
+    """Randomness of a repeatable run: every key and mask from the run's seed. Only for simulations."""
+
+    def __init__(self, seed: int, drawn: Mapping[str, int]) -> None:
+        """Go on after the masks that were drawn before; keys are drawn once, and so again the same."""
+        self._root = Seed(seed.to_bytes(32, "big"))
+        self.drawn = Counter({key: n for key, n in drawn.items() if key.startswith("masks/")})
+
+    def __call__(self, purpose: str) -> Callable[[int], bytes]:
+        """A source of bytes for one purpose."""
+
+        def draw(count: int) -> bytes:
+            self.drawn[purpose] += 1
+            child = derive_seed(self._root, f"{purpose}/{self.drawn[purpose]}")
+            return WordStream(child).draw(-(-count // 4)).tobytes()[:count]
+
+        return draw
+
+
+class SecureAggregation(ServerAggregation):
+    """Protection basecagg: the machines themselves, sealed and signed unless the run is arithmetic only."""
+
+    def __init__(
+        self,
+        config: SimulationConfig,
+        model: Vector,
+        devices: Devices,
+        state: Mapping[str, Any],
+    ) -> None:
+        """Start with the model, or with a saved state."""
+        stores = state.get("stores", {})
+        self._entropy = SeededEntropy(config.seed, state.get("entropy", {}))
+        verifier = RememberingVerifier(Ed25519Verifier())
+        full = config.cryptography == "full"
+        network = MeteredLoopback(verifier if full else None)
+        parameters = config.protocol_parameters(model.size)
+        committee = bool(config.holders)
+        prefix = "holder" if committee else "user"
+        self._federation = Federation(
+            parameters,
+            model,
+            holders=[f"{prefix}-{index}" for index in range(parameters.num_users)],
+            cryptography=full,
+            learning_rate=config.global_rate,
+            make_store=lambda at: MemoryStore(stores.get(f"{at.role}/{at.name}")),
+            network=network,
+            verifier=verifier if full else None,
+            entropy=self._entropy,
+        )
+        super().__init__(network, self._federation.server)
+        self._config = config
+        self._devices = devices
+        self._parameters = parameters
+        self._absent = np.random.default_rng((config.seed, 0xAB5E))
+        if state:
+            self.restore(state)
+
+    def prepare(self, user: int) -> float:
+        """Deal a mask, unless one is left over from a training that came to nothing."""
+        contributor = self._federation.contributor(user_name(user))
+        self.network.perform(
+            Address("contributor", user_name(user)), contributor.expire(self.server.version)
+        )
+        if contributor.ready:
+            return 0.0
+        started, remembered = time.perf_counter(), self.network.remembered
+        self._federation.deal(user_name(user))
+        seconds = self.network.charge("contributor", started, remembered)
+        self.network.run()
+        self._collect_news()
+        return seconds + self._devices.upload(self._shipment_bytes())
+
+    def submit(self, user: int, update: Vector, base_version: int) -> None:
+        """Mask the update, upload it, and open the sum if the buffer is full."""
+        before, name = self.server.version, user_name(user)
+        digest = self.server.hash_of(base_version)
+        if digest is None or not self._federation.contributor(name).ready:
+            self.counts["updates too stale"] += 1
+            return
+        started, remembered = time.perf_counter(), self.network.remembered
+        self._federation.submit(name, update, base_version, digest)
+        masking = self.network.charge("contributor", started, remembered)
+        self._choose_absent_holders()
+        spent = dict(self.network.meter.seconds)
+        deadlines = self._run()
+        self._collect_news()
+        self._publish(before, masking + deadlines * _ANSWER_DEADLINE + self._opening(spent))
+
+    def _run(self) -> int:
+        """Deliver everything; return how often the server's deadline had to pass."""
+        deadlines = 0
+        self.network.run()
+        while self.server.is_opening:
+            deadlines += 1
+            self.network.perform(AT_SERVER, self.server.deadline())
+            self.network.run()
+        return deadlines
+
+    def _choose_absent_holders(self) -> None:
+        names = self._federation.agreement.holder_names
+        count = int(self._config.holder_dropout * len(names))
+        absent = self._absent.choice(len(names), count, replace=False)
+        self.network.deaf = {names[index] for index in absent}
+
+    def _opening(self, before: Mapping[str, float]) -> float:
+        """Simulated time from the last upload to the open sum: holders work side by side."""
+        seconds = self.network.meter.seconds
+        server = seconds["server"] - before.get("server", 0.0)
+        holders = seconds["holder"] - before.get("holder", 0.0)
+        questions = 2 if self._parameters.consistency == "certified" else 1
+        answer = self._devices.upload(4 * self._parameters.share_size)
+        travel = (2 * questions - 1) * self._devices.config.latency + answer
+        return server + holders / self._parameters.num_users + travel
+
+    def _shipment_bytes(self) -> float:
+        meter = self.network.meter
+        return meter.bytes_sent["Shipment"] / max(1, meter.messages["Shipment"])
+
+    def upload_bytes(self, model_size: int) -> int:
+        """Bytes of one upload."""
+        return 4 * self._parameters.padded_size
+
+    def state(self) -> dict[str, Any]:
+        """Everything that a resumed run needs."""
+        absent = self._absent.bit_generator.state
+        return super().state() | {"entropy": dict(self._entropy.drawn), "absent": absent}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state; the stores were given to the constructor."""
+        super().restore(state)
+        self._absent.bit_generator.state = state["absent"]

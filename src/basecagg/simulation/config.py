@@ -1,0 +1,266 @@
+"""Everything that a simulated run depends on: one schema for the library, TOML files and `--set key=value`."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from basecagg.errors import DataError, ParameterError
+from basecagg.maths.staleness import StalenessFunction, constant, hinge, polynomial
+from basecagg.parameters import Consistency, ProtocolParameters
+from basecagg.protections.pairs import Pair, preset, require_compatible
+
+Clock = Literal["devices", "uniform-staleness"]
+Speed = Literal["constant", "uniform", "half-normal", "log-normal"]
+Executor = Literal["in-process", "processes", "ray"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulationConfig:
+    """A federation to simulate. Every number has a default; `method` is what most people change."""
+
+    # --- what is compared
+    method: str = "basecagg"
+    """fedavg, fedasync, fedbuff, fedat, ldp or basecagg; or '' to choose the next two freely."""
+    schedule: str = ""
+    """synchronous, immediate, buffered or tiered, if `method` is ''."""
+    protection: str = ""
+    """none, local-dp or basecagg, if `method` is ''."""
+    cryptography: Literal["full", "arithmetic"] = "full"
+    """Whether shares are sealed and messages signed, or only the field arithmetic is done (for sweeps)."""
+
+    # --- what is learned
+    dataset: str = "digits"
+    model: str = "mlp"
+    data_dir: str = "data"
+    download: bool = False
+    partition: Literal["iid", "dirichlet", "shards"] = "iid"
+    dirichlet_alpha: float = 0.5
+    shards_per_user: int = 2
+
+    # --- the federation
+    users: int = 100
+    """Contributors."""
+    concurrency: int = 20
+    """C: users that train at the same time."""
+    buffer_size: int = 10
+    """K: updates in one step."""
+    versions: int = 100
+    """Steps of the global model to simulate."""
+    max_staleness: int = 10
+    """τ_max"""
+    staleness: Literal["constant", "polynomial", "hinge"] = "polynomial"
+    """s(τ)"""
+    staleness_a: float = 1.0
+    """α of the polynomial, a of the hinge."""
+    staleness_b: float = 4.0
+    """b of the hinge."""
+    global_rate: float = 1.0
+    """η_g"""
+    fedasync_mixing: float = 0.6
+    """α of FedAsync."""
+    tiers: int = 5
+    """M of FedAT."""
+
+    # --- local training
+    local_rate: float = 0.1
+    """η_l"""
+    local_epochs: int = 1
+    """Passes over a user's examples; 0 if `local_steps` is given."""
+    local_steps: int = 0
+    """E, instead of epochs."""
+    batch_size: int = 50
+    weight_decay: float = 0.0
+    """λ"""
+    weigh_examples: bool = False
+    """Scale each update by n_i over the mean n (the paper's w_i)."""
+
+    # --- protection
+    holders: int = 0
+    """N: size of the committee of holders; 0 means that every user is one (the paper)."""
+    max_colluders: int = 0
+    """T; 0 chooses the largest that the other numbers allow, at most 8."""
+    max_dropouts: int = -1
+    """D; -1 means 30 % of the holders."""
+    recovery_threshold: int = 0
+    """U; 0 means N − D."""
+    holder_dropout: float = 0.0
+    """Share of the holders that are gone at each recovery."""
+    clip: float = 4.0
+    """B"""
+    update_levels: int = 2**16
+    """c_l"""
+    weight_levels: int = 2**6
+    """c_g"""
+    modulus: int = 2**32 - 5
+    """q"""
+    consistency: Consistency = "certified"
+    allow_wraparound: bool = False
+    dp_clip_norm: float = 1.0
+    """C of local DP."""
+    dp_noise: float = 1.0
+    """z of local DP: σ = z·C."""
+    dp_delta: float = 1e-5
+    """δ"""
+
+    # --- time
+    clock: Clock = "devices"
+    """Devices with speeds, or the paper's clock: staleness uniform on 0…τ_max."""
+    speed: Speed = "half-normal"
+    """How compute time per step is distributed over users."""
+    seconds_per_step: float = 0.05
+    """Compute time of one SGD step on the fastest (half-normal) or typical device."""
+    speed_spread: float = 1.0
+    """Standard deviation relative to `seconds_per_step`; of the logarithm for log-normal."""
+    up_mbps: float = 20.0
+    down_mbps: float = 100.0
+    latency: float = 0.05
+    """Seconds one way."""
+    dropout: float = 0.0
+    """Probability that a user that started to train never comes back with an update."""
+    availability: float = 1.0
+    """Probability that a user is there when it is chosen."""
+
+    # --- the run
+    seed: int = 1
+    evaluate_every: int = 1
+    checkpoint_every: int = 20
+    executor: Executor = "in-process"
+    workers: int = 0
+    """Processes or Ray tasks at once; 0 means one per core."""
+    ray_address: str = ""
+    """An existing Ray cluster; '' starts a local one."""
+
+    def __post_init__(self) -> None:
+        """Check what can be checked without data."""
+        pair = self.pair
+        for name, holds, wanted in self._rules(pair):
+            if not holds:
+                value = getattr(self, name)
+                raise ParameterError(f"{name} = {value} must be {wanted}", rule=f"{name} {wanted}")
+        if pair.protection == "basecagg":
+            self.protocol_parameters(model_size=1)
+
+    def _rules(self, pair: Pair) -> list[tuple[str, bool, str]]:
+        k, users = self.buffer_size, self.users
+        least = 2 if pair.protection == "basecagg" else 1
+        rules = [
+            ("users", users >= 1, "at least 1"),
+            ("buffer_size", least <= k <= users, f"between {least} and users = {users}"),
+            ("concurrency", self.concurrency >= 1, "at least 1"),
+            ("versions", self.versions >= 1, "at least 1"),
+            ("max_staleness", self.max_staleness >= 0, "at least 0"),
+            ("global_rate", self.global_rate > 0, "positive"),
+            ("tiers", 1 <= self.tiers <= users, f"between 1 and users = {users}"),
+            ("local_steps", (self.local_steps > 0) != (self.local_epochs > 0), "given or epochs"),
+            ("dropout", 0 <= self.dropout < 1, "in 0…1, below 1"),
+            ("holder_dropout", 0 <= self.holder_dropout < 1, "in 0…1, below 1"),
+            ("availability", 0 < self.availability <= 1, "above 0, at most 1"),
+            ("seconds_per_step", self.seconds_per_step > 0, "positive"),
+            ("up_mbps", self.up_mbps > 0, "positive"),
+            ("down_mbps", self.down_mbps > 0, "positive"),
+            ("latency", self.latency >= 0, "at least 0"),
+            ("evaluate_every", self.evaluate_every >= 1, "at least 1"),
+            ("checkpoint_every", self.checkpoint_every >= 1, "at least 1"),
+        ]
+        if pair.schedule == "synchronous":
+            rules.append(("concurrency", self.concurrency >= k, f"at least buffer_size = {k}"))
+        if self.clock == "uniform-staleness":
+            fits = pair.schedule in ("buffered", "immediate")
+            rules.append(("clock", fits, "'devices' for this schedule: it has no staleness"))
+        return rules
+
+    @property
+    def pair(self) -> Pair:
+        """The schedule and the protection that the method stands for."""
+        if self.method:
+            return preset(self.method)
+        return require_compatible(self.schedule, self.protection)
+
+    @property
+    def label(self) -> str:
+        """A short name for tables and plots."""
+        return self.method or f"{self.pair.schedule}+{self.pair.protection}"
+
+    @property
+    def staleness_function(self) -> StalenessFunction:
+        """s(τ)"""
+        functions = {
+            "constant": constant(),
+            "polynomial": polynomial(self.staleness_a),
+            "hinge": hinge(self.staleness_a, self.staleness_b),
+        }
+        return functions[self.staleness]
+
+    def protocol_parameters(self, model_size: int) -> ProtocolParameters:
+        """The parameters of a BASecAgg epoch for this run."""
+        holders = self.holders or self.users
+        dropouts = self.max_dropouts if self.max_dropouts >= 0 else int(0.3 * holders)
+        certified = self.consistency == "certified"
+        room = holders - 2 * dropouts - 2 if certified else holders - dropouts - 1
+        colluders = self.max_colluders or max(1, min(8, room, self.buffer_size - 2))
+        return ProtocolParameters(
+            num_users=holders,
+            recovery_threshold=self.recovery_threshold or holders - dropouts,
+            max_colluders=colluders,
+            max_dropouts=dropouts,
+            buffer_size=self.buffer_size,
+            model_size=model_size,
+            max_staleness=self.max_staleness,
+            clip=self.clip,
+            update_levels=self.update_levels,
+            weight_levels=self.weight_levels,
+            staleness=self.staleness_function,
+            modulus=self.modulus,
+            consistency=self.consistency,
+            allow_wraparound=self.allow_wraparound,
+        )
+
+
+def load_config(path: Path | None, overrides: Mapping[str, Any]) -> SimulationConfig:
+    """Read a TOML file (or none) and put the overrides on top. Unknown keys and wrong types are errors."""
+    values: dict[str, Any] = {}
+    if path is not None:
+        try:
+            values = tomllib.loads(path.read_text())
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise DataError(f"cannot read the configuration {path}: {error}") from None
+    return config_from({**values, **overrides})
+
+
+def config_from(values: Mapping[str, Any]) -> SimulationConfig:
+    """A configuration from plain values, as TOML and JSON have them."""
+    known = {field.name for field in fields(SimulationConfig)}
+    unknown = sorted(set(values) - known)
+    if unknown:
+        raise ParameterError(
+            f"unknown setting {', '.join(unknown)}; `basecagg run --help` lists them",
+            rule="settings are known",
+        )
+    try:
+        return msgspec.convert(dict(values), SimulationConfig)
+    except msgspec.ValidationError as error:
+        if isinstance(error.__cause__, ParameterError):
+            raise error.__cause__ from None
+        raise ParameterError(f"a setting has a wrong value: {error}", rule="types") from None
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """`key=value` from the command line, the value read as TOML, or as plain text if it is none."""
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise ParameterError(f"'{text}' is not key=value", rule="--set key=value")
+    try:
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value.strip()
+
+
+def config_as_dict(config: SimulationConfig) -> dict[str, Any]:
+    """The configuration as plain values."""
+    return asdict(config)

@@ -1,0 +1,59 @@
+"""Devices: how fast each user computes and communicates, and when it fails to come back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from basecagg.simulation.config import SimulationConfig, Speed
+
+_BITS = 8
+
+
+def seconds_per_step(
+    speed: Speed, typical: float, spread: float, users: int, generator: np.random.Generator
+) -> npt.NDArray[np.float64]:
+    """Compute time of one SGD step on every user's device."""
+    normal = generator.normal(size=users)
+    factors = {
+        "constant": np.ones(users),
+        "uniform": generator.uniform(1, 1 + 2 * spread, users),
+        # |N(0, 1)| on top of the fastest device: most are quick, a few are very slow (as in FedBuff).
+        "half-normal": 1 + spread * np.abs(normal),
+        "log-normal": np.exp(spread * normal),
+    }
+    return typical * factors[speed]
+
+
+@dataclass(frozen=True, eq=False)
+class Devices:
+    """The users' devices. All times are in simulated seconds."""
+
+    config: SimulationConfig
+    step_seconds: npt.NDArray[np.float64]
+
+    @classmethod
+    def draw(cls, config: SimulationConfig, generator: np.random.Generator) -> Devices:
+        """Draw a device for every user."""
+        steps = seconds_per_step(
+            config.speed,
+            config.seconds_per_step,
+            config.speed_spread,
+            config.users,
+            generator,
+        )
+        return cls(config, steps)
+
+    def training(self, user: int, steps: int) -> float:
+        """Time to take so many SGD steps."""
+        return float(self.step_seconds[user]) * steps
+
+    def upload(self, size: float) -> float:
+        """Time to send so many bytes."""
+        return self.config.latency + _BITS * size / (self.config.up_mbps * 1e6)
+
+    def download(self, size: float) -> float:
+        """Time to receive so many bytes."""
+        return self.config.latency + _BITS * size / (self.config.down_mbps * 1e6)

@@ -1,0 +1,177 @@
+"""The clock of devices: users start when the schedule says so, and are done when their devices are."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from basecagg.errors import LocalProtocolError
+from basecagg.schedules.schedule import Schedule, StartingPoint, Vector
+from basecagg.simulation.config import SimulationConfig
+
+_RETRY_SECONDS = 1.0
+"""When nobody who is idle is available, the server looks again after this."""
+_NOBODY = -1
+
+
+class Workshop(Protocol):
+    """What a clock needs of the run: users that train, and the time they take."""
+
+    def begin(self, user: int, training: int, start: Vector) -> Callable[[], Vector]:
+        """Begin a user's n-th local training; calling the result gives its update."""
+        ...
+
+    def seconds(self, user: int) -> float:
+        """Simulated time from download to the end of the upload, dealing included."""
+        ...
+
+    def publish(self, now: float) -> float | None:
+        """Publish what is due by now; the time of the next publication, if there is one."""
+        ...
+
+
+class Clock(Protocol):
+    """Lets things happen, one tick after the other."""
+
+    now: float
+    trainings: list[int]
+
+    def tick(self) -> None:
+        """Let the next thing happen."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """Everything that a resumed run needs."""
+        ...
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state."""
+        ...
+
+
+@dataclass(order=True)
+class Event:
+    """At this time a user is done with its n-th training, or (user −1) there is something to look at."""
+
+    at: float
+    sequence: int
+    user: int = field(compare=False, default=_NOBODY)
+    training: int = field(compare=False, default=0)
+    start: StartingPoint | None = field(compare=False, default=None)
+    result: Callable[[], Vector] | None = field(compare=False, default=None)
+
+
+class DeviceClock:
+    """Simulated time, one event after the other."""
+
+    def __init__(
+        self,
+        config: SimulationConfig,
+        schedule: Schedule,
+        workshop: Workshop,
+        generator: np.random.Generator,
+    ) -> None:
+        """Begin at time 0 with everyone idle."""
+        self.now = 0.0
+        self._config = config
+        self._schedule = schedule
+        self._workshop = workshop
+        self._generator = generator
+        self.trainings = [0] * config.users
+        self._events: list[Event] = []
+        self._sequence = 0
+
+    def tick(self) -> None:
+        """Start whoever may start, then let the next event happen."""
+        self._start_users()
+        if not self._events:
+            raise LocalProtocolError(
+                "nobody trains and nobody may start: fewer users than the buffer needs?"
+            )
+        event = heapq.heappop(self._events)
+        self.now = event.at
+        self._await_publication()
+        if event.result is not None and event.start is not None:
+            self._schedule.finish(event.user, event.result(), event.start)
+            self._await_publication()
+
+    def _start_users(self) -> None:
+        running = [event.user for event in self._events if event.user != _NOBODY]
+        idle = sorted(set(range(self._config.users)) - set(running))
+        available = self._available(idle)
+        for user in self._schedule.choose(available, running, self._generator):
+            self._start(user)
+        if len(available) < len(idle) and not self._events:
+            self._push(Event(self.now + _RETRY_SECONDS, 0))
+
+    def _available(self, idle: list[int]) -> list[int]:
+        if self._config.availability == 1:
+            return idle
+        there = self._generator.random(len(idle)) < self._config.availability
+        return [user for user, here in zip(idle, there, strict=True) if here]
+
+    def _start(self, user: int) -> None:
+        start, seconds = self._schedule.starting_point(user), self._workshop.seconds(user)
+        training, self.trainings[user] = self.trainings[user], self.trainings[user] + 1
+        if self._generator.random() < self._config.dropout:
+            lost_after = seconds * self._generator.random()
+            self._push(Event(self.now + lost_after, 0, user, training, start))
+        else:
+            result = self._workshop.begin(user, training, start.model)
+            self._push(Event(self.now + seconds, 0, user, training, start, result))
+
+    def _await_publication(self) -> None:
+        due = self._workshop.publish(self.now)
+        if due is not None and not any(event.at == due for event in self._events):
+            self._push(Event(due, 0))
+
+    def _push(self, event: Event) -> None:
+        self._sequence += 1
+        event.sequence = self._sequence
+        heapq.heappush(self._events, event)
+
+    def state(self) -> dict[str, Any]:
+        """Everything that a resumed run needs. Trainings under way are begun again from their seeds."""
+        starts = {id(event.start): event.start for event in self._events if event.start}
+        models = {id(start.model): start.model for start in starts.values()}
+        position = {key: index for index, key in enumerate(models)}
+        return {
+            "now": self.now,
+            "sequence": self._sequence,
+            "trainings": self.trainings,
+            "generator": self._generator.bit_generator.state,
+            "models": list(models.values()),
+            "events": [
+                {
+                    "at": event.at,
+                    "sequence": event.sequence,
+                    "user": event.user,
+                    "training": event.training,
+                    "lost": event.result is None,
+                    "start": event.start
+                    and [event.start.version, position[id(event.start.model)], event.start.round],
+                }
+                for event in sorted(self._events)
+            ],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state."""
+        self.now, self._sequence = state["now"], state["sequence"]
+        self.trainings = list(state["trainings"])
+        self._generator.bit_generator.state = state["generator"]
+        self._events = [self._restored(saved, state["models"]) for saved in state["events"]]
+        heapq.heapify(self._events)
+
+    def _restored(self, saved: Mapping[str, Any], models: list[Vector]) -> Event:
+        event = Event(saved["at"], saved["sequence"], saved["user"], saved["training"])
+        if saved["start"]:
+            version, position, round_ = saved["start"]
+            event.start = StartingPoint(version, models[position], round_)
+            if not saved["lost"]:
+                event.result = self._workshop.begin(event.user, event.training, event.start.model)
+        return event

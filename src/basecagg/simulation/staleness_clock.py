@@ -1,0 +1,66 @@
+"""The paper's clock, which has no time: the staleness of every update is drawn uniformly from 0…τ_max."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from basecagg.schedules.schedule import Schedule, StartingPoint, Vector, pick
+from basecagg.simulation.config import SimulationConfig
+from basecagg.simulation.event_clock import Workshop
+
+
+class UniformStaleness:
+    """Each tick fills one buffer: K users, each from the model of τ versions ago."""
+
+    def __init__(
+        self,
+        config: SimulationConfig,
+        schedule: Schedule,
+        workshop: Workshop,
+        generator: np.random.Generator,
+    ) -> None:
+        """Begin with the first model as all the history there is."""
+        self.now = 0.0
+        self._config = config
+        self._schedule = schedule
+        self._workshop = workshop
+        self._generator = generator
+        self.trainings = [0] * config.users
+        self._history: deque[Vector] = deque([schedule.model], maxlen=config.max_staleness + 1)
+        self._updates = config.buffer_size if config.pair.schedule == "buffered" else 1
+
+    def tick(self) -> None:
+        """One buffer of updates (one update for the immediate schedule), begun together."""
+        version = self._schedule.version
+        users = pick(range(self._config.users), self._updates, self._generator)
+        ages = self._generator.integers(0, len(self._history), len(users))
+        jobs = [self._begin(user, int(age), version) for user, age in zip(users, ages, strict=True)]
+        for user, start, result in jobs:
+            self._schedule.finish(user, result(), start)
+        self._workshop.publish(float("inf"))
+        if self._schedule.version != version:
+            self._history.append(self._schedule.model)
+
+    def _begin(self, user: int, age: int, version: int) -> tuple[int, StartingPoint, Any]:
+        self._workshop.seconds(user)  # deals the mask; how long that takes does not matter here
+        start = StartingPoint(version - age, self._history[-1 - age])
+        training, self.trainings[user] = self.trainings[user], self.trainings[user] + 1
+        return user, start, self._workshop.begin(user, training, start.model)
+
+    def state(self) -> dict[str, Any]:
+        """Everything that a resumed run needs."""
+        return {
+            "trainings": self.trainings,
+            "history": list(self._history),
+            "generator": self._generator.bit_generator.state,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state."""
+        self.trainings = list(state["trainings"])
+        self._history = deque(state["history"], maxlen=self._history.maxlen)
+        self._generator.bit_generator.state = state["generator"]
