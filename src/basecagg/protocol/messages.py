@@ -23,7 +23,7 @@ Digest: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=32)]
 PublicKey: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=32)]
 SealingKey: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=2048)]
 Signature: TypeAlias = Annotated[bytes, Meta(max_length=64)]
-Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._@-]+$")]
+Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"\A[A-Za-z0-9._@-]+\Z")]
 Version: TypeAlias = Annotated[int, Meta(ge=0, lt=2**62)]
 HolderIndex: TypeAlias = Annotated[int, Meta(ge=0, lt=MAX_HOLDERS)]
 MAX_REASON = 500
