@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from fractions import Fraction
 from typing import Literal, NamedTuple
 
 from basecagg.errors import ParameterError
@@ -101,7 +102,8 @@ class ProtocolParameters:
     @property
     def largest_sum(self) -> int:
         """K·c_g·(c_l·B + 1): no honest sum of updates is larger in any element."""
-        return int(self.buffer_size * self.weight_levels * (self.update_levels * self.clip + 1))
+        largest_update = self.update_levels * Fraction(self.clip) + 1
+        return int(self.buffer_size * self.weight_levels * largest_update)
 
     @property
     def room_for_sum(self) -> int:
