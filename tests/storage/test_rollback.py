@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 from store_kinds import open_participant
 
-from basecagg.errors import LocalProtocolError, StorageError
+from basecagg.errors import StorageError
 from basecagg.protocol.effects import Forget, Persist
 from basecagg.storage import anchor
 from basecagg.storage.anchor import Anchor
@@ -96,6 +96,13 @@ def test_a_lost_anchor_is_noticed(spent):
     assert is_rolled_back(spent)
 
 
+def test_a_copy_from_before_anything_was_spent_is_noticed_without_its_anchor(tmp_path):
+    with open_participant(tmp_path) as store:
+        store.commit(HELD)
+    shutil.rmtree(tmp_path / "anchors")
+    assert is_rolled_back(tmp_path)
+
+
 def test_a_copy_with_nothing_irreversible_since_is_current(tmp_path):
     with open_participant(tmp_path) as store:
         store.commit(SPENT)
@@ -175,17 +182,15 @@ def test_a_crash_while_a_store_is_created_is_not_a_rollback(tmp_path, monkeypatc
     assert not is_rolled_back(tmp_path)
 
 
-# --- settling -------------------------------------------------------------------------------------
+# --- the farewell ---------------------------------------------------------------------------------
 
 
-def test_a_rolled_back_store_takes_a_farewell_only(spent):
+def test_the_farewell_makes_the_store_current_again(spent):
     restore_store(spent / "copy", spent)
     with open_participant(spent) as store:
-        with pytest.raises(StorageError, match="older copy of itself"):
-            store.commit([])
-        with pytest.raises(StorageError, match="older copy of itself"):
-            store.commit(SPENT)
-        store.settle(BURNED)
+        store.commit([])
+        assert store.rolled_back  # nothing was burned yet
+        store.commit(BURNED)
         assert not store.rolled_back
         store.commit([Persist("held", "bob", b"held")])
     with open_participant(spent) as store:
@@ -194,25 +199,31 @@ def test_a_rolled_back_store_takes_a_farewell_only(spent):
         assert store.read("held", "bob") == b"held"
 
 
-def test_a_current_store_has_nothing_to_settle(spent):
-    with open_participant(spent) as store, pytest.raises(LocalProtocolError, match="use commit"):
-        store.settle(BURNED)
+def test_a_farewell_that_fails_leaves_the_store_old(spent, set_pragmas):
+    restore_store(spent / "copy", spent)
+    set_pragmas("max_page_count = 1")
+    with open_participant(spent) as store:
+        with pytest.raises(StorageError, match="the disk is full"):
+            store.commit([Persist("progress", "", bytes(10**5))])
+        assert store.rolled_back
 
 
-def test_a_farewell_without_records_settles_too(spent):
-    """A contributor's masks are only deleted."""
+def test_a_farewell_that_only_deletes_counts_too(spent):
+    """A contributor's does."""
     restore_store(spent / "copy", spent)
     with open_participant(spent) as store:
-        store.settle([Forget("held", "ann")])
+        store.commit([Forget("held", "ann")])
     assert not is_rolled_back(spent)
+    restore_store(spent / "copy", spent)
+    assert is_rolled_back(spent)
 
 
 def test_after_a_farewell_every_other_copy_is_old(spent):
-    """Also one that counted further than the settled store: lives that parted are told apart by lineage."""
+    """Also one that counted further than the burned store: lives that parted are told apart by lineage."""
     restore_store(spent / "copy", spent)
     shutil.copytree(spent / "anchors", spent / "anchors before")
     with open_participant(spent) as store:
-        store.settle(BURNED)
+        store.commit(BURNED)
         for _ in range(5):
             store.commit(SPENT)
     copy_store(spent, spent / "newer")
@@ -220,7 +231,7 @@ def test_after_a_farewell_every_other_copy_is_old(spent):
     shutil.rmtree(spent / "anchors")
     (spent / "anchors before").rename(spent / "anchors")
     with open_participant(spent) as store:
-        store.settle(BURNED)
+        store.commit(BURNED)
     assert not is_rolled_back(spent)
     restore_store(spent / "newer", spent)
     assert is_rolled_back(spent)
@@ -230,7 +241,7 @@ def test_a_crash_in_the_middle_of_a_farewell_repeats_it(spent, monkeypatch):
     restore_store(spent / "copy", spent)
     store = open_participant(spent)
     with no_anchor(monkeypatch), pytest.raises(PowerCutError):
-        store.settle(BURNED)
+        store.commit(BURNED)
     store.close()
     assert is_rolled_back(spent)
 

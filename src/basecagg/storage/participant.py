@@ -9,7 +9,7 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Self
 
-from basecagg.errors import LocalProtocolError, StorageError
+from basecagg.errors import StorageError
 from basecagg.protocol.effects import Write
 from basecagg.storage import anchor, sqlite
 from basecagg.storage.anchor import Anchor, Mark
@@ -53,7 +53,7 @@ class ParticipantStore:
             self._anchor = opened.enter_context(closing(Anchor(place)))
             self._id, self._mark = self._begin()
             self.rolled_back = self._is_older_copy()
-            """Whether this is an older copy of the store: retire the machine and `settle`."""
+            """Whether this turned out to be an older copy of the store; until its machine burned its masks."""
             if not self.rolled_back and self._anchor.mark != self._mark:
                 self._anchor.write(self._mark)  # it is new, or was left behind by a crash
             self._opened = opened.pop_all()
@@ -72,25 +72,21 @@ class ParticipantStore:
             return self._connection.execute(_SCAN, (self._id, kind)).fetchall()
 
     def commit(self, writes: Sequence[Write]) -> None:
-        """Make the writes durable before returning, and note in the anchor what must not be undone."""
-        batch = Batch.of(writes)
-        if self.rolled_back:
-            raise StorageError(
-                f"{self.path} is an older copy of itself: retire its machine and settle() first"
-            )
-        if batch:
-            self._write(batch, self._mark._replace(counter=self._mark.counter + batch.irreversible))
+        """Make the writes durable before returning, and note in the anchor what must not be undone.
 
-    def settle(self, writes: Sequence[Write]) -> None:
-        """Commit the farewell of a machine that was rolled back: what its `retire` or `close` returned.
-
-        From then on the store is current again, and any other copy of it is not.
+        The first commit to an older copy is the machine's farewell to its masks, which `start` returns. With
+        it the store becomes current again, and every other copy old.
         """
+        batch = Batch.of(writes)
+        if batch:
+            self._write(batch, self._mark_after(batch))
+            self.rolled_back = False
+
+    def _mark_after(self, batch: Batch) -> Mark:
         if not self.rolled_back:
-            raise LocalProtocolError(f"{self.path} was not rolled back: use commit()")
+            return self._mark._replace(counter=self._mark.counter + batch.irreversible)
         last = max(self._mark, self._anchor.mark or self._mark, key=lambda mark: mark.counter)
-        self._write(Batch.of(writes), Mark(os.urandom(_LINEAGE_BYTES), last.counter + 1))
-        self.rolled_back = False
+        return Mark(os.urandom(_LINEAGE_BYTES), last.counter + 1)
 
     def _write(self, batch: Batch, mark: Mark) -> None:
         stored = ((self._id, write.kind, write.key, write.value) for write in batch.stored)

@@ -77,6 +77,8 @@ class ServerStore:
     After a `StorageError` the machine in memory may be ahead of its records: rebuild it from the store.
     """
 
+    rolled_back = False
+
     def __init__(self, url: str | URL, namespace: str = "server") -> None:
         """Connect, and create the tables if there are none. `url` is SQLAlchemy's: sqlite:///server.db."""
         self.namespace = namespace
