@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,3 +50,17 @@ DURABLE = [
     StoreKind("server", open_server, ServerStore.close),
 ]
 KINDS = [MemoryKind("memory", lambda folder: MemoryStore(), lambda store: None), *DURABLE]
+
+
+def copy_store(folder: Path, target: Path) -> None:
+    """Copy the database with its side files, as a backup of the folder does."""
+    target.mkdir(exist_ok=True)
+    for path in folder.glob("store.db*"):
+        shutil.copy2(path, target / path.name)
+
+
+def restore_store(source: Path, folder: Path) -> None:
+    """Put such a copy in the place of the store."""
+    for path in folder.glob("store.db*"):
+        path.unlink()
+    copy_store(source, folder)

@@ -91,16 +91,22 @@ def test_an_anchor_is_the_owners_alone(tmp_path):
     assert stat.S_IMODE((tmp_path / "new folder").stat().st_mode) == 0o700
 
 
-def test_an_anchor_that_cannot_be_written_stops_the_commit(tmp_path, monkeypatch):
-    with open_participant(tmp_path) as store:
+def test_an_anchor_that_cannot_be_written_closes_the_store(tmp_path, monkeypatch):
+    """A machine rebuilt from the open store would send again what the anchor knows nothing of."""
 
-        def fail(descriptor):
-            raise OSError(28, "No space left on device")
+    def fail(descriptor):
+        raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(disk, "sync", fail)
+    store = open_participant(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "sync", fail)
         with pytest.raises(StorageError, match=r"nothing may be sent \(No space left on device\)"):
             store.commit([Persist("held", "ann", b"spent", irreversible=True)])
-        store.commit([Persist("held", "bob", b"held")])  # needs no anchor
+    with pytest.raises(StorageError, match="closed"):
+        store.scan("held")
+    with open_participant(tmp_path) as store:
+        assert store.read("held", "ann") == b"spent"
+        assert not store.rolled_back
 
 
 def test_a_folder_that_cannot_be_made_is_an_error(tmp_path):

@@ -6,7 +6,7 @@ import shutil
 from contextlib import contextmanager
 
 import pytest
-from store_kinds import open_participant
+from store_kinds import copy_store, open_participant, restore_store
 
 from basecagg.errors import StorageError
 from basecagg.protocol.effects import Forget, Persist
@@ -17,19 +17,6 @@ from basecagg.storage.participant import ParticipantStore
 HELD = [Persist("share", "ann", b"share"), Persist("held", "ann", b"held")]
 SPENT = [Persist("held", "ann", b"spent", irreversible=True), Forget("share", "ann")]
 BURNED = [Persist("progress", "", b"retired", irreversible=True), Forget("share", "ann")]
-
-
-def copy_store(folder, target):
-    """Copy the database with its side files, as a backup of the folder does."""
-    target.mkdir(exist_ok=True)
-    for path in folder.glob("store.db*"):
-        shutil.copy2(path, target / path.name)
-
-
-def restore_store(source, folder):
-    for path in folder.glob("store.db*"):
-        path.unlink()
-    copy_store(source, folder)
 
 
 def is_rolled_back(folder):

@@ -100,7 +100,15 @@ class ParticipantStore:
                 )
         if mark != self._mark:
             self._mark = mark
-            self._anchor.write(mark)
+            self._drop_anchor()
+
+    def _drop_anchor(self) -> None:
+        """Note the mark outside the store. If that fails, nothing may be sent until it is opened again."""
+        try:
+            self._anchor.write(self._mark)
+        except StorageError:
+            self.close()
+            raise
 
     # --- opening and closing ----------------------------------------------------------------------------------
 

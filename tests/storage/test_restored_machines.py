@@ -1,0 +1,155 @@
+"""Federations on files: they survive restarts, and burn their masks when an older copy is restored."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+from store_kinds import copy_store, restore_store
+
+from basecagg.errors import Retired
+from basecagg.parameters import ProtocolParameters
+from basecagg.protocol.effects import MaskEnded, Released, sends_of
+from basecagg.protocol.messages import Answer, CertifiedRequest, Endorsement, Parcel, Upload
+from basecagg.simulation.federation import Federation
+from basecagg.simulation.loopback import AT_SERVER, Address
+from basecagg.storage.participant import ParticipantStore
+from basecagg.storage.server import ServerStore
+
+PARAMETERS = ProtocolParameters(
+    num_users=4,
+    recovery_threshold=3,
+    max_colluders=1,
+    max_dropouts=1,
+    buffer_size=3,
+    model_size=5,
+    update_levels=2**8,
+)
+USERS = ["user-0", "user-1", "user-2"]
+HOLDER, CONTRIBUTOR = Address("holder", "user-0"), Address("contributor", "user-0")
+
+
+class FederationOnFiles(Federation):
+    """Each party has a folder of its own; the anchors are elsewhere."""
+
+    def __init__(self, folder):
+        self.folder, self.sent = folder, []
+        super().__init__(PARAMETERS, np.zeros(5), make_store=self.open_store)
+        self.network.observers.append(self.sent.append)
+
+    def place(self, address):
+        return self.folder / f"{address.role}-{address.name}"
+
+    def open_store(self, address):
+        place = self.place(address)
+        place.mkdir(exist_ok=True)
+        if address == AT_SERVER:
+            return ServerStore(f"sqlite:///{place / 'store.db'}")
+        return ParticipantStore(
+            place / "store.db", address.role, anchor_folder=self.folder / "anchors"
+        )
+
+    def restart(self, address, restoring=None):
+        """Stop a party, restore an older copy of its folder if there is one, and start it again."""
+        self.network.nodes[address].store.close()
+        self.stop(address)
+        if restoring:
+            restore_store(restoring, self.place(address))
+        self.start(address, self.open_store(address))
+        self.network.run()
+
+    def deal_all(self):
+        for user in USERS:
+            self.deal(user)
+        self.network.run()
+
+    def submit_all(self, scale=1.0):
+        version, model_hash = self.server.version, self.server.model_hash
+        for number, user in enumerate(USERS):
+            self.submit(user, np.full(5, scale * (number + 1)), version, model_hash)
+        self.network.run()
+
+    def sent_by(self, address, kind):
+        return [
+            letter.message
+            for letter in self.sent
+            if letter.sender == address.name and isinstance(letter.message, kind)
+        ]
+
+    def close(self):
+        for node in self.network.nodes.values():
+            node.store.close()
+
+
+@pytest.fixture
+def federation(tmp_path):
+    made = FederationOnFiles(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def opened(federation, tmp_path):
+    """One sum was opened; of the holder and the contributor there are copies from before."""
+    federation.deal_all()
+    for address in (HOLDER, CONTRIBUTOR):
+        copy_store(federation.place(address), tmp_path / f"copy-{address.role}")
+    shutil.copytree(tmp_path / "anchors", tmp_path / "copy-anchors")
+    federation.submit_all()
+    assert federation.server.version == 1
+    return federation
+
+
+def test_a_federation_on_files_survives_restarts_of_everybody(federation):
+    federation.deal_all()
+    for address in list(federation.network.nodes):
+        federation.restart(address)
+    federation.submit_all()
+    (released,) = [news for news in federation.take_news() if isinstance(news, Released)]
+    assert released.weighted_sum.tolist() == [6.0 * released.weights[0]] * 5
+    for address in list(federation.network.nodes):
+        federation.restart(address)
+    assert federation.server.version == 1
+
+
+def test_a_restored_holder_answers_nothing_any_more(opened, tmp_path):
+    before = list(opened.sent)
+    opened.restart(HOLDER, restoring=tmp_path / "copy-holder")
+    for letter in before:
+        if letter.to == HOLDER and isinstance(letter.message, Parcel | CertifiedRequest):
+            with pytest.raises(Retired):
+                opened.keeper("user-0").receive(letter.message)
+    del opened.sent[: len(before)]
+    assert opened.sent_by(HOLDER, Answer | Endorsement) == []
+    opened.restart(HOLDER)  # now from a store that is current again: still retired
+    with pytest.raises(Retired):
+        opened.keeper("user-0").receive(before[0].message)
+
+
+def test_without_the_anchor_a_restored_holder_would_answer_again(opened, tmp_path):
+    """The control: it is the anchor that silences the holder, not something else about the older copy."""
+    shutil.rmtree(tmp_path / "anchors")
+    shutil.copytree(tmp_path / "copy-anchors", tmp_path / "anchors")
+    opened.restart(HOLDER, restoring=tmp_path / "copy-holder")
+    (request,) = [
+        letter.message
+        for letter in opened.sent
+        if letter.to == HOLDER and isinstance(letter.message, CertifiedRequest)
+    ]
+    answers = sends_of(opened.keeper("user-0").receive(request))
+    assert [type(send.message) for send in answers] == [Answer]
+
+
+def test_a_restored_contributor_burns_its_masks_and_goes_on_with_new_ones(opened, tmp_path):
+    opened.take_news()
+    uploads = opened.sent_by(CONTRIBUTOR, Upload)
+    opened.restart(CONTRIBUTOR, restoring=tmp_path / "copy-contributor")
+    assert opened.contributor("user-0").ready == []
+    (ended,) = [news for news in opened.take_news() if isinstance(news, MaskEnded)]
+    assert ended.mask == uploads[0].ticket.mask
+    opened.deal_all()
+    opened.submit_all(scale=2.0)
+    assert opened.server.version == 2
+    masks = [upload.ticket.mask for upload in opened.sent_by(CONTRIBUTOR, Upload)]
+    assert len(masks) == len(set(masks)) == 2
