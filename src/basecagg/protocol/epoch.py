@@ -100,6 +100,11 @@ class Agreement:
         enough = p.recovery_threshold + p.recovery_margin
         return max(enough, p.quorum) if p.consistency == "certified" else enough
 
+    @property
+    def masks_per_contributor(self) -> int:
+        """Live masks of one contributor at most: those dealt ahead, and as many that wait to be summed."""
+        return 2 * self.parameters.mask_quota
+
     def signed_by_holder(self, message: Message, holder: int, signature: bytes) -> bool:
         """Whether holder number `holder` signed the message."""
         if not 0 <= holder < len(self.epoch.holders):

@@ -144,7 +144,7 @@ class Mailroom:
                 f" mask_lifetime = {parameters.mask_lifetime} of {version}",
                 peer=sender,
             )
-        if known is None and self._live[sender] >= 2 * parameters.mask_quota:
+        if known is None and self._live[sender] >= self.agreement.masks_per_contributor:
             raise QuotaExceeded(f"{self._live[sender]} masks are live already", peer=sender)
         self._require_complete(shipment)
 

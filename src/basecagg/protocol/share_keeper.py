@@ -161,9 +161,9 @@ class ShareKeeper:
             raise MaskExpired(
                 f"mask {mask.key} expired at version {expires}, the model is at {self.version}"
             )
-        live, quota = self._live[mask.contributor], self._parameters.mask_quota
-        if live >= quota:
-            raise QuotaExceeded(f"{live} masks are dealt ahead already", peer=mask.contributor)
+        live = self._live[mask.contributor]
+        if live >= self.agreement.masks_per_contributor:
+            raise QuotaExceeded(f"{live} masks are live already", peer=mask.contributor)
 
     def _require_mine(self, parcel: Parcel, parcel_hash: bytes) -> None:
         dealing, count = parcel.dealing, self._parameters.num_users
