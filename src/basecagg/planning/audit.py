@@ -1,0 +1,185 @@
+"""What did the server learn? Exact answers from a transcript: sum by sum, and over all rounds.
+
+Masks that answered requests tie together form a *group* and are judged together, so that conflicting requests
+are seen side by side. In a group each mask may enter one weighted sum of K contributors. Whatever follows
+beyond those sums is leaked, and so is anything about a single update. The algebra alone judges; the causes that
+are named are broken rules, for people to look at.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from basecagg.planning.broken_rules import broken_rules, is_whole
+from basecagg.planning.cohorts import Cohorts, suggest_cohorts
+from basecagg.planning.knowledge import Knowledge, View, contributor_of
+from basecagg.planning.rounds import Rounds, over_all_rounds
+from basecagg.planning.transcript import EpochLine, RequestLine, Transcript
+
+
+@dataclass(frozen=True)
+class SumFinding:
+    """One request that holders answered."""
+
+    version: int
+    digest: str
+    updates: int
+    answers: int
+    outcome: str
+    """What the server said became of it: opened, burned or unknown."""
+    legitimate: bool
+    """K contributors, and no mask that another sum has."""
+    learned: int
+    """Dimensions of the weighted sum that are known; U − T is all of it."""
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """One update of which something is known by itself."""
+
+    contributor: str
+    mask: str
+    update: str
+    learned: int
+    """Dimensions; U − T determines the update."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Masks that are tied together by requests, with all that is known about them."""
+
+    masks: tuple[str, ...]
+    sums: tuple[SumFinding, ...]
+    leaked: int
+    """Dimensions known beyond the legitimate sums."""
+    exposed: tuple[Exposure, ...]
+    causes: tuple[str, ...]
+    """Broken rules, in words."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything the audit found."""
+
+    epoch: EpochLine
+    groups: tuple[Group, ...]
+    rounds: Rounds
+    cohorts: tuple[Cohorts, ...]
+    colluders: tuple[int, ...]
+    insiders: tuple[str, ...]
+
+    @property
+    def sums(self) -> list[SumFinding]:
+        """All answered requests, by version."""
+        sums = [found for group in self.groups for found in group.sums]
+        return sorted(sums, key=lambda found: (found.version, found.digest))
+
+    @property
+    def only_sums(self) -> bool:
+        """Whether nothing but legitimate sums was learned."""
+        return not any(group.leaked or group.exposed for group in self.groups)
+
+
+def audit(
+    transcript: Transcript, *, colluders: Iterable[int] = (), insiders: Iterable[str] = ()
+) -> Report:
+    """Say what the server learned, together with these holders and contributors if they worked with it."""
+    view = View.of(transcript, colluders, insiders)
+    groups = [_judge(view, *tied) for tied in _tied_together(view)]
+    noteworthy = [group for group in groups if group.sums or group.leaked or group.causes]
+    noteworthy.sort(key=lambda group: [found.version for found in group.sums])
+    learned = [known for group in noteworthy for known in _combinations(view, group)]
+    activity = Counter(contributor_of(mask) for mask in view.uploads)
+    return Report(
+        epoch=view.epoch,
+        groups=tuple(noteworthy),
+        rounds=over_all_rounds(learned),
+        cohorts=suggest_cohorts(
+            [name for name, _ in activity.most_common()],
+            view.epoch,
+            sums=sum(found.learned > 0 for group in noteworthy for found in group.sums),
+        ),
+        colluders=tuple(sorted({holder for held in view.shares.values() for holder in held})),
+        insiders=tuple(sorted(view.insiders)),
+    )
+
+
+def _tied_together(view: View) -> Iterator[tuple[list[str], list[RequestLine]]]:
+    """The connected components of the masks that answered requests join, with their requests."""
+    group_of = {mask: {mask} for mask in view.shares}
+    answered = sorted((view.requests[digest] for digest in view.answers), key=_age)
+    for request in answered:
+        joined = set[str]().union(*(group_of[mask] for mask in request.masks))
+        group_of |= dict.fromkeys(joined, joined)
+    requests_of = defaultdict[int, list[RequestLine]](list)
+    for request in answered:
+        requests_of[id(group_of[request.members[0].mask])].append(request)
+    for masks in {id(group): group for group in group_of.values()}.values():
+        yield sorted(masks), requests_of[id(masks)]
+
+
+def _age(request: RequestLine) -> tuple[int, str]:
+    return request.version, request.digest
+
+
+def _judge(view: View, masks: Sequence[str], requests: Sequence[RequestLine]) -> Group:
+    """Solve the equations of a group and compare with what may be known."""
+    known = Knowledge(view, masks, requests)
+    legitimate = _legitimate(view, requests)
+    return Group(
+        masks=tuple(masks),
+        sums=tuple(_find(view, known, each, each in legitimate) for each in requests),
+        leaked=known.dimensions_beyond(legitimate),
+        exposed=tuple(
+            Exposure(contributor_of(mask), mask, update, learned)
+            for mask, update in known.updates
+            if (learned := known.dimensions_of_update(mask, update))
+        ),
+        causes=tuple(broken_rules(view, masks, requests, legitimate)),
+    )
+
+
+def _find(view: View, known: Knowledge, request: RequestLine, legitimate: bool) -> SumFinding:
+    return SumFinding(
+        version=request.version,
+        digest=request.digest,
+        updates=len(request.members),
+        answers=len(view.answers[request.digest]),
+        outcome=view.outcome(request),
+        legitimate=legitimate,
+        learned=known.dimensions_of_sum(request),
+    )
+
+
+def _legitimate(view: View, requests: Sequence[RequestLine]) -> list[RequestLine]:
+    """The sums that may be known: of K contributors, and no mask in two of them.
+
+    Of requests that share a mask the opened one counts, else the best answered one, else the first.
+    """
+    chosen, taken = list[RequestLine](), set[str]()
+    for request in sorted(requests, key=lambda each: _standing(view, each)):
+        if is_whole(view, request) and not request.masks & taken:
+            chosen.append(request)
+            taken |= request.masks
+    return chosen
+
+
+def _standing(view: View, request: RequestLine) -> tuple[bool, int, int]:
+    opened = view.outcome(request) == "opened"
+    return not opened, -len(view.answers[request.digest]), request.version
+
+
+def _combinations(view: View, group: Group) -> Iterator[dict[str, int]]:
+    """What is known, by contributor: weighted sums of which any part is known, and exposed updates."""
+    for found in group.sums:
+        if found.learned:
+            members = view.requests[found.digest].members
+            unknown = [member for member in members if not view.is_known(member.mask)]
+            weights = Counter[str]()
+            for member in unknown:
+                weights[contributor_of(member.mask)] += member.weight
+            yield dict(weights)
+    for exposure in group.exposed:
+        yield {exposure.contributor: 1}

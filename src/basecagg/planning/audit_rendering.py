@@ -1,0 +1,165 @@
+"""An audit for people (rich) and for programs (a dictionary for JSON). Nothing is decided here."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import msgspec
+from rich.console import Group as Lines
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Column, Table
+from rich.text import Text
+
+from basecagg.planning.audit import Group, Report
+
+_MOST = 20
+"""Rows that are shown; JSON has all of them."""
+_MOST_NAMES = 10
+
+
+def render(report: Report) -> RenderableType:
+    """Lay the report out for a terminal of 80 columns or more; the answer comes first."""
+    sections: dict[str, RenderableType] = {
+        "What was learned": _answer(report),
+        "Sum by sum": _sums(report),
+        "What leaked, and which rules were broken": _leaks(report),
+        "If updates barely change from round to round": _rounds(report),
+        "The remedy: cohorts": _cohorts(report),
+    }
+    return Lines(*(_section(title, body) for title, body in sections.items()))
+
+
+def as_dict(report: Report) -> dict[str, Any]:
+    """Give the same for JSON."""
+    epoch = msgspec.to_builtins(report.epoch)
+    return asdict(report) | {"epoch": epoch, "only_sums": report.only_sums}
+
+
+def _section(title: str, body: RenderableType) -> RenderableType:
+    return Lines(Text(title, style="bold"), Padding(body, (0, 0, 1, 2), expand=False))
+
+
+def _answer(report: Report) -> RenderableType:
+    pieces = report.epoch.pieces
+    known = [found.learned for found in report.sums if found.legitimate and found.learned]
+    whole = known.count(pieces)
+    exposed = [each.learned for group in report.groups for each in group.exposed]
+    determined = exposed.count(pieces)
+    leaked = sum(group.leaked for group in report.groups)
+    return Lines(
+        Text("Only sums were learned.", style="green")
+        if report.only_sums
+        else Text("More than sums was learned.", style="red"),
+        Text(
+            f"The server{_helpers(report)} knows {_count(whole, 'weighted sum')} of updates"
+            f" completely, {_count(len(known) - whole, 'sum')} in part, and"
+            f" {_count(leaked, 'dimension')} beyond them. Single updates: {determined or 'none'}"
+            f" determined, {len(exposed) - determined or 'none'} known in part."
+        ),
+        Text(
+            f"One sum has U − T = {pieces} dimensions; one of them is 1/{pieces} of an update's size.",
+            style="dim",
+        ),
+    )
+
+
+def _helpers(report: Report) -> str:
+    helpers = [
+        _count(len(report.colluders), "colluding holder") if report.colluders else "",
+        _count(len(report.insiders), "insider") if report.insiders else "",
+    ]
+    named = " and ".join(filter(None, helpers))
+    return f", with {named}," if named else ""
+
+
+def _sums(report: Report) -> RenderableType:
+    columns = (_right("version"), _right("updates"), _right("answers"), "outcome")
+    table = Table(*columns, _right("learned"), "", box=None, pad_edge=False, header_style="dim")
+    for found in report.sums[:_MOST]:
+        table.add_row(
+            f"{found.version}",
+            f"{found.updates}",
+            f"{found.answers}",
+            found.outcome,
+            f"{found.learned} of {report.epoch.pieces}",
+            "" if found.legitimate else "should not be known",
+        )
+    return Lines(table, *_more(len(report.sums)))
+
+
+def _leaks(report: Report) -> RenderableType:
+    groups = [group for group in report.groups if group.leaked or group.exposed or group.causes]
+    lines = [line for group in groups for line in _leak(group, report.epoch.pieces)]
+    return Lines(*map(Text, lines[:_MOST] or ["nothing, none"]), *_more(len(lines)))
+
+
+def _leak(group: Group, pieces: int) -> list[str]:
+    versions = _names([f"{found.version}" for found in group.sums])
+    asked = f" (requested at version {versions})" if versions else ""
+    masks_by_part = defaultdict[int, list[str]](list)
+    for each in group.exposed:
+        masks_by_part[each.learned].append(each.mask)
+    return [
+        f"{_count(len(group.masks), 'mask')}{asked}: {_count(group.leaked, 'dimension')} beyond sums",
+        *(f"· {cause}" for cause in group.causes),
+        *(
+            f"· {_count(len(masks), 'single update')} known to {part} of {pieces} dimensions, under"
+            f" {_names(masks)}"
+            for part, masks in masks_by_part.items()
+        ),
+    ]
+
+
+def _rounds(report: Report) -> Text:
+    rounds = report.rounds
+    text = (
+        f"Take each contributor as one unknown. {_count(rounds.equations, 'equation')} in"
+        f" {_count(rounds.contributors, 'unknown')}: rank {rounds.rank}."
+    )
+    if rounds.determined:
+        found = f" {_count(len(rounds.determined), 'contributor')} determined:"
+        return Text(f"{text}{found} {_names(rounds.determined)}.")
+    if rounds.smallest:
+        text += (
+            f" Nobody is determined. The smallest combination found has"
+            f" {_count(len(rounds.smallest), 'contributor')}: {_names(rounds.smallest)}."
+        )
+    return Text(text)
+
+
+def _cohorts(report: Report) -> RenderableType:
+    if len(report.rounds.smallest) >= report.epoch.buffer_size or not report.rounds.smallest:
+        return Text("Not needed so far: nothing smaller than a whole buffer follows.")
+    columns = (_right("size"), _right("groups"), _right("left over"), _right("rank at most"))
+    table = Table("", *columns, box=None, pad_edge=False, header_style="dim")
+    for option in report.cohorts:
+        numbers = (option.size, len(option.groups), len(option.left_over), option.most_rank)
+        marker, style = ("→", "bold") if option.suggested else ("", None)
+        table.add_row(marker, *map(str, numbers), style=style)
+    note = (
+        "Fixed groups that enter a buffer whole. If all members of a group weigh the same (trained from"
+        " one version; weight_rounding 'nearest', or s constant), no number of rounds reveals anything"
+        " smaller than the sum of a group. --json names the groups."
+    )
+    return Lines(table, Text(note)) if report.cohorts else Text("Too few contributors to divide.")
+
+
+def _right(header: str) -> Column:
+    return Column(header, justify="right", no_wrap=True)
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number or 'no'} {thing}{'s' * (number != 1)}"
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(names[:_MOST_NAMES]) + ", …" * (len(names) > _MOST_NAMES)
+
+
+def _more(count: int) -> list[Text]:
+    hidden = count - _MOST
+    return [Text(f"… and {hidden} more; --json has them all.")] if hidden > 0 else []

@@ -1,0 +1,60 @@
+"""What all sums together say, if a contributor's updates barely change from round to round.
+
+Then there is one unknown per contributor and every opened sum is one equation. This is an assumption about the
+learning, not a fact about the transcript: it bounds what a patient server can work out with overlapping sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from basecagg.maths.primes import PAPER_MODULUS
+from basecagg.planning.elimination import Matrix, row_space
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """The system of all learned sums, solved."""
+
+    equations: int
+    """Sums of which any part is known, and exposed updates."""
+    contributors: int
+    """Contributors that are in at least one of them."""
+    rank: int
+    determined: tuple[str, ...]
+    """Contributors whose update follows from the sums."""
+    smallest: tuple[str, ...]
+    """The fewest contributors found whose weighted sum follows; there may be fewer."""
+
+
+def over_all_rounds(learned: Sequence[Mapping[str, int]]) -> Rounds:
+    """Solve for one update per contributor. Each learned sum is given as weights by contributor.
+
+    The sums are equations between integers; they are solved modulo the prime 2³² − 5, which differs from the
+    rationals only if that prime happens to divide a minor of the weights.
+    """
+    names = sorted({name for weights in learned for name in weights})
+    system = _system(learned, names)
+    solved = row_space(system, PAPER_MODULUS).rows
+    # Short combinations hide from one order of the unknowns and show in another; single ones never hide.
+    mirrored = row_space(system[:, ::-1], PAPER_MODULUS).rows[:, ::-1]
+    known = [tuple(names[i] for i in np.flatnonzero(row)) for row in (*solved, *mirrored)]
+    return Rounds(
+        equations=len(learned),
+        contributors=len(names),
+        rank=len(solved),
+        determined=tuple(sorted({one[0] for one in known if len(one) == 1})),
+        smallest=min(known, key=lambda combination: (len(combination), combination), default=()),
+    )
+
+
+def _system(learned: Sequence[Mapping[str, int]], names: Sequence[str]) -> Matrix:
+    column = {name: index for index, name in enumerate(names)}
+    system = np.zeros((len(learned), len(names)), np.uint64)
+    for row, weights in zip(system, learned, strict=True):
+        for name, weight in weights.items():
+            row[column[name]] = weight % PAPER_MODULUS
+    return np.unique(system, axis=0)

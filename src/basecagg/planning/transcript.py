@@ -1,0 +1,226 @@
+"""The view of a server, written down as JSON lines: who sent what about which mask, and never a payload.
+
+One transcript is one epoch. The first line says so and carries the format's version; every other line is one
+fact. A fact may stand twice (a retry, a recorder that was restarted and appends to the same file). A line that
+cannot be read, or that makes no sense after the ones before, is refused with its number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta, Struct
+
+from basecagg.errors import DataError
+from basecagg.maths.primes import is_prime
+
+Count: TypeAlias = Annotated[int, Meta(ge=0, lt=2**62)]
+Word: TypeAlias = Annotated[int, Meta(ge=0, lt=2**32)]
+Label: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200)]
+
+
+class Line(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
+    """The base of all lines."""
+
+
+class EpochLine(Line, frozen=True, tag="epoch", kw_only=True):
+    """The numbers that the algebra needs; always the first line."""
+
+    format: Literal[1]
+    id: Label
+    num_users: Count
+    """N"""
+    recovery_threshold: Count
+    """U"""
+    max_colluders: Count
+    """T"""
+    buffer_size: Count
+    """K"""
+    modulus: Word
+    """q"""
+    points: tuple[Word, ...]
+    """β_j of every holder, in the order of their indices."""
+
+    @property
+    def pieces(self) -> int:
+        """U − T: the pieces of an update, and the dimensions that one sum has."""
+        return self.recovery_threshold - self.max_colluders
+
+
+class UploadLine(Line, frozen=True, tag="upload"):
+    """A contributor sent an update under a mask. `update` names it by a hash of the masked bytes."""
+
+    mask: Label
+    contributor: Label
+    base_version: Count
+    update: Label
+
+
+class Member(Struct, frozen=True, forbid_unknown_fields=True):
+    """One update in a sum, with the weight s̄ that holders give its mask."""
+
+    mask: Label
+    update: Label
+    weight: Word
+
+
+class RequestLine(Line, frozen=True, tag="request"):
+    """The server asked holders for a weighted sum of masks."""
+
+    digest: Label
+    version: Count
+    members: Annotated[tuple[Member, ...], Meta(min_length=1)]
+
+    @property
+    def masks(self) -> frozenset[str]:
+        """S(t): the masks of the members."""
+        return frozenset(member.mask for member in self.members)
+
+
+class AnswerLine(Line, frozen=True, tag="answer"):
+    """A holder answered a request."""
+
+    holder: Count
+    digest: Label
+
+
+class ShareLine(Line, frozen=True, tag="share"):
+    """A holder that works with the server can open its share of a mask."""
+
+    holder: Count
+    mask: Label
+
+
+class OutcomeLine(Line, frozen=True, tag="outcome"):
+    """The server declared masks to be over."""
+
+    version: Count
+    masks: Annotated[tuple[Label, ...], Meta(min_length=1)]
+    outcome: Literal["opened", "burned"]
+
+
+AnyLine: TypeAlias = EpochLine | UploadLine | RequestLine | AnswerLine | ShareLine | OutcomeLine
+_DECODER: msgspec.json.Decoder[AnyLine] = msgspec.json.Decoder(AnyLine)
+_ENCODER = msgspec.json.Encoder()
+
+
+class Transcript:
+    """All facts of a transcript, checked one by one as they are added."""
+
+    def __init__(self, lines: Iterable[AnyLine] = ()) -> None:
+        """Take the lines in their order."""
+        self._epoch: EpochLine | None = None
+        self.uploads: dict[str, dict[str, UploadLine]] = {}
+        """By mask, then by update: an honest mask has one."""
+        self.requests: dict[str, RequestLine] = {}
+        self.answers: dict[str, set[int]] = {}
+        """The holders that answered, by digest."""
+        self.shares: dict[str, set[int]] = {}
+        """The colluding holders that have a share, by mask."""
+        self.outcomes: dict[frozenset[str], str] = {}
+        for line in lines:
+            self.add(line)
+
+    @property
+    def epoch(self) -> EpochLine:
+        """The first line."""
+        if self._epoch is None:
+            raise DataError("the transcript is empty; its first line must be the epoch")
+        return self._epoch
+
+    def add(self, line: AnyLine) -> None:
+        """Take one more fact, or refuse it with `DataError`."""
+        if not isinstance(line, EpochLine) and self._epoch is None:
+            raise DataError(f"the first line must be the epoch, not '{_kind(line)}'")
+        handlers: dict[type[Line], Callable[[Any], None]] = {
+            EpochLine: self._add_epoch,
+            UploadLine: self._add_upload,
+            RequestLine: self._add_request,
+            AnswerLine: self._add_answer,
+            ShareLine: self._add_share,
+            OutcomeLine: self._add_outcome,
+        }
+        handlers[type(line)](line)
+
+    def _add_epoch(self, line: EpochLine) -> None:
+        if self._epoch not in (None, line):
+            raise DataError("a second, different epoch: one transcript is one epoch")
+        _require_sound(line)
+        self._epoch = line
+
+    def _add_upload(self, line: UploadLine) -> None:
+        if line.mask.rpartition("/")[0] != line.contributor:
+            raise DataError(f"mask {line.mask} is not one of {line.contributor}'s")
+        self.uploads.setdefault(line.mask, {}).setdefault(line.update, line)
+
+    def _add_request(self, line: RequestLine) -> None:
+        if len(line.masks) != len(line.members):
+            raise DataError(f"request {line.digest} has a mask twice")
+        too_large = [m.mask for m in line.members if m.weight >= self.epoch.modulus]
+        if too_large:
+            raise DataError(f"request {line.digest}: the weight of {too_large[0]} is not below q")
+        if self.requests.setdefault(line.digest, line) != line:
+            raise DataError(f"request {line.digest} stands here before, with other contents")
+
+    def _add_answer(self, line: AnswerLine) -> None:
+        self.require_holder(line.holder)
+        if line.digest not in self.requests:
+            raise DataError(
+                f"an answer to request {line.digest}, which is not in the transcript: record from the"
+                " epoch's start, else nobody can say what was learned"
+            )
+        self.answers.setdefault(line.digest, set()).add(line.holder)
+
+    def _add_share(self, line: ShareLine) -> None:
+        self.require_holder(line.holder)
+        self.shares.setdefault(line.mask, set()).add(line.holder)
+
+    def _add_outcome(self, line: OutcomeLine) -> None:
+        """The server's own word, for the report only: what was learned follows from the answers."""
+        masks = frozenset(line.masks)
+        if line.outcome == "opened" or masks not in self.outcomes:
+            self.outcomes[masks] = line.outcome
+
+    def require_holder(self, holder: int) -> None:
+        """Refuse an index that no holder has."""
+        if not 0 <= holder < self.epoch.num_users:
+            raise DataError(f"there is no holder {holder}; N = {self.epoch.num_users}")
+
+
+def read_transcript(path: Path) -> Transcript:
+    """Read a transcript strictly; `DataError` names the first bad line."""
+    transcript = Transcript()
+    with path.open("rb") as file:
+        for number, text in enumerate(file, start=1):
+            try:
+                transcript.add(_DECODER.decode(text))
+            except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+                raise DataError(f"{path.name}, line {number}: {error}") from None
+    if transcript._epoch is None:
+        raise DataError(f"{path.name}, line 1: the file is empty")
+    return transcript
+
+
+def as_text(line: AnyLine) -> str:
+    """One line of the file, with its line break."""
+    return _ENCODER.encode(line).decode() + "\n"
+
+
+def _kind(line: Line) -> str:
+    return str(type(line).__struct_config__.tag)
+
+
+def _require_sound(epoch: EpochLine) -> None:
+    """What the algebra needs. Points that are zero or equal are no error here: the audit shows what they do."""
+    e = epoch
+    if not is_prime(e.modulus):
+        raise DataError(f"the modulus q = {e.modulus} is not prime")
+    if len(e.points) != e.num_users or not all(point < e.modulus for point in e.points):
+        raise DataError(f"not N = {e.num_users} evaluation points below q")
+    if not 0 <= e.max_colluders < e.recovery_threshold <= e.num_users:
+        raise DataError(
+            f"T = {e.max_colluders} < U = {e.recovery_threshold} ≤ N = {e.num_users} does not hold"
+        )
