@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 from basecagg.protocol.effects import Write
 from basecagg.storage.batch import Batch
+
+Snapshot: TypeAlias = Mapping[str, Mapping[str, bytes]]
 
 
 class MemoryStore:
     """Behaves as the durable stores do, without a disk."""
 
-    def __init__(self) -> None:
-        """Start empty."""
+    rolled_back = False
+
+    def __init__(self, snapshot: Snapshot | None = None) -> None:
+        """Start empty, or with what another store held."""
         self._kinds: defaultdict[str, dict[str, bytes]] = defaultdict(dict)
+        for kind, records in (snapshot or {}).items():
+            self._kinds[kind].update(records)
+
+    def snapshot(self) -> Snapshot:
+        """A copy of everything."""
+        return {kind: dict(records) for kind, records in self._kinds.items() if records}
 
     def read(self, kind: str, key: str) -> bytes | None:
         """Return the value, or None when there is none."""

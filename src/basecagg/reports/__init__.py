@@ -1,0 +1,1 @@
+"""Runs made visible: plots, and a report that opens anywhere."""

@@ -1,0 +1,150 @@
+"""The plots of a report. Ink is drawn in one colour that a page can replace, so a plot suits light and dark."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+from basecagg.reports.runs import RunRecord
+
+INK = "#5a6472"
+"""Axes and text; `as_svg` turns it into the page's own text colour."""
+COLOURS = ("#2f6fdf", "#e0703a", "#2a9d6f", "#a35bd0", "#c9a227", "#d1495b", "#3aa5c2", "#7f7f7f")
+_STYLE: dict[str, Any] = {
+    "font.family": "sans-serif",
+    "font.size": 10,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.titlecolor": INK,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "grid.color": INK,
+    "legend.frameon": False,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "savefig.facecolor": "none",
+    "svg.fonttype": "none",
+    "svg.hashsalt": "basecagg",
+}
+
+
+def new_figure(width: float = 6.4, height: float = 3.6) -> tuple[Figure, Any]:
+    """An empty plot in the house style."""
+    with rc_context(_STYLE):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        return figure, figure.add_subplot()
+
+
+def accuracy_by_version(runs: Sequence[RunRecord]) -> Figure:
+    """Test accuracy against the version of the model."""
+    return _accuracy(runs, "version", "version of the model")
+
+
+def accuracy_by_time(runs: Sequence[RunRecord]) -> Figure:
+    """Test accuracy against simulated time."""
+    return _accuracy(runs, "time", "simulated seconds")
+
+
+def _accuracy(runs: Sequence[RunRecord], key: str, label: str) -> Figure:
+    figure, axes = new_figure()
+    for run, colour in zip(runs, _cycle(len(runs)), strict=True):
+        x = [version[key] for version in run.scored]
+        y = [100 * version["score"] for version in run.scored]
+        axes.plot(x, y, color=colour, label=f"{run.name} ({y[-1]:.1f} %)", linewidth=1.6)
+    axes.set_xlabel(label)
+    axes.set_ylabel("test accuracy, %")
+    axes.legend()
+    return figure
+
+
+def staleness(runs: Sequence[RunRecord]) -> Figure:
+    """How old the summed updates were."""
+    figure, axes = new_figure()
+    width = 0.8 / len(runs)
+    for index, (run, colour) in enumerate(zip(runs, _cycle(len(runs)), strict=True)):
+        counts = run.staleness()
+        total = max(1, counts.total())
+        x = np.array(sorted(counts)) + (index - (len(runs) - 1) / 2) * width
+        shares = [100 * counts[tau] / total for tau in sorted(counts)]
+        axes.bar(x, shares, width, color=colour, label=run.name)
+    axes.set_xlabel("staleness τ of an update, in versions")
+    axes.set_ylabel("share of updates, %")
+    axes.legend()
+    return figure
+
+
+def traffic(runs: Sequence[RunRecord]) -> Figure:
+    """Bytes per user by kind of message."""
+    parts = [{k: v / r.config.users / 1e6 for k, v in r.totals["bytes"].items()} for r in runs]
+    return _stacked(runs, parts, "megabytes per user in the whole run")
+
+
+def phases(runs: Sequence[RunRecord]) -> Figure:
+    """Where the seconds of the simulation's own machine went."""
+    parts = [
+        {"training": run.totals["training seconds"], **run.totals.get("crypto seconds", {})}
+        for run in runs
+    ]
+    return _stacked(runs, parts, "measured seconds, all parties together")
+
+
+def _stacked(runs: Sequence[RunRecord], parts: Sequence[dict[str, float]], label: str) -> Figure:
+    figure, axes = new_figure(height=1.4 + 0.5 * len(runs))
+    kinds = sorted({kind for part in parts for kind in part}, key=lambda k: -_largest(parts, k))
+    left = np.zeros(len(runs))
+    for kind, colour in zip(kinds, _cycle(len(kinds)), strict=True):
+        widths = np.array([part.get(kind, 0.0) for part in parts])
+        axes.barh([run.name for run in runs], widths, left=left, color=colour, label=kind)
+        left += widths
+    axes.invert_yaxis()
+    axes.set_xlabel(label)
+    axes.legend(ncols=3, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.35))
+    return figure
+
+
+def _largest(parts: Sequence[dict[str, float]], kind: str) -> float:
+    return max(part.get(kind, 0.0) for part in parts)
+
+
+def partition(run: RunRecord) -> Figure:
+    """How many examples of each label every user has."""
+    figure, axes = new_figure(height=3.0)
+    counts = np.array(run.totals["label counts"]).T
+    image = axes.imshow(counts, aspect="auto", cmap="viridis", interpolation="nearest")
+    axes.grid(visible=False)
+    axes.set_xlabel("user")
+    axes.set_ylabel("label")
+    figure.colorbar(image, ax=axes, label="examples")
+    return figure
+
+
+def _cycle(count: int) -> list[str]:
+    return [COLOURS[index % len(COLOURS)] for index in range(count)]
+
+
+def as_svg(figure: Figure) -> str:
+    """The figure for a page: scalable, in the page's own text colour."""
+    buffer = io.StringIO()
+    with rc_context(_STYLE):
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    text = buffer.getvalue().replace(INK, "currentColor")
+    return text[text.index("<svg") :]
+
+
+def save(figure: Figure, folder: Path, name: str) -> None:
+    """The figure as files for papers and slides: SVG, and PNG on white."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with rc_context(_STYLE):
+        figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
+        figure.savefig(folder / f"{name}.png", dpi=160, facecolor="white")
