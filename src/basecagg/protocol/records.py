@@ -52,6 +52,19 @@ def require(records: Records, kind: str, key: str) -> bytes:
     return value
 
 
+def bind(records: Records, epoch: bytes) -> list[Persist]:
+    """Tie a participant's store to its epoch when it is first used: masks never cross epochs."""
+    bound = records.read("epoch", "")
+    if bound is None:
+        return [Persist("epoch", "", epoch)]
+    if bound != epoch:
+        raise StorageError(
+            f"this store belongs to epoch {bound.hex()[:12]}…, not to {epoch.hex()[:12]}…:"
+            " open a new one for each epoch"
+        )
+    return []
+
+
 class OwnMask(Record):
     """A contributor's mask: its seed (a secret) and how far it has come."""
 
@@ -65,6 +78,10 @@ class OwnMask(Record):
         """Never show the seed."""
         return f"OwnMask({self.name.key}, {self.state})"
 
+    def __rich_repr__(self) -> Iterator[str]:
+        """Nor to the rich library, which asks a Struct for its fields."""
+        yield from (self.name.key, self.state)
+
 
 class Fingerprints(Record):
     """Keyed hashes of the updates masked so far, so that none is masked twice."""
@@ -75,6 +92,10 @@ class Fingerprints(Record):
     def __repr__(self) -> str:
         """Never show the key."""
         return f"Fingerprints({len(self.recent)})"
+
+    def __rich_repr__(self) -> Iterator[int]:
+        """Nor to the rich library."""
+        yield len(self.recent)
 
 
 class HeldShare(Record):
