@@ -49,7 +49,7 @@ from basecagg.protocol.messages import (
     signed,
 )
 from basecagg.protocol.ports import Opener, Records, Signer
-from basecagg.protocol.records import HeldShare, Progress, load, parse, require, write
+from basecagg.protocol.records import HeldShare, Progress, bind, load, parse, require, write
 from basecagg.protocol.weighing import Weighing
 
 SERVER = "server"
@@ -115,12 +115,13 @@ class ShareKeeper:
         What was answered since that copy is not known any more, so a replayed parcel could look fresh: all
         masks are burned, and everything is refused until the next epoch.
         """
+        bound = bind(self._records, self.agreement.id)
         if not self._records.rolled_back or self._progress.retired:
-            return []
+            return [*bound]
         self._progress.retired = True
         open_masks = [held for held in self._held.values() if held.state != "closed"]
         burned = [effect for held in open_masks for effect in self._end(held)]
-        return [write("progress", "", self._progress, irreversible=True), *burned]
+        return [*bound, write("progress", "", self._progress, irreversible=True), *burned]
 
     # --- phase 1: keep a share ----------------------------------------------------------------
 
