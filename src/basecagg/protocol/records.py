@@ -6,6 +6,7 @@ that a machine loads when it starts.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal, TypeVar
 
 import msgspec
