@@ -69,6 +69,7 @@ class RememberingVerifier:
 
     def __init__(self, verifier: Verifier) -> None:
         """Remember what this verifier found good."""
+        self.remembered = 0
         self._verifier = verifier
         self._good: dict[bytes, None] = {}
 
@@ -76,6 +77,7 @@ class RememberingVerifier:
         """Say whether the holder of the key signed the statement, from memory if it is known to be so."""
         seen = hashlib.sha256(public_key + signature + statement).digest()
         if seen in self._good:
+            self.remembered += 1
             return True
         good = self._verifier.verify(public_key, statement, signature)
         if good:

@@ -71,7 +71,8 @@ class Contributor:
         self._entropy = entropy
         self._parameters = agreement.parameters
         self._masks = load(records, "mask", OwnMask)
-        self._sent = self._load_fingerprints()
+        sent = records.read("sent", "")
+        self._sent = parse(sent, Fingerprints) if sent else Fingerprints(salt=b"", recent=[])
 
     def states(self) -> dict[str, str]:
         """The state of every live mask, by key."""
@@ -220,6 +221,7 @@ class Contributor:
             raise DataError(
                 f"an update has d = {self._parameters.model_size} elements, not {update.shape}"
             )
+        self._sent.salt = self._sent.salt or self._entropy(SEED_BYTES)
         fingerprint = hashlib.blake2b(
             np.ascontiguousarray(update).data, key=self._sent.salt, digest_size=16
         ).digest()
@@ -228,12 +230,6 @@ class Contributor:
                 "this update was masked before; one local update is sent at most once: train again"
             )
         return fingerprint
-
-    def _load_fingerprints(self) -> Fingerprints:
-        value = self._records.read("sent", "")
-        return (
-            parse(value, Fingerprints) if value else Fingerprints(salt=self._entropy(32), recent=[])
-        )
 
     # --- endings ------------------------------------------------------------------------------
 

@@ -78,6 +78,7 @@ class Released:
 
     version: int
     members: tuple[MaskName, ...]
+    base_versions: tuple[int, ...]
     weights: tuple[float, ...]
     weighted_sum: npt.NDArray[np.float64]
     inconsistent_holders: tuple[int, ...] = ()

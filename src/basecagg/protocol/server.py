@@ -99,6 +99,15 @@ class Server:
         """The hash of the present model, for tickets."""
         return self._state.hashes[self.version]
 
+    @property
+    def is_opening(self) -> bool:
+        """Whether a sum is being opened: the driver's deadline runs while it is."""
+        return bool(self._members)
+
+    def hash_of(self, version: int) -> bytes | None:
+        """The hash of a recent version of the model."""
+        return self._state.hashes.get(version)
+
     def start(self) -> list[Effect]:
         """To be carried out once after construction: the model is stored, a full buffer goes on opening."""
         return [*self._store_model(), *self._open_next()]
@@ -191,7 +200,6 @@ class Server:
     def _step(self, opened: Opened) -> list[Effect]:
         """x ← x − η_g·Σ s·Δ / Σ s, and on to version t + 1."""
         version, members = self.version, self._members
-        names = tuple(member.name for member in members)
         self.model = global_step(
             self.model, opened.weighted_sum, sum(opened.weights), self.settings.learning_rate
         )
@@ -202,7 +210,12 @@ class Server:
             *self.opening.expire(self.version),
             *self._evict_stale(),
             Released(
-                version, names, opened.weights, opened.weighted_sum, opened.inconsistent_holders
+                version,
+                tuple(member.name for member in members),
+                tuple(member.base_version for member in members),
+                opened.weights,
+                opened.weighted_sum,
+                opened.inconsistent_holders,
             ),
         ]
 

@@ -16,7 +16,7 @@ from basecagg.reports.runs import RunRecord
 INK = "#5a6472"
 """Axes and text; `as_svg` turns it into the page's own text colour."""
 COLOURS = ("#2f6fdf", "#e0703a", "#2a9d6f", "#a35bd0", "#c9a227", "#d1495b", "#3aa5c2", "#7f7f7f")
-_STYLE: dict[str, Any] = {
+_STYLE: Any = {  # matplotlib types its settings by name
     "font.family": "sans-serif",
     "font.size": 10,
     "axes.edgecolor": INK,

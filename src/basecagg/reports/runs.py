@@ -43,7 +43,7 @@ class RunRecord:
 
     def bytes_per_user(self) -> float:
         """Bytes sent by and to participants, per user, without model downloads."""
-        return sum(self.totals.get("bytes", {}).values()) / self.config.users
+        return float(sum(self.totals.get("bytes", {}).values())) / self.config.users
 
     def crypto_seconds(self) -> float:
         """Measured seconds of all machines together."""

@@ -1,0 +1,143 @@
+"""The report of simulated runs: what they learned, how long it took, what it cost, and what the server saw."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from basecagg.reports import page, plots
+from basecagg.reports.runs import RunRecord
+
+_HEADER = ("method", "accuracy", "simulated time", "versions", "MB per user", "crypto time")
+
+
+def summary_rows(runs: Sequence[RunRecord]) -> list[tuple[str, ...]]:
+    """One line a run, as the terminal and the page show it."""
+    return [
+        (
+            run.name,
+            f"{100 * run.final_score:.1f} %",
+            f"{run.simulated_seconds:.1f} s" if run.simulated_seconds else "–",
+            str(run.versions[-1]["version"]),
+            f"{run.bytes_per_user() / 1e6:.2f}",
+            f"{run.crypto_seconds():.1f} s",
+        )
+        for run in runs
+    ]
+
+
+def summary_header() -> tuple[str, ...]:
+    """The columns of `summary_rows`."""
+    return _HEADER
+
+
+def write_report(runs: Sequence[RunRecord], folder: Path, audits: dict[str, str]) -> Path:
+    """Write the page and its plots into a folder; `audits` says in words what each run's server learned."""
+    folder.mkdir(parents=True, exist_ok=True)
+    figures = _figures(runs)
+    for name, (figure, _) in figures.items():
+        plots.save(figure, folder / "plots", name)
+    drawn = [page.figure(plots.as_svg(figure), caption) for figure, caption in figures.values()]
+    path = folder / "report.html"
+    page.write_page(
+        path,
+        "Simulated federation",
+        f"{len(runs)} run{'s' if len(runs) > 1 else ''} on {runs[0].config.dataset},"
+        f" {runs[0].config.users} users.",
+        [
+            page.section("Result", page.table(_HEADER, summary_rows(runs))),
+            page.section("Plots", page.plots(drawn)),
+            page.section("What the server saw", *_seen(runs, audits)),
+            page.section("Counters", page.table(*_counters(runs))),
+            page.section("Configuration", *[_configuration(run) for run in runs]),
+        ],
+    )
+    return path
+
+
+def _figures(runs: Sequence[RunRecord]) -> dict[str, tuple[Figure, str]]:
+    finished = [run for run in runs if run.totals]
+    sent = [run for run in finished if run.totals.get("bytes")]
+    timed = [run for run in runs if run.simulated_seconds]
+    summed = [run for run in runs if run.staleness()]
+    wanted: list[tuple[str, Callable[[], Figure], str, Sequence[RunRecord]]] = [
+        (
+            "accuracy-by-version",
+            lambda: plots.accuracy_by_version(runs),
+            "Accuracy on the test examples as the model steps.",
+            runs,
+        ),
+        (
+            "accuracy-by-time",
+            lambda: plots.accuracy_by_time(timed),
+            "The same against simulated time: training, transfers and cryptography.",
+            timed,
+        ),
+        (
+            "staleness",
+            lambda: plots.staleness(summed),
+            "How many versions old the summed updates were.",
+            summed,
+        ),
+        (
+            "traffic",
+            lambda: plots.traffic(sent),
+            "What users and holders sent and received, by message; model downloads left out.",
+            sent,
+        ),
+        (
+            "phases",
+            lambda: plots.phases(finished),
+            "Measured time of training and of each role's part of the protocol.",
+            finished,
+        ),
+        (
+            "partition",
+            lambda: plots.partition(finished[0]),
+            "Examples of each label at each user.",
+            finished[:1],
+        ),
+    ]
+    return {name: (draw(), caption) for name, draw, caption, needed in wanted if needed}
+
+
+def _seen(runs: Sequence[RunRecord], audits: dict[str, str]) -> list[str]:
+    return [
+        page.paragraph(f"{run.name}: {audits.get(run.name, _by_protection(run))}") for run in runs
+    ]
+
+
+def _by_protection(run: RunRecord) -> str:
+    sees = {
+        "none": "every single update, in clear.",
+        "local-dp": "every single update, with each user's own noise on it.",
+        "basecagg": "masked updates and the weighted sums that were opened; this run kept no transcript.",
+    }
+    text = sees.get(run.config.pair.protection, "")
+    if "epsilon" in run.totals:
+        text += f" (ε = {run.totals['epsilon']:.1f} at δ = {run.config.dp_delta:g})"
+    if run.config.pair.protection == "basecagg" and run.config.cryptography == "arithmetic":
+        text += (
+            " Arithmetic only: nothing was sealed or signed, so this run shows cost, not privacy."
+        )
+    return text
+
+
+def _counters(runs: Sequence[RunRecord]) -> tuple[list[str], list[list[object]]]:
+    names = sorted({name for run in runs for name in run.totals.get("counts", {})})
+    rows: list[list[object]] = [
+        [name, *(run.totals.get("counts", {}).get(name, 0) for run in runs)] for name in names
+    ]
+    rows.append(["buffers burned", *(run.burned() for run in runs)])
+    rows.append(["updates trained", *(run.versions[-1]["updates"] for run in runs)])
+    wrapped = [0 if not run.config.allow_wraparound else "allowed" for run in runs]
+    rows.append(["sums that could wrap around", *wrapped])
+    return ["", *(run.name for run in runs)], rows
+
+
+def _configuration(run: RunRecord) -> str:
+    rows = [[key, value] for key, value in asdict(run.config).items()]
+    return page.folded(run.name, page.table(("setting", "value"), rows, numbers=False))
