@@ -23,11 +23,14 @@ class HybridSealer:
     def seal(self, recipient_key: bytes, context: bytes, plaintext: bytes) -> bytes:
         """Encrypt to the recipient; the context is bound to the envelope but not sent."""
         mlkem, hpke = _library()
-        public_key = hpke.MLKEM768X25519PublicKey(
-            mlkem.MLKEM768PublicKey.from_public_bytes(recipient_key[:_MLKEM_PUBLIC]),
-            X25519PublicKey.from_public_bytes(recipient_key[_MLKEM_PUBLIC:]),
-        )
-        return bytes(_suite(hpke).encrypt(plaintext, public_key, info=context))
+        try:
+            public_key = hpke.MLKEM768X25519PublicKey(
+                mlkem.MLKEM768PublicKey.from_public_bytes(recipient_key[:_MLKEM_PUBLIC]),
+                X25519PublicKey.from_public_bytes(recipient_key[_MLKEM_PUBLIC:]),
+            )
+            return bytes(_suite(hpke).encrypt(plaintext, public_key, info=context))
+        except ValueError:
+            raise ChannelError("the recipient's sealing key is not a hybrid key") from None
 
 
 class HybridOpener:

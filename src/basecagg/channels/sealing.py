@@ -101,11 +101,17 @@ class X25519Sealer:
             self._renew()
         self._uses[recipient_key] += 1
         if recipient_key not in self._secrets:
-            recipient = X25519PublicKey.from_public_bytes(recipient_key)
-            self._secrets[recipient_key] = self._private_key.exchange(recipient)
+            self._secrets[recipient_key] = self._exchange_with(recipient_key)
         key = _derive(self._secrets[recipient_key], self._public_key, recipient_key, context)
         nonce = os.urandom(_NONCE)
         return self._public_key + nonce + AESGCM(key).encrypt(nonce, plaintext, context)
+
+    def _exchange_with(self, recipient_key: bytes) -> bytes:
+        try:
+            recipient = X25519PublicKey.from_public_bytes(recipient_key)
+            return self._private_key.exchange(recipient)
+        except ValueError:  # a wrong length, or a point of low order
+            raise ChannelError("the recipient's sealing key is not an X25519 key") from None
 
     def __repr__(self) -> str:
         """Nothing about the keys."""
