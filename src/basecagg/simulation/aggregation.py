@@ -17,6 +17,7 @@ import numpy as np
 from basecagg.channels.identity import Ed25519Verifier, RememberingVerifier
 from basecagg.maths.randomness import Seed, WordStream, derive_seed
 from basecagg.protocol.effects import Abandoned, MaskEnded, Released, Uploaded
+from basecagg.protocol.epoch import Agreement
 from basecagg.protocol.messages import MaskName, PlainUpdate
 from basecagg.protocol.plain import PlainOpening
 from basecagg.protocol.server import Server, ServerSettings
@@ -250,6 +251,11 @@ class SecureAggregation(ServerAggregation):
         self._absent = np.random.default_rng((config.seed, 0xAB5E))
         if state:
             self.restore(state)
+
+    @property
+    def agreement(self) -> Agreement:
+        """The epoch."""
+        return self._federation.agreement
 
     def prepare(self, user: int) -> float:
         """Deal a mask, unless one is left over from a training that came to nothing."""

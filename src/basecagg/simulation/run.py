@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from basecagg.learning import (
 )
 from basecagg.protections.local_dp import LocalDP
 from basecagg.protocol.effects import Abandoned, Released
+from basecagg.protocol.epoch import Agreement
 from basecagg.schedules.buffered import Buffered
 from basecagg.schedules.immediate import Immediate
 from basecagg.schedules.schedule import Schedule, Vector
@@ -35,6 +36,7 @@ from basecagg.simulation.aggregation import (
 from basecagg.simulation.config import SimulationConfig
 from basecagg.simulation.devices import Devices
 from basecagg.simulation.event_clock import Clock, DeviceClock
+from basecagg.simulation.loopback import Loopback
 from basecagg.simulation.run_folder import RunFolder
 from basecagg.simulation.staleness_clock import UniformStaleness
 from basecagg.simulation.training import Job, make_trainer
@@ -82,7 +84,8 @@ class SimulationResult:
         return self.versions[-1].time
 
 
-Progress = Callable[[VersionRecord], None]
+Progress: TypeAlias = Callable[[VersionRecord], None]
+Watch: TypeAlias = Callable[[Agreement, Loopback], None]
 
 
 def simulate(
@@ -92,13 +95,19 @@ def simulate(
     folder: Path | None = None,
     resume: bool = False,
     progress: Progress = lambda record: None,
+    watch: Watch = lambda agreement, network: None,
 ) -> SimulationResult:
-    """Simulate a federation. A `folder` keeps metrics and checkpoints, from which `resume` goes on."""
+    """Simulate a federation. A `folder` keeps metrics and checkpoints, from which `resume` goes on.
+
+    `progress` is told of every version; `watch` gets the epoch and the network of a secure run at its start.
+    """
     task = task or built_in_task(
         config.model, config.dataset, data_dir=Path(config.data_dir), download=config.download
     )
     keeper = RunFolder(folder, config, resume=resume) if folder else None
     simulation = Simulation(config, task, keeper.state if keeper else {})
+    if isinstance(simulation.aggregation, SecureAggregation):
+        watch(simulation.aggregation.agreement, simulation.aggregation.network)
     try:
         records = simulation.run(keeper, progress)
     finally:

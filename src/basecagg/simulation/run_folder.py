@@ -14,13 +14,13 @@ from basecagg.schedules.schedule import Vector
 from basecagg.simulation import checkpoint
 from basecagg.simulation.config import SimulationConfig, config_as_dict, config_from
 
-CONFIG, METRICS, CHECKPOINT, TOTALS, MODEL = (
-    "config.json",
-    "metrics.jsonl",
-    "checkpoint.msgpack",
-    "totals.json",
-    "model.npy",
-)
+CONFIG = "config.json"
+METRICS = "metrics.jsonl"
+CHECKPOINT = "checkpoint.msgpack"
+TOTALS = "totals.json"
+MODEL = "model.npy"
+TRANSCRIPT = "transcript.jsonl"
+"""What the server of a secure run saw, if the run was watched."""
 
 
 class RunFolder:
