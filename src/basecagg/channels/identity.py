@@ -71,11 +71,11 @@ class RememberingVerifier:
         """Remember what this verifier found good."""
         self.remembered = 0
         self._verifier = verifier
-        self._good: dict[bytes, None] = {}
+        self._good: dict[tuple[bytes, bytes, bytes], None] = {}
 
     def verify(self, public_key: bytes, statement: bytes, signature: bytes) -> bool:
         """Say whether the holder of the key signed the statement, from memory if it is known to be so."""
-        seen = hashlib.sha256(public_key + signature + statement).digest()
+        seen = (public_key, signature, hashlib.sha256(statement).digest())
         if seen in self._good:
             self.remembered += 1
             return True
