@@ -41,7 +41,7 @@ from basecagg.protocol.messages import (
     signed,
 )
 from basecagg.protocol.ports import Records, Sealer, Signer
-from basecagg.protocol.records import Fingerprints, OwnMask, load, parse, write
+from basecagg.protocol.records import Fingerprints, OwnMask, bind, load, parse, write
 from basecagg.protocol.share_keeper import SERVER
 
 _SERIAL_BYTES = 16
@@ -97,7 +97,8 @@ class Contributor:
 
     def start(self) -> list[Effect]:
         """To be carried out once after construction. Masks of an old copy may have been used: burn them."""
-        return self.close() if self._records.rolled_back else self.reconnect()
+        bound = bind(self._records, self.agreement.id)
+        return [*bound, *(self.close() if self._records.rolled_back else self.reconnect())]
 
     def reconnect(self) -> list[Effect]:
         """The server can be reached again: send again what has had no outcome yet, byte for byte.
@@ -222,9 +223,10 @@ class Contributor:
                 f"an update has d = {self._parameters.model_size} elements, not {update.shape}"
             )
         self._sent.salt = self._sent.salt or self._entropy(SEED_BYTES)
-        fingerprint = hashlib.blake2b(
-            np.ascontiguousarray(update).data, key=self._sent.salt, digest_size=16
-        ).digest()
+        # Numbers that agree to float32 are the same update, in any precision and with either sign of zero.
+        with np.errstate(over="ignore"):
+            numbers = np.add(update, 0.0, dtype=np.float32)
+        fingerprint = hashlib.blake2b(numbers.data, key=self._sent.salt, digest_size=16).digest()
         if fingerprint in self._sent.recent:
             raise LocalProtocolError(
                 "this update was masked before; one local update is sent at most once: train again"
