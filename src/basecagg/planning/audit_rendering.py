@@ -43,28 +43,32 @@ def _section(title: str, body: RenderableType) -> RenderableType:
     return Lines(Text(title, style="bold"), Padding(body, (0, 0, 1, 2), expand=False))
 
 
-def _answer(report: Report) -> RenderableType:
+def in_words(report: Report) -> str:
+    """Answer in a few sentences what was learned."""
     pieces = report.epoch.pieces
     known = [found.learned for found in report.sums if found.legitimate and found.learned]
     whole = known.count(pieces)
     exposed = [each.learned for group in report.groups for each in group.exposed]
     determined = exposed.count(pieces)
     leaked = sum(group.leaked for group in report.groups)
-    return Lines(
-        Text("Only sums were learned.", style="green")
-        if report.only_sums
-        else Text("More than sums was learned.", style="red"),
-        Text(
-            f"The server{_helpers(report)} knows {_count(whole, 'weighted sum')} of updates"
-            f" completely, {_count(len(known) - whole, 'sum')} in part, and"
-            f" {_count(leaked, 'dimension')} beyond them. Single updates: {determined or 'none'}"
-            f" determined, {len(exposed) - determined or 'none'} known in part."
-        ),
-        Text(
-            f"One sum has U − T = {pieces} dimensions; one of them is 1/{pieces} of an update's size.",
-            style="dim",
-        ),
+    return (
+        f"{_verdict(report)} The server{_helpers(report)} knows {_count(whole, 'weighted sum')} of"
+        f" updates completely, {_count(len(known) - whole, 'sum')} in part, and"
+        f" {_count(leaked, 'dimension')} beyond them. Single updates: {determined or 'none'}"
+        f" determined, {len(exposed) - determined or 'none'} known in part."
     )
+
+
+def _verdict(report: Report) -> str:
+    return "Only sums were learned." if report.only_sums else "More than sums was learned."
+
+
+def _answer(report: Report) -> RenderableType:
+    pieces = report.epoch.pieces
+    answer = Text(in_words(report))
+    answer.stylize("green" if report.only_sums else "red", 0, len(_verdict(report)))
+    measure = f"One sum has U − T = {pieces} dimensions; one of them is 1/{pieces} of an update."
+    return Lines(answer, Text(measure, style="dim"))
 
 
 def _helpers(report: Report) -> str:

@@ -1,0 +1,84 @@
+"""`basecagg audit`: what did the server learn?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from basecagg.planning.audit import audit
+from basecagg.planning.audit_rendering import as_dict, render
+from basecagg.planning.transcript import read_transcript
+
+MORE_WAS_LEARNED = 3
+"""The exit status when the server learned more than sums."""
+
+
+def _indices(text: str) -> tuple[int, ...]:
+    """Read 0,4,7 as holders."""
+    if not all(part.isascii() and part.isdigit() for part in text.split(",")):
+        raise click.BadParameter(f"'{text}' is not a list of holders such as 0,4,7")
+    return tuple(int(part) for part in text.split(","))
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """Read alice,bob as contributors."""
+    return tuple(text.split(","))
+
+
+@click.command("audit", short_help="Say what a server learned, from a transcript of its view.")
+@click.argument(
+    "transcript",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The recorded view: JSON lines without payloads, as `Recorder` writes them.",
+)
+@click.option(
+    "--colluders",
+    type=_indices,
+    metavar="J,J,…",
+    help="Suppose that these holders (by index) show the server their shares of all masks, besides those"
+    " whose shares are in the transcript.",
+)
+@click.option(
+    "--insiders",
+    type=_names,
+    metavar="NAME,…",
+    help="Suppose that these contributors show the server their updates and masks.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+def command(
+    *,
+    transcript: Path,
+    colluders: tuple[int, ...] | None,
+    insiders: tuple[str, ...] | None,
+    as_json: bool,
+) -> None:
+    """Say what a server learned, from a transcript of its view.
+
+    The transcript says who uploaded under which mask, which sums were asked for with which weights, who
+    answered, and which holders worked with the server. From that follows by exact linear algebra what the
+    server knows about the updates: the weighted sums that it opened, and hopefully nothing else. Everything
+    beyond them is counted in dimensions, with the masks and holders to look at: conflicting requests, reused
+    masks, too many colluders, sums of too few.
+
+    A second view takes all rounds together, as if each contributor sent the same update every time: which
+    contributors could be solved for, and how fixed cohorts would prevent that. It does not change the exit
+    status, since it rests on an assumption.
+
+    Exit status: 0 if only sums of K updates were learned, 3 if more, 2 if the transcript cannot be read.
+
+    \b
+    Example: what was learned, and what had three holders added to it?
+      basecagg audit transcript.jsonl
+      basecagg audit transcript.jsonl --colluders 0,4,7
+    """
+    view = read_transcript(transcript)
+    report = audit(view, colluders=colluders or (), insiders=insiders or ())
+    if as_json:
+        click.echo(json.dumps(as_dict(report), indent=2, ensure_ascii=False))
+    else:
+        Console(highlight=False).print(render(report))
+    if not report.only_sums:
+        click.get_current_context().exit(MORE_WAS_LEARNED)
