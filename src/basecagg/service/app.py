@@ -1,0 +1,336 @@
+"""The service over HTTP: who calls, within which limits, and what goes to the core.
+
+Everything but `/healthz`, `/readyz` and enrolment needs an enrolled key, and the page a login. Bodies of the
+protocol are frames, the rest is JSON; an error is JSON with a code and a reason.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from basecagg.errors import BASecAggError, DataError
+from basecagg.service import framing
+from basecagg.service.core import Service, epoch_frames
+from basecagg.service.documents import OPERATOR, Enrolment, HolderKey, Order, from_json, to_json
+from basecagg.service.limits import BodyReader, ByteBudget, RateLimit
+from basecagg.service.page import Page
+from basecagg.service.problems import Problem
+from basecagg.service.signing import TIME_HEADER, Claim, Guard
+from basecagg.service.streaming import Pieces
+
+_LOG = logging.getLogger("basecagg.service")
+_LONGEST_WAIT = 60.0
+_MAIL_BYTES = 2**20
+_JSON_BYTES = 64 * 2**10
+_OPERATOR_BYTES = 64 * 2**20
+_MODEL_BYTES = 2**30
+Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
+
+
+class Api:
+    """The handlers, with the limits they share."""
+
+    def __init__(
+        self,
+        service: Service,
+        *,
+        memory: int = 512 * 2**20,
+        member_rate: float = 50.0,
+        stranger_rate: float = 5.0,
+        reader: BodyReader | None = None,
+    ) -> None:
+        """Serve the core. `memory` bounds all bodies on their way in, rates are requests per second."""
+        self._service = service
+        self._guard = Guard(service.settings.federation, service.key_of)
+        self._budget = ByteBudget(memory)
+        self._members = RateLimit(member_rate, 10 * member_rate)
+        self._strangers = RateLimit(stranger_rate, 10 * stranger_rate)
+        self._reader = reader or BodyReader()
+        self._boot = os.urandom(8).hex()
+        """Numbers of letters are worth something to this process only."""
+
+    def routes(self) -> list[Route]:
+        """Every address of the service but those of the page."""
+        table: list[tuple[str, str, Handler]] = [
+            ("GET", "/healthz", self.health),
+            ("GET", "/readyz", self.readiness),
+            ("POST", "/v1/enrolment", self.enrolment),
+            ("GET", "/v1/epoch", self.epoch),
+            ("GET", "/v1/model", self.model),
+            ("PUT", "/v1/model", self.set_model),
+            ("PUT", "/v1/holder-key", self.holder_key),
+            ("POST", "/v1/messages", self.messages),
+            ("GET", "/v1/mailbox", self.mailbox),
+            ("GET", "/v1/operator", self.overview),
+            ("POST", "/v1/operator", self.order),
+        ]
+        return [Route(path, handler, methods=[method]) for method, path, handler in table]
+
+    # --- for everybody ----------------------------------------------------------------------------
+
+    async def health(self, request: Request) -> Response:
+        """The process is alive."""
+        return Response("ok\n")
+
+    async def readiness(self, request: Request) -> Response:
+        """The machine answers, and there is an epoch to work on."""
+        await self._service.worker.do(lambda: None)
+        ready = self._service.phase == "open"
+        return JSONResponse({"phase": self._service.phase}, 200 if ready else 503)
+
+    async def enrolment(self, request: Request) -> Response:
+        """Somebody invited hands in its keys."""
+        self._strangers.require(_address(request))
+        body = await self._read(request, _JSON_BYTES)
+        await self._service.enrol(_document(body, Enrolment))
+        return JSONResponse({"enrolment": "received"}, 202)
+
+    # --- for members ------------------------------------------------------------------------------
+
+    async def epoch(self, request: Request) -> Response:
+        """The present epoch with the caller's credential, as soon as it is not the one the caller knows."""
+        name = await self._member(request)
+        known, wait = request.query_params.get("known", ""), _seconds(request)
+        charter = await self._service.wait_for_epoch(known, wait)
+        if charter is None:
+            return Response(status_code=204)
+        pieces = list(framing.join(epoch_frames(self._service.registry, charter, name)))
+        return Pieces(pieces, {"basecagg-phase": charter.phase})
+
+    async def model(self, request: Request) -> Response:
+        """The present model as little-endian numbers; waits for one newer than the caller's, if asked to."""
+        await self._caller(request)
+        newer_than = _integer(request, "newer_than", -1)
+        model = await self._service.wait_for_model(newer_than, _seconds(request))
+        tag = f'"{model.version}-{model.hash.hex()}"'
+        headers = {
+            "etag": tag,
+            "basecagg-version": str(model.version),
+            "basecagg-model-hash": model.hash.hex(),
+            "basecagg-dtype": model.dtype,
+        }
+        if request.headers.get("if-none-match") == tag or model.version <= newer_than:
+            return Response(status_code=304, headers=headers)
+        return Pieces([model.data], headers)
+
+    async def holder_key(self, request: Request) -> Response:
+        """A member's sealing key for the next epoch."""
+        name, body = await self._member_with_body(request, _JSON_BYTES)
+        await self._service.publish_key(name, _document(body, HolderKey))
+        return Response(status_code=204)
+
+    async def messages(self, request: Request) -> Response:
+        """One message of the protocol."""
+        claim = self._check(request)
+        self._service.registry.require_active(claim.name)
+        limit = self._service.message_limit()
+        with self._budget.account() as take:
+            body = await self._read(request, limit, claim, take)
+            await self._service.receive(claim.name, body)
+        return Response(status_code=204)
+
+    async def mailbox(self, request: Request) -> Response:
+        """The caller's next letters. `done` is the last one it has dealt with, as boot and number."""
+        name = await self._member(request)
+        done = request.query_params.get("done", "")
+        letters = await self._service.collect(
+            name,
+            request.query_params.get("epoch", ""),
+            self._number(done),
+            _seconds(request),
+            _MAIL_BYTES,
+        )
+        return Pieces(list(framing.join(letters)), {"basecagg-boot": self._boot})
+
+    def _number(self, done: str) -> int | None:
+        boot, _, number = done.partition(".")
+        if not done or boot != self._boot:
+            return None
+        if not (number.isascii() and number.isdigit()) or len(number) > 15:
+            raise Problem(400, "Malformed", "done is the boot, a dot and a number")
+        return int(number)
+
+    # --- for the operator -------------------------------------------------------------------------
+
+    async def overview(self, request: Request) -> Response:
+        """What the operator needs to know to go on."""
+        await self._operator(request, 0)
+        return Response(to_json(self._service.overview()), media_type="application/json")
+
+    async def order(self, request: Request) -> Response:
+        """The operator's word."""
+        body = await self._operator(request, _OPERATOR_BYTES)
+        overview = await self._service.obey(_document(body, Order))
+        return Response(to_json(overview), media_type="application/json")
+
+    async def set_model(self, request: Request) -> Response:
+        """The initial model of the next epoch."""
+        body = await self._operator(request, _MODEL_BYTES)
+        await self._service.set_model(body)
+        return Response(status_code=204)
+
+    # --- who calls --------------------------------------------------------------------------------
+
+    def _check(self, request: Request) -> Claim:
+        target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        try:
+            claim = self._guard.check(request.method, target, request.headers.get("authorization"))
+        except Problem:
+            self._strangers.require(_address(request))
+            raise
+        self._members.require(claim.name)
+        self._service.activity.last_seen[claim.name] = time.time()
+        return claim
+
+    async def _caller(self, request: Request) -> str:
+        """A member or the operator, without a body."""
+        claim = self._check(request)
+        if claim.name != OPERATOR:
+            self._service.registry.require_active(claim.name)
+        await self._read(request, 0, claim)
+        return claim.name
+
+    async def _member(self, request: Request) -> str:
+        return (await self._member_with_body(request, 0))[0]
+
+    async def _member_with_body(self, request: Request, limit: int) -> tuple[str, bytes]:
+        claim = self._check(request)
+        self._service.registry.require_active(claim.name)
+        return claim.name, await self._read(request, limit, claim)
+
+    async def _operator(self, request: Request, limit: int) -> bytes:
+        claim = self._check(request)
+        if claim.name != OPERATOR:
+            raise Problem(403, "NotOperator", "only the operator may do that")
+        return await self._read(request, limit, claim)
+
+    async def _read(
+        self,
+        request: Request,
+        limit: int,
+        claim: Claim | None = None,
+        take: Callable[[int], None] | None = None,
+    ) -> bytes:
+        length = request.headers.get("content-length")
+        if limit == 0 and length is None:
+            length = "0"
+        with self._budget.account() as account:
+            chunks = request.stream()
+            body, digest = await self._reader.read(chunks, length, limit, take or account)
+        self._service.activity.bytes_in += len(body)
+        if claim is not None and digest != claim.body_hash:
+            raise Problem(401, "WrongBody", "the signature is for another body")
+        return body
+
+
+def make_app(service: Service, page: Page, api: Api | None = None) -> ASGIApp:
+    """The application, every error of which is an answer."""
+    routes = [*(api or Api(service)).routes(), *page.routes()]
+    handlers: dict[Any, Any] = {
+        Problem: _answer_problem,
+        BASecAggError: _answer_failure,
+        HTTPException: _answer_http,
+        ClientDisconnect: _answer_nobody,
+    }
+    app = Starlette(routes=routes, exception_handlers=handlers)
+    return _Observed(app, service)
+
+
+class _Observed:
+    """Counts requests and bytes, logs each, and tells every caller the time."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self._app = app
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        activity, began, status, sent = self._service.activity, time.perf_counter(), 0, 0
+
+        async def observe(message: Any) -> None:
+            nonlocal status, sent
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                now = str(time.time_ns() // 1_000_000).encode()
+                message["headers"] = [*message["headers"], (TIME_HEADER.encode(), now)]
+            else:
+                sent += len(message.get("body", b""))
+            await send(message)
+
+        try:
+            await self._app(scope, receive, observe)
+        finally:
+            activity.requests[f"{status}"] += 1
+            activity.bytes_out += sent
+            _LOG.debug(
+                "request",
+                extra={
+                    "method": scope["method"],
+                    "path": scope["path"],
+                    "status": status,
+                    "seconds": round(time.perf_counter() - began, 4),
+                    "sent": sent,
+                },
+            )
+
+
+def _answer_problem(request: Request, problem: Problem) -> Response:
+    headers = {"connection": "close"} if problem.status in (408, 413) else {}
+    if problem.retry_after is not None:
+        headers["retry-after"] = str(max(1, round(problem.retry_after)))
+    return _error(problem.status, problem.code, problem.reason, headers)
+
+
+def _answer_failure(request: Request, error: BASecAggError) -> Response:
+    """The store or the machine failed; it was rebuilt from what is durable, so trying again may help."""
+    _LOG.error("failure", extra={"path": request.url.path, "error": str(error)})
+    return _error(503, "Failure", "the service could not do that now", {"retry-after": "2"})
+
+
+def _answer_http(request: Request, error: HTTPException) -> Response:
+    return _error(error.status_code, "Http", str(error.detail), dict(error.headers or {}))
+
+
+def _answer_nobody(request: Request, error: ClientDisconnect) -> Response:
+    return Response(status_code=400)
+
+
+def _error(status: int, code: str, reason: str, headers: dict[str, str]) -> Response:
+    return JSONResponse({"code": code, "reason": reason}, status, headers)
+
+
+def _document(body: bytes, kind: Any) -> Any:
+    try:
+        return from_json(body, kind)
+    except DataError as error:
+        raise Problem(400, "Malformed", str(error)) from None
+
+
+def _address(request: Request) -> str:
+    return request.client.host if request.client else ""
+
+
+def _seconds(request: Request) -> float:
+    return min(float(_integer(request, "wait", 0)), _LONGEST_WAIT)
+
+
+def _integer(request: Request, name: str, default: int) -> int:
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > 15:
+        raise Problem(400, "Malformed", f"{name} is a whole number")
+    return int(text)

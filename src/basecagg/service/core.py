@@ -1,0 +1,460 @@
+"""The server without HTTP: registry, present epoch and worker, and what may be asked of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from basecagg.channels.identity import Ed25519Verifier, Identity
+from basecagg.channels.wire import MAX_CONTROL_BYTES, limit_for, unpack
+from basecagg.errors import BASecAggError, ChannelError
+from basecagg.parameters import ProtocolParameters
+from basecagg.protocol.effects import Persist
+from basecagg.protocol.epoch import Agreement, Epoch, accept
+from basecagg.protocol.global_model import Model
+from basecagg.protocol.messages import (
+    Answer,
+    Credential,
+    Endorsement,
+    Message,
+    Receipt,
+    Refusal,
+    Shipment,
+    Upload,
+)
+from basecagg.service.documents import (
+    Admit,
+    CloseEpoch,
+    Enrolment,
+    HolderKey,
+    Invite,
+    Order,
+    Overview,
+    Phase,
+    Revoke,
+    StartEpoch,
+)
+from basecagg.service.framing import Numbered
+from basecagg.service.group_commit import GroupCommit
+from basecagg.service.host import EpochHost, EpochStore, LedgerEntry, Published
+from basecagg.service.problems import Problem
+from basecagg.service.registry import Charter, Registry
+from basecagg.service.worker import Worker
+
+MODEL_DTYPE = "<f4"
+_TAKEN = (Shipment, Upload, Receipt, Endorsement, Answer, Refusal)
+_CONTROL_BYTES = 2**20
+"""The most that a message without bulk data may take here."""
+_REMEMBERED_ENTRIES = 200
+_LOG = logging.getLogger("basecagg.service")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What the one who runs the server decides."""
+
+    federation: str
+    operator_key: bytes
+    answer_timeout: float = 30.0
+    """Seconds to wait for the holders before they are asked again."""
+    retries: int = 20
+    """How often they are asked again before a buffer is given up."""
+
+
+@dataclass
+class Activity:
+    """What the operator's page shows of the service itself. Names are shown as pseudonyms only."""
+
+    started: float = field(default_factory=time.time)
+    last_seen: dict[str, float] = field(default_factory=dict)
+    requests: Counter[str] = field(default_factory=Counter)
+    bytes_in: int = 0
+    bytes_out: int = 0
+    ledger: list[LedgerEntry] = field(default_factory=list)
+    opened: int = 0
+    burned: int = 0
+    corrected: int = 0
+    scores: list[tuple[int, float]] = field(default_factory=list)
+
+
+class Service:
+    """The server of a federation. Made inside the event loop; `close` ends it."""
+
+    def __init__(
+        self, settings: Settings, identity: Identity, open_store: Callable[[str], EpochStore]
+    ) -> None:
+        """Go on where the stores say; `open_store` opens the records of a namespace."""
+        self.settings = settings
+        self.activity = Activity()
+        self._identity = identity
+        self._open_store = open_store
+        self._loop = asyncio.get_running_loop()
+        self._mail: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        self._changed = asyncio.Event()
+        self._store = GroupCommit(open_store("service"))
+        self.registry = Registry(settings.federation, settings.operator_key, self._store)
+        self.host: EpochHost | None = self._resume_host()
+        self.worker = Worker(self)
+        self._clock = asyncio.create_task(self._tick())
+
+    async def close(self) -> None:
+        """Finish what was begun, then stop."""
+        self._clock.cancel()
+        await self.worker.close()
+
+    # --- the worker's owner -----------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Make everything durable, then tell those who wait."""
+        self._store.flush()
+        if self.host is None:
+            return
+        before = self.host.published
+        self.host.flush()
+        self._note_news(self.host)
+        if self.host.published is not before:
+            self._loop.call_soon_threadsafe(self._announce_change)
+
+    def recover(self) -> None:
+        """Go back to what is durable."""
+        self._store.discard()
+        s = self.settings
+        self.registry = Registry(s.federation, s.operator_key, self._store)
+        if self.host is not None:
+            self.host.recover()
+
+    def _note_news(self, host: EpochHost) -> None:
+        for entry in host.news:
+            self.activity.opened += entry.outcome == "opened"
+            self.activity.burned += entry.outcome == "burned"
+            self.activity.corrected += len(entry.inconsistent)
+        self.activity.ledger = [*self.activity.ledger, *host.news][-_REMEMBERED_ENTRIES:]
+        host.news.clear()
+
+    def _notify(self, recipient: str) -> None:
+        """Somebody has mail. It is durable by the time a woken reader gets its turn in the worker."""
+        self._loop.call_soon_threadsafe(self._wake, recipient)
+
+    def _wake(self, recipient: str) -> None:
+        self._mail[recipient].set()
+
+    def _announce_change(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    # --- participants -----------------------------------------------------------------------------
+
+    @property
+    def phase(self) -> Phase:
+        """Where the present epoch stands."""
+        return self.registry.charter.phase if self.registry.charter else "waiting"
+
+    @property
+    def published(self) -> Published:
+        """The present model."""
+        return self._require_host().published
+
+    def key_of(self, name: str) -> bytes | None:
+        """The key that signs a caller's requests."""
+        return self.registry.key_of(name)
+
+    def message_limit(self) -> int:
+        """The most bytes that any message may have in the present epoch."""
+        parameters = self._require_host().agreement.parameters
+        return max(_limit(kind, parameters) for kind in _TAKEN)
+
+    async def receive(self, sender: str, frame: bytes) -> None:
+        """A participant's message, for the machine."""
+        message = self._parse(frame)
+        await self.worker.do(lambda: self._require_host().receive(sender, message))
+
+    def _parse(self, frame: bytes) -> Message:
+        parameters = self._require_host().agreement.parameters
+        try:
+            message = unpack(frame, self.message_limit())
+        except ChannelError as error:
+            raise Problem(400, "Malformed", str(error)) from None
+        if not isinstance(message, _TAKEN):
+            raise Problem(400, "Malformed", f"a server does not take a {type(message).__name__}")
+        limit = _limit(type(message), parameters)
+        if len(frame) > limit:
+            raise Problem(413, "TooLarge", f"a {type(message).__name__} has {limit} bytes at most")
+        return message
+
+    async def collect(
+        self, name: str, epoch: str, acknowledged: int | None, wait: float, most_bytes: int
+    ) -> list[Numbered]:
+        """A participant's next letters; waits for some if there are none."""
+        letters = await self._collect(name, epoch, acknowledged, most_bytes)
+        deadline = self._loop.time() + wait
+        while not letters and (left := deadline - self._loop.time()) > 0:
+            arrived, changed = self._mail[name], self._changed
+            await _first_of(left, arrived, changed)
+            arrived.clear()
+            letters = await self._collect(name, epoch, None, most_bytes)
+        return letters
+
+    async def _collect(
+        self, name: str, epoch: str, acknowledged: int | None, most_bytes: int
+    ) -> list[Numbered]:
+        def job() -> list[Numbered]:
+            host = self._require_host()
+            if epoch != host.agreement.id.hex():
+                raise Problem(409, "WrongEpoch", "there is another epoch now")
+            return host.collect(name, acknowledged, most_bytes)
+
+        return await self.worker.do(job)
+
+    async def wait_for_model(self, newer_than: int, wait: float) -> Published:
+        """The present model; if it is not newer than a version, wait for one that is."""
+        deadline = self._loop.time() + wait
+        while self.published.version <= newer_than and (left := deadline - self._loop.time()) > 0:
+            await _first_of(left, self._changed)
+        return self.published
+
+    async def wait_for_epoch(self, known: str, wait: float) -> Charter | None:
+        """The present epoch, or None if it is still the known one when the time is over."""
+        deadline = self._loop.time() + wait
+        while (charter := self._epoch_other_than(known)) is None:
+            left = deadline - self._loop.time()
+            if left <= 0:
+                return None
+            await _first_of(left, self._changed)
+        return charter
+
+    def _epoch_other_than(self, known: str) -> Charter | None:
+        charter, host = self.registry.charter, self.host
+        if charter is None or host is None or host.agreement.id.hex() == known:
+            return None
+        return charter
+
+    async def enrol(self, enrolment: Enrolment) -> None:
+        """Somebody invited hands in its keys."""
+        await self.worker.do(lambda: self.registry.enrol(enrolment))
+
+    async def publish_key(self, name: str, key: HolderKey) -> None:
+        """A member hands in its sealing key for the next epoch."""
+        await self.worker.do(lambda: self.registry.publish_key(name, key))
+
+    # --- operator ---------------------------------------------------------------------------------
+
+    async def obey(self, order: Order) -> Overview:
+        """Carry out what the operator signed."""
+        await self.worker.do(lambda: self._obey(order))
+        self._announce_change()
+        return self.overview()
+
+    def _obey(self, order: Order) -> None:
+        if isinstance(order, Invite):
+            self.registry.invite(order.name, order.admission_hash)
+        elif isinstance(order, Admit):
+            if order.credential is not None:
+                self._require_credential(order.member.name, order.credential)
+            self.registry.admit(order.member, order.credential)
+        elif isinstance(order, Revoke):
+            self.registry.revoke(order.name)
+        elif isinstance(order, CloseEpoch):
+            self._begin_closing()
+        else:
+            self._start_epoch(order)
+
+    async def set_model(self, data: bytes) -> None:
+        """The operator's initial model for the next epoch, as little-endian float32."""
+        model = np.frombuffer(data, MODEL_DTYPE) if data and len(data) % 4 == 0 else None
+        if model is None or not np.isfinite(model).all():
+            raise Problem(400, "Malformed", "a model is finite little-endian float32 numbers")
+        await self.worker.do(lambda: self._store.commit([Persist("initial-model", "", data)]))
+
+    def overview(self) -> Overview:
+        """What the operator needs to know to go on."""
+        host, registry = self.host, self.registry
+        return Overview(
+            phase=self.phase,
+            version=host.published.version if host else 0,
+            model_size=host.agreement.parameters.model_size if host else 0,
+            epoch_number=host.agreement.epoch.number if host else 0,
+            enrolments=tuple(registry.enrolments.values()),
+            members=tuple(registry.members.values()),
+            holder_keys=dict(registry.holder_keys),
+        )
+
+    def _require_credential(self, name: str, frame: bytes) -> None:
+        agreement = self._require_host().agreement
+        _check_credential(agreement, name, frame)
+
+    # --- epochs -----------------------------------------------------------------------------------
+
+    def _begin_closing(self) -> None:
+        if self.phase == "open":
+            self.registry.enter("closing")
+            self._require_host().closing = True
+
+    def _finish_closing(self) -> None:
+        """The last full buffer is open: what waits is fewer than K and cannot be summed any more."""
+        host = self._require_host()
+        if self.phase == "closing" and not host.is_opening:
+            self.registry.enter("closed")
+
+    def _start_epoch(self, order: StartEpoch) -> None:
+        if self.registry.charter is not None and self.registry.charter.epoch == order.epoch:
+            return
+        if self.phase in ("open", "closing"):
+            raise Problem(409, "EpochOpen", "close the present epoch first")
+        agreement = self._accept(order.epoch)
+        self._require_successor(agreement.epoch)
+        for name, frame in order.credentials.items():
+            _check_credential(agreement, name, frame)
+        charter = Charter(epoch=order.epoch, phase="open", learning_rate=order.learning_rate)
+        old, host = self.host, self._make_host(agreement, charter, self._model_for(agreement))
+        self.registry.begin(charter, order.credentials)
+        self._store.flush()
+        self.host = host
+        if old is not None:
+            self._archive(old)
+
+    def _accept(self, frame: bytes) -> Agreement:
+        try:
+            epoch = unpack(frame, MAX_CONTROL_BYTES)
+            if not isinstance(epoch, Epoch):
+                raise Problem(400, "Malformed", "that is not an epoch")
+            return accept(epoch, self.settings.operator_key, Ed25519Verifier())
+        except BASecAggError as error:
+            raise Problem(400, "BadEpoch", str(error)) from None
+
+    def _require_successor(self, epoch: Epoch) -> None:
+        number = self.host.agreement.epoch.number if self.host else 0
+        version = self.host.published.version if self.host else epoch.first_version
+        keys = {m.name: m.signing_key for m in self.registry.members.values() if not m.revoked}
+        wrong = (
+            (epoch.federation != self.settings.federation, "it is for another federation"),
+            (epoch.server_key != self._identity.public_key, "it names another server's key"),
+            (epoch.number != number + 1, f"epoch {number + 1} is next, not {epoch.number}"),
+            (epoch.first_version != version, f"it must begin with version {version}"),
+            (
+                any(keys.get(holder.name) != holder.signing_key for holder in epoch.holders),
+                "a holder is not a member, or has another key",
+            ),
+        )
+        for is_wrong, reason in wrong:
+            if is_wrong:
+                raise Problem(409, "BadEpoch", reason)
+
+    def _model_for(self, agreement: Agreement) -> Model:
+        given = self._store.read("initial-model", "")
+        if given is None and self.host is None:
+            raise Problem(409, "NoModel", "send the initial model first")
+        data = given if given is not None and self._is_new_model(agreement) else None
+        if data is None:
+            data = self.host.published.data if self.host else given or b""
+        if len(data) != 4 * agreement.parameters.model_size:
+            raise Problem(
+                409,
+                "WrongModel",
+                f"the model has {len(data) // 4} numbers, d = {agreement.parameters.model_size}",
+            )
+        return np.frombuffer(data, MODEL_DTYPE)
+
+    def _is_new_model(self, agreement: Agreement) -> bool:
+        """The first epoch starts from the operator's model, as does one whose model has another size."""
+        if self.host is None:
+            return True
+        return self.host.agreement.parameters.model_size != agreement.parameters.model_size
+
+    def _make_host(self, agreement: Agreement, charter: Charter, model: Model) -> EpochHost:
+        host = EpochHost(
+            agreement,
+            self._identity,
+            self._open_store(f"epoch:{agreement.id.hex()}"),
+            model,
+            learning_rate=charter.learning_rate,
+            retries=self.settings.retries,
+            notify=self._notify,
+        )
+        host.closing = charter.phase != "open"
+        return host
+
+    def _resume_host(self) -> EpochHost | None:
+        charter = self.registry.charter
+        if charter is None:
+            return None
+        agreement = self._accept(charter.epoch)
+        # The epoch's own store has the model by now; this one only says of which size it is.
+        model = np.zeros(agreement.parameters.model_size, MODEL_DTYPE)
+        return self._make_host(agreement, charter, model)
+
+    def _archive(self, old: EpochHost) -> None:
+        """Of an epoch that is over, only its ledger is kept."""
+        number = old.agreement.epoch.number
+        lines = [Persist(f"ledger:{number}", key, value) for key, value in old.ledger()]
+        self._store.commit(lines)
+        self._store.flush()
+        old.erase()
+
+    # --- time -------------------------------------------------------------------------------------
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(min(0.25, self.settings.answer_timeout / 4))
+            host = self.host
+            if host is None:
+                continue
+            if host.is_opening:
+                if time.monotonic() - host.asked_at > self.settings.answer_timeout:
+                    await self._quietly(self._deadline)
+            elif self.phase == "closing":
+                await self._quietly(self._finish_closing)
+
+    def _deadline(self) -> None:
+        host = self._require_host()
+        if host.is_opening and time.monotonic() - host.asked_at > self.settings.answer_timeout:
+            host.deadline()
+
+    async def _quietly(self, job: Callable[[], None]) -> None:
+        """A job that the clock starts. If it fails the machine was rebuilt, and the clock tries again."""
+        try:
+            await self.worker.do(job)
+        except BASecAggError as error:
+            _LOG.warning("clock", extra={"error": str(error)})
+
+    def _require_host(self) -> EpochHost:
+        if self.host is None:
+            raise Problem(503, "NoEpoch", "no epoch has begun yet", retry_after=2.0)
+        return self.host
+
+
+def _limit(kind: type[Message], parameters: ProtocolParameters) -> int:
+    is_bulk = kind in (Shipment, Upload, Answer)
+    return limit_for(kind, parameters) if is_bulk else _CONTROL_BYTES
+
+
+def _check_credential(agreement: Agreement, name: str, frame: bytes) -> None:
+    try:
+        credential = unpack(frame, _CONTROL_BYTES)
+        if not isinstance(credential, Credential):
+            raise Problem(400, "Malformed", "that is not a credential")
+        agreement.require_enrolled(credential, name)
+    except BASecAggError as error:
+        raise Problem(400, "BadCredential", str(error)) from None
+
+
+async def _first_of(seconds: float, *events: asyncio.Event) -> None:
+    """Wait until one of the events is set, or the time is over."""
+    tasks = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def epoch_frames(registry: Registry, charter: Charter, name: str) -> list[Numbered]:
+    """What a member gets to see of the epoch: the epoch itself, and its own credential if it has one."""
+    credential = registry.credentials.get(name)
+    own = [] if credential is None else [Numbered(1, credential)]
+    return [Numbered(0, charter.epoch), *own]

@@ -1,0 +1,144 @@
+"""What operator, server and users tell each other besides the protocol's messages: JSON, strictly typed."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from basecagg.errors import DataError
+from basecagg.protocol.epoch import Suite
+from basecagg.protocol.messages import Digest, Name, PublicKey, SealingKey, Signature
+
+OPERATOR = "operator"
+RESERVED = ("operator", "server")
+Role: TypeAlias = Literal["both", "contributor", "holder"]
+Phase: TypeAlias = Literal["waiting", "open", "closing", "closed"]
+Secret: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=32)]
+
+
+class Document(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The base of all documents."""
+
+
+DocumentType = TypeVar("DocumentType")
+
+
+def to_json(document: Struct) -> bytes:
+    """A document as JSON; bytes become base64."""
+    return msgspec.json.encode(document)
+
+
+def from_json(data: bytes, kind: type[DocumentType] | Any) -> DocumentType:
+    """A document, or `DataError` with what is wrong in it."""
+    try:
+        document: DocumentType = msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise DataError(f"not a valid document: {error}") from None
+    return document
+
+
+# --- joining ------------------------------------------------------------------------------------
+
+
+class Invitation(Document, frozen=True):
+    """Operator → user, by a safe way: where to call, whom to believe, and a secret that admits once."""
+
+    federation: Name
+    name: Name
+    role: Role
+    url: str
+    operator_key: PublicKey
+    token: Secret
+    suite: Suite = "x25519"
+    ca: str = ""
+    """The private CA in PEM; empty where the public web PKI is used."""
+
+    def __repr__(self) -> str:
+        """Never show the token."""
+        return f"Invitation({self.federation}, {self.name})"
+
+
+class HolderKey(Document, frozen=True):
+    """A user's sealing key for the next epoch, signed with its enrolled key."""
+
+    sealing_key: SealingKey
+    signature: Signature
+
+    @staticmethod
+    def statement(federation: str, name: str, sealing_key: bytes) -> bytes:
+        """What is signed."""
+        content = ("basecagg", 1, "HolderKey", federation, name, sealing_key)
+        return msgspec.msgpack.encode(content)
+
+
+class Enrolment(Document, frozen=True):
+    """User → server → operator: my keys. The proof ties them to the invitation, so nobody can swap them."""
+
+    name: Name
+    signing_key: PublicKey
+    holder_key: HolderKey
+    admission: Secret
+    """Shows the server that an invitation stands behind this; derived from the token, which stays hidden."""
+    proof: Secret
+    """HMAC of name and signing key under the token: only user and operator can make it."""
+
+
+class Member(Document, frozen=True):
+    """Whom the operator admitted."""
+
+    name: Name
+    role: Role
+    signing_key: PublicKey
+    revoked: bool = False
+
+
+# --- operator → server --------------------------------------------------------------------------
+
+
+class Invite(Document, frozen=True, tag=True):
+    """Expect an enrolment under this name; `admission_hash` is the SHA-256 of its admission."""
+
+    name: Name
+    admission_hash: Digest
+
+
+class Admit(Document, frozen=True, tag=True):
+    """These keys belong to the federation; a contributor gets its credential for the present epoch."""
+
+    member: Member
+    credential: bytes | None = None
+
+
+class Revoke(Document, frozen=True, tag=True):
+    """Take nothing more from this member."""
+
+    name: Name
+
+
+class CloseEpoch(Document, frozen=True, tag=True):
+    """Let the present epoch come to an end."""
+
+
+class StartEpoch(Document, frozen=True, tag=True):
+    """A signed epoch (a frame) with the credentials (frames) of its contributors, by name."""
+
+    epoch: bytes
+    credentials: dict[str, bytes]
+    learning_rate: Annotated[float, Meta(gt=0)] = 1.0
+
+
+Order: TypeAlias = Invite | Admit | Revoke | CloseEpoch | StartEpoch
+
+
+class Overview(Document, frozen=True):
+    """Server → operator: who waits, who is in, and where the epoch stands."""
+
+    phase: Phase
+    version: int
+    model_size: int
+    epoch_number: int
+    enrolments: tuple[Enrolment, ...]
+    members: tuple[Member, ...]
+    holder_keys: dict[str, HolderKey]

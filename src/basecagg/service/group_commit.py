@@ -1,0 +1,57 @@
+"""One transaction for the writes of several messages: they are readable at once, and durable after `flush`.
+
+Nothing may be sent or answered before `flush` returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from basecagg.protocol.effects import Persist, Store, Write
+
+
+class GroupCommit:
+    """A store in front of the real one."""
+
+    def __init__(self, store: Store) -> None:
+        """Start with nothing pending."""
+        self._store = store
+        self._pending: dict[tuple[str, str], Write] = {}
+
+    @property
+    def rolled_back(self) -> bool:
+        """What the real store says."""
+        return self._store.rolled_back
+
+    def read(self, kind: str, key: str) -> bytes | None:
+        """Return the value, or None when there is none."""
+        pending = self._pending.get((kind, key))
+        if pending is None:
+            return self._store.read(kind, key)
+        return pending.value if isinstance(pending, Persist) else None
+
+    def scan(self, kind: str) -> list[tuple[str, bytes]]:
+        """Return all (key, value) of a kind, ordered by key."""
+        found = dict(self._store.scan(kind))
+        for (pending_kind, key), write in self._pending.items():
+            if pending_kind != kind:
+                continue
+            found.pop(key, None)
+            if isinstance(write, Persist):
+                found[key] = write.value
+        return sorted(found.items())
+
+    def commit(self, writes: Sequence[Write]) -> None:
+        """Let the writes wait for the next `flush`."""
+        for write in writes:
+            self._pending[write.kind, write.key] = write
+
+    def flush(self) -> None:
+        """Make everything durable that was committed since the last time."""
+        pending, self._pending = list(self._pending.values()), {}
+        if pending:
+            self._store.commit(pending)
+
+    def discard(self) -> None:
+        """Forget what is not durable: the machine is rebuilt from the store."""
+        self._pending = {}

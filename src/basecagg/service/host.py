@@ -1,0 +1,275 @@
+"""The server machine of one epoch with its mailboxes: effects become records, letters and a ledger.
+
+Everything here runs in the worker's thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Protocol
+
+from msgspec import Struct
+
+from basecagg.errors import Refused
+from basecagg.protocol.effects import (
+    Abandoned,
+    Effect,
+    Released,
+    Store,
+    news_of,
+    refusal_reply,
+    sends_of,
+    writes_of,
+)
+from basecagg.protocol.epoch import Agreement
+from basecagg.protocol.global_model import Model, model_bytes
+from basecagg.protocol.messages import (
+    Answer,
+    CertifiedRequest,
+    Endorsement,
+    Message,
+    RecoveryRequest,
+    Refusal,
+    Shipment,
+    Upload,
+    Verdict,
+)
+from basecagg.protocol.ports import Signer
+from basecagg.protocol.records import write
+from basecagg.protocol.recovery import Recovery
+from basecagg.protocol.server import Server, ServerSettings
+from basecagg.service.framing import Numbered
+from basecagg.service.group_commit import GroupCommit
+from basecagg.service.mailboxes import Mailboxes
+from basecagg.service.problems import Problem, refused
+
+
+@dataclass(frozen=True, eq=False)
+class Published:
+    """A version of the global model, ready to be sent."""
+
+    version: int
+    hash: bytes
+    dtype: str
+    data: bytes
+
+
+class EpochStore(Store, Protocol):
+    """A store that can be done away with when its epoch is over."""
+
+    def erase(self) -> None:
+        """Delete all records, and close."""
+        ...
+
+
+class LedgerEntry(Struct, frozen=True, kw_only=True):
+    """What became of one buffer: enough to check afterwards that no update was lost or counted twice."""
+
+    version: int
+    outcome: str
+    members: tuple[str, ...]
+    digest: bytes
+    weights: tuple[float, ...] = ()
+    base_versions: tuple[int, ...] = ()
+    endorsements: int = 0
+    answers: int = 0
+    inconsistent: tuple[int, ...] = ()
+    seconds: dict[str, float] = {}
+    reason: str = ""
+
+
+@dataclass
+class Progress:
+    """How far the present recovery has come, with the moments at which it got there."""
+
+    request: RecoveryRequest
+    endorsed: set[int] = field(default_factory=set)
+    answered: set[int] = field(default_factory=set)
+    moments: dict[str, float] = field(default_factory=dict)
+
+    def seconds(self, now: float) -> dict[str, float]:
+        """Seconds that each stage took."""
+        moments = {**self.moments, "opened": now}
+        return {
+            later: round(moments[later] - moments[earlier], 6)
+            for earlier, later in pairwise(moments)
+        }
+
+
+class EpochHost:
+    """One epoch on the server."""
+
+    def __init__(
+        self,
+        agreement: Agreement,
+        signer: Signer,
+        store: EpochStore,
+        initial_model: Model,
+        *,
+        learning_rate: float = 1.0,
+        retries: int = 5,
+        notify: Callable[[str], None] = lambda recipient: None,
+    ) -> None:
+        """Go on where the store says the epoch was, or begin it with the initial model.
+
+        `retries` is at least 1: after a restart the first one asks again for the answers that were lost.
+        """
+        self.agreement = agreement
+        self._signer = signer
+        self._durable = store
+        self._store = GroupCommit(store)
+        self._initial_model = initial_model
+        self._learning_rate = learning_rate
+        self._retries = retries
+        self._notify = notify
+        self.closing = False
+        self.news: list[LedgerEntry] = []
+        """Buffers that ended since somebody last looked."""
+        self.refusals: Counter[str] = Counter()
+        """What was refused since the start, by kind: here, and by holders who told us."""
+        self._build()
+
+    def _build(self) -> None:
+        recovery = Recovery(self.agreement, self._signer, self._store, self._retries)
+        settings = ServerSettings.of(self.agreement, self._learning_rate)
+        first = self.agreement.epoch.first_version
+        self.machine = Server(settings, recovery, self._store, self._initial_model, first)
+        self.mailboxes = Mailboxes(self._store, self._notify)
+        self.progress: Progress | None = None
+        self.asked_at = time.monotonic()
+        self._perform(self.machine.start())
+        self.flush()
+        self._resume()
+
+    def _resume(self) -> None:
+        """A request from before a restart: what holders said to it is lost, so they are asked again."""
+        if self.is_opening:
+            self.deadline()
+            self.flush()
+
+    # --- the worker's owner -----------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Make everything durable, then publish."""
+        self._store.flush()
+        self._publish()
+
+    def recover(self) -> None:
+        """Throw the machine away and build it again from what is durable."""
+        self._store.discard()
+        self.news.clear()
+        self._build()
+
+    def _publish(self) -> None:
+        machine = self.machine
+        published: Published | None = getattr(self, "published", None)
+        if published is None or published.version != machine.version:
+            dtype = machine.model.dtype.newbyteorder("<").str
+            self.published = Published(
+                machine.version, machine.model_hash, dtype, model_bytes(machine.model)
+            )
+
+    # --- jobs -------------------------------------------------------------------------------------
+
+    def receive(self, sender: str, message: Message) -> None:
+        """Hand a participant's message to the machine. A refusal is a `Problem` with status 409."""
+        if self.closing and isinstance(message, Shipment | Upload):
+            raise Problem(503, "EpochClosing", "this epoch takes no more updates", retry_after=5.0)
+        self._watch(message)
+        if isinstance(message, Refusal):
+            self.refusals[message.code] += 1
+            return
+        try:
+            effects = self.machine.receive(sender, message)
+        except Refused as refusal:
+            self.refusals[refusal.code] += 1
+            reply = refusal_reply(sender, message, refusal)
+            if reply is not None and isinstance(reply.message, Verdict):
+                self.mailboxes.post(sender, reply.message)
+            raise refused(refusal) from None
+        self._perform(effects)
+
+    def collect(self, name: str, acknowledged: int | None, most_bytes: int) -> list[Numbered]:
+        """Drop the letters that were dealt with, give the next ones."""
+        if acknowledged is not None:
+            self.mailboxes.acknowledge(name, acknowledged)
+        if self.mailboxes.overflowed(name):
+            self.reconnect(name)
+        return self.mailboxes.collect(name, most_bytes)
+
+    def reconnect(self, holder: str) -> None:
+        """Send a holder again what it has not answered."""
+        self._perform(self.machine.reconnect(holder))
+
+    def deadline(self) -> None:
+        """Answers have been waited for long enough."""
+        self.asked_at = time.monotonic()
+        self._perform(self.machine.deadline())
+
+    def ledger(self) -> list[tuple[str, bytes]]:
+        """What became of every buffer, as it is stored."""
+        return self._store.scan("ledger")
+
+    def erase(self) -> None:
+        """Delete everything about this epoch."""
+        self._durable.erase()
+
+    @property
+    def is_opening(self) -> bool:
+        """Whether a request is outstanding."""
+        return self.machine.is_opening
+
+    # --- effects ----------------------------------------------------------------------------------
+
+    def _perform(self, effects: list[Effect]) -> None:
+        self._store.commit(writes_of(effects))
+        for news in news_of(effects):
+            if isinstance(news, Released | Abandoned):
+                self._record(news)
+        for send in sends_of(effects):
+            self._note_question(send.message)
+            self.mailboxes.post(send.recipient, send.message)
+
+    def _watch(self, message: Message) -> None:
+        """Count who has spoken to the present request; the machine alone decides what it is worth."""
+        if self.progress is None or not isinstance(message, Endorsement | Answer):
+            return
+        spoken = (
+            self.progress.endorsed if isinstance(message, Endorsement) else self.progress.answered
+        )
+        spoken.add(message.holder)
+
+    def _note_question(self, message: Message) -> None:
+        certified = isinstance(message, CertifiedRequest)
+        request = message.request if isinstance(message, CertifiedRequest) else message
+        if not isinstance(request, RecoveryRequest):
+            return
+        if self.progress is None or self.progress.request != request:
+            self.progress = Progress(request)
+        stage = "certified" if certified else "asked"
+        if stage not in self.progress.moments:
+            self.progress.moments[stage] = self.asked_at = time.monotonic()
+
+    def _record(self, news: Released | Abandoned) -> None:
+        """The ledger's line, in the same transaction as the step itself."""
+        progress, self.progress = self.progress, None
+        entry = LedgerEntry(
+            version=news.version,
+            outcome="opened" if isinstance(news, Released) else "burned",
+            members=tuple(name.key for name in news.members),
+            digest=progress.request.digest if progress else b"",
+            weights=news.weights if isinstance(news, Released) else (),
+            base_versions=news.base_versions if isinstance(news, Released) else (),
+            endorsements=len(progress.endorsed) if progress else 0,
+            answers=len(progress.answered) if progress else 0,
+            inconsistent=news.inconsistent_holders if isinstance(news, Released) else (),
+            seconds=progress.seconds(time.monotonic()) if progress else {},
+            reason="" if isinstance(news, Released) else news.reason,
+        )
+        key = f"{news.version:016d}/{entry.digest.hex()[:16]}"
+        self._store.commit([write("ledger", key, entry)])
+        self.news.append(entry)

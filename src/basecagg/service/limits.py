@@ -1,0 +1,108 @@
+"""How much a caller may ask for: requests per second, bytes in memory, and how slowly it may send."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+
+from basecagg.service.problems import Problem, busy
+
+_REMEMBERED_CALLERS = 10_000
+
+
+class RateLimit:
+    """A bucket of tokens per caller: `burst` at once, `rate` per second in the long run."""
+
+    def __init__(
+        self, rate: float, burst: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Start with full buckets."""
+        self._rate = rate
+        self._burst = burst
+        self._clock = clock
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def require(self, caller: str) -> None:
+        """Take one token, or raise 429 with the time until there is one."""
+        now = self._clock()
+        tokens, since = self._buckets.pop(caller, (self._burst, now))
+        tokens = min(self._burst, tokens + (now - since) * self._rate)
+        allowed = tokens >= 1
+        self._buckets[caller] = (tokens - allowed, now)
+        if len(self._buckets) > _REMEMBERED_CALLERS:
+            self._buckets.popitem(last=False)
+        if not allowed:
+            wait = (1 - tokens) / self._rate
+            raise Problem(429, "TooMany", "slow down", retry_after=wait)
+
+
+class ByteBudget:
+    """Bytes of bodies that may be in memory at one time, over all callers."""
+
+    def __init__(self, limit: int) -> None:
+        """Start with nothing in memory."""
+        self.limit = limit
+        self.used = 0
+
+    @contextmanager
+    def account(self) -> Iterator[Callable[[int], None]]:
+        """Give a function that takes bytes from the budget; they are all given back at the end."""
+        taken = 0
+
+        def take(count: int) -> None:
+            nonlocal taken
+            if self.used + count > self.limit:
+                raise busy("too many bytes are on their way here")
+            self.used += count
+            taken += count
+
+        try:
+            yield take
+        finally:
+            self.used -= taken
+
+
+class BodyReader:
+    """Reads bodies of a declared length, no faster than the budget and no slower than the patience."""
+
+    def __init__(self, grace: float = 10.0, slowest: float = 16_384.0) -> None:
+        """A body may take `grace` seconds, and one more for every `slowest` bytes."""
+        self._grace = grace
+        self._slowest = slowest
+
+    async def read(
+        self,
+        chunks: AsyncIterator[bytes],
+        length: str | None,
+        limit: int,
+        take: Callable[[int], None],
+    ) -> tuple[bytes, bytes]:
+        """The body and its SHA-256, or 411, 413, 408, 503."""
+        expected = _declared(length, limit)
+        digest, parts, received = hashlib.sha256(), list[bytes](), 0
+        try:
+            async with asyncio.timeout(self._grace + expected / self._slowest):
+                async for chunk in chunks:
+                    received += len(chunk)
+                    if received > expected:
+                        raise Problem(413, "TooLarge", f"more than the declared {expected} bytes")
+                    take(len(chunk))
+                    digest.update(chunk)
+                    parts.append(chunk)
+        except TimeoutError:
+            raise Problem(408, "TooSlow", f"{received} of {expected} bytes came in time") from None
+        if received != expected:
+            raise Problem(400, "Truncated", f"{received} of {expected} bytes came")
+        return b"".join(parts), digest.digest()
+
+
+def _declared(length: str | None, limit: int) -> int:
+    if length is None or not (length.isascii() and length.isdigit()) or len(length) > 15:
+        raise Problem(411, "LengthRequired", "declare the Content-Length")
+    if int(length) > limit:
+        raise Problem(413, "TooLarge", f"{length} bytes are more than {limit}")
+    return int(length)

@@ -1,0 +1,125 @@
+"""The operator's page: read-only, no secrets, nothing from elsewhere; a login unless one is at the machine."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from importlib.resources import files
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from basecagg.service import metrics
+from basecagg.service.core import Service
+from basecagg.service.limits import BodyReader, RateLimit
+from basecagg.service.problems import Problem
+from basecagg.service.view import view
+
+_COOKIE = "basecagg-page"
+_LOOPBACK = ("127.0.0.1", "::1")
+_FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip")
+_LOGIN_BYTES = 1024
+_SAFE = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self';"
+    " connect-src 'self'; img-src data:; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+}
+_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
+
+
+class Page:
+    """The page, its figures and the metrics, behind one token."""
+
+    def __init__(self, service: Service, token: str, *, login_everywhere: bool = False) -> None:
+        """Those who know the token may look; so may callers on this machine, unless that is switched off."""
+        self._service = service
+        self._session = hmac.new(token.encode(), b"basecagg/page", hashlib.sha256).hexdigest()
+        self._login_everywhere = login_everywhere
+        self._attempts = RateLimit(0.5, 10)
+
+    def routes(self) -> list[Route]:
+        """The page's addresses."""
+        return [
+            Route("/", self.page),
+            Route("/page.css", self.style),
+            Route("/page.js", self.script),
+            Route("/status", self.status),
+            Route("/metrics", self.metrics),
+            Route("/login", self.login, methods=["GET", "POST"]),
+        ]
+
+    async def page(self, request: Request) -> Response:
+        """The page itself."""
+        if not self._may_look(request):
+            return RedirectResponse("/login", 303, _SAFE)
+        return _file("page.html")
+
+    async def style(self, request: Request) -> Response:
+        """How it looks; nothing secret."""
+        return _file("page.css")
+
+    async def script(self, request: Request) -> Response:
+        """What fills it; nothing secret."""
+        return _file("page.js")
+
+    async def status(self, request: Request) -> Response:
+        """The figures, as JSON."""
+        self._require_login(request)
+        return JSONResponse(view(self._service), headers=_SAFE)
+
+    async def metrics(self, request: Request) -> Response:
+        """The figures, for Prometheus."""
+        self._require_login(request)
+        text = metrics.render(self._service)
+        return Response(text, media_type="text/plain; version=0.0.4", headers=_SAFE)
+
+    async def login(self, request: Request) -> Response:
+        """Take the token, give a cookie."""
+        if request.method == "GET":
+            return _file("login.html")
+        self._attempts.require(request.client.host if request.client else "")
+        token = await _form_value(request)
+        session = hmac.new(token, b"basecagg/page", hashlib.sha256).hexdigest()
+        if not hmac.compare_digest(session, self._session):
+            raise Problem(403, "WrongToken", "that is not the token")
+        reply = RedirectResponse("/", 303, _SAFE)
+        reply.set_cookie(
+            _COOKIE, session, max_age=43_200, httponly=True, secure=True, samesite="strict"
+        )
+        return reply
+
+    def _require_login(self, request: Request) -> None:
+        if not self._may_look(request):
+            raise Problem(401, "NoLogin", "log in at /login, or send the token as a bearer")
+
+    def _may_look(self, request: Request) -> bool:
+        return self._is_local(request) or self._has_session(request)
+
+    def _is_local(self, request: Request) -> bool:
+        """At this machine, and not a proxy on it that speaks for somebody else."""
+        forwarded = any(header in request.headers for header in _FORWARDED)
+        host = request.client.host if request.client else ""
+        return not self._login_everywhere and not forwarded and host in _LOOPBACK
+
+    def _has_session(self, request: Request) -> bool:
+        bearer = request.headers.get("authorization", "").removeprefix("Bearer ").encode()
+        shown = hmac.new(bearer, b"basecagg/page", hashlib.sha256).hexdigest()
+        cookie = request.cookies.get(_COOKIE, "")
+        return hmac.compare_digest(shown, self._session) or hmac.compare_digest(
+            cookie.encode(), self._session.encode()
+        )
+
+
+async def _form_value(request: Request) -> bytes:
+    """The one field of the login form."""
+    length = request.headers.get("content-length")
+    body, _ = await BodyReader().read(request.stream(), length, _LOGIN_BYTES, lambda count: None)
+    return body.removeprefix(b"token=")
+
+
+def _file(name: str) -> Response:
+    content = files("basecagg.service").joinpath("static", name).read_bytes()
+    return Response(content, media_type=_TYPES[name.rpartition(".")[2]], headers=_SAFE)

@@ -1,0 +1,29 @@
+"""Files that only their owner may read, replaced as a whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from basecagg.errors import DataError
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Replace the file, readable by its owner only, and wait until it is on the disk."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fresh = path.with_name(path.name + ".new")
+    fresh.unlink(missing_ok=True)
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+
+
+def read_file(path: Path, what: str) -> bytes:
+    """The file's content; a missing one is explained."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{what} cannot be read from {path}: {error.strerror}") from None

@@ -1,0 +1,29 @@
+"""What the service answers instead of what was asked: one exception with the status, a code and the reason."""
+
+from __future__ import annotations
+
+from basecagg.errors import BASecAggError, Refused
+
+
+class Problem(BASecAggError):  # noqa: N818 - an answer, not a fault
+    """A request that is not carried out. `retry_after` (seconds) invites the caller to come back."""
+
+    def __init__(
+        self, status: int, code: str, reason: str, *, retry_after: float | None = None
+    ) -> None:
+        """Say which HTTP status, a code for programs and a reason for people."""
+        super().__init__(reason)
+        self.status = status
+        self.code = code
+        self.reason = reason
+        self.retry_after = retry_after
+
+
+def refused(refusal: Refused) -> Problem:
+    """The protocol itself refused a message: sending it again would not help."""
+    return Problem(409, refusal.code, str(refusal))
+
+
+def busy(reason: str, retry_after: float = 1.0) -> Problem:
+    """The service has too much to do at the moment."""
+    return Problem(503, "Busy", reason, retry_after=retry_after)

@@ -1,0 +1,151 @@
+"""The server's process: folder, store, TLS, uvicorn, and an end in good order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from basecagg.channels.identity import Identity
+from basecagg.service.app import Api, make_app
+from basecagg.service.core import Service, Settings
+from basecagg.service.documents import from_json
+from basecagg.service.evaluation import Evaluator
+from basecagg.service.limits import BodyReader
+from basecagg.service.operator import ServerFolder
+from basecagg.service.page import Page
+from basecagg.service.private_files import read_file
+from basecagg.storage.server import ServerStore
+
+_LOG = logging.getLogger("basecagg.service")
+_HEADER_SECONDS = 15.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions:
+    """What the one who runs the server decides."""
+
+    folder: Path
+    database: str | None = None
+    """SQLAlchemy's URL; SQLite in the folder unless given."""
+    host: str = "0.0.0.0"  # noqa: S104 - users call from elsewhere
+    port: int = 8443
+    tls: bool = True
+    answer_timeout: float = 30.0
+    retries: int = 20
+    memory: int = 512 * 2**20
+    member_rate: float = 50.0
+    stranger_rate: float = 5.0
+    body_grace: float = 10.0
+    header_seconds: float = _HEADER_SECONDS
+    login_everywhere: bool = False
+    evaluate: str | None = None
+    """The operator's own test of a model, as module:function."""
+
+
+async def serve(options: ServeOptions) -> None:
+    """Serve until the process is told to stop."""
+    async with running(options) as server:
+        await server.serve()
+
+
+@asynccontextmanager
+async def running(options: ServeOptions) -> AsyncIterator[uvicorn.Server]:
+    """A server that is ready to serve; everything else about it is taken care of."""
+    data = read_file(options.folder / "server.json", "the server's folder")
+    folder: ServerFolder = from_json(data, ServerFolder)
+    settings = Settings(
+        federation=folder.federation,
+        operator_key=folder.operator_key,
+        answer_timeout=options.answer_timeout,
+        retries=options.retries,
+    )
+    database = options.database or f"sqlite:///{options.folder.resolve() / 'server.db'}"
+    identity = Identity.from_secret(folder.server)
+    service = Service(settings, identity, lambda namespace: ServerStore(database, namespace))
+    page = Page(service, folder.page_token, login_everywhere=options.login_everywhere)
+    api = Api(
+        service,
+        memory=options.memory,
+        member_rate=options.member_rate,
+        stranger_rate=options.stranger_rate,
+        reader=BodyReader(grace=options.body_grace),
+    )
+    evaluator = Evaluator(service, options.evaluate) if options.evaluate else None
+    _LOG.info("serving", extra={"federation": folder.federation, "port": options.port})
+    try:
+        yield uvicorn.Server(_configuration(options, make_app(service, page, api)))
+    finally:
+        if evaluator is not None:
+            await evaluator.close()
+        await service.close()
+        _LOG.info("stopped")
+
+
+def _configuration(options: ServeOptions, app: Any) -> uvicorn.Config:
+    tls: dict[str, Any] = {}
+    if options.tls:
+        tls = {
+            "ssl_certfile": options.folder / "tls.pem",
+            "ssl_keyfile": options.folder / "tls.key",
+        }
+    return uvicorn.Config(
+        app,
+        host=options.host,
+        port=options.port,
+        http=impatient(options.header_seconds),
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=5,
+        limit_concurrency=8192,
+        backlog=1024,
+        **tls,
+    )
+
+
+def impatient(seconds: float) -> type[H11Protocol]:
+    """uvicorn's protocol, but the head of a request must come within some seconds."""
+
+    class Impatient(H11Protocol):
+        """Hangs up on callers who begin a request and do not get on with it."""
+
+        def connection_made(self, transport: Any) -> None:
+            """Somebody calls."""
+            super().connection_made(transport)
+            self._timer = self.loop.call_later(seconds, self._hang_up)
+
+        def data_received(self, data: bytes) -> None:
+            """Bytes came: is the head complete now?"""
+            super().data_received(data)
+            self._timer.cancel()
+            if self.conn.their_state is h11.IDLE:
+                self._timer = self.loop.call_later(seconds, self._hang_up)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            """The line is gone."""
+            self._timer.cancel()
+            super().connection_lost(exc)
+
+        def _hang_up(self) -> None:
+            if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
+                self.transport.close()
+
+    return Impatient
+
+
+def run(options: ServeOptions) -> None:
+    """The whole program."""
+    asyncio.run(serve(options))

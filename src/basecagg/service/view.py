@@ -1,0 +1,96 @@
+"""What the operator's page may show: counts, versions and pseudonyms, never a key, a mask or a name."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from typing import Any
+
+from basecagg.service.core import Service
+from basecagg.service.host import EpochHost, LedgerEntry
+
+_ONLINE_SECONDS = 90.0
+_SHOWN_ENTRIES = 30
+
+
+def online(service: Service) -> dict[str, float]:
+    """Participants heard of lately, and how many seconds ago."""
+    now = time.time()
+    ages = {name: now - seen for name, seen in service.activity.last_seen.items()}
+    return {
+        n: age for n, age in ages.items() if age < _ONLINE_SECONDS and n in service.registry.members
+    }
+
+
+def pseudonym(federation: str, key: bytes) -> str:
+    """A short name that says nothing about its bearer and stays the same."""
+    return hashlib.sha256(b"basecagg/pseudonym/" + federation.encode() + key).hexdigest()[:6]
+
+
+def view(service: Service) -> dict[str, Any]:
+    """Everything the page shows, as JSON."""
+    activity = service.activity
+    return {
+        "federation": service.settings.federation,
+        "phase": service.phase,
+        "uptime": round(time.time() - activity.started),
+        "online": _people(service),
+        "members": sum(not m.revoked for m in service.registry.members.values()),
+        "pending": len(service.registry.enrolments),
+        "traffic": {"in": activity.bytes_in, "out": activity.bytes_out},
+        "requests": dict(sorted(activity.requests.items())),
+        "opened": activity.opened,
+        "burned": activity.burned,
+        "corrected": activity.corrected,
+        "scores": activity.scores[-200:],
+        "recoveries": [_entry(entry) for entry in reversed(activity.ledger[-_SHOWN_ENTRIES:])],
+        "epoch": _epoch(service.host) if service.host else None,
+    }
+
+
+def _people(service: Service) -> list[dict[str, Any]]:
+    members = service.registry.members
+    people = [
+        {
+            "who": pseudonym(service.settings.federation, members[name].signing_key),
+            "role": members[name].role,
+            "seconds": round(age),
+        }
+        for name, age in online(service).items()
+    ]
+    return sorted(people, key=lambda person: str(person["who"]))
+
+
+def _epoch(host: EpochHost) -> dict[str, Any]:
+    p, progress, version = host.agreement.parameters, host.progress, host.published.version
+    waiting = list(host.machine.buffer.waiting)
+    return {
+        "number": host.agreement.epoch.number,
+        "version": version,
+        "K": p.buffer_size,
+        "N": p.num_users,
+        "U": p.recovery_threshold,
+        "T": p.max_colluders,
+        "D": p.max_dropouts,
+        "d": p.model_size,
+        "quorum": p.quorum,
+        "consistency": p.consistency,
+        "waiting": len(waiting),
+        "staleness": [version - update.base_version for update in waiting],
+        "refusals": dict(host.refusals),
+        "opening": progress
+        and {"endorsed": len(progress.endorsed), "answered": len(progress.answered)},
+    }
+
+
+def _entry(entry: LedgerEntry) -> dict[str, Any]:
+    return {
+        "version": entry.version,
+        "outcome": entry.outcome,
+        "staleness": [entry.version - base for base in entry.base_versions],
+        "endorsements": entry.endorsements,
+        "answers": entry.answers,
+        "corrected": len(entry.inconsistent),
+        "seconds": entry.seconds,
+        "reason": entry.reason,
+    }

@@ -1,0 +1,196 @@
+"""A federation over real TLS on this machine, all in one event loop: server, operator and agents."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import uvicorn
+
+from basecagg.parameters import ProtocolParameters
+from basecagg.protocol.epoch import LocalFloor
+from basecagg.service import operator as operators
+from basecagg.service.agent import Agent, AgentOptions
+from basecagg.service.connection import Connection, Patience
+from basecagg.service.documents import Invitation, Role
+from basecagg.service.operator import Operator
+from basecagg.service.profile import Profile
+from basecagg.service.serving import ServeOptions, running
+from basecagg.service.training import RoundInfo, Vector
+
+SMALL = ProtocolParameters(
+    num_users=7,
+    recovery_threshold=4,
+    max_colluders=2,
+    max_dropouts=2,
+    buffer_size=4,
+    model_size=50,
+    max_staleness=10,
+    clip=4.0,
+    update_levels=2**16,
+    weight_levels=2**6,
+)
+
+
+class Nudge:
+    """A training that moves the model half of the way to a target."""
+
+    def __init__(self, target: float = 1.0, seconds: float = 0.0) -> None:
+        self.target = target
+        self.seconds = seconds
+        self.calls = 0
+        self.closed = False
+
+    async def __call__(self, model: Vector, info: RoundInfo) -> Vector:
+        self.calls += 1
+        await asyncio.sleep(self.seconds)
+        # A tiny difference each time: the same update is never sent twice.
+        return model + (self.target - model) * np.float32(0.5) + np.float32(1e-4 * self.calls)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Federation:
+    """The operator's folder with a server that can be started and stopped, and agents."""
+
+    def __init__(self, folder: Path, **serve: Any) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.url = f"https://127.0.0.1:{self.port}"
+        operators.create(folder / "operator", "test", self.url)
+        self.operator = Operator(folder / "operator")
+        self.connection: Connection = self.operator.connect()
+        options = ServeOptions(
+            folder=folder / "operator" / "server",
+            host="127.0.0.1",
+            port=self.port,
+            answer_timeout=1.0,
+            member_rate=1000.0,
+            stranger_rate=1000.0,
+        )
+        self.options = replace(options, **serve)
+        self.agents: dict[str, asyncio.Task[None]] = {}
+        self._server: asyncio.Task[None] | None = None
+        self._stop = asyncio.Event()
+        self.uvicorn: uvicorn.Server | None = None
+
+    @property
+    def tls(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=self.folder / "operator" / "ca.pem")
+
+    async def start_server(self) -> None:
+        ready = asyncio.Event()
+
+        async def work() -> None:
+            async with running(self.options) as server:
+                self.uvicorn = server
+                server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+                task = asyncio.create_task(server._serve())
+                while not server.started:
+                    await asyncio.sleep(0.01)
+                ready.set()
+                await task
+
+        self._server = asyncio.create_task(work())
+        waiter = asyncio.create_task(ready.wait())
+        await asyncio.wait({self._server, waiter}, return_when=asyncio.FIRST_COMPLETED)
+        waiter.cancel()
+        if self._server.done():
+            await self._server
+
+    async def stop_server(self) -> None:
+        if self._server is not None and self.uvicorn is not None:
+            self.uvicorn.should_exit = True
+            self.uvicorn.force_exit = True
+            await self._server
+            self._server = None
+
+    async def invite(self, name: str, role: Role = "both") -> Invitation:
+        return await self.operator.invite(self.connection, name, role)
+
+    def profile(self, name: str, invitation: Invitation | None = None) -> Profile:
+        return Profile.open(self.folder / name, invitation)
+
+    def launch(self, profile: Profile, train: Any) -> None:
+        options = AgentOptions(
+            floor=LocalFloor(consistency="certified"),
+            patience=Patience(0.02, 0.3),
+            anchor_folder=self.folder / "anchors",
+        )
+        agent = Agent(profile, options, train)
+        self.agents[profile.name] = asyncio.create_task(agent.run())
+
+    async def stop(self, name: str) -> None:
+        task = self.agents.pop(name)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+    async def join(self, names: list[str], train: Callable[[str], Any]) -> None:
+        """Invite, launch and admit users."""
+        for name in names:
+            self.launch(self.profile(name, await self.invite(name)), train(name))
+        await self.admit(names)
+
+    async def admit(self, names: list[str]) -> None:
+        missing = set(names)
+        async with asyncio.timeout(20):
+            while missing:
+                missing -= set(await self.operator.admit_all(self.connection))
+                await asyncio.sleep(0.05)
+
+    async def start_epoch(self, parameters: ProtocolParameters = SMALL) -> None:
+        overview = await self.operator.look(self.connection)
+        if overview.epoch_number == 0:
+            await self.operator.set_model(self.connection, np.zeros(parameters.model_size, "<f4"))
+        await self.operator.start(self.connection, parameters)
+
+    async def version(self) -> int:
+        return (await self.operator.look(self.connection)).version
+
+    async def reach(self, version: int, seconds: float = 40.0) -> None:
+        """Wait for a version, and notice an agent that fails."""
+
+        async def reached() -> bool:
+            return await self.version() >= version
+
+        await self.until(reached, seconds)
+
+    async def until(self, condition: Callable[[], Awaitable[bool]], seconds: float = 20.0) -> None:
+        async with asyncio.timeout(seconds):
+            while not await condition():
+                for task in self.agents.values():
+                    if task.done():
+                        await task
+                await asyncio.sleep(0.05)
+
+    async def model(self) -> Vector:
+        reply = await self.connection.call("GET", "/v1/model")
+        return np.frombuffer(reply.content, "<f4")
+
+
+@asynccontextmanager
+async def federation(folder: Path, **serve: Any) -> AsyncIterator[Federation]:
+    fed = Federation(folder, **serve)
+    await fed.start_server()
+    try:
+        yield fed
+    finally:
+        for name in list(fed.agents):
+            await fed.stop(name)
+        await fed.connection.close()
+        await fed.stop_server()

@@ -1,0 +1,121 @@
+"""Seven agents and a server over TLS: the model learns, whoever comes, goes or restarts."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from basecagg.service.problems import Problem
+from tests.service.harness import SMALL, Nudge, federation
+
+NAMES = [f"user-{index}" for index in range(SMALL.num_users)]
+
+
+def test_a_federation_learns_over_tls(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with federation(tmp_path) as fed:
+            trainings = {name: Nudge(target=float(index)) for index, name in enumerate(NAMES)}
+            await fed.join(NAMES, trainings.__getitem__)
+            await fed.start_epoch()
+            await fed.reach(6)
+            model = await fed.model()
+            assert model.min() > 0.5  # it has left 0 for a mean of the targets 0 … 6
+            assert model.max() < 6.0
+            assert np.ptp(model) < 1e-3
+
+    asyncio.run(story())
+
+
+def test_the_server_restarts_and_goes_on(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with federation(tmp_path) as fed:
+            await fed.join(NAMES, lambda name: Nudge())
+            await fed.start_epoch()
+            await fed.reach(2)
+            before = await fed.version()
+            await fed.stop_server()
+            await fed.start_server()
+            assert await fed.version() >= before
+            await fed.reach(before + 3)
+
+    asyncio.run(story())
+
+
+def test_holders_that_are_gone_within_d_do_not_stop_it_and_come_back(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with federation(tmp_path) as fed:
+            await fed.join(NAMES, lambda name: Nudge())
+            await fed.start_epoch()
+            await fed.reach(2)
+            for name in NAMES[:2]:
+                await fed.stop(name)
+            before = await fed.version()
+            await fed.reach(before + 2)
+            for name in NAMES[:2]:
+                fed.launch(fed.profile(name), Nudge())
+            await fed.reach(await fed.version() + 3)
+
+    asyncio.run(story())
+
+
+def test_a_contributor_joins_during_an_epoch(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with federation(tmp_path) as fed:
+            await fed.join(NAMES, lambda name: Nudge())
+            await fed.start_epoch()
+            await fed.reach(1)
+            late = Nudge()
+            await fed.join(["late"], lambda name: late)
+
+            async def late_has_trained() -> bool:
+                return late.calls >= 3
+
+            await fed.until(late_has_trained)
+
+    asyncio.run(story())
+
+
+def test_an_epoch_is_rotated_and_the_model_goes_on(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with federation(tmp_path) as fed:
+            await fed.join(NAMES, lambda name: Nudge())
+            await fed.start_epoch()
+            first = fed.operator.epoch
+            assert first is not None
+            await fed.reach(2)
+            await fed.operator.close(fed.connection)
+
+            async def closed() -> bool:
+                return (await fed.operator.look(fed.connection)).phase == "closed"
+
+            await fed.until(closed)
+            version, model = await fed.version(), await fed.model()
+            await fed.start_epoch()
+            second = fed.operator.epoch
+            assert second is not None
+            assert second.first_version == version
+            assert np.array_equal(await fed.model(), model) or await fed.version() > version
+            old = {holder.sealing_key for holder in first.holders}
+            assert not old & {holder.sealing_key for holder in second.holders}
+            await fed.reach(version + 2)
+
+    asyncio.run(story())
+
+
+def test_a_revoked_user_is_shut_out(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with federation(tmp_path) as fed:
+            await fed.join(NAMES, lambda name: Nudge())
+            await fed.start_epoch()
+            await fed.reach(1)
+            await fed.operator.revoke(fed.connection, NAMES[0])
+            with pytest.raises(ExceptionGroup) as caught:
+                await fed.agents[NAMES[0]]
+            assert caught.group_contains(Problem, match="does not belong")
+            del fed.agents[NAMES[0]]
+            await fed.reach(await fed.version() + 2)
+
+    asyncio.run(story())
