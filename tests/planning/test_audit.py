@@ -312,6 +312,8 @@ def test_insiders_that_surround_an_update_know_it() -> None:
     assert not report.only_sums
     assert [(e.contributor, e.learned) for e in the_group(report).exposed] == [("bob", PIECES)]
     assert "all its contributors but bob are insiders" in the_group(report).causes[0]
+    waiting = Transcript([epoch_line(), upload("ann/1"), *shares(COLLUDERS, ["ann/1"])])
+    assert audit(waiting, insiders=["ann"]).only_sums
     with pytest.raises(DataError, match="no update of zoe"):
         audit(transcript, insiders=["zoe"])
 

@@ -22,8 +22,8 @@ from basecagg.errors import DataError
 from basecagg.planning.elimination import Matrix, RowSpace, rank, row_space
 from basecagg.planning.transcript import EpochLine, RequestLine, Transcript
 
-_LARGEST_MATRIX = 2**27
-"""Words in the equations of one group: a gigabyte."""
+_LARGEST_MATRIX = 2**26
+"""Words in the equations of one group: half a gigabyte, of which elimination needs a few."""
 
 
 @dataclass(frozen=True)
@@ -167,10 +167,13 @@ class Knowledge:
         view, masks = self._view, list(self._hiding)
         answered = [(_weights(request), view.answers[request.digest]) for request in requests]
         shared = [({mask: 1}, view.shares[mask]) for mask in masks]
-        self._require_room(sum(len(holders) for _, holders in (*answered, *shared)))
+        reused = [mask for mask in masks if len(view.uploads.get(mask, ())) > 1]
+        evaluations = sum(len(holders) for _, holders in (*answered, *shared))
+        differences = sum(len(view.uploads[mask]) - 1 for mask in reused)
+        self._require_room(evaluations + differences * self._pieces)
         blocks = [self._evaluations(*each) for each in (*answered, *shared)]
-        blocks += [self._differences(mask) for mask in masks]
-        return np.concatenate(blocks)
+        blocks += [self._differences(mask) for mask in reused]
+        return np.concatenate([self._zeros(0), *blocks])
 
     def _evaluations(self, weights: Mapping[str, int], holders: Collection[int]) -> Matrix:
         """One row for each holder: Σ over masks of weight·share."""
@@ -196,7 +199,7 @@ class Knowledge:
 
     def _differences(self, mask: str) -> Matrix:
         """A mask that hides two updates: y₁ − y₂ = Δ₁ − Δ₂."""
-        first, *others = self._view.uploads.get(mask, ("",))
+        first, *others = self._view.uploads[mask]
         rows = self._zeros(len(others) * self._pieces)
         for index, other in enumerate(others):
             block = rows[index * self._pieces :][: self._pieces, self._hidden :]
