@@ -1,0 +1,139 @@
+"""Envelopes: only the recipient opens one, only in its own context, and nothing about them prints."""
+
+import copy
+import pickle
+
+import pytest
+
+from basecagg.channels.sealing import OVERHEAD, SECRET_BYTES, SealingSecret, make_sealer
+from basecagg.errors import ChannelError, LocalProtocolError
+
+SUITES = ["x25519", "mlkem768-x25519"]
+SHARE = bytes(range(200))
+
+
+@pytest.fixture(params=SUITES)
+def suite(request):
+    return request.param
+
+
+@pytest.fixture
+def secret(suite):
+    return SealingSecret.create(suite)
+
+
+def test_what_is_sealed_opens(suite, secret):
+    for content in (b"", b"x", SHARE, SHARE * 1000):
+        sealed = make_sealer(suite).seal(secret.public_key, b"context", content)
+        assert secret.open(b"context", sealed) == content
+        assert content not in sealed or content in (b"", b"x")
+
+
+def test_it_opens_after_the_key_was_read_from_a_file(suite, secret):
+    sealed = make_sealer(suite).seal(secret.public_key, b"context", SHARE)
+    assert SealingSecret(suite, secret.secret_bytes()).open(b"context", sealed) == SHARE
+
+
+def test_nobody_else_opens_it(suite, secret):
+    sealed = make_sealer(suite).seal(secret.public_key, b"context", SHARE)
+    with pytest.raises(ChannelError):
+        SealingSecret.create(suite).open(b"context", sealed)
+
+
+@pytest.mark.parametrize("context", [b"", b"contex", b"context ", b"CONTEXT"])
+def test_it_does_not_open_in_another_context(suite, secret, context):
+    sealed = make_sealer(suite).seal(secret.public_key, b"context", SHARE)
+    with pytest.raises(ChannelError):
+        secret.open(context, sealed)
+
+
+def test_every_flipped_byte_is_noticed(suite, secret):
+    sealed = make_sealer(suite).seal(secret.public_key, b"context", b"eight by")
+    for index in range(len(sealed)):
+        damaged = bytearray(sealed)
+        damaged[index] ^= 1
+        with pytest.raises(ChannelError):
+            secret.open(b"context", bytes(damaged))
+
+
+def test_every_truncation_is_noticed(suite, secret):
+    sealed = make_sealer(suite).seal(secret.public_key, b"context", SHARE)
+    for length in range(0, len(sealed), 7):
+        with pytest.raises(ChannelError):
+            secret.open(b"context", sealed[:length])
+    with pytest.raises(ChannelError):
+        secret.open(b"context", sealed + b"\0")
+
+
+def test_no_two_envelopes_are_alike(suite, secret):
+    sealer = make_sealer(suite)
+    sealed = [sealer.seal(secret.public_key, b"context", SHARE) for _ in range(20)]
+    assert len(set(sealed)) == 20
+    assert all(secret.open(b"context", each) == SHARE for each in sealed)
+
+
+def test_a_sender_key_serves_a_few_masks_only():
+    """Who steals a contributor's memory opens the last few envelopes, not all that it ever sealed."""
+    first, second = (SealingSecret.create() for _ in range(2))
+    sealer = make_sealer("x25519")
+    keys = []
+    for _ in range(12):
+        for each in (first, second):
+            keys.append(sealer.seal(each.public_key, b"context", SHARE)[:32])
+    assert len(set(keys)) == 3
+    assert max(keys.count(key) for key in keys) == 8
+
+
+def test_overhead_is_what_is_said():
+    secret = SealingSecret.create()
+    sealed = make_sealer("x25519").seal(secret.public_key, b"context", SHARE)
+    assert len(sealed) == len(SHARE) + OVERHEAD
+
+
+BAD_KEYS = {
+    "empty": b"",
+    "31 bytes": bytes(31),
+    "33 bytes": bytes(33),
+    "zeros": bytes(32),
+    "hybrid zeros": bytes(1216),
+    "hybrid ones": b"\xff" * 1216,
+}
+
+
+@pytest.mark.parametrize("key", BAD_KEYS.values(), ids=BAD_KEYS)
+def test_a_key_that_is_none_is_a_typed_error(suite, key):
+    """Also the all-zero key, with which X25519 gives everyone the same secret."""
+    with pytest.raises(ChannelError):
+        make_sealer(suite).seal(key, b"context", SHARE)
+
+
+@pytest.mark.parametrize("change", [-1, 1])
+def test_a_secret_of_another_length_is_a_typed_error(suite, change):
+    with pytest.raises(ChannelError, match="secret bytes"):
+        SealingSecret(suite, bytes(SECRET_BYTES[suite] + change))
+
+
+def test_a_sender_key_of_low_order_is_refused():
+    """With it anybody would know the shared secret."""
+    secret = SealingSecret.create()
+    for weak in (bytes(32), (1).to_bytes(32, "little")):
+        with pytest.raises(ChannelError):
+            secret.open(b"context", weak + bytes(12 + 16))
+
+
+def test_nothing_secret_prints(suite, secret):
+    sealer = make_sealer(suite)
+    sealer.seal(secret.public_key, b"context", SHARE)
+    raw = secret.secret_bytes()
+    for thing in (secret, secret._opener, sealer):
+        for text in (repr(thing), str(thing), f"{[thing]}"):
+            assert raw.hex() not in text
+            assert raw[:8].hex() not in text
+            assert repr(raw)[2:-1] not in text
+            assert len(text) < 120
+
+
+@pytest.mark.parametrize("copier", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_a_secret_is_not_copied_by_accident(secret, copier):
+    with pytest.raises(LocalProtocolError):
+        copier(secret)
