@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from service_harness import SMALL, Nudge, federation
 
 from basecagg.service.problems import Problem
-from tests.service.harness import SMALL, Nudge, federation
 
 NAMES = [f"user-{index}" for index in range(SMALL.num_users)]
 
