@@ -52,4 +52,4 @@ def test_time_is_bytes_over_speed_in_each_direction() -> None:
 
 
 def test_a_holder_stores_a_share_of_every_live_mask() -> None:
-    assert storage_per_holder(SMALL, live_masks=20) == 20 * 12
+    assert storage_per_holder(replace(SMALL, mask_quota=3), contributors=20) == 20 * 3 * 12

@@ -67,6 +67,11 @@ def test_the_update_levels_are_the_finest_that_cannot_wrap_around() -> None:
         replace(p, update_levels=2 * p.update_levels)
 
 
+def test_a_mask_outlives_the_oldest_update() -> None:
+    chosen = plan(replace(PAPER, max_staleness=500)).parameters
+    assert chosen.mask_lifetime > 500
+
+
 wishes = st.builds(
     Wishes,
     num_users=st.integers(2, 40),
@@ -146,9 +151,9 @@ def test_the_table_spans_the_range_and_holds_the_chosen_row() -> None:
     assert costs == sorted(costs, reverse=True)
 
 
-def test_storage_counts_the_live_masks_of_all_contributors() -> None:
+def test_storage_counts_the_quota_of_all_contributors() -> None:
     few, many = plan(PAPER), plan(replace(PAPER, contributors=1000))
-    assert few.holder_bytes == 2 * 100 * 4 * few.parameters.share_size
+    assert few.holder_bytes == 100 * few.parameters.mask_quota * 4 * few.parameters.share_size
     assert many.holder_bytes == 10 * few.holder_bytes
 
 

@@ -19,8 +19,6 @@ SIGNED_OVERHEAD = 128
 """Bytes around one signed message: signature, epoch, digest."""
 TICKET = 256
 """Bytes of one ticket: mask name, base version, hashes of model and upload, signature."""
-MASKS_PER_CONTRIBUTOR = 2
-"""Live masks of one contributor: one in use, one dealt ahead."""
 
 
 @dataclass(frozen=True)
@@ -79,9 +77,9 @@ def wire_seconds(p: ProtocolParameters, network: Network) -> float:
     return sum(network.seconds(phase) for phase in phases(p))
 
 
-def storage_per_holder(p: ProtocolParameters, live_masks: int) -> int:
-    """Give the bytes that a holder keeps: one share of every live mask."""
-    return live_masks * ELEMENT * p.share_size
+def storage_per_holder(p: ProtocolParameters, contributors: int) -> int:
+    """Give the bytes that a holder keeps when every contributor has used up its quota of masks."""
+    return contributors * p.mask_quota * ELEMENT * p.share_size
 
 
 class CpuSeconds(NamedTuple):

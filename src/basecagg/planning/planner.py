@@ -16,7 +16,6 @@ from basecagg.errors import ParameterError
 from basecagg.maths.staleness import StalenessFunction, exact_value, polynomial
 from basecagg.parameters import Consistency, ProtocolParameters
 from basecagg.planning.costs import (
-    MASKS_PER_CONTRIBUTOR,
     Network,
     Phase,
     phases,
@@ -68,6 +67,11 @@ class Wishes:
         """N − D − 2E: the answers that surely come, less two for each that may be wrong."""
         return self.num_users - self.max_dropouts - 2 * self.liars
 
+    @property
+    def all_contributors(self) -> int:
+        """`contributors` with its default filled in: in the paper every user is holder and contributor."""
+        return self.num_users if self.contributors is None else self.contributors
+
 
 class Option(NamedTuple):
     """One row of the table over U."""
@@ -98,7 +102,6 @@ class Plan:
     wishes: Wishes
     parameters: ProtocolParameters
     phases: tuple[Phase, ...]
-    live_masks: int
     options: tuple[Option, ...]
     modes: tuple[Mode, ...]
 
@@ -109,8 +112,8 @@ class Plan:
 
     @property
     def holder_bytes(self) -> int:
-        """What a holder stores while `live_masks` masks are live."""
-        return storage_per_holder(self.parameters, self.live_masks)
+        """What a holder stores at most."""
+        return storage_per_holder(self.parameters, self.wishes.all_contributors)
 
 
 def plan(wishes: Wishes) -> Plan:
@@ -119,13 +122,11 @@ def plan(wishes: Wishes) -> Plan:
         parameters = _cheapest_threshold(_finest_levels(_skeleton(wishes)), wishes.network)
     except ParameterError as error:
         raise ParameterError(f"{error}{_ways_out(wishes)}", rule=error.rule) from None
-    live_masks = MASKS_PER_CONTRIBUTOR * (wishes.contributors or wishes.num_users)
     return Plan(
         wishes=wishes,
         parameters=parameters,
         phases=phases(parameters),
-        live_masks=live_masks,
-        options=tuple(_options(parameters, wishes, live_masks)),
+        options=tuple(_options(parameters, wishes)),
         modes=tuple(_mode(parameters, name) for name in ("certified", "honest-server")),
     )
 
@@ -156,6 +157,7 @@ def _skeleton(wishes: Wishes) -> ProtocolParameters:
         update_levels=1,
         weight_levels=_weight_levels(wishes),
         staleness=wishes.staleness,
+        mask_lifetime=max(ProtocolParameters.mask_lifetime, 2 * wishes.max_staleness),
         consistency=wishes.consistency,
     )
 
@@ -214,7 +216,7 @@ def _allowed(parameters: ProtocolParameters, **changes: object) -> ProtocolParam
 # Showing: how cost changes with U, and what else would be possible.
 
 
-def _options(chosen: ProtocolParameters, wishes: Wishes, live_masks: int) -> Iterator[Option]:
+def _options(chosen: ProtocolParameters, wishes: Wishes) -> Iterator[Option]:
     """Rows over the whole range of U; U − T grows by a constant factor, because cost goes as 1/(U − T)."""
     most = wishes.largest_threshold - chosen.max_colluders
     pieces = {round(most ** (row / (TABLE_ROWS - 1))) for row in range(TABLE_ROWS)}
@@ -226,7 +228,7 @@ def _options(chosen: ProtocolParameters, wishes: Wishes, live_masks: int) -> Ite
             deal_bytes=deal.up,
             deal_seconds=wishes.network.seconds(deal),
             wire_seconds=wire_seconds(p, wishes.network),
-            holder_bytes=storage_per_holder(p, live_masks),
+            holder_bytes=storage_per_holder(p, wishes.all_contributors),
         )
 
 

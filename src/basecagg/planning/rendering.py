@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from basecagg.planning.costs import MASKS_PER_CONTRIBUTOR, STEPS, CpuSeconds
+from basecagg.planning.costs import ELEMENT, STEPS, CpuSeconds
 from basecagg.planning.planner import Option, Plan
 
 Cpu = dict[int, CpuSeconds]
@@ -42,7 +42,11 @@ def as_dict(plan: Plan, cpu: Cpu) -> dict[str, Any]:
             "spare_bits": plan.spare_bits,
         },
         "phases": [asdict(ph) | {"seconds": network.seconds(ph)} for ph in plan.phases],
-        "storage": {"live_masks": plan.live_masks, "bytes_per_holder": plan.holder_bytes},
+        "storage": {
+            "contributors": plan.wishes.all_contributors,
+            "masks_each": p.mask_quota,
+            "bytes_per_holder": plan.holder_bytes,
+        },
         "cpu_seconds": {str(threshold): times._asdict() for threshold, times in cpu.items()},
         "options": [_option_as_dict(plan, option) for option in plan.options],
         "modes": {mode.name: mode.reason or "possible" for mode in plan.modes},
@@ -102,12 +106,10 @@ def _traffic(plan: Plan) -> Table:
 
 
 def _storage(plan: Plan) -> Text:
-    contributors = plan.live_masks // MASKS_PER_CONTRIBUTOR
-    share = plan.holder_bytes // plan.live_masks
+    p, contributors = plan.parameters, plan.wishes.all_contributors
     return Text(
-        f"{_bytes(plan.holder_bytes)} = {plan.live_masks} live masks × {share:,} bytes, if each of"
-        f" {contributors} contributors has {MASKS_PER_CONTRIBUTOR} live masks"
-        " (one in use, one dealt ahead)."
+        f"{_bytes(plan.holder_bytes)} at most: {contributors} contributors × {p.mask_quota} masks dealt ahead"
+        f" (their quota) × {ELEMENT * p.share_size:,} bytes of a share."
     )
 
 

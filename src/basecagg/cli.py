@@ -1,0 +1,66 @@
+"""The command line: a table of commands, each imported only when it is used.
+
+So `basecagg --help` is quick, and a command whose optional part is missing says how to install it while the
+others go on working.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import click
+
+from basecagg import __version__
+from basecagg.errors import BASecAggError, DataError, ParameterError
+
+COMMANDS = {
+    "plan": "Choose parameters for a federation and show what they cost.",
+    "audit": "Say what a server learned, from a transcript of its view.",
+    "run": "Run a complete secure aggregation in memory and print its numbers.",
+}
+"""Name of a command (its file is `commands/<name>.py`, its object `command`) and its one line of help."""
+
+
+class CommandTable(click.Group):
+    """A click group whose commands stand in `COMMANDS`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Give the names, in the table's order."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the one command that is asked for."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"basecagg.commands.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the table without importing a single command."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; an error that we raise on purpose becomes one line, not a traceback."""
+        try:
+            return super().invoke(ctx)
+        except BASecAggError as error:
+            raise _one_line(error) from error
+
+
+class BadInput(click.ClickException):
+    """What was typed or given cannot be: exit status 2, as for a wrong option."""
+
+    exit_code = 2
+
+
+def _one_line(error: BASecAggError) -> click.ClickException:
+    blame_input = isinstance(error, ParameterError | DataError)
+    return (BadInput if blame_input else click.ClickException)(str(error))
+
+
+@click.command(cls=CommandTable, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="basecagg")
+def main() -> None:
+    """Asynchronous federated learning with secure aggregation."""

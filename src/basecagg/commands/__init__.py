@@ -1,0 +1,1 @@
+"""The subcommands of `basecagg`, one file each, imported only when used."""

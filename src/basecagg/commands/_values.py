@@ -1,0 +1,62 @@
+"""Kinds of values that are typed on the command line: functions for click's `type=`."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal, InvalidOperation
+from typing import NamedTuple
+
+import click
+
+from basecagg.errors import ParameterError
+from basecagg.maths.staleness import StalenessFunction, constant, hinge, polynomial
+
+_STALENESS = {"constant": constant, "polynomial": polynomial, "hinge": hinge}
+
+
+class Portion(NamedTuple):
+    """So many users, or such a part of all of them."""
+
+    number: Decimal
+    is_part: bool
+
+    def of(self, total: int) -> int:
+        """Count them among `total`; a part is rounded up, because to withstand one more is safe."""
+        return math.ceil(self.number * total) if self.is_part else int(self.number)
+
+
+def portion(text: str) -> Portion:
+    """Read 30 as a number, 0.3 and 30% as a part."""
+    is_part = text.endswith("%") or "." in text
+    number = _decimal(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    if not (0 <= number <= 1 if is_part else number == number.to_integral_value()):
+        raise click.BadParameter(f"'{text}' is neither a number (30) nor a part (0.3 or 30%)")
+    return Portion(number, is_part)
+
+
+def size(text: str) -> int:
+    """Read 1000000 or 1e6."""
+    number = _decimal(text)
+    if number != number.to_integral_value():
+        raise click.BadParameter(f"'{text}' is not a whole number")
+    return int(number)
+
+
+def staleness(text: str) -> StalenessFunction:
+    """Read constant, polynomial:1 or hinge:10:4."""
+    kind, *numbers = text.split(":")
+    try:
+        return _STALENESS[kind](*map(float, numbers))
+    except (KeyError, TypeError, ValueError, ParameterError) as error:
+        wanted = "constant, polynomial:α or hinge:a:b with numbers ≥ 0"
+        raise click.BadParameter(f"'{text}' is not {wanted}") from error
+
+
+def _decimal(text: str) -> Decimal:
+    try:
+        number = Decimal(text)
+    except InvalidOperation:
+        raise click.BadParameter(f"'{text}' is not a number") from None
+    if not number.is_finite():
+        raise click.BadParameter(f"'{text}' is not a finite number")
+    return number

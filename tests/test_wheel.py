@@ -1,0 +1,62 @@
+"""The wheel, built and installed alone in a new environment, works without any extra."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+from basecagg import __version__
+
+ROOT = Path(__file__).parent.parent
+OPTIONAL = ("torch", "sklearn", "flwr", "ray", "starlette", "uvicorn", "httpx")
+
+
+def call(*command: str | Path, cwd: Path) -> str:
+    """Run it; what it printed, or all it said if it failed."""
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory) -> Path:
+    """The `bin` of an environment that holds the wheel and what it asks for."""
+    place = tmp_path_factory.mktemp("wheel")
+    build = (sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", place, ROOT)
+    call(*build, cwd=place)
+    (wheel,) = place.glob("basecagg-*.whl")
+    venv.create(place / "env", with_pip=True)
+    programs = place / "env" / ("Scripts" if sys.platform == "win32" else "bin")
+    call(programs / "python", "-m", "pip", "install", "--quiet", wheel, cwd=place)
+    return programs
+
+
+def test_it_says_its_version(installed: Path) -> None:
+    assert call(installed / "basecagg", "--version", cwd=installed).split()[-1] == __version__
+
+
+def test_it_plans(installed: Path) -> None:
+    wishes = ["--users", "100", "--dropouts", "0.3", "--model-size", "1e6", "--no-cpu"]
+    assert "No sum wraps around" in call(installed / "basecagg", "plan", *wishes, cwd=installed)
+
+
+def test_it_runs(installed: Path) -> None:
+    assert "bit for bit" in call(installed / "basecagg", "run", cwd=installed)
+
+
+def test_no_extra_is_installed(installed: Path) -> None:
+    script = f"from importlib.util import find_spec; print([m for m in {OPTIONAL} if find_spec(m)])"
+    assert call(installed / "python", "-c", script, cwd=installed).strip() == "[]"
+
+
+def test_it_carries_types_and_licence(installed: Path) -> None:
+    script = (
+        "from importlib.metadata import files;"
+        "print(*[f for f in files('basecagg') if f.name in ('py.typed', 'LICENSE')])"
+    )
+    names = call(installed / "python", "-c", script, cwd=installed).split()
+    assert {Path(name).name for name in names} == {"py.typed", "LICENSE"}
