@@ -6,12 +6,16 @@ while buffers are opened in order of arrival.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
+from typing import TypeAlias
 
 from basecagg.errors import AlreadyBuffered, QuotaExceeded, WrongVersion
 from basecagg.protocol.records import BufferedUpdate
 from basecagg.protocol.weighing import Weighing
+
+Together: TypeAlias = Callable[[Sequence[BufferedUpdate]], list[BufferedUpdate]]
+"""Picks, in order, the updates that can be opened in one sum."""
 
 MAX_WAITING_BUFFERS = 8
 """Full buffers that may wait behind the one being opened; beyond that contributors are told to come back."""
@@ -52,27 +56,40 @@ class Buffer:
         """Let an admissible update wait."""
         self.waiting.append(update)
 
-    def take(self) -> list[BufferedUpdate] | None:
-        """The next K updates, or None while there are none that may be summed."""
-        chosen = self._choose()
-        if chosen is not None:
-            self.waiting = [update for update in self.waiting if update not in chosen]
-        return chosen
+    def take(self, together: Together) -> list[BufferedUpdate] | None:
+        """The next K updates that may be summed, or None while there are none.
+
+        An update that cannot be opened with the others waits; it does not keep them from being opened.
+        """
+        for first in range(len(self.waiting) - self.size + 1):
+            chosen = self._choose(together(self.waiting[first:]))
+            if chosen is not None:
+                self.waiting = [update for update in self.waiting if update not in chosen]
+                return chosen
+        return None
+
+    def evict_oldest(self) -> list[BufferedUpdate]:
+        """Take out the update of the oldest model if K or more wait: it is in the way of the others."""
+        if len(self.waiting) < self.size:
+            return []
+        oldest = min(self.waiting, key=lambda update: update.base_version)
+        self.waiting.remove(oldest)
+        return [oldest]
 
     def evict_stale(self, version: int) -> list[BufferedUpdate]:
-        """Take out what is too old at this version (possible only if `min_per_version` made it wait)."""
+        """Take out what is too old at this version, because it could not be summed with the others."""
         oldest = version - self._weighing.max_staleness
         stale = [update for update in self.waiting if update.base_version < oldest]
         self.waiting = [update for update in self.waiting if update.base_version >= oldest]
         return stale
 
-    def _choose(self) -> list[BufferedUpdate] | None:
-        if len(self.waiting) < self.size:
+    def _choose(self, candidates: list[BufferedUpdate]) -> list[BufferedUpdate] | None:
+        if len(candidates) < self.size:
             return None
         if self._min_per_version == 1:
-            return self.waiting[: self.size]
-        versions = sorted({update.base_version for update in self.waiting})
-        groups = [[u for u in self.waiting if u.base_version == v] for v in versions]
+            return candidates[: self.size]
+        versions = sorted({update.base_version for update in candidates})
+        groups = [[u for u in candidates if u.base_version == v] for v in versions]
         counts = self._fill(tuple(len(group) for group in groups))
         if counts is None:
             return None

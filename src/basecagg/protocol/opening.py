@@ -50,10 +50,12 @@ class Opening(Protocol):
         """What became of an update that is over, for as long as a late copy of it could look like a new one."""
         ...
 
-    def require_openable(
-        self, update: BufferedUpdate, waiting: Sequence[MaskName], at: int
-    ) -> None:
-        """Refuse an update that could not be opened with those that wait, at version `at`."""
+    def require_openable(self, update: BufferedUpdate, at: int) -> None:
+        """Refuse an update that could not be opened at version `at`, whoever it is summed with."""
+        ...
+
+    def openable_together(self, updates: Sequence[BufferedUpdate], at: int) -> list[BufferedUpdate]:
+        """Those of the updates, in their order, that can be opened in one sum at version `at`."""
         ...
 
     def admit(self, update: Update) -> list[Effect]:

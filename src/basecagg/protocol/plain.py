@@ -54,10 +54,12 @@ class PlainOpening:
         ended = self._ended.get(name.key)
         return ended.verdict if ended else None
 
-    def require_openable(
-        self, update: BufferedUpdate, waiting: Sequence[MaskName], at: int
-    ) -> None:
+    def require_openable(self, update: BufferedUpdate, at: int) -> None:
         """Anything in clear can be summed."""
+
+    def openable_together(self, updates: Sequence[BufferedUpdate], at: int) -> list[BufferedUpdate]:
+        """Anything in clear can be summed with anything."""
+        return list(updates)
 
     def admit(self, update: Update) -> list[Effect]:
         """Store the update."""

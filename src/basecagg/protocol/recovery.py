@@ -136,22 +136,32 @@ class Recovery:
         state = mask.state if mask else ""
         return next((verdict for verdict in LAST_VERDICT.values() if verdict == state), None)
 
-    def require_openable(
-        self, update: BufferedUpdate, waiting: Sequence[MaskName], at: int
-    ) -> None:
-        """Refuse an update whose mask expires too early, or too few of the same holders keep."""
+    def require_openable(self, update: BufferedUpdate, at: int) -> None:
+        """Refuse an update whose mask expires too early, or too few holders keep."""
         mask = self.mailroom.find(update.name)
         assert mask is not None
         if mask.expires < at:
             raise MaskExpired(f"mask {update.name.key} expires before its buffer opens")
         if not life.allows(life.SERVER, mask.state, "admit"):
             raise AlreadyBuffered(f"mask {update.name.key} has hidden another update")
-        common = len(self.mailroom.common_holders([*waiting, update.name]))
-        needed = self.agreement.holders_needed
-        if common < needed:
+        if len(mask.holders) < self.agreement.holders_needed:
             raise TooFewHolders(
-                f"{common} holders keep a share of every waiting update, {needed} are needed"
+                f"{len(mask.holders)} holders keep a share of mask {update.name.key},"
+                f" {self.agreement.holders_needed} are needed"
             )
+
+    def openable_together(self, updates: Sequence[BufferedUpdate], at: int) -> list[BufferedUpdate]:
+        """One after the other, as long as enough holders keep a share of all of them."""
+        common = set(range(self._parameters.num_users))
+        together: list[BufferedUpdate] = []
+        for update in updates:
+            mask = self.mailroom.find(update.name)
+            assert mask is not None
+            both = common & mask.holders
+            if len(both) >= self.agreement.holders_needed and mask.expires >= at:
+                common = both
+                together.append(update)
+        return together
 
     def admit(self, update: Update) -> list[Effect]:
         """Store the masked update."""

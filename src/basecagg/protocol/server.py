@@ -5,12 +5,13 @@ Admission, staleness, normaliser and step live here, once, for every protection 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
 
-from basecagg.errors import AlreadyBuffered, Refused, WrongModel
+from basecagg.errors import AlreadyBuffered, QuotaExceeded, Refused, WrongModel
 from basecagg.protocol.buffer import Buffer
 from basecagg.protocol.effects import Abandoned, Effect, Forget, Persist, Released, Send
 from basecagg.protocol.epoch import Agreement
@@ -139,6 +140,8 @@ class Server:
             return [self._verdict(update.name, last, "it came again after it was over")]
         try:
             self._require_admissible(update)
+        except (AlreadyBuffered, QuotaExceeded) as refusal:
+            return [*self._turn_away(update, str(refusal)), *self._give_way()]
         except Refused as refusal:
             return self._turn_away(update, str(refusal))
         return [*self._admit(message, update), *self._open_next()]
@@ -155,13 +158,17 @@ class Server:
         opens_at = self.buffer.require_admissible(update, self.version, opening=bool(self._members))
         if self._state.hashes.get(update.base_version) != update.model_hash:
             raise WrongModel(f"version {update.base_version} was another model: download again")
-        waiting = [other.name for other in self.buffer.waiting]
-        self.opening.require_openable(update, waiting, opens_at)
+        self.opening.require_openable(update, opens_at)
 
     def _turn_away(self, update: BufferedUpdate, reason: str) -> list[Effect]:
         """The contributor will not send this update again, so its mask is over."""
         ended = self.opening.end(self.version, [update.name], "refuse")
         return [*ended, self._verdict(update.name, "refused", reason)]
+
+    def _give_way(self) -> list[Effect]:
+        """K or more wait, no K of them can be summed, and nobody can join: the oldest makes room."""
+        stuck = [] if self._members else self.buffer.evict_oldest()
+        return self._release(stuck, "burn", "it could not be summed with the others that waited")
 
     def _admit(self, message: Update, update: BufferedUpdate) -> list[Effect]:
         key = f"{self._state.admitted:016d}"
@@ -181,15 +188,17 @@ class Server:
     def _open_next(self) -> list[Effect]:
         """While no sum is being opened and K updates wait, open the next."""
         effects: list[Effect] = []
-        while not self._members and (members := self.buffer.take()):
+        while not self._members and (members := self.buffer.take(self._openable_together)):
             self._members = sorted(members, key=lambda member: member.name)
             asked, outcome = self.opening.begin(self.version, self._members)
             effects += [*asked, *self._finish(outcome)]
         return effects
 
+    def _openable_together(self, updates: Sequence[BufferedUpdate]) -> list[BufferedUpdate]:
+        return self.opening.openable_together(updates, self.version)
+
     def _conclude(self, outcome: Outcome | None) -> list[Effect]:
-        if outcome is None:
-            return []
+        """Also without an outcome: with one more receipt the updates that wait may be openable."""
         return [*self._finish(outcome), *self._open_next()]
 
     def _finish(self, outcome: Outcome | None) -> list[Effect]:
