@@ -6,8 +6,7 @@ that a machine loads when it starts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -79,9 +78,9 @@ class OwnMask(Record):
         """Never show the seed."""
         return f"OwnMask({self.name.key}, {self.state})"
 
-    def __rich_repr__(self) -> Iterator[str]:
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
         """Nor to the rich library, which asks a Struct for its fields."""
-        yield from (self.name.key, self.state)
+        return [("name", self.name.key), ("state", self.state)]
 
 
 class Fingerprints(Record):
@@ -94,9 +93,9 @@ class Fingerprints(Record):
         """Never show the key."""
         return f"Fingerprints({len(self.recent)})"
 
-    def __rich_repr__(self) -> Iterator[int]:
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
         """Nor to the rich library."""
-        yield len(self.recent)
+        return [("count", len(self.recent))]
 
 
 class HeldShare(Record):
