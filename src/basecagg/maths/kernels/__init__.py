@@ -1,0 +1,30 @@
+"""The compiled loops behind `maths`: README.md in this directory says how they work, and why exactly."""
+
+from __future__ import annotations
+
+import time
+
+
+def warm_up() -> float:
+    """Compile every kernel, or load it from numba's cache; give the seconds that took.
+
+    Worth calling where a pause is welcome: a fresh installation compiles for some seconds. The
+    imports stand here because they are most of what is loaded.
+    """
+    start = time.perf_counter()
+    import numpy as np
+
+    from basecagg.maths.mds_code import MaskCode
+    from basecagg.maths.prime_field import PrimeField
+    from basecagg.maths.quantization import quantize
+
+    field, one = PrimeField(), np.ones(1, np.uint32)
+    for operation in (field.add, field.sub, field.mul):
+        operation(one, one)
+    field.weighted_sum([one], [1])
+    code = MaskCode(num_users=11, recovery_threshold=2, max_colluders=1)
+    shares = code.encode(one, one.reshape(1, 1))
+    code.correct(dict(enumerate(shares)))
+    for dtype in (np.float32, np.float64):
+        quantize(np.ones(1, dtype), 1, field.modulus, one)
+    return time.perf_counter() - start

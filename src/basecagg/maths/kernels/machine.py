@@ -1,0 +1,69 @@
+"""What the kernels ask of the compiler: its options, fused multiply-add, memory without ceremony.
+
+Numba checks every array index for being negative, and counts references with a locked instruction at
+every slice. In loops over a hundred numbers that costs as much as the arithmetic. So the kernels
+take plain pointers: whoever calls one has checked the shapes, and keeps the arrays alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numba
+import numpy as np
+import numpy.typing as npt
+from numba.extending import intrinsic
+
+Pointer = Any
+"""Memory as a kernel sees it: indexed like a vector, knows neither its length nor its owner."""
+
+Addresses = npt.NDArray[np.uint64]
+"""Where rows begin. Whoever makes one keeps the rows alive."""
+
+inner = numba.njit(nogil=True, error_model="numpy", boundscheck=False)
+"""A part of a kernel: compiled into the kernels that call it."""
+
+kernel = numba.njit(nogil=True, error_model="numpy", boundscheck=False, cache=True)
+"""A whole kernel: called from Python, runs without the interpreter's lock, kept in numba's cache."""
+
+_types: Any = numba.types
+
+
+def _fma(typing: Any, a: Any, b: Any, c: Any) -> Any:
+    signature = _types.float64(_types.float64, _types.float64, _types.float64)
+    return signature, lambda context, builder, signature, arguments: builder.fma(*arguments)
+
+
+def _words_at(typing: Any, address: Any) -> Any:
+    def point(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+
+    return _types.CPointer(_types.uint32)(_types.uint64), point
+
+
+def _numbers_of(typing: Any, array: Any) -> Any:
+    def point(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return context.make_array(signature.args[0])(context, builder, arguments[0]).data
+
+    return _types.CPointer(array.dtype)(array), point
+
+
+_intrinsic: Any = intrinsic
+
+fma: Callable[[float, float, float], float] = _intrinsic(_fma)
+"""a·b + c, rounded once. (An instruction on x86 since 2013 and on every 64-bit ARM.)"""
+
+words_at: Callable[[np.uint64], Pointer] = _intrinsic(_words_at)
+"""The row of uint32 that begins at an address."""
+
+numbers_of: Callable[[npt.NDArray[np.float64]], Pointer] = _intrinsic(_numbers_of)
+"""The numbers of an array that the caller of the kernel holds."""
+
+
+def addresses_of(rows: Sequence[npt.NDArray[np.uint32]] | npt.NDArray[np.uint32]) -> Addresses:
+    """Where each row begins, of a contiguous matrix or of a sequence of contiguous vectors."""
+    if isinstance(rows, np.ndarray):
+        first, step = rows.ctypes.data, rows.strides[0]
+        return np.uint64(first) + np.arange(len(rows), dtype=np.uint64) * np.uint64(step)
+    return np.array([row.ctypes.data for row in rows], np.uint64)

@@ -1,0 +1,174 @@
+"""Sums and products of rows of words, mod any prime below 2³², in 64-bit integers.
+
+Every kernel returns the largest word it read: numbers ≥ q are noticed without a pass of their own.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from basecagg.maths.kernels.machine import Addresses, inner, kernel, words_at
+from basecagg.maths.primes import PAPER_MODULUS
+
+MOST_WEIGHT = 2**32 - 1
+"""The weights of one group of rows add up to this at most (see `weighted_sum`)."""
+
+# Columns whose sums fit the first cache. Long runs of each row let the machine read ahead.
+_BLOCK = 4096
+_AT_ONCE = 8
+# Products of a word and 16 bits that fit 64 bits: 2¹⁵·2³²·2¹⁶ = 2⁶³.
+_LONGEST = 2**15
+
+
+@kernel
+def weighted_sum(
+    rows: Addresses,
+    weights: npt.NDArray[np.uint32],
+    groups: npt.NDArray[np.int64],
+    out: np.uint64,
+    begin: int,
+    end: int,
+    modulus: np.uint64,
+) -> np.int64:
+    """Σ_i w_i·row_i mod q, in one pass over memory; groups[g] is the row after those of group g.
+
+    A group's weights add up to at most 2³² − 1. So its sum, with the remainder of the group before,
+    is at most (2³² − 1)·(q − 1) + q − 1 < 2⁶⁴, and fits the accumulator.
+    """
+    total = np.empty(_BLOCK, np.uint64)
+    result = words_at(out)
+    largest = np.uint32(0)
+    for column in range(begin, end, _BLOCK):
+        count = min(_BLOCK, end - column)
+        total[:] = 0
+        row = 0
+        for group in groups:
+            while row + _AT_ONCE <= group:
+                largest = max(largest, _add_eight(rows, weights, row, column, count, total))
+                row += _AT_ONCE
+            while row < group:
+                largest = max(largest, _add_one(rows, weights, row, column, count, total))
+                row += 1
+            for j in range(count):
+                total[j] = _remainder(total[j], modulus)
+        for j in range(count):
+            result[column + j] = np.uint32(total[j])
+    return np.int64(largest)
+
+
+@inner
+def _add_eight(
+    rows: Addresses,
+    weights: npt.NDArray[np.uint32],
+    row: int,
+    column: int,
+    count: int,
+    total: npt.NDArray[np.uint64],
+) -> np.uint32:
+    """Eight rows at once: that many streams from memory, and one pass over the accumulators."""
+    a, b = words_at(rows[row]), words_at(rows[row + 1])
+    c, d = words_at(rows[row + 2]), words_at(rows[row + 3])
+    e, f = words_at(rows[row + 4]), words_at(rows[row + 5])
+    g, h = words_at(rows[row + 6]), words_at(rows[row + 7])
+    # Widened here, so that the compiler knows: multiplying 32 by 32 bits suffices.
+    wa, wb = np.uint64(weights[row]), np.uint64(weights[row + 1])
+    wc, wd = np.uint64(weights[row + 2]), np.uint64(weights[row + 3])
+    we, wf = np.uint64(weights[row + 4]), np.uint64(weights[row + 5])
+    wg, wh = np.uint64(weights[row + 6]), np.uint64(weights[row + 7])
+    largest = np.uint32(0)
+    for j in range(count):
+        k = column + j
+        first = (wa * a[k] + wb * b[k]) + (wc * c[k] + wd * d[k])
+        second = (we * e[k] + wf * f[k]) + (wg * g[k] + wh * h[k])
+        total[j] += first + second
+        largest = max(largest, a[k], b[k], c[k], d[k], e[k], f[k], g[k], h[k])
+    return largest
+
+
+@inner
+def _add_one(
+    rows: Addresses,
+    weights: npt.NDArray[np.uint32],
+    row: int,
+    column: int,
+    count: int,
+    total: npt.NDArray[np.uint64],
+) -> np.uint32:
+    words, weight = words_at(rows[row]), np.uint64(weights[row])
+    largest = np.uint32(0)
+    for j in range(count):
+        total[j] += weight * words[column + j]
+        largest = max(largest, words[column + j])
+    return largest
+
+
+@kernel
+def add(
+    a: np.uint64, b: np.uint64, out: np.uint64, begin: int, end: int, modulus: np.uint64
+) -> np.int64:
+    """a + b mod q."""
+    x, y, result = words_at(a), words_at(b), words_at(out)
+    largest = np.uint32(0)
+    for j in range(begin, end):
+        total = np.uint64(x[j]) + y[j]
+        result[j] = np.uint32(total - modulus if total >= modulus else total)
+        largest = max(largest, x[j], y[j])
+    return np.int64(largest)
+
+
+@kernel
+def sub(
+    a: np.uint64, b: np.uint64, out: np.uint64, begin: int, end: int, modulus: np.uint64
+) -> np.int64:
+    """a − b mod q."""
+    x, y, result = words_at(a), words_at(b), words_at(out)
+    largest = np.uint32(0)
+    for j in range(begin, end):
+        missing = modulus if x[j] < y[j] else np.uint64(0)
+        result[j] = np.uint32(x[j] + missing - y[j])
+        largest = max(largest, x[j], y[j])
+    return np.int64(largest)
+
+
+@kernel
+def mul(
+    a: np.uint64, b: np.uint64, out: np.uint64, begin: int, end: int, modulus: np.uint64
+) -> np.int64:
+    """a·b mod q."""
+    x, y, result = words_at(a), words_at(b), words_at(out)
+    largest = np.uint32(0)
+    for j in range(begin, end):
+        result[j] = np.uint32(_remainder(np.uint64(x[j]) * y[j], modulus))
+        largest = max(largest, x[j], y[j])
+    return np.int64(largest)
+
+
+@kernel
+def inner_product(a: np.uint64, b: np.uint64, columns: int, modulus: np.uint64) -> np.int64:
+    """Σ_j a_j·b_j mod q."""
+    x, y = words_at(a), words_at(b)
+    half, bits = np.uint64(0xFFFF), np.uint64(16)
+    total = np.uint64(0)
+    for begin in range(0, columns, _LONGEST):
+        high = low = np.uint64(0)
+        for j in range(begin, min(begin + _LONGEST, columns)):
+            high += (np.uint64(y[j]) >> bits) * x[j]
+            low += (np.uint64(y[j]) & half) * x[j]
+        # (q − 1)·2¹⁶ + 2⁶³ + q < 2⁶⁴
+        total = (total + ((high % modulus) << bits) + low) % modulus
+    return np.int64(total)
+
+
+@inner
+def _remainder(x: np.uint64, modulus: np.uint64) -> np.uint64:
+    """x mod q. For q = 2³² − 5 without a division, as 2³² ≡ 5.
+
+    The first fold leaves less than 6·2³², the second less than 2³² + 25 < 2q.
+    """
+    if modulus != PAPER_MODULUS:
+        return x % modulus
+    five, low, bits = np.uint64(5), np.uint64(0xFFFFFFFF), np.uint64(32)
+    x = (x >> bits) * five + (x & low)
+    x = (x >> bits) * five + (x & low)
+    return x - modulus if x >= modulus else x

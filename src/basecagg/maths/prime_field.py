@@ -1,0 +1,127 @@
+"""The field F_q on arrays of words: every element is a uint32 in 0…q−1.
+
+Exact for every prime below 2³². For the paper's q = 2³² − 5 a remainder needs no division.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from basecagg.errors import DataError, ParameterError
+from basecagg.maths.elements import Elements, check_values, checked, checked_shape, destination
+from basecagg.maths.kernels import sums
+from basecagg.maths.kernels.columns import over_columns, thread_count
+from basecagg.maths.kernels.machine import addresses_of
+from basecagg.maths.primes import PAPER_MODULUS, is_prime
+
+
+class PrimeField:
+    """F_q. Results go to `out` if given: fresh memory costs as much as the arithmetic."""
+
+    def __init__(self, modulus: int = PAPER_MODULUS, *, threads: int | None = None) -> None:
+        """F_q for q = modulus. Long vectors are shared by `threads` threads, or by all cores."""
+        if not isinstance(modulus, int) or modulus >= 2**32 or not is_prime(modulus):
+            raise ParameterError(
+                f"modulus q = {modulus} is not a prime below 2³²; the default is 2³² − 5",
+                rule="q is a prime below 2³²",
+            )
+        self.modulus = modulus
+        self.threads = thread_count(threads)
+
+    def __repr__(self) -> str:
+        """The field, by its size."""
+        return f"PrimeField({self.modulus})"
+
+    def add(self, a: Elements, b: Elements, out: Elements | None = None) -> Elements:
+        """a + b, element by element. `out` may be a or b."""
+        return self._elementwise(sums.add, a, b, out)
+
+    def sub(self, a: Elements, b: Elements, out: Elements | None = None) -> Elements:
+        """a − b, element by element. `out` may be a or b."""
+        return self._elementwise(sums.sub, a, b, out)
+
+    def mul(self, a: Elements, b: Elements, out: Elements | None = None) -> Elements:
+        """a·b, element by element. `out` may be a or b."""
+        return self._elementwise(sums.mul, a, b, out)
+
+    def weighted_sum(
+        self,
+        rows: Sequence[Elements] | Elements,
+        weights: Sequence[int] | npt.NDArray[np.integer],
+        out: Elements | None = None,
+    ) -> Elements:
+        """Σ_i weights[i]·rows[i]: the server's sum of updates, a holder's answer (§4.2.3).
+
+        One pass over memory, for any weights in 0…q−1. Rows are vectors, or those of a matrix.
+        """
+        vectors = _vectors(rows)
+        factors = self._factors(weights, len(vectors))
+        out = destination(out, vectors[0].shape, *vectors)
+        arguments = addresses_of(vectors), np.array(factors, np.uint32), _groups(factors)
+        address, q = np.uint64(out.ctypes.data), np.uint64(self.modulus)
+
+        def work(begin: int, end: int) -> int:
+            return int(sums.weighted_sum(*arguments, address, begin, end, q))
+
+        if over_columns(work, out.size, self.threads) >= self.modulus:
+            self._name_offender((f"row {i}", row) for i, row in enumerate(vectors))
+        return out
+
+    def check(self, array: Elements, name: str) -> None:
+        """Raise `DataError` unless the array is uint32 and all its values are below q."""
+        check_values(checked(array, name), name, self.modulus)
+
+    def _elementwise(
+        self, kernel: Callable[..., np.int64], a: Elements, b: Elements, out: Elements | None
+    ) -> Elements:
+        a = checked(a, "a")
+        b = checked_shape(b, "b", a.shape)
+        out = destination(out, a.shape)
+        addresses = addresses_of([a, b, out])
+        q = np.uint64(self.modulus)
+
+        def work(begin: int, end: int) -> int:
+            return int(kernel(*addresses, begin, end, q))
+
+        if over_columns(work, out.size, self.threads) >= self.modulus:
+            self._name_offender([("a", a), ("b", b)])
+        return out
+
+    def _factors(self, weights: Iterable[int], number: int) -> list[int]:
+        factors = [operator.index(weight) for weight in weights]
+        if len(factors) != number:
+            raise DataError(f"{len(factors)} weights for {number} rows: give one for each")
+        if not all(0 <= factor < self.modulus for factor in factors):
+            raise DataError(f"weights {factors} are not all in 0…q−1 = {self.modulus - 1}")
+        return factors
+
+    def _name_offender(self, arrays: Iterable[tuple[str, Elements]]) -> None:
+        """A kernel has read a word ≥ q: say where."""
+        for name, array in arrays:
+            check_values(array, name, self.modulus)
+
+
+def _vectors(rows: Sequence[Elements] | Elements) -> list[Elements]:
+    vectors = [checked(row, f"row {i}") for i, row in enumerate(rows)]
+    if not vectors:
+        raise DataError("there are no rows: a sum needs at least one")
+    for i, vector in enumerate(vectors):
+        if vector.ndim != 1:
+            raise DataError(f"row {i} has shape {vector.shape}: rows are vectors")
+        checked_shape(vector, f"row {i}", vectors[0].shape)
+    return vectors
+
+
+def _groups(weights: list[int]) -> npt.NDArray[np.int64]:
+    """Cut the rows into groups whose weights fit the kernel's accumulator; one, if weights are small."""
+    ends, total = [], 0
+    for i, weight in enumerate(weights):
+        total += weight
+        if total > sums.MOST_WEIGHT:
+            ends.append(i)
+            total = weight
+    return np.array([*ends, len(weights)], np.int64)
