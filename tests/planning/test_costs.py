@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,10 +13,12 @@ from basecagg.planning.costs import (
     SIGNED_OVERHEAD,
     TICKET,
     Network,
+    live_masks_each,
     phases,
     storage_per_holder,
     wire_seconds,
 )
+from basecagg.protocol.epoch import Agreement
 
 # U − T = 4 and d = 10 numbers: shares of ⌈11/4⌉ = 3 numbers = 12 bytes, padded to 12 numbers = 48 bytes.
 SMALL = ProtocolParameters(
@@ -52,4 +55,10 @@ def test_time_is_bytes_over_speed_in_each_direction() -> None:
 
 
 def test_a_holder_stores_a_share_of_every_live_mask() -> None:
-    assert storage_per_holder(replace(SMALL, mask_quota=3), contributors=20) == 20 * 3 * 12
+    assert storage_per_holder(replace(SMALL, mask_quota=3), contributors=20) == 20 * 6 * 12
+
+
+def test_holders_keep_as_many_masks_as_the_planner_counts() -> None:
+    limit = Agreement.masks_per_contributor.fget
+    assert limit is not None
+    assert live_masks_each(SMALL) == limit(SimpleNamespace(parameters=SMALL))

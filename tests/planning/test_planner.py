@@ -153,7 +153,7 @@ def test_the_table_spans_the_range_and_holds_the_chosen_row() -> None:
 
 def test_storage_counts_the_quota_of_all_contributors() -> None:
     few, many = plan(PAPER), plan(replace(PAPER, contributors=1000))
-    assert few.holder_bytes == 100 * few.parameters.mask_quota * 4 * few.parameters.share_size
+    assert few.holder_bytes == 100 * 2 * few.parameters.mask_quota * 4 * few.parameters.share_size
     assert many.holder_bytes == 10 * few.holder_bytes
 
 

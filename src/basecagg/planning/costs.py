@@ -77,9 +77,14 @@ def wire_seconds(p: ProtocolParameters, network: Network) -> float:
     return sum(network.seconds(phase) for phase in phases(p))
 
 
+def live_masks_each(p: ProtocolParameters) -> int:
+    """Give the masks of one contributor that holders keep: its quota, and as many that wait in a buffer."""
+    return 2 * p.mask_quota
+
+
 def storage_per_holder(p: ProtocolParameters, contributors: int) -> int:
-    """Give the bytes that a holder keeps when every contributor has used up its quota of masks."""
-    return contributors * p.mask_quota * ELEMENT * p.share_size
+    """Give the bytes that a holder keeps at most, when all contributors have all the masks they may."""
+    return contributors * live_masks_each(p) * ELEMENT * p.share_size
 
 
 class CpuSeconds(NamedTuple):

@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from basecagg.planning.costs import ELEMENT, STEPS, CpuSeconds
+from basecagg.planning.costs import ELEMENT, STEPS, CpuSeconds, live_masks_each
 from basecagg.planning.planner import Option, Plan
 
 Cpu = dict[int, CpuSeconds]
@@ -44,7 +44,7 @@ def as_dict(plan: Plan, cpu: Cpu) -> dict[str, Any]:
         "phases": [asdict(ph) | {"seconds": network.seconds(ph)} for ph in plan.phases],
         "storage": {
             "contributors": plan.wishes.all_contributors,
-            "masks_each": p.mask_quota,
+            "masks_each": live_masks_each(p),
             "bytes_per_holder": plan.holder_bytes,
         },
         "cpu_seconds": {str(threshold): times._asdict() for threshold, times in cpu.items()},
@@ -108,8 +108,8 @@ def _traffic(plan: Plan) -> Table:
 def _storage(plan: Plan) -> Text:
     p, contributors = plan.parameters, plan.wishes.all_contributors
     return Text(
-        f"{_bytes(plan.holder_bytes)} at most: {contributors} contributors × {p.mask_quota} masks dealt ahead"
-        f" (their quota) × {ELEMENT * p.share_size:,} bytes of a share."
+        f"{_bytes(plan.holder_bytes)} at most: {contributors} contributors × {live_masks_each(p)} live masks"
+        f" × {ELEMENT * p.share_size:,} bytes of a share."
     )
 
 

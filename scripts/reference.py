@@ -1,0 +1,124 @@
+"""Write the reference pages that come from the code, so that they cannot drift from it.
+
+`python scripts/reference.py` writes them; with `--check` it only says which ones are out of date.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+from collections.abc import Iterator
+from dataclasses import MISSING, Field, fields
+from itertools import pairwise
+from pathlib import Path
+
+import click
+
+from basecagg import cli, parameters
+from basecagg.parameters import RULES, ProtocolParameters
+
+REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
+HEADER = "<!-- Written by scripts/reference.py (`make docs`). Edit the code, not this page. -->\n\n"
+
+
+def main() -> None:
+    """Write the pages, or check them."""
+    pages = {"cli.md": cli_page(), "parameters.md": parameters_page()}
+    stale = [name for name, text in pages.items() if _read(REFERENCE / name) != text]
+    if "--check" in sys.argv:
+        sys.exit(f"out of date, run `make docs`: {', '.join(stale)}" if stale else 0)
+    for name in stale:
+        (REFERENCE / name).write_text(pages[name], encoding="utf-8")
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
+def cli_page() -> str:
+    """Every command with every option."""
+    context = click.Context(cli.main, info_name="basecagg")
+    commands = (cli.main.get_command(context, name) for name in cli.COMMANDS)
+    sections = "\n".join(_command(command) for command in commands if command)
+    intro = f"{cli.main.help}\n\n`basecagg --help` and `basecagg COMMAND --help` print this page.\n"
+    exits = (
+        "Exit status: 0 done; 2 what was typed or given cannot be; 1 everything else. Errors go to"
+        " standard error, one line each.\n"
+    )
+    return f"{HEADER}# Command line\n\n{intro}\n{exits}\n{sections}"
+
+
+def _command(command: click.Command) -> str:
+    rows = "\n".join(_option(param) for param in command.params if isinstance(param, click.Option))
+    table = f"| option | default | meaning |\n|---|---|---|\n{rows}\n" if rows else ""
+    return f"## basecagg {command.name}\n\n{_prose(command.help or '')}\n\n{table}"
+
+
+def _prose(help_text: str) -> str:
+    """Turn click's help into Markdown: what follows a \\b line is shown as it stands."""
+    text, _, example = inspect.cleandoc(help_text).partition("\b\n")
+    return f"{text.strip()}\n\n```text\n{example.rstrip()}\n```" if example else text.strip()
+
+
+def _option(param: click.Option) -> str:
+    names = " / ".join(f"`{name}`" for name in (*param.opts, *param.secondary_opts))
+    default = f"`{_default(param)}`" if param.show_default else "required" if param.required else ""
+    value = f" {param.metavar}" if param.metavar else ""
+    return f"| {names}{value} | {default} | {_cell(param.help or '')} |"
+
+
+def _default(param: click.Option) -> str:
+    if isinstance(param.default, bool):
+        return (param.opts if param.default else param.secondary_opts)[0]
+    return f"{param.default}"
+
+
+def parameters_page() -> str:
+    """Every field of `ProtocolParameters`, what follows from them, and every rule."""
+    meanings = dict(_attribute_docs(parameters))
+    rows = "\n".join(
+        f"| `{entry.name}` | {_field_default(entry)} | {_cell(meanings[entry.name])} |"
+        for entry in fields(ProtocolParameters)
+    )
+    derived = "\n".join(
+        f"| `{name}` | {_cell(inspect.getdoc(member) or '')} |"
+        for name, member in vars(ProtocolParameters).items()
+        if isinstance(member, property)
+    )
+    rules = "\n".join(f"{number}. {rule.text}" for number, rule in enumerate(RULES, start=1))
+    return (
+        f"{HEADER}# Parameters\n\n{inspect.getdoc(ProtocolParameters)}\n\n"
+        f"| name | default | meaning |\n|---|---|---|\n{rows}\n\n"
+        f"## What follows from them\n\n| name | meaning |\n|---|---|\n{derived}\n\n"
+        "## Rules\n\nChecked in this order when the parameters are made. The first that is broken is"
+        " raised as a `ParameterError`, whose text names the values and says what to do.\n\n"
+        f"{rules}\n"
+    )
+
+
+def _attribute_docs(module: object) -> Iterator[tuple[str, str]]:
+    """Give the strings that stand below the fields of `ProtocolParameters`."""
+    tree = ast.parse(inspect.getsource(module))  # type: ignore[arg-type]
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    body = classes[ProtocolParameters.__name__].body
+    for field, text in pairwise(body):
+        match field, text:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(
+                value=ast.Constant(value=str() as doc)
+            ):
+                yield name, doc
+
+
+def _field_default(entry: Field[object]) -> str:
+    if entry.default_factory is not MISSING:
+        return f"`{entry.default_factory()}`"
+    return "required" if entry.default is MISSING else f"`{entry.default}`"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Documentation that can fail: generated pages are fresh, examples run, links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from basecagg.cli import main
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+COMMANDS = sorted(
+    {line for page in PAGES for line in re.findall(r"^basecagg .*", page.read_text("utf-8"), re.M)}
+)
+
+
+def named(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def python_blocks(page: Path) -> str:
+    return "\n".join(re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.M | re.S))
+
+
+def test_generated_pages_are_up_to_date() -> None:
+    script = ROOT / "scripts" / "reference.py"
+    done = subprocess.run(
+        [sys.executable, script, "--check"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if python_blocks(page)], ids=named)
+def test_the_python_on_a_page_runs(page: Path) -> None:
+    exec(compile(python_blocks(page), named(page), "exec"), {})
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_the_commands_on_the_pages_work(line: str) -> None:
+    result = CliRunner().invoke(main, shlex.split(line)[1:], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_links_lead_to_files(page: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text("utf-8")):
+        assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/**/*.md")), ids=named)
+def test_every_page_is_in_the_navigation(page: Path) -> None:
+    assert f"{page.relative_to(ROOT / 'docs').as_posix()}\n" in (ROOT / "mkdocs.yml").read_text(
+        "utf-8"
+    )
