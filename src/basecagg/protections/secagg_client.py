@@ -1,0 +1,225 @@
+"""A user of SecAgg: four messages out, three in, and never both shares of one neighbour revealed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from basecagg.channels.key_agreement import SECRET_BYTES, AgreementKey, seal, unseal
+from basecagg.errors import (
+    ChannelError,
+    DataError,
+    LocalProtocolError,
+    Malformed,
+    MaskTaken,
+    WrongMembers,
+    WrongRecipient,
+)
+from basecagg.maths.randomness import SEED_BYTES, Words, system_entropy
+from basecagg.protections.secagg import (
+    Delivery,
+    Keys,
+    MaskedInput,
+    Roster,
+    SealedShares,
+    SecAggParameters,
+    Unmasking,
+    UnmaskRequest,
+    envelope_context,
+    mask_purpose,
+)
+from basecagg.protections.secagg_graph import neighbourhood
+from basecagg.protections.secagg_masks import add_masks
+from basecagg.protections.shamir import SHARE_BYTES, SecretSharing
+
+_SERVER = "server"
+_NEXT = {"new": "advertised", "advertised": "shared", "shared": "masked", "masked": "revealed"}
+
+
+class HeldShare(NamedTuple):
+    """What a neighbour entrusted to us: shares of its b and of its masking key."""
+
+    of_seed: bytes
+    of_key: bytes
+
+    def __repr__(self) -> str:
+        """Nothing of the shares."""
+        return "HeldShare(…)"
+
+
+class SecAggClient:
+    """One user in one round. A refused message changes nothing."""
+
+    def __init__(
+        self,
+        parameters: SecAggParameters,
+        round_id: bytes,
+        user: int,
+        *,
+        entropy: Callable[[int], bytes] = system_entropy,
+    ) -> None:
+        """Draw both keys and the private seed b. Only a simulation replaces the entropy."""
+        self.user = user
+        self.state = "new"
+        self._parameters = parameters
+        self._round = round_id
+        self._neighbourhood = neighbourhood(parameters.graph, user)
+        self._masking_key = AgreementKey(entropy(SECRET_BYTES))
+        self._sealing_key = AgreementKey(entropy(SECRET_BYTES))
+        self._private_seed = entropy(SEED_BYTES)
+        self._noise_seed = entropy(SEED_BYTES)
+        self._roster: dict[int, Keys] = {}
+        self._held: dict[int, HeldShare] = {}
+        self._revealed: Unmasking | None = None
+        self._answered: UnmaskRequest | None = None
+
+    def __repr__(self) -> str:
+        """Nothing of the secrets."""
+        return f"SecAggClient({self.user}, {self.state})"
+
+    # --- phase 1: keys ------------------------------------------------------------------------
+
+    def advertise(self) -> Keys:
+        """Both public keys."""
+        self._move("new")
+        keys = (self._masking_key.public_key, self._sealing_key.public_key)
+        return Keys(self._round, self.user, *keys)
+
+    # --- phase 2: shares ----------------------------------------------------------------------
+
+    def share(self, roster: Roster) -> SealedShares:
+        """Share b and the masking key among the neighbourhood, t of k + 1; keep one's own share."""
+        peers = self._check_roster(roster)
+        self._move("advertised")
+        self._roster = peers
+        sharing = SecretSharing(len(self._neighbourhood), self._parameters.threshold)
+        secrets = [self._private_seed, self._masking_key.secret_bytes()]
+        rows = sharing.share(secrets, self._noise_seed).astype("<u4", copy=False)
+        parts = dict(zip(self._neighbourhood, (row.tobytes() for row in rows), strict=True))
+        self._held[self.user] = _split(parts.pop(self.user))
+        envelopes = tuple((peer, self._seal(peer, parts[peer])) for peer in peers)
+        return SealedShares(self._round, self.user, envelopes)
+
+    def _check_roster(self, roster: Roster) -> dict[int, Keys]:
+        self._require_round(roster.round)
+        peers = {keys.user: keys for keys in roster.keys if keys.user != self.user}
+        self._require_neighbours(peers)
+        public = [key for keys in peers.values() for key in (keys.masking_key, keys.sealing_key)]
+        if len(set(public)) != len(public):
+            raise Malformed("two users have the same key", peer=_SERVER)
+        self._require_enough(peers)
+        return peers
+
+    def _seal(self, peer: int, share: bytes) -> bytes:
+        context = envelope_context(self._round, self.user, peer)
+        return seal(self._envelope_key(peer), context, share)
+
+    def _envelope_key(self, peer: int) -> bytes:
+        return self._sealing_key.agree(self._roster[peer].sealing_key, b"envelope" + self._round)
+
+    # --- phase 3: inputs ----------------------------------------------------------------------
+
+    def mask(self, delivery: Delivery, values: Words) -> MaskedInput:
+        """y_i = x_i + PRG(b_i) + Σ_{i<j} PRG(a_ij) − Σ_{i>j} PRG(a_ji), Eq. (secagg_maskedmodel)."""
+        if values.dtype != np.uint32 or values.shape != (self._parameters.vector_size,):
+            raise DataError(f"the input must be uint32[{self._parameters.vector_size}]")
+        if values.max() >= self._parameters.modulus:
+            raise DataError(f"the input holds numbers ≥ q = {self._parameters.modulus}")
+        held = self._open_envelopes(delivery)
+        self._move("shared")
+        self._held |= held
+        seeds = {peer: self._pairwise_seed(peer) for peer in held}
+        added = [self._private_seed, *(seeds[peer] for peer in held if self.user < peer)]
+        subtracted = [seeds[peer] for peer in held if self.user > peer]
+        words = add_masks(values, added, subtracted).astype("<u4", copy=False).tobytes()
+        return MaskedInput(self._round, self.user, words)
+
+    def _open_envelopes(self, delivery: Delivery) -> dict[int, HeldShare]:
+        self._require_round(delivery.round)
+        envelopes = dict(delivery.envelopes)
+        self._require_neighbours(envelopes)
+        if not set(envelopes) <= set(self._roster):
+            raise WrongMembers("shares came from a user that advertised no keys", peer=_SERVER)
+        self._require_enough(envelopes)
+        return {peer: self._unseal(peer, sealed) for peer, sealed in envelopes.items()}
+
+    def _unseal(self, peer: int, sealed: bytes) -> HeldShare:
+        context = envelope_context(self._round, peer, self.user)
+        try:
+            share = unseal(self._envelope_key(peer), context, sealed)
+        except ChannelError as error:
+            raise WrongRecipient(str(error), peer=f"user {peer}") from None
+        if len(share) != 2 * SHARE_BYTES:
+            raise Malformed("the envelope does not hold two shares", peer=f"user {peer}")
+        return _split(share)
+
+    def _pairwise_seed(self, peer: int) -> bytes:
+        """a_ij, the same on both sides."""
+        return self._masking_key.agree(self._roster[peer].masking_key, mask_purpose(self._round))
+
+    # --- phase 4: unmasking -------------------------------------------------------------------
+
+    def unmask(self, request: UnmaskRequest) -> Unmasking:
+        """For each neighbour, one share: of its b if it survived, of its masking key if not. Never both.
+
+        So a second request that names other survivors is refused; the same one is answered again alike.
+        """
+        if self._revealed is not None and self._answered is not None:
+            return self._repeat(request)
+        survivors = self._check_survivors(request)
+        self._move("masked")
+        seeds = tuple((u, held.of_seed) for u, held in self._held.items() if u in survivors)
+        keys = tuple((u, held.of_key) for u, held in self._held.items() if u not in survivors)
+        self._answered, self._revealed = request, Unmasking(self._round, self.user, seeds, keys)
+        self._held = {}
+        return self._revealed
+
+    def _repeat(self, request: UnmaskRequest) -> Unmasking:
+        assert self._revealed is not None
+        if request != self._answered:
+            raise MaskTaken(
+                "shares were revealed for other survivors already: both shares of one user would"
+                " unmask it alone",
+                peer=_SERVER,
+            )
+        return self._revealed
+
+    def _check_survivors(self, request: UnmaskRequest) -> set[int]:
+        self._require_round(request.round)
+        survivors = set(request.survivors)
+        if self.user not in survivors or not survivors <= set(range(self._parameters.num_users)):
+            raise WrongMembers("the survivors are not users of this round, with me", peer=_SERVER)
+        self._require_enough((survivors & set(self._held)) - {self.user})
+        return survivors
+
+    # --- rules --------------------------------------------------------------------------------
+
+    def _move(self, expected: str) -> None:
+        if self.state != expected:
+            raise LocalProtocolError(f"user {self.user} is {self.state}, not {expected}")
+        self.state = _NEXT[expected]
+
+    def _require_round(self, round_id: bytes) -> None:
+        if round_id != self._round:
+            raise Malformed("the message belongs to another round", peer=_SERVER)
+
+    def _require_neighbours(self, users: Iterable[int]) -> None:
+        strangers = set(users) - set(self._neighbourhood)
+        if strangers:
+            raise WrongMembers(f"users {sorted(strangers)} are no neighbours", peer=_SERVER)
+
+    def _require_enough(self, others: Iterable[int]) -> None:
+        """With me, at least t: fewer could neither hide an input nor open the sum."""
+        count = 1 + len(set(others))
+        if count < self._parameters.threshold:
+            raise WrongMembers(
+                f"only {count} users of my neighbourhood are left, below t ="
+                f" {self._parameters.threshold}",
+                peer=_SERVER,
+            )
+
+
+def _split(share: bytes) -> HeldShare:
+    return HeldShare(share[:SHARE_BYTES], share[SHARE_BYTES:])

@@ -1,0 +1,278 @@
+"""The server of SecAgg: relays envelopes it cannot read, sums masked inputs, and takes the masks off the sum.
+
+`receive` takes a user's message; `advance` closes the phase and says what to send, or how the round ended. Who
+has not been heard of by then has dropped out. Too few users end the round with nothing opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+
+from basecagg.channels.key_agreement import AgreementKey
+from basecagg.errors import DecodingError, LocalProtocolError, Malformed, WrongMembers
+from basecagg.maths.prime_field import PrimeField
+from basecagg.maths.randomness import Words
+from basecagg.protections.secagg import (
+    Delivery,
+    FromUser,
+    Keys,
+    MaskedInput,
+    Roster,
+    SealedShares,
+    SecAggParameters,
+    ToUser,
+    Unmasking,
+    UnmaskRequest,
+    mask_purpose,
+)
+from basecagg.protections.secagg_graph import neighbourhood
+from basecagg.protections.secagg_masks import add_masks
+from basecagg.protections.shamir import SHARE_BYTES, SecretSharing
+
+OneMessage = TypeVar("OneMessage", bound=FromUser)
+_EXPECTED: dict[str, type[FromUser]] = {
+    "keys": Keys,
+    "shares": SealedShares,
+    "inputs": MaskedInput,
+    "unmasking": Unmasking,
+}
+
+
+@dataclass(frozen=True)
+class Sends:
+    """What to send to whom."""
+
+    messages: Mapping[int, ToUser]
+
+
+@dataclass(frozen=True, eq=False)
+class SumOpened:
+    """Σ x_i mod q over the survivors, U3."""
+
+    total: Words
+    survivors: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class RoundFailed:
+    """Too many users were gone; nothing was opened."""
+
+    reason: str
+
+
+Outcome: TypeAlias = Sends | SumOpened | RoundFailed
+
+
+class SecAggServer:
+    """One round, seen by the server."""
+
+    def __init__(self, parameters: SecAggParameters, round_id: bytes) -> None:
+        """Wait for keys."""
+        self.phase = "keys"
+        self._parameters = parameters
+        self._round = round_id
+        self._received: dict[str, dict[int, FromUser]] = {phase: {} for phase in _EXPECTED}
+
+    def receive(self, message: FromUser) -> None:
+        """Take a user's message of the present phase, or refuse it."""
+        peer = f"user {message.user}"
+        if message.round != self._round or type(message) is not _EXPECTED.get(self.phase):
+            raise Malformed(f"not a message of phase '{self.phase}' of this round", peer=peer)
+        if message.user not in self._expected_users():
+            raise WrongMembers("the user dropped out of this round before", peer=peer)
+        if message.user in self._received[self.phase]:
+            raise Malformed("a second message in one phase", peer=peer)
+        self._check(message)
+        self._received[self.phase][message.user] = message
+
+    def advance(self) -> Outcome:
+        """Close the phase."""
+        close = {
+            "keys": self._send_rosters,
+            "shares": self._send_envelopes,
+            "inputs": self._ask_for_shares,
+            "unmasking": self._open,
+        }
+        if self.phase not in close:
+            raise LocalProtocolError(f"the round is {self.phase}")
+        lonely = self._lonely()
+        if lonely:
+            self.phase = "failed"
+            return RoundFailed(lonely)
+        return close[self.phase]()
+
+    # --- closing a phase ----------------------------------------------------------------------
+
+    def _send_rosters(self) -> Sends:
+        keys = self._keys
+        self.phase = "shares"
+        return Sends(
+            {
+                user: Roster(self._round, tuple(keys[v] for v in self._graph[user] if v in keys))
+                for user in keys
+            }
+        )
+
+    def _send_envelopes(self) -> Sends:
+        envelopes = {
+            u: dict(m.envelopes) for u, m in self._messages("shares", SealedShares).items()
+        }
+        self.phase = "inputs"
+        return Sends(
+            {
+                user: Delivery(
+                    self._round,
+                    tuple(
+                        (v, envelopes[v][user])
+                        for v in self._graph[user]
+                        if v in envelopes and user in envelopes[v]
+                    ),
+                )
+                for user in envelopes
+            }
+        )
+
+    def _ask_for_shares(self) -> Sends:
+        self.phase = "unmasking"
+        request = UnmaskRequest(self._round, self.survivors)
+        return Sends(dict.fromkeys(self.survivors, request))
+
+    def _open(self) -> Outcome:
+        try:
+            seeds = self._recover("seed_shares", self.survivors)
+            keys = self._recover("key_shares", self.dropped)
+            added, subtracted = self._masks_left(keys)
+        except DecodingError as error:
+            self.phase = "failed"
+            return RoundFailed(str(error))
+        self.phase = "opened"
+        total = add_masks(self._sum_of_inputs(), added, [*subtracted, *seeds.values()])
+        return SumOpened(total, self.survivors)
+
+    def _lonely(self) -> str:
+        """Why the round cannot go on: somebody has fewer than t neighbours left, itself included."""
+        present, least = set(self._received[self.phase]), self._parameters.threshold
+        if len(present) < 2:
+            return f"{len(present)} users are left in phase '{self.phase}'"
+        needed = present if self.phase != "unmasking" else {*self.survivors, *self.dropped}
+        for user in sorted(needed):
+            left = len(present & set(neighbourhood(self._graph, user)))
+            if left < least:
+                return (
+                    f"user {user} has {left} users of its neighbourhood left in phase"
+                    f" '{self.phase}', below t = {least}"
+                )
+        return ""
+
+    # --- opening ------------------------------------------------------------------------------
+
+    @property
+    def survivors(self) -> tuple[int, ...]:
+        """U3: users whose inputs came."""
+        return tuple(sorted(self._received["inputs"]))
+
+    @property
+    def dropped(self) -> tuple[int, ...]:
+        """U2 without U3: their pairwise masks are in the survivors' inputs, and nothing cancels them."""
+        return tuple(sorted(set(self._received["shares"]) - set(self._received["inputs"])))
+
+    def _recover(self, kind: str, owners: Sequence[int]) -> dict[int, bytes]:
+        """The owners' secrets. Owners whose shares the same users hold are recovered together."""
+        shares: dict[int, dict[int, bytes]] = {owner: {} for owner in owners}
+        for user, message in self._messages("unmasking", Unmasking).items():
+            for owner, share in getattr(message, kind):
+                shares[owner][user] = share
+        groups: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
+        for owner in owners:
+            seats = neighbourhood(self._graph, owner)
+            groups.setdefault((seats, tuple(sorted(shares[owner]))), []).append(owner)
+        found: dict[int, bytes] = {}
+        for (seats, holders), together in groups.items():
+            rows = {
+                seats.index(holder): np.concatenate(
+                    [np.frombuffer(shares[owner][holder], "<u4") for owner in together]
+                ).astype(np.uint32)
+                for holder in holders
+            }
+            sharing = SecretSharing(len(seats), self._parameters.threshold)
+            found |= zip(together, sharing.recover(rows), strict=True)
+        return found
+
+    def _masks_left(self, keys: Mapping[int, bytes]) -> tuple[list[bytes], list[bytes]]:
+        """Seeds to add to and subtract from the sum: those that a dropped user i shares with a survivor.
+
+        The second of the paper's equations adds, for every i in D, Σ_{i<j} PRG(a_ij) − Σ_{i>j} PRG(a_ji).
+        """
+        added: list[bytes] = []
+        subtracted: list[bytes] = []
+        for user, secret in keys.items():
+            key = AgreementKey(secret)
+            if key.public_key != self._keys[user].masking_key:
+                raise DecodingError(
+                    f"the shares of user {user} give another key than it advertised"
+                )
+            for peer in set(self._graph[user]) & set(self.survivors):
+                seed = key.agree(self._keys[peer].masking_key, mask_purpose(self._round))
+                (added if user < peer else subtracted).append(seed)
+        return added, subtracted
+
+    def _sum_of_inputs(self) -> Words:
+        inputs = self._messages("inputs", MaskedInput).values()
+        rows = [
+            np.frombuffer(message.words, "<u4").astype(np.uint32, copy=False) for message in inputs
+        ]
+        return PrimeField(self._parameters.modulus).weighted_sum(rows, [1] * len(rows))
+
+    # --- checks -------------------------------------------------------------------------------
+
+    @property
+    def _graph(self) -> tuple[tuple[int, ...], ...]:
+        return self._parameters.graph
+
+    @property
+    def _keys(self) -> dict[int, Keys]:
+        return self._messages("keys", Keys)
+
+    def _messages(self, phase: str, kind: type[OneMessage]) -> dict[int, OneMessage]:
+        return {u: m for u, m in self._received[phase].items() if isinstance(m, kind)}
+
+    def _expected_users(self) -> Sequence[int] | Mapping[int, FromUser]:
+        before = {"shares": "keys", "inputs": "shares", "unmasking": "inputs"}
+        if self.phase == "keys":
+            return range(self._parameters.num_users)
+        return self._received[before[self.phase]]
+
+    def _check(self, message: FromUser) -> None:
+        peer, neighbours = f"user {message.user}", set(self._graph[message.user])
+        if isinstance(message, SealedShares):
+            if {user for user, _ in message.envelopes} != neighbours & set(self._keys):
+                raise Malformed("an envelope for each neighbour on the roster, no other", peer=peer)
+        elif isinstance(message, MaskedInput):
+            self._check_words(message, peer)
+        elif isinstance(message, Unmasking):
+            self._check_shares(message, peer)
+
+    def _check_words(self, message: MaskedInput, peer: str) -> None:
+        if len(message.words) != 4 * self._parameters.vector_size:
+            raise Malformed(f"an input is {self._parameters.vector_size} words", peer=peer)
+        if np.frombuffer(message.words, "<u4").max() >= self._parameters.modulus:
+            raise Malformed(f"an input holds words ≥ q = {self._parameters.modulus}", peer=peer)
+
+    def _check_shares(self, message: Unmasking, peer: str) -> None:
+        around = set(neighbourhood(self._graph, message.user))
+        wanted = (
+            (message.seed_shares, around & set(self.survivors)),
+            (message.key_shares, around & set(self.dropped)),
+        )
+        for shares, owners in wanted:
+            if {owner for owner, _ in shares} != owners or len(shares) != len(owners):
+                raise Malformed("not one share of each neighbour that was asked for", peer=peer)
+            words = b"".join(share for _, share in shares)
+            if any(len(share) != SHARE_BYTES for _, share in shares) or (
+                words and np.frombuffer(words, "<u4").max() >= self._parameters.modulus
+            ):
+                raise Malformed("a share is not 9 elements of the field", peer=peer)
