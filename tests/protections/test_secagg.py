@@ -10,6 +10,7 @@ import numpy as np
 import oracle_secagg as oracle
 import pytest
 
+from basecagg.channels.key_agreement import AgreementKey
 from basecagg.errors import (
     DataError,
     LocalProtocolError,
@@ -27,10 +28,12 @@ from basecagg.protections.secagg import (
     SecAggParameters,
     Unmasking,
     UnmaskRequest,
+    mask_purpose,
 )
 from basecagg.protections.secagg_graph import random_regular
+from basecagg.protections.secagg_masks import add_masks
 from basecagg.protections.secagg_server import RoundFailed, Sends, SumOpened
-from basecagg.protections.shamir import SHARE_BYTES
+from basecagg.protections.shamir import SHARE_BYTES, SecretSharing
 from basecagg.simulation.secagg_round import PHASES, Phase, SecAggRound, _reply
 
 Q = 2**32 - 5
@@ -217,21 +220,28 @@ def test_a_user_never_reveals_both_shares_of_one_peer() -> None:
 
 
 def test_with_both_shares_a_server_would_read_one_input() -> None:
-    """The attack that the rule prevents: clients made forgetful give everything away."""
-    round_ = survivor()
-    round_id = round_.mail[0].round
-    victim, helpers = 4, (0, 1, 2)
-    both = []
-    for user in helpers:
+    """The attack that the rule prevents: three forgetful clients, and one input lies open."""
+    round_, p = masked_round()
+    secret = np.arange(D, dtype=np.uint32)
+    uploads = {
+        user: client.mask(round_.mail[user], secret) for user, client in round_.clients.items()
+    }
+    victim, seeds, keys = 4, dict[int, Words](), dict[int, Words]()
+    for user in (0, 1, 2):
         client = round_.clients[user]
         held = dict(client._held)
-        for survivors in ((0, 1, 2, 3, 4), (0, 1, 2, 3)):
+        for survivors, kept in (((0, 1, 2, 3, 4), seeds), ((0, 1, 2, 3), keys)):
             client._held, client._revealed, client.state = dict(held), None, "masked"
-            both.append(client.unmask(UnmaskRequest(round_id, survivors)))
-    owners = [{u for u, _ in each.seed_shares} for each in both]
-    keys = [{u for u, _ in each.key_shares} for each in both]
-    assert sum(victim in each for each in owners) == 3  # t shares of b
-    assert sum(victim in each for each in keys) == 3  # and t shares of the key
+            answer = client.unmask(UnmaskRequest(uploads[user].round, survivors))
+            shares = dict(answer.seed_shares + answer.key_shares)
+            kept[user] = np.frombuffer(shares[victim], np.uint32)
+    sharing = SecretSharing(p.num_users, p.threshold)
+    [private_seed], [key] = sharing.recover(seeds), sharing.recover(keys)
+    peers = [round_.clients[user]._masking_key.public_key for user in range(4)]
+    pairwise = [AgreementKey(key).agree(peer, mask_purpose(uploads[0].round)) for peer in peers]
+    masked = np.frombuffer(uploads[victim].words, np.uint32)
+    # Its number is the highest, so it subtracted every pairwise mask.
+    assert add_masks(masked, pairwise, [private_seed]).tolist() == secret.tolist()
 
 
 @pytest.mark.parametrize("survivors", [(), (0, 1), (1, 2, 3), (0, 1, 99), (0,)], ids=str)

@@ -1,7 +1,7 @@
 """Two users agree on a secret that the server between them does not know: X25519, then SHA-256.
 
-As in SecAgg (Bonawitz et al. 2017, §3.3) the shared point is hashed; here together with both public keys and the
-purpose, so that one pair of keys gives unrelated secrets for unrelated purposes.
+As in SecAgg (Bonawitz et al. 2017, §3.3) the shared point is hashed, here together with both public keys and
+the purpose, so that one pair of keys gives unrelated secrets for unrelated purposes.
 """
 
 from __future__ import annotations
