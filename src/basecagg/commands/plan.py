@@ -165,4 +165,5 @@ def _predict(plan: planner.Plan) -> rendering.Cpu:
 
     load_kernels()
     options = (option.parameters for option in plan.options)
-    return {parameters.recovery_threshold: predict(parameters) for parameters in options}
+    cpu = {p.recovery_threshold: predict(p, rendering.VARYING) for p in options}
+    return cpu | {plan.parameters.recovery_threshold: predict(plan.parameters)}

@@ -7,7 +7,6 @@ them, are the named constants below.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from basecagg.parameters import ProtocolParameters
 
@@ -87,16 +86,6 @@ def storage_per_holder(p: ProtocolParameters, contributors: int) -> int:
     return contributors * live_masks_each(p) * ELEMENT * p.share_size
 
 
-class CpuSeconds(NamedTuple):
-    """Seconds of one thread, step by step."""
-
-    encode: float
-    seal: float
-    mask: float
-    answer: float
-    decode: float
-
-
 STEPS = {
     "encode": "contributor: draw a mask and its noise, encode them for N holders",
     "seal": "contributor: agree on a key with every holder, seal its share",
@@ -104,4 +93,4 @@ STEPS = {
     "answer": "holder: weighted sum of K shares",
     "decode": "server: weighted sum of K updates, decode the mask's, subtract",
 }
-"""What each step is and who does it."""
+"""The work of processors: each step, who does it, and what it is."""

@@ -10,11 +10,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from basecagg.planning.costs import ELEMENT, STEPS, CpuSeconds, live_masks_each
+from basecagg.planning.costs import ELEMENT, STEPS, live_masks_each
 from basecagg.planning.planner import Option, Plan
 
-Cpu = dict[int, CpuSeconds]
-"""Predicted processor time for each U that was looked at; empty if nothing was measured."""
+Cpu = dict[int, dict[str, float]]
+"""Predicted seconds: U → step → seconds. The chosen U has all steps; empty if nothing was measured."""
+VARYING = ("encode", "decode")
+"""The steps that the table over U shows."""
 
 
 def render(plan: Plan, cpu: Cpu) -> RenderableType:
@@ -47,7 +49,7 @@ def as_dict(plan: Plan, cpu: Cpu) -> dict[str, Any]:
             "masks_each": live_masks_each(p),
             "bytes_per_holder": plan.holder_bytes,
         },
-        "cpu_seconds": {str(threshold): times._asdict() for threshold, times in cpu.items()},
+        "cpu_seconds": {str(threshold): times for threshold, times in cpu.items()},
         "options": [_option_as_dict(plan, option) for option in plan.options],
         "modes": {mode.name: mode.reason or "possible" for mode in plan.modes},
     }
@@ -117,13 +119,13 @@ def _cpu(plan: Plan, cpu: Cpu) -> RenderableType:
     if not cpu:
         return Text("not measured")
     table = _table("step", "time >", "")
-    for name, seconds in cpu[plan.parameters.recovery_threshold]._asdict().items():
-        table.add_row(name, _seconds(seconds), STEPS[name])
+    for step, seconds in cpu[plan.parameters.recovery_threshold].items():
+        table.add_row(step, _seconds(seconds), STEPS[step])
     return table
 
 
 def _options(plan: Plan, cpu: Cpu) -> RenderableType:
-    measured = ("encode >", "decode >") if cpu else ()
+    measured = [f"{step} >" for step in VARYING] if cpu else []
     table = _table("", "U >", "deal >", "on the wire >", "storage >", "corrects >", *measured)
     for option in plan.options:
         chosen = option.parameters == plan.parameters
@@ -149,7 +151,7 @@ def _option_cells(option: Option) -> tuple[str, ...]:
 
 def _measured_cells(option: Option, cpu: Cpu) -> tuple[str, ...]:
     times = cpu.get(option.parameters.recovery_threshold)
-    return (_seconds(times.encode), _seconds(times.decode)) if times else ()
+    return tuple(_seconds(times[step]) for step in VARYING) if times else ()
 
 
 def _modes(plan: Plan) -> Table:
@@ -187,12 +189,17 @@ def _power(number: int) -> str:
 def _bytes(number: int) -> str:
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if number >= scale:
-            return f"{number / scale:.3g} {unit}"
+            return f"{_short(number / scale)} {unit}"
     return f"{number} B" if number else "–"
 
 
 def _seconds(number: float) -> str:
-    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
+    for unit, scale in (("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3)):
         if number >= scale:
-            return f"{number / scale:.3g} {unit}"
-    return f"{number / 1e-6:.3g} µs"
+            return f"{_short(number / scale)} {unit}"
+    return f"{_short(number / 1e-6)} µs"
+
+
+def _short(number: float) -> str:
+    """Three digits, and no exponent for large numbers."""
+    return f"{number:.3g}" if number < 999 else f"{number:,.0f}"
