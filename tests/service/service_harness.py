@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -20,10 +21,13 @@ from basecagg.service import operator as operators
 from basecagg.service.agent import Agent, AgentOptions
 from basecagg.service.connection import Connection, Patience
 from basecagg.service.documents import Invitation, Role
+from basecagg.service.logs import log_to
 from basecagg.service.operator import Operator
 from basecagg.service.profile import Profile
 from basecagg.service.serving import ServeOptions, running
 from basecagg.service.training import RoundInfo, Vector
+
+log_to(io.StringIO(), "DEBUG")  # every line is written, so that a bad one is found
 
 SMALL = ProtocolParameters(
     num_users=7,
@@ -115,7 +119,6 @@ class Federation:
     async def stop_server(self) -> None:
         if self._server is not None and self.uvicorn is not None:
             self.uvicorn.should_exit = True
-            self.uvicorn.force_exit = True
             await self._server
             self._server = None
 

@@ -98,7 +98,7 @@ class Agent:
     async def _enrol(self) -> None:
         body = to_json(self._profile.enrolment())
         await self._persist(lambda: self._connection.enrol(body))
-        _LOG.info("enrolled", extra={"name": self._profile.name})
+        _LOG.info("enrolled", extra={"fields": {"name": self._profile.name}})
 
     async def _next_epoch(self, known: str) -> tuple[Agreement, Credential | None]:
         """Wait for the operator to admit us and for an epoch that we do not know yet."""
@@ -133,7 +133,10 @@ class Agent:
     # --- one epoch --------------------------------------------------------------------------------
 
     async def _take_part(self, agreement: Agreement, credential: Credential | None) -> None:
-        _LOG.info("epoch", extra={"number": agreement.epoch.number, "id": agreement.id.hex()[:12]})
+        _LOG.info(
+            "epoch",
+            extra={"fields": {"number": agreement.epoch.number, "id": agreement.id.hex()[:12]}},
+        )
         seat = await self._in_thread(lambda: self._sit_down(agreement, credential))
         try:
             unsent = await self._in_thread(seat.start)
@@ -224,7 +227,7 @@ class Agent:
         except (
             LocalProtocolError
         ) as error:  # its mask expired meanwhile, or it trained to no effect
-            _LOG.warning("update", extra={"outcome": "dropped", "reason": str(error)})
+            _LOG.warning("update", extra={"fields": {"outcome": "dropped", "reason": str(error)}})
             messages = []
         self._rounds += 1
         await self._send(messages)
@@ -253,7 +256,7 @@ class Agent:
                 if problem.status != 409:
                     raise
                 fields = {"kind": type(message).__name__, "code": problem.code}
-                _LOG.warning("refused", extra={**fields, "reason": problem.reason})
+                _LOG.warning("refused", extra={"fields": {**fields, "reason": problem.reason}})
 
     async def _in_thread(self, job: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._thread, job)

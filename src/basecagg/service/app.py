@@ -277,11 +277,13 @@ class _Observed:
             _LOG.debug(
                 "request",
                 extra={
-                    "method": scope["method"],
-                    "path": scope["path"],
-                    "status": status,
-                    "seconds": round(time.perf_counter() - began, 4),
-                    "sent": sent,
+                    "fields": {
+                        "method": scope["method"],
+                        "path": scope["path"],
+                        "status": status,
+                        "seconds": round(time.perf_counter() - began, 4),
+                        "sent": sent,
+                    }
                 },
             )
 
@@ -295,7 +297,7 @@ def _answer_problem(request: Request, problem: Problem) -> Response:
 
 def _answer_failure(request: Request, error: BASecAggError) -> Response:
     """The store or the machine failed; it was rebuilt from what is durable, so trying again may help."""
-    _LOG.error("failure", extra={"path": request.url.path, "error": str(error)})
+    _LOG.error("failure", extra={"fields": {"path": request.url.path, "error": str(error)}})
     return _error(503, "Failure", "the service could not do that now", {"retry-after": "2"})
 
 

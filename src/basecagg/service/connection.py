@@ -109,12 +109,14 @@ class Patience:
             try:
                 return await attempt()
             except Unreachable as fault:
-                _LOG.info("retry", extra={"reason": str(fault)})
+                _LOG.info("retry", extra={"fields": {"reason": str(fault)}})
                 asked = 0.0
             except Problem as problem:
                 if problem.status not in _PASSING or problem.code == "EpochClosing":
                     raise
-                _LOG.info("retry", extra={"reason": problem.reason, "status": problem.status})
+                _LOG.info(
+                    "retry", extra={"fields": {"reason": problem.reason, "status": problem.status}}
+                )
                 asked = min(problem.retry_after or 0.0, self._longest)
             # Jitter spreads callers out; nothing secret depends on it.
             await asyncio.sleep(max(asked, random.uniform(0, ceiling)))  # noqa: S311

@@ -97,11 +97,17 @@ class Service:
         self._loop = asyncio.get_running_loop()
         self._mail: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self._changed = asyncio.Event()
+        self._stopping = False
         self._store = GroupCommit(open_store("service"))
         self.registry = Registry(settings.federation, settings.operator_key, self._store)
         self.host: EpochHost | None = self._resume_host()
         self.worker = Worker(self)
         self._clock = asyncio.create_task(self._tick())
+
+    def hang_up(self) -> None:
+        """Let nobody wait any longer: the service is about to stop."""
+        self._stopping = True
+        self._announce_change()
 
     async def close(self) -> None:
         """Finish what was begun, then stop."""
@@ -193,12 +199,18 @@ class Service:
         """A participant's next letters; waits for some if there are none."""
         letters = await self._collect(name, epoch, acknowledged, most_bytes)
         deadline = self._loop.time() + wait
-        while not letters and (left := deadline - self._loop.time()) > 0:
-            arrived, changed = self._mail[name], self._changed
-            await _first_of(left, arrived, changed)
-            arrived.clear()
+        while not letters and await self._news(deadline, self._mail[name]):
+            self._mail[name].clear()
             letters = await self._collect(name, epoch, None, most_bytes)
         return letters
+
+    async def _news(self, deadline: float, *events: asyncio.Event) -> bool:
+        """Wait until something happened; False when it is time to go."""
+        left = deadline - self._loop.time()
+        if left <= 0 or self._stopping:
+            return False
+        await _first_of(left, self._changed, *events)
+        return True
 
     async def _collect(
         self, name: str, epoch: str, acknowledged: int | None, most_bytes: int
@@ -214,19 +226,16 @@ class Service:
     async def wait_for_model(self, newer_than: int, wait: float) -> Published:
         """The present model; if it is not newer than a version, wait for one that is."""
         deadline = self._loop.time() + wait
-        while self.published.version <= newer_than and (left := deadline - self._loop.time()) > 0:
-            await _first_of(left, self._changed)
+        while self.published.version <= newer_than and await self._news(deadline):
+            pass
         return self.published
 
     async def wait_for_epoch(self, known: str, wait: float) -> Charter | None:
         """The present epoch, or None if it is still the known one when the time is over."""
         deadline = self._loop.time() + wait
-        while (charter := self._epoch_other_than(known)) is None:
-            left = deadline - self._loop.time()
-            if left <= 0:
-                return None
-            await _first_of(left, self._changed)
-        return charter
+        while self._epoch_other_than(known) is None and await self._news(deadline):
+            pass
+        return self._epoch_other_than(known)
 
     def _epoch_other_than(self, known: str) -> Charter | None:
         charter, host = self.registry.charter, self.host
@@ -420,7 +429,7 @@ class Service:
         try:
             await self.worker.do(job)
         except BASecAggError as error:
-            _LOG.warning("clock", extra={"error": str(error)})
+            _LOG.warning("clock", extra={"fields": {"error": str(error)}})
 
     def _require_host(self) -> EpochHost:
         if self.host is None:

@@ -54,9 +54,11 @@ class Evaluator:
         try:
             score = float((await self._function(np.frombuffer(model.data, model.dtype), info))[0])
         except (DataError, IndexError) as error:
-            _LOG.warning("evaluation", extra={"error": str(error)})
+            _LOG.warning("evaluation", extra={"fields": {"error": str(error)}})
             return
         scores = self._service.activity.scores
         scores.append((model.version, score))
         del scores[:-_REMEMBERED]
-        _LOG.info("evaluation", extra={"version": model.version, "score": round(score, 4)})
+        _LOG.info(
+            "evaluation", extra={"fields": {"version": model.version, "score": round(score, 4)}}
+        )

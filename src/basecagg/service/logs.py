@@ -1,4 +1,4 @@
-"""Logs for machines: one JSON object per line. Only what is named here or passed as `extra` gets in."""
+"""Logs for machines: one JSON object per line, with the fields of `extra={"fields": {…}}`."""
 
 from __future__ import annotations
 
@@ -8,20 +8,18 @@ import sys
 from datetime import UTC, datetime
 from typing import TextIO
 
-_STANDARD = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
-
 
 class JsonFormatter(logging.Formatter):
     """Writes a record as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The time, level, event and the record's extra fields."""
+        """The time, level, event and fields."""
         line: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "event": record.getMessage(),
         }
-        line |= {key: value for key, value in vars(record).items() if key not in _STANDARD}
+        line |= getattr(record, "fields", {})
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=False, default=str)

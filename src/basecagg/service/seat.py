@@ -148,10 +148,12 @@ class Seat:
         try:
             message = unpack(frame, limit)
         except BASecAggError as error:
-            _LOG.warning("letter", extra={"error": str(error)})
+            _LOG.warning("letter", extra={"fields": {"error": str(error)}})
             return None
         if isinstance(message, Refusal):
-            _LOG.warning("refused", extra={"code": message.code, "reason": message.reason})
+            _LOG.warning(
+                "refused", extra={"fields": {"code": message.code, "reason": message.reason}}
+            )
             return None
         return message
 
@@ -172,7 +174,9 @@ class Seat:
 
     def _refuse(self, message: Message, refusal: Refused) -> list[Effect]:
         kind = type(message).__name__
-        _LOG.info("refuse", extra={"kind": kind, "code": refusal.code, "reason": str(refusal)})
+        _LOG.info(
+            "refuse", extra={"fields": {"kind": kind, "code": refusal.code, "reason": str(refusal)}}
+        )
         reply = refusal_reply(SERVER, message, refusal)
         return [] if reply is None else [reply]
 
@@ -182,7 +186,9 @@ class Seat:
         store.commit(writes)
         for news in news_of(effects):
             if isinstance(news, MaskEnded):
-                _LOG.info("update", extra={"outcome": news.state, "reason": news.reason})
+                _LOG.info(
+                    "update", extra={"fields": {"outcome": news.state, "reason": news.reason}}
+                )
         return [send.message for send in sends_of(effects)]
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -80,14 +82,27 @@ async def running(options: ServeOptions) -> AsyncIterator[uvicorn.Server]:
         reader=BodyReader(grace=options.body_grace),
     )
     evaluator = Evaluator(service, options.evaluate) if options.evaluate else None
-    _LOG.info("serving", extra={"federation": folder.federation, "port": options.port})
+    _LOG.info("serving", extra={"fields": {"federation": folder.federation, "port": options.port}})
     try:
-        yield uvicorn.Server(_configuration(options, make_app(service, page, api)))
+        yield _Server(_configuration(options, make_app(service, page, api)), service)
     finally:
         if evaluator is not None:
             await evaluator.close()
         await service.close()
         _LOG.info("stopped")
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, but callers who wait for news are let go before it waits for them."""
+
+    def __init__(self, configuration: uvicorn.Config, service: Service) -> None:
+        super().__init__(configuration)
+        self._service = service
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End in good order."""
+        self._service.hang_up()
+        await super().shutdown(sockets)
 
 
 def _configuration(options: ServeOptions, app: Any) -> uvicorn.Config:
@@ -148,4 +163,7 @@ def impatient(seconds: float) -> type[H11Protocol]:
 
 def run(options: ServeOptions) -> None:
     """The whole program."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # uvicorn stops by itself, and then raises the signal again: let us come to our own end first.
+        signal.signal(number, lambda *_: None)
     asyncio.run(serve(options))

@@ -1,0 +1,195 @@
+"""A whole federation on one machine, with real processes over TLS: `python examples/federation/run.py`.
+
+A server and twelve users learn to read digits. On the way one user is killed and another one joins. It uses
+the same commands that an organisation would.
+"""
+
+# ruff: noqa: S603 - the programs it starts are its own
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).parent
+USERS = 12
+
+
+class Processes:
+    """Programs of this federation, with their logs in its folder."""
+
+    def __init__(self, folder: Path) -> None:
+        """Start with none."""
+        self.folder = folder
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+        paths = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
+        self.environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+
+    def start(self, name: str, *arguments: str) -> None:
+        """Start `basecagg ARGUMENTS` and let it run."""
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.running[name] = subprocess.Popen(
+                _program(*arguments), cwd=self.folder, env=self.environment, stdout=log, stderr=log
+            )
+
+    def run(self, *arguments: str) -> str:
+        """Run `basecagg ARGUMENTS` to its end; give what it prints."""
+        print(f"$ basecagg {shlex.join(arguments)}", flush=True)
+        done = subprocess.run(
+            _program(*arguments),
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            check=False,
+        )
+        text = done.stdout.decode()
+        print(text, end="", flush=True)
+        if done.returncode:
+            sys.exit(f"basecagg {arguments[0]} failed with status {done.returncode}")
+        return text
+
+    def kill(self, name: str) -> None:
+        """kill -9."""
+        process = self.running.pop(name)
+        process.kill()
+        process.wait()
+
+    def stop(self) -> None:
+        """Ask everybody to stop."""
+        for process in self.running.values():
+            process.send_signal(signal.SIGTERM)
+        for process in self.running.values():
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def require_alive(self) -> None:
+        """Fail, with its last words, if somebody ended."""
+        for name, process in self.running.items():
+            if process.poll() is not None:
+                print((self.folder / f"{name}.log").read_text()[-2000:], file=sys.stderr)
+                sys.exit(f"{name} ended with status {process.returncode}")
+
+
+def _program(*arguments: str) -> list[str]:
+    command, *rest = arguments
+    code = f"from basecagg.commands.{command} import command; command()"
+    return [sys.executable, "-c", code, *rest]
+
+
+def main() -> None:
+    """Tell the whole story."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--versions", type=int, default=30, help="when to stop")
+    parser.add_argument(
+        "--folder", type=Path, help="where to keep everything; temporary unless given"
+    )
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="federation-") as temporary:
+        folder = given.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        processes = Processes(folder.resolve())
+        try:
+            tell(processes, given.versions)
+        finally:
+            processes.stop()
+
+
+def tell(processes: Processes, versions: int) -> None:
+    """Set up, learn, lose one, win one, finish."""
+    port = _free_port()
+    url = f"https://127.0.0.1:{port}"
+    processes.run("operator", "init", "--name", "digits", "--url", url)
+    processes.start(
+        "server",
+        *("serve", "--state", "operator/server", "--host", "127.0.0.1", "--port", str(port)),
+        *("--evaluate", "digits:accuracy", "--answer-timeout", "5"),
+    )
+    _wait_until_listening(port, processes)
+    print(f"the operator's page: {url}/ (with the CA {processes.folder}/operator/ca.pem)")
+    names = [f"user-{index}" for index in range(USERS)]
+    processes.run("operator", "invite", *names)
+    for index, name in enumerate(names):
+        _join(processes, name, index)
+    began = time.monotonic()
+    processes.run(
+        *("operator", "start", "--model", "digits:build", "--holders", str(USERS)),
+        *("--dropouts", "3", "--colluders", "3", "--buffer", "5"),
+    )
+    _wait_for_version(processes, versions // 3)
+    print("user-0 is killed")
+    processes.kill("user-0")
+    processes.run("operator", "invite", "user-12")
+    _join(processes, "user-12", USERS)
+    _wait_for_version(processes, 2 * versions // 3)
+    processes.run("operator", "enrol")
+    _wait_for_version(processes, versions)
+    print(f"{versions} versions in {time.monotonic() - began:.0f} s")
+    processes.run("operator", "export", "digits.safetensors", "--model", "digits:build")
+    print(f"accuracy on the operator's test digits: {_accuracy(processes):.1%}")
+
+
+def _join(processes: Processes, name: str, part: int) -> None:
+    data = f"{part}/{USERS + 1}"
+    processes.start(
+        name,
+        *("join", f"{name}.invitation", "--state", name, "--anchors", "anchors"),
+        *("--train", "digits:train", "--data", data, "--longest-wait", "2"),
+    )
+
+
+def _wait_for_version(processes: Processes, version: int) -> None:
+    program = _program("operator", "status")
+    while True:
+        processes.require_alive()
+        done = subprocess.run(
+            program,
+            cwd=processes.folder,
+            env=processes.environment,
+            stdout=subprocess.PIPE,
+            check=False,
+        )
+        found = re.search(r"version (\d+)", done.stdout.decode())
+        if found and int(found[1]) >= version:
+            return print(done.stdout.decode().splitlines()[0], flush=True)
+        time.sleep(1)
+
+
+def _accuracy(processes: Processes) -> float:
+    """The server's last score, from its log."""
+    while True:
+        lines = (processes.folder / "server.log").read_text().splitlines()
+        scores = [json.loads(line) for line in lines if '"event": "evaluation"' in line]
+        if scores and "score" in scores[-1]:
+            return float(scores[-1]["score"])
+        time.sleep(0.5)
+
+
+def _wait_until_listening(port: int, processes: Processes) -> None:
+    while True:
+        processes.require_alive()
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.2)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+if __name__ == "__main__":
+    main()

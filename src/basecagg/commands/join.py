@@ -1,0 +1,131 @@
+"""`basecagg join`: a user's agent."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+import click
+
+from basecagg.commands._kernels import load_kernels
+from basecagg.errors import DataError
+
+
+@click.command("join")
+@click.argument(
+    "invitation",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The file that the operator sent you. It holds a secret.",
+)
+@click.option(
+    "--train",
+    metavar="MODULE:FUNCTION",
+    help="Your training: f(model, info) → model, both float32 vectors. Runs on your machine only.",
+)
+@click.option("--data", default="", help="Passed on to your function as info.data.")
+@click.option("--holder-only", is_flag=True, help="Keep shares for others and contribute nothing.")
+@click.option(
+    "--state",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Where keys and shares are kept. A folder named after you, here, unless given.",
+)
+@click.option(
+    "--anchors",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Where the counter is kept that shows whether DIR is an older copy; leave it out of backups.",
+)
+@click.option(
+    "--min-buffer",
+    type=click.IntRange(min=2),
+    default=2,
+    show_default=True,
+    metavar="K",
+    help="Refuse an epoch whose sums have fewer members.",
+)
+@click.option(
+    "--min-colluders",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="T",
+    help="Refuse an epoch that withstands fewer colluding holders.",
+)
+@click.option(
+    "--trust-server",
+    is_flag=True,
+    help="Accept an epoch that protects against an honest server only.",
+)
+@click.option(
+    "--pause",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Rest between two updates.",
+)
+@click.option(
+    "--longest-wait",
+    type=click.FloatRange(min=0.1),
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="The longest time between two attempts to reach the server.",
+)
+def command(
+    *,
+    invitation: Path,
+    train: str | None,
+    data: str,
+    holder_only: bool,
+    state: Path | None,
+    anchors: Path | None,
+    min_buffer: int,
+    min_colluders: int,
+    trust_server: bool,
+    pause: float,
+    longest_wait: float,
+) -> None:
+    """Take part in a federation.
+
+    Enrols with the invitation the first time and goes on from DIR afterwards. Calls out only, to the server
+    that the invitation names. While your function trains, the agent goes on answering for others.
+    """
+    if holder_only == (train is not None):
+        raise DataError("give either --train MODULE:FUNCTION or --holder-only")
+    from basecagg.protocol.epoch import LocalFloor
+    from basecagg.service.agent import Agent, AgentOptions
+    from basecagg.service.connection import Patience
+    from basecagg.service.logs import log_to
+    from basecagg.service.operator import read_invitation
+    from basecagg.service.profile import Profile
+    from basecagg.service.training import UserFunction
+
+    log_to()
+    load_kernels()
+    invited = read_invitation(invitation)
+    profile = Profile.open(state or Path(invited.name), invited)
+    options = AgentOptions(
+        floor=LocalFloor(
+            min_buffer, min_colluders, "honest-server" if trust_server else "certified"
+        ),
+        data=data,
+        pause=pause,
+        patience=Patience(longest=longest_wait),
+        anchor_folder=anchors,
+    )
+
+    async def work() -> None:
+        agent = Agent(profile, options, UserFunction(train) if train else None)
+        task = asyncio.current_task()
+        assert task is not None
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        await agent.run()
+
+    try:
+        asyncio.run(work())
+    except asyncio.CancelledError:
+        click.echo("stopped", err=True)

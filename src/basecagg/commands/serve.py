@@ -1,0 +1,125 @@
+"""`basecagg serve`: the server of a federation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from basecagg.commands._kernels import load_kernels
+
+
+@click.command("serve")
+@click.option(
+    "--state",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    required=True,
+    metavar="DIR",
+    help="The server's folder, as `basecagg operator init` made it.",
+)
+@click.option(
+    "--database",
+    metavar="URL",
+    help="Where to keep everything: postgresql+psycopg://user@host/name. SQLite in DIR unless given.",
+)
+@click.option(
+    "--host",
+    default="0.0.0.0",  # noqa: S104 - users call from elsewhere
+    show_default=True,
+    help="The address to listen at.",
+)
+@click.option("--port", type=int, default=8443, show_default=True, help="The port to listen at.")
+@click.option(
+    "--tls/--no-tls",
+    default=True,
+    show_default=True,
+    help="TLS with tls.pem and tls.key of DIR; off only behind a proxy that does it.",
+)
+@click.option(
+    "--answer-timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for holders before they are asked again.",
+)
+@click.option(
+    "--retries",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="How often holders are asked again before a buffer is given up.",
+)
+@click.option(
+    "--memory",
+    type=click.IntRange(min=1),
+    default=512,
+    show_default=True,
+    metavar="MB",
+    help="Bodies that may be in memory at one time; beyond that callers get 503.",
+)
+@click.option(
+    "--member-rate",
+    type=click.FloatRange(min=0, min_open=True),
+    default=50.0,
+    show_default=True,
+    metavar="R",
+    help="Requests per second of one participant; beyond that it gets 429.",
+)
+@click.option(
+    "--evaluate",
+    metavar="MODULE:FUNCTION",
+    help="Your own test of a model, f(vector, info) → number; shown on the page.",
+)
+@click.option(
+    "--login-everywhere",
+    is_flag=True,
+    help="Ask for the page's token on this machine too; needed behind a proxy.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["DEBUG", "INFO", "WARNING"]),
+    default="INFO",
+    show_default=True,
+    help="How much to log; DEBUG has a line for every request.",
+)
+def command(
+    *,
+    state: Path,
+    database: str | None,
+    host: str,
+    port: int,
+    tls: bool,
+    answer_timeout: float,
+    retries: int,
+    memory: int,
+    member_rate: float,
+    evaluate: str | None,
+    login_everywhere: bool,
+    log_level: str,
+) -> None:
+    """Run the server of a federation.
+
+    Logs are JSON lines on standard error. SIGTERM ends it in good order; after anything worse it goes on from
+    its database. The operator's page is at https://HOST:PORT/, its token in DIR/server.json.
+    """
+    from basecagg.service.logs import log_to
+    from basecagg.service.serving import ServeOptions, run
+
+    log_to(level=log_level)
+    load_kernels()
+    run(
+        ServeOptions(
+            folder=state,
+            database=database,
+            host=host,
+            port=port,
+            tls=tls,
+            answer_timeout=answer_timeout,
+            retries=retries,
+            memory=memory * 2**20,
+            member_rate=member_rate,
+            evaluate=evaluate,
+            login_everywhere=login_everywhere,
+        )
+    )

@@ -1,0 +1,109 @@
+"""The model as others read it: from a user's own builder to a vector, to safetensors, to a state_dict."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import os
+import struct
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from basecagg.errors import DataError
+from basecagg.service.training import Vector
+
+_DTYPES = {"float32": "F32", "float64": "F64", "float16": "F16", "int64": "I64", "int32": "I32"}
+_ALIGNMENT = 8
+Tensors = Mapping[str, npt.NDArray[Any]]
+
+
+def initial_model(source: str) -> Vector:
+    """The first model: a .npy file with a vector, or module:function that makes a vector or a torch module."""
+    if source.endswith(".npy"):
+        return _flat(np.load(source, allow_pickle=False))
+    made = _call(source)
+    return _flat(made) if isinstance(made, np.ndarray) else _flat_model(made).vector()
+
+
+def export(vector: Vector, path: Path, builder: str | None = None) -> None:
+    """Write .safetensors or .pt (a state_dict). Without a builder there is one tensor, 'model'."""
+    writers = {".safetensors": _write_safetensors, ".pt": _write_state_dict}
+    if path.suffix not in writers:
+        raise DataError(f"{path} ends neither in .safetensors nor in .pt")
+    tensors: Tensors = {"model": vector} if builder is None else _named(vector, builder)
+    fresh = path.with_name(path.name + ".new")
+    writers[path.suffix](fresh, tensors)
+    fresh.replace(path)
+
+
+def safetensors(tensors: Tensors) -> bytes:
+    """The safetensors format: the length of a JSON header, the header, then the numbers one after another."""
+    header, blobs, at = dict[str, object](), list[bytes](), 0
+    for name, tensor in tensors.items():
+        if str(tensor.dtype) not in _DTYPES:
+            raise DataError(f"the tensor {name} is {tensor.dtype}, which is not exported")
+        blob = np.ascontiguousarray(tensor, tensor.dtype.newbyteorder("<")).tobytes()
+        header[name] = {
+            "dtype": _DTYPES[str(tensor.dtype)],
+            "shape": list(tensor.shape),
+            "data_offsets": [at, at + len(blob)],
+        }
+        blobs.append(blob)
+        at += len(blob)
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _ALIGNMENT)
+    return b"".join([struct.pack("<Q", len(text)), text, *blobs])
+
+
+def _write_safetensors(path: Path, tensors: Tensors) -> None:
+    path.write_bytes(safetensors(tensors))
+
+
+def _write_state_dict(path: Path, tensors: Tensors) -> None:
+    torch = _torch()
+    buffer = io.BytesIO()
+    torch.save({name: torch.from_numpy(np.array(t)) for name, t in tensors.items()}, buffer)
+    path.write_bytes(buffer.getvalue())
+
+
+def _named(vector: Vector, builder: str) -> Tensors:
+    flat = _flat_model(_call(builder))
+    flat.load(vector.astype(np.float32))
+    return {name: t.detach().numpy() for name, t in flat.module.state_dict().items()}
+
+
+def _flat_model(module: Any) -> Any:
+    from basecagg.learning.flat_parameters import FlatModel
+
+    _torch()
+    return FlatModel(module)
+
+
+def _torch() -> Any:
+    from basecagg.extras import require
+
+    return require("torch", extra="learn", needed_for="torch models")
+
+
+def _call(place: str) -> Any:
+    module, colon, name = place.partition(":")
+    if not colon:
+        raise DataError(f"'{place}' is neither a .npy file nor module:function")
+    sys.path.insert(0, os.getcwd())
+    try:
+        return getattr(importlib.import_module(module), name)()
+    finally:
+        sys.path.pop(0)
+
+
+def _flat(array: npt.NDArray[Any]) -> Vector:
+    vector = np.asarray(array, np.float32).reshape(-1)
+    if not vector.size or not np.isfinite(vector).all():
+        raise DataError("the initial model is empty, or holds NaN or ±Inf")
+    return vector

@@ -1,0 +1,189 @@
+"""The operator's folder, invitations, enrolment through a server that is not trusted, and the final model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from service_harness import federation
+
+from basecagg.channels.identity import Identity
+from basecagg.errors import DataError
+from basecagg.service import export, operator
+from basecagg.service.documents import Enrolment, Invitation, to_json
+from basecagg.service.problems import Problem
+from basecagg.service.profile import Profile
+
+
+def test_the_servers_folder_cannot_sign_epochs_or_enrol(tmp_path: Path) -> None:
+    server = operator.create(tmp_path / "op", "test", "https://example.org:8443")
+    given = json.loads((server / "server.json").read_bytes())
+    kept = json.loads((tmp_path / "op" / "operator.json").read_bytes())
+    for secret in (kept["operator"], kept["enrolment"]):
+        assert all(secret not in path.read_text() for path in server.iterdir())
+    assert set(given) == {"federation", "operator_key", "server", "page_token"}
+
+
+def test_secret_files_are_for_their_owner_only(tmp_path: Path) -> None:
+    operator.create(tmp_path / "op", "test", "https://example.org:8443")
+    files = [path for path in (tmp_path / "op").rglob("*") if path.is_file()]
+    assert len(files) == 6
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
+
+
+def test_an_operator_is_not_overwritten(tmp_path: Path) -> None:
+    operator.create(tmp_path / "op", "test", "https://example.org:8443")
+    with pytest.raises(DataError, match="has an operator already"):
+        operator.create(tmp_path / "op", "test", "https://example.org:8443")
+
+
+@pytest.mark.parametrize("url", ["http://example.org", "example.org", "https://"])
+def test_an_address_without_tls_is_refused(tmp_path: Path, url: str) -> None:
+    with pytest.raises(DataError, match="is not an address"):
+        operator.create(tmp_path / "op", "test", url)
+
+
+def invitation() -> Invitation:
+    return Invitation(
+        federation="test",
+        name="alice",
+        role="both",
+        url="https://example.org:8443",
+        operator_key=bytes(32),
+        token=bytes(range(32)),
+    )
+
+
+def test_an_invitation_survives_its_file_and_does_not_print_its_token(tmp_path: Path) -> None:
+    operator.write_invitation(tmp_path / "alice.invitation", invitation())
+    assert operator.read_invitation(tmp_path / "alice.invitation") == invitation()
+    assert repr(invitation()) == "Invitation(test, alice)"
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"hello", b"basecagg-invitation:!!!", b"basecagg-invitation:e30="]
+)
+def test_other_files_are_no_invitations(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "x").write_bytes(content)
+    with pytest.raises(DataError):
+        operator.read_invitation(tmp_path / "x")
+
+
+def test_a_profile_belongs_to_one_invitation(tmp_path: Path) -> None:
+    first = Profile.open(tmp_path / "alice", invitation())
+    again = Profile.open(tmp_path / "alice", invitation())
+    assert again.identity.public_key == first.identity.public_key
+    other = msgspec.structs.replace(invitation(), name="bob")
+    with pytest.raises(DataError, match="another invitation"):
+        Profile.open(tmp_path / "alice", other)
+
+
+def test_sealing_keys_of_past_epochs_are_erased(tmp_path: Path) -> None:
+    profile = Profile.open(tmp_path / "alice", invitation())
+    first = profile.next_holder_key().sealing_key
+    profile.begin_epoch(first)
+    second = profile.next_holder_key().sealing_key
+    assert second != first
+    assert profile.sealing_secret(first) is not None
+    profile.begin_epoch(second)
+    assert profile.sealing_secret(first) is None
+    assert profile.sealing_secret(second) is not None
+
+
+def test_a_server_cannot_swap_a_key_in_an_enrolment(tmp_path: Path) -> None:
+    """The server sees the admission, but the proof ties the key to a token that it never sees."""
+
+    async def story() -> None:
+        async with federation(tmp_path) as fed:
+            profile = fed.profile("alice", await fed.invite("alice"))
+            thief = Identity.create()
+            enrolment = profile.enrolment()
+            said = enrolment.holder_key.statement("test", "alice", enrolment.holder_key.sealing_key)
+            swapped = msgspec.structs.replace(
+                enrolment,
+                signing_key=thief.public_key,
+                holder_key=msgspec.structs.replace(
+                    enrolment.holder_key, signature=thief.sign(said)
+                ),
+            )
+            await fed.connection.enrol(to_json(swapped))  # the server cannot tell
+            assert await fed.operator.admit_all(fed.connection) == []  # the operator can
+
+    asyncio.run(story())
+
+
+def test_an_honest_enrolment_is_admitted_once(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with federation(tmp_path) as fed:
+            invited = await fed.invite("alice")
+            profile = fed.profile("alice", invited)
+            for _ in range(2):  # a retry is no second enrolment
+                await fed.connection.enrol(to_json(profile.enrolment()))
+            assert await fed.operator.admit_all(fed.connection) == ["alice"]
+            await fed.connection.enrol(to_json(profile.enrolment()))
+            assert await fed.operator.admit_all(fed.connection) == []
+            twin = fed.profile("twin", invited)
+            with pytest.raises(Problem, match="other keys"):
+                await fed.connection.enrol(to_json(twin.enrolment()))
+
+    asyncio.run(story())
+
+
+def test_an_uninvited_enrolment_is_refused(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with federation(tmp_path) as fed:
+            stranger = Profile.open(tmp_path / "alice", invitation())
+            enrolment: Enrolment = stranger.enrolment()
+            with pytest.raises(Problem, match="no invitation") as caught:
+                await fed.connection.enrol(to_json(enrolment))
+            assert caught.value.status == 403
+
+    asyncio.run(story())
+
+
+def test_a_name_is_given_once(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with federation(tmp_path) as fed:
+            await fed.invite("alice")
+            for taken in ("alice", "server", "operator"):
+                with pytest.raises(DataError, match="is taken"):
+                    await fed.invite(taken)
+
+    asyncio.run(story())
+
+
+def test_safetensors_are_laid_out_as_the_format_says() -> None:
+    tensors = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.array([7], np.int64)}
+    data = export.safetensors(tensors)
+    (length,) = struct.unpack_from("<Q", data)
+    assert length % 8 == 0
+    header = json.loads(data[8 : 8 + length])
+    assert header["a"] == {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}
+    assert header["b"] == {"dtype": "I64", "shape": [1], "data_offsets": [24, 32]}
+    body = data[8 + length :]
+    assert np.array_equal(np.frombuffer(body[:24], "<f4").reshape(2, 3), tensors["a"])
+    assert np.frombuffer(body[24:], "<i8") == 7
+
+
+def test_a_model_is_exported_with_the_builders_names(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    vector = np.arange(8, dtype=np.float32)
+    export.export(vector, tmp_path / "m.pt", "torch_builders:linear")
+    state = torch.load(tmp_path / "m.pt", weights_only=True)
+    assert state["weight"].tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
+    assert state["bias"].tolist() == [6.0, 7.0]
+    assert export.initial_model("torch_builders:linear").shape == (8,)
+
+
+def test_a_flat_model_needs_no_builder(tmp_path: Path) -> None:
+    np.save(tmp_path / "m.npy", np.arange(4.0))
+    vector = export.initial_model(str(tmp_path / "m.npy"))
+    export.export(vector, tmp_path / "m.safetensors")
+    assert (tmp_path / "m.safetensors").read_bytes().endswith(np.arange(4, dtype="<f4").tobytes())
+    with pytest.raises(DataError, match="ends neither"):
+        export.export(vector, tmp_path / "m.bin")
