@@ -274,10 +274,7 @@ class Recovery:
 
     def _count_answer(self, answer: Answer) -> Step:
         if self._parameters.consistency == "certified" and self._certificate is None:
-            return (
-                [],
-                None,
-            )  # the next request must carry our certificate: no sum is opened without it
+            return [], None  # no sum is opened without its certificate: the next request carries it
         self._require_share(answer)
         if self._answers.setdefault(answer.holder, answer.words) != answer.words:
             raise Malformed(f"holder {answer.holder} answered twice, differently")
