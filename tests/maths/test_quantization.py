@@ -144,6 +144,19 @@ def test_out_is_filled_and_returned():
     assert out.tolist() == [5] * 5
 
 
+def test_arrays_need_not_be_contiguous():
+    x, coins, mask = np.linspace(-1, 1, 100), words(100), words(100, 1) >> 1
+    strided = quantize_and_mask(x[::3], 2**16, Q, coins[::3], mask[::3])
+    copies = x[::3].copy(), 2**16, Q, coins[::3].copy(), mask[::3].copy()
+    assert np.array_equal(strided, quantize_and_mask(*copies))
+
+
+def test_the_mask_may_be_overwritten_by_the_upload():
+    x, mask = np.linspace(-1, 1, 1000), words(1000, 1) >> 1
+    expected = quantize_and_mask(x, 2**16, Q, words(1000), mask)
+    assert np.array_equal(quantize_and_mask(x, 2**16, Q, words(1000), mask, out=mask), expected)
+
+
 def test_the_inputs_are_not_changed():
     x, coins, mask = np.linspace(-1, 1, 100), words(100), words(100, 1) >> 1
     before = x.copy(), coins.copy(), mask.copy()
@@ -157,12 +170,11 @@ def test_the_inputs_are_not_changed():
     [
         [1.0],
         np.ones((2, 2)),
-        np.ones(4)[::2],
         np.ones(2, np.int64),
         np.ones(2, ">f8"),
         np.float64(1),
     ],
-    ids=["list", "matrix", "strided", "integers", "foreign byte order", "scalar"],
+    ids=["list", "matrix", "integers", "foreign byte order", "scalar"],
 )
 def test_x_is_a_vector_of_floats(bad):
     for call in (
@@ -170,7 +182,7 @@ def test_x_is_a_vector_of_floats(bad):
         lambda: quantize(bad, 1, Q, words(2), wrap=True),
         lambda: clip_update(bad, 1.0),
     ):
-        with pytest.raises(DataError, match=r"x is .*np.ascontiguousarray|x must be a numpy array"):
+        with pytest.raises(DataError, match=r"x is .*astype\(np.float32\)|x must be a numpy array"):
             call()
 
 
@@ -184,7 +196,7 @@ def test_words_masks_and_out_fit_x(name, bad):
 
 
 def test_values_to_bring_back_are_elements():
-    with pytest.raises(DataError, match="≥ q = 7"):
+    with pytest.raises(DataError, match="below q = 7"):
         signed(np.array([7], np.uint32), 7)
     with pytest.raises(DataError, match="int64"):
         dequantize(np.array([1]), 1, 7)

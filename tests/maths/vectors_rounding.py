@@ -99,7 +99,7 @@ def quantization_vectors():
             _bad("half precision", "DataError", "float16", **_one_element(1.0, dtype="float16")),
             _bad("too many words", "DataError", "random_words", **_one_element(1.0, words=[0, 0])),
             _bad("too few mask elements", "DataError", "mask", **_one_element(1.0, mask=[])),
-            _bad("mask not canonical", "DataError", "≥ q", **_one_element(1.0, mask=[Q])),
+            _bad("mask not canonical", "DataError", "below q", **_one_element(1.0, mask=[Q])),
             _bad("no levels", "ParameterError", "levels c = 0", **_one_element(1.0, levels=0)),
             _bad("broken levels", "ParameterError", "whole", **_one_element(1.0, levels=1.5)),
             _bad("not a prime", "ParameterError", "prime", **_one_element(1.0, modulus=2**32 - 1)),

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from basecagg.errors import DataError, ParameterError
+from basecagg.maths.elements import Elements, check_values, checked, checked_shape, destination
 from basecagg.maths.kernels.rounding import round_and_mask
 from basecagg.maths.primes import is_prime
 from basecagg.maths.randomness import Words
@@ -23,7 +24,7 @@ def clip_update(x: Reals, clip: float) -> tuple[Reals, int]:
 
     NaN and ±Inf are refused, not clipped: they say that training went wrong.
     """
-    _check_reals(x)
+    x = _checked_reals(x)
     _check_finite(x)
     if not 0 < clip < float("inf"):
         raise ParameterError(
@@ -35,7 +36,7 @@ def clip_update(x: Reals, clip: float) -> tuple[Reals, int]:
 
 def quantize(
     x: Reals, levels: int, modulus: int, random_words: Words, *, wrap: bool = False
-) -> Words:
+) -> Elements:
     """φ(c·Q_c(x)), Eqs. (sto_round), (def_w_bar), (phi), with c = `levels` and a word per element.
 
     c·x is computed in float64, and rounded up iff its word is below frac(c·x)·2³².
@@ -53,45 +54,43 @@ def quantize_and_mask(
     levels: int,
     modulus: int,
     random_words: Words,
-    mask: Words,
+    mask: Elements,
     *,
-    out: Words | None = None,
-) -> Words:
+    out: Elements | None = None,
+) -> Elements:
     """φ(c·Q_c(x)) + z mod q, Eq. (masked_update): what a contributor uploads, made in one pass.
 
     After an error `out` holds nothing of use.
     """
-    _check_inputs(x, levels, modulus, random_words)
-    _check_words("mask", mask, x.size)
-    out = np.empty(x.size, np.uint32) if out is None else out
-    _check_words("out", out, x.size)
+    x, words = _checked_inputs(x, levels, modulus, random_words)
+    mask = checked_shape(mask, "mask", x.shape)
+    out = destination(out, x.shape)
     limit = float((modulus - 3) // 2)
-    if not round_and_mask(x, float(levels), limit, np.uint32(modulus), random_words, mask, out):
-        raise _refusal(x, levels, limit, modulus)
+    if not round_and_mask(x, float(levels), limit, np.uint32(modulus), words, mask, out):
+        check_values(mask, "mask", modulus)
+        raise _refusal(x, levels, limit)
     return out
 
 
-def dequantize(values: Words, levels: int, modulus: int) -> npt.NDArray[np.float64]:
+def dequantize(values: Elements, levels: int, modulus: int) -> npt.NDArray[np.float64]:
     """φ⁻¹(values)/c with c = `levels`. For a weighted sum of updates c = c_l·Σ s̄."""
     _check_levels(levels)
     return signed(values, modulus) / float(levels)
 
 
-def signed(values: Words, modulus: int) -> npt.NDArray[np.int64]:
+def signed(values: Elements, modulus: int) -> npt.NDArray[np.int64]:
     """φ⁻¹, Eq. (inv_phi): a value below (q − 1)/2 is positive, any other stands for value − q."""
     _check_modulus(modulus)
-    _check_words("values", values, np.size(values))
-    if values.size and values.max() >= modulus:
-        raise DataError(f"values holds numbers ≥ q = {modulus}: reduce them mod q first")
+    check_values(checked(values, "values"), "values", modulus)
     return values.astype(np.int64) - modulus * (values >= (modulus - 1) // 2)
 
 
-def _quantize_wrapped(x: Reals, levels: int, modulus: int, random_words: Words) -> Words:
-    _check_inputs(x, levels, modulus, random_words)
+def _quantize_wrapped(x: Reals, levels: int, modulus: int, random_words: Words) -> Elements:
+    x, words = _checked_inputs(x, levels, modulus, random_words)
     scaled = _scale(x, levels)
     _check_finite(scaled)
     floor = np.floor(scaled)
-    up = random_words < (scaled - floor) * 2.0**32
+    up = words < (scaled - floor) * 2.0**32
     # fmod is exact: a number beyond 2⁵³ too is reduced to what it is mod q.
     return ((np.fmod(floor, modulus).astype(np.int64) + up) % modulus).astype(np.uint32)
 
@@ -107,32 +106,24 @@ def _round_towards_zero(clip: float, dtype: np.dtype[np.floating]) -> np.floatin
     return bound if float(bound) <= clip else np.nextafter(bound, dtype.type(0))
 
 
-def _check_inputs(x: Reals, levels: int, modulus: int, random_words: Words) -> None:
-    _check_reals(x)
+def _checked_inputs(
+    x: Reals, levels: int, modulus: int, random_words: Words
+) -> tuple[Reals, Words]:
     _check_levels(levels)
     _check_modulus(modulus)
-    _check_words("random_words", random_words, x.size)
+    x = _checked_reals(x)
+    return x, checked_shape(random_words, "random_words", x.shape)
 
 
-def _check_reals(x: Reals) -> None:
-    _check_array("x", x, np.float32, np.float64)
-
-
-def _check_words(name: str, array: Words, size: int) -> None:
-    _check_array(name, array, np.uint32)
-    if array.size != size:
-        raise DataError(f"{name} holds {array.size} numbers, but there are {size} elements")
-
-
-def _check_array(name: str, array: npt.NDArray[np.generic], *dtypes: type[np.generic]) -> None:
-    if not isinstance(array, np.ndarray):
-        raise DataError(f"{name} must be a numpy array, not {type(array).__name__}")
-    if array.dtype not in dtypes or array.ndim != 1 or not array.flags.c_contiguous:
+def _checked_reals(x: Reals) -> Reals:
+    if not isinstance(x, np.ndarray):
+        raise DataError(f"x must be a numpy array of floats, not {type(x).__name__}")
+    if x.dtype not in (np.float32, np.float64) or x.ndim != 1:
         raise DataError(
-            f"{name} is {array.dtype}{list(array.shape)} but must be a contiguous vector of"
-            f" {' or '.join(dtype.__name__ for dtype in dtypes)}:"
-            f" np.ascontiguousarray({name}.ravel(), np.{dtypes[0].__name__})"
+            f"x is {x.dtype}{list(x.shape)} but must be a vector of float32 or float64:"
+            " x.ravel().astype(np.float32)"
         )
+    return np.require(x, requirements=["C", "ALIGNED"])
 
 
 def _check_finite(x: Reals) -> None:
@@ -157,16 +148,14 @@ def _check_modulus(modulus: int) -> None:
         )
 
 
-def _refusal(x: Reals, levels: int, limit: float, modulus: int) -> DataError:
-    """What the kernel found bad: the numbers of the update, else the mask. Values are not told."""
+def _refusal(x: Reals, levels: int, limit: float) -> DataError:
+    """Which numbers of the update the kernel found bad. The values themselves are not told."""
     _check_finite(x)
     outside = np.abs(_scale(x, levels)) > limit
-    if outside.any():
-        return DataError(
-            f"|c·x| is above (q − 3)/2 = {limit:.0f} at {_where(outside)}: clip the update to"
-            f" ±{limit / levels:g} with clip_update, or lower levels c = {levels}"
-        )
-    return DataError(f"mask holds values ≥ q = {modulus}: draw it with FieldStream")
+    return DataError(
+        f"|c·x| is above (q − 3)/2 = {limit:.0f} at {_where(outside)}: clip the update to"
+        f" ±{limit / levels:g} with clip_update, or lower levels c = {levels}"
+    )
 
 
 def _where(found: npt.NDArray[np.bool_]) -> str:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
-from basecagg.maths.randomness import Words
+from basecagg.maths.elements import Elements
+from basecagg.maths.kernels.machine import kernel
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def round_and_mask(
     x: npt.NDArray[np.float32 | np.float64],
     levels: float,
     limit: float,
     q: np.uint32,
-    words: Words,
-    mask: Words,
-    out: Words,
+    words: npt.NDArray[np.uint32],
+    mask: Elements,
+    out: Elements,
 ) -> bool:
     """out = φ(⌊c·x⌋ or ⌊c·x⌋ + 1) + mask mod q; False if an element is bad, and `out` void then.
 
