@@ -56,13 +56,13 @@ def user_number(name: str) -> int:
 class ServerAggregation(ABC):
     """What plain and secure runs share: a server machine, and when its versions are published."""
 
-    def __init__(self, network: MeteredLoopback, server: Server) -> None:
-        """Publish the server's present model at once."""
+    def __init__(self, network: MeteredLoopback, first: Publication) -> None:
+        """Publish the first model at once."""
         self.network = network
         self.now = 0.0
         self.steps: list[Released | Abandoned] = []
         self.counts: Counter[str] = Counter()
-        self.published = Publication(0.0, server.version, server.model)
+        self.published = first
         self.pending: deque[Publication] = deque()
 
     @property
@@ -171,7 +171,7 @@ class PlainAggregation(ServerAggregation):
         server = Server(settings, opening, store, model)
         network.add(AT_SERVER, server, store)
         network.perform(AT_SERVER, server.start())
-        super().__init__(network, server)
+        super().__init__(network, Publication(0.0, server.version, server.model))
         self._serial = 0
         if state:
             self.restore(state)
@@ -244,7 +244,8 @@ class SecureAggregation(ServerAggregation):
             verifier=verifier if full else None,
             entropy=self._entropy,
         )
-        super().__init__(network, self._federation.server)
+        server = self._federation.server
+        super().__init__(network, Publication(0.0, server.version, server.model))
         self._config = config
         self._devices = devices
         self._parameters = parameters

@@ -11,9 +11,10 @@ from typing import Any, Literal
 import msgspec
 
 from basecagg.errors import DataError, ParameterError
+from basecagg.maths.primes import PAPER_MODULUS
 from basecagg.maths.staleness import StalenessFunction, constant, hinge, polynomial
 from basecagg.parameters import Consistency, ProtocolParameters
-from basecagg.protections.pairs import Pair, preset, require_compatible
+from basecagg.protections.pairs import CODED, PAIRWISE, Pair, preset, require_compatible
 
 Clock = Literal["devices", "uniform-staleness"]
 Speed = Literal["constant", "uniform", "half-normal", "log-normal"]
@@ -26,11 +27,11 @@ class SimulationConfig:
 
     # --- what is compared
     method: str = "basecagg"
-    """fedavg, fedasync, fedbuff, fedat, ldp or basecagg; or '' to choose the next two freely."""
+    """fedavg, fedasync, fedbuff, fedat, ldp, secagg, secagg+, lightsecagg, basecagg; or '' and the next two."""
     schedule: str = ""
     """synchronous, immediate, buffered or tiered, if `method` is ''."""
     protection: str = ""
-    """none, local-dp or basecagg, if `method` is ''."""
+    """none, local-dp, secagg, secagg+, lightsecagg or basecagg, if `method` is ''."""
     cryptography: Literal["full", "arithmetic"] = "full"
     """Whether shares are sealed and messages signed, or only the field arithmetic is done (for sweeps)."""
 
@@ -143,12 +144,13 @@ class SimulationConfig:
             if not holds:
                 value = getattr(self, name)
                 raise ParameterError(f"{name} = {value} must be {wanted}", rule=f"{name} {wanted}")
-        if pair.protection == "basecagg":
+        if pair.protection in CODED:
             self.protocol_parameters(model_size=1)
 
     def _rules(self, pair: Pair) -> list[tuple[str, bool, str]]:
         k, users = self.buffer_size, self.users
-        least = 2 if pair.protection == "basecagg" else 1
+        secure = pair.protection in (*CODED, *PAIRWISE)
+        least = 2 if secure else 1
         rules = [
             ("users", users >= 1, "at least 1"),
             ("buffer_size", least <= k <= users, f"between {least} and users = {users}"),
@@ -168,6 +170,12 @@ class SimulationConfig:
             ("evaluate_every", self.evaluate_every >= 1, "at least 1"),
             ("checkpoint_every", self.checkpoint_every >= 1, "at least 1"),
         ]
+        if pair.protection in PAIRWISE:
+            largest, room = k * (self.update_levels * self.clip + 1), (self.modulus - 3) // 2
+            rules += [
+                ("modulus", self.modulus == PAPER_MODULUS, f"{PAPER_MODULUS} for this protection"),
+                ("update_levels", largest <= room, f"less: K·(c_l·B + 1) must be at most {room}"),
+            ]
         if pair.schedule == "synchronous":
             rules.append(("concurrency", self.concurrency >= k, f"at least buffer_size = {k}"))
         if self.clock == "uniform-staleness":
@@ -198,7 +206,8 @@ class SimulationConfig:
         return functions[self.staleness]
 
     def protocol_parameters(self, model_size: int) -> ProtocolParameters:
-        """The parameters of a BASecAgg epoch for this run."""
+        """The parameters of a BASecAgg epoch for this run, or of LightSecAgg: no staleness, so no weights."""
+        in_rounds = self.pair.protection == "lightsecagg"
         holders = self.holders or self.users
         dropouts = self.max_dropouts if self.max_dropouts >= 0 else int(0.3 * holders)
         certified = self.consistency == "certified"
@@ -211,11 +220,11 @@ class SimulationConfig:
             max_dropouts=dropouts,
             buffer_size=self.buffer_size,
             model_size=model_size,
-            max_staleness=self.max_staleness,
+            max_staleness=0 if in_rounds else self.max_staleness,
             clip=self.clip,
             update_levels=self.update_levels,
-            weight_levels=self.weight_levels,
-            staleness=self.staleness_function,
+            weight_levels=1 if in_rounds else self.weight_levels,
+            staleness=constant() if in_rounds else self.staleness_function,
             modulus=self.modulus,
             consistency=self.consistency,
             allow_wraparound=self.allow_wraparound,

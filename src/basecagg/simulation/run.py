@@ -21,6 +21,7 @@ from basecagg.learning import (
     partition,
 )
 from basecagg.protections.local_dp import LocalDP
+from basecagg.protections.pairs import CODED, PAIRWISE
 from basecagg.protocol.effects import Abandoned, Released
 from basecagg.protocol.epoch import Agreement
 from basecagg.schedules.buffered import Buffered
@@ -38,6 +39,7 @@ from basecagg.simulation.devices import Devices
 from basecagg.simulation.event_clock import Clock, DeviceClock
 from basecagg.simulation.loopback import Loopback
 from basecagg.simulation.run_folder import RunFolder
+from basecagg.simulation.secagg_aggregation import SecAggAggregation
 from basecagg.simulation.staleness_clock import UniformStaleness
 from basecagg.simulation.training import Job, make_trainer
 
@@ -264,7 +266,9 @@ class Simulation:
         schedule, protection = self.config.pair
         if schedule in ("immediate", "tiered"):
             return None
-        if protection == "basecagg":
+        if protection in PAIRWISE:
+            return SecAggAggregation(self.config, model, self.devices, state)
+        if protection in CODED:
             return SecureAggregation(self.config, model, self.devices, state)
         return PlainAggregation(self.config, model, state)
 
