@@ -14,6 +14,7 @@ from basecagg.errors import DataError, ParameterError
 from basecagg.maths.primes import PAPER_MODULUS
 from basecagg.maths.staleness import StalenessFunction, constant, hinge, polynomial
 from basecagg.parameters import Consistency, ProtocolParameters
+from basecagg.protections.lightsecagg import IN_ROUNDS
 from basecagg.protections.pairs import CODED, PAIRWISE, Pair, preset, require_compatible
 
 Clock = Literal["devices", "uniform-staleness"]
@@ -207,7 +208,12 @@ class SimulationConfig:
 
     def protocol_parameters(self, model_size: int) -> ProtocolParameters:
         """The parameters of a BASecAgg epoch for this run, or of LightSecAgg: no staleness, so no weights."""
-        in_rounds = self.pair.protection == "lightsecagg"
+        by_age = {
+            "max_staleness": self.max_staleness,
+            "weight_levels": self.weight_levels,
+            "staleness": self.staleness_function,
+        }
+        ages = IN_ROUNDS if self.pair.protection == "lightsecagg" else by_age
         holders = self.holders or self.users
         dropouts = self.max_dropouts if self.max_dropouts >= 0 else int(0.3 * holders)
         certified = self.consistency == "certified"
@@ -220,14 +226,12 @@ class SimulationConfig:
             max_dropouts=dropouts,
             buffer_size=self.buffer_size,
             model_size=model_size,
-            max_staleness=0 if in_rounds else self.max_staleness,
             clip=self.clip,
             update_levels=self.update_levels,
-            weight_levels=1 if in_rounds else self.weight_levels,
-            staleness=constant() if in_rounds else self.staleness_function,
             modulus=self.modulus,
             consistency=self.consistency,
             allow_wraparound=self.allow_wraparound,
+            **ages,
         )
 
 
