@@ -5,7 +5,6 @@ Exact for every prime below 2³². For the paper's q = 2³² − 5 a remainder n
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
@@ -92,12 +91,15 @@ class PrimeField:
         return out
 
     def _factors(self, weights: Iterable[int], number: int) -> list[int]:
-        factors = [operator.index(weight) for weight in weights]
+        factors = list(weights)
         if len(factors) != number:
             raise DataError(f"{len(factors)} weights for {number} rows: give one for each")
-        if not all(0 <= factor < self.modulus for factor in factors):
-            raise DataError(f"weights {factors} are not all in 0…q−1 = {self.modulus - 1}")
-        return factors
+        for weight in factors:
+            if not isinstance(weight, int | np.integer) or not 0 <= weight < self.modulus:
+                raise DataError(
+                    f"weight {weight!r} is not a whole number in 0…q−1 = {self.modulus - 1}"
+                )
+        return [int(weight) for weight in factors]
 
     def _name_offender(self, arrays: Iterable[tuple[str, Elements]]) -> None:
         """A kernel has read a word ≥ q: say where."""

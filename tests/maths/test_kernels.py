@@ -1,0 +1,187 @@
+"""The kernels are exact up to the very bounds they state, start in time, and are compiled but once."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import oracle
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from basecagg.maths.kernels import balanced, cosets, product, roots, sums
+from basecagg.maths.kernels.cosets import CosetEvaluation
+from basecagg.maths.kernels.machine import addresses_of
+from basecagg.maths.kernels.product import Product
+from basecagg.maths.mds_code import MaskCode
+from basecagg.maths.prime_field import PrimeField
+
+Q = 2**32 - 5
+PRIMES = (3, 5, 97, 2**31 - 1, 2**31 + 11, Q)
+
+
+# ---- exact ----
+
+
+def near(*edges):
+    """Integers up to the last edge in size, and those close to an edge."""
+    close = [st.integers(edge - 9, edge) for edge in edges]
+    sizes = st.one_of(*close, st.integers(0, max(edges)))
+    return st.builds(lambda size, sign: sign * size, sizes, st.sampled_from([1, -1]))
+
+
+@given(near(2**31, 2**52 - 1), st.sampled_from(PRIMES))
+def test_reduce_gives_the_residue_nearest_to_0(x, q):
+    residue = balanced.reduce(float(x), float(q), 1.0 / q)
+    assert (residue - x) % q == 0
+    assert abs(residue) <= (q - 1) // 2
+
+
+@given(st.integers(-(2**30), 2**30), st.sampled_from(PRIMES))
+def test_reduce_rounds_the_right_way_on_both_sides_of_a_tie(k, q):
+    for x in (k * q + q // 2, k * q + q // 2 + 1):
+        if abs(x) < 2**52:
+            assert abs(balanced.reduce(float(x), float(q), 1.0 / q)) <= (q - 1) // 2
+
+
+@given(near(120 * 2**46), near(2**52, 2**53 - 2**33))
+def test_combine_is_exact_up_to_its_bound(high, low):
+    residue = balanced.combine(float(high << 16), float(low), float(Q), 1.0 / Q)
+    assert (int(residue) - (high << 16) - low) % Q == 0
+    assert abs(residue) <= 1.001 * Q
+
+
+@given(near(2**31, 2**45 - 1), near(Q // 2))
+def test_times_is_exact_up_to_its_bound(x, w):
+    residue = balanced.times(float(x), float(w), w / Q, float(Q))
+    assert (int(residue) - x * w) % Q == 0
+    assert abs(residue) <= 0.51 * Q
+
+
+@given(st.lists(st.integers(0, Q - 1), min_size=1), st.sampled_from(PRIMES))
+def test_halves_make_the_whole(values, q):
+    residues = np.array(values, np.uint32) % np.uint32(q)
+    high, low = balanced.halves(residues, q)
+    assert not ((high + low - residues) % q).any()
+    assert np.abs(low).max() <= 2**15
+    assert np.abs(high).max() <= 2**31
+    assert not (high % 2**16).any()
+
+
+def multiplied(matrix, rows, q):
+    out = np.empty((len(matrix), rows.shape[1]), np.uint32)
+    largest = Product(matrix, q)(addresses_of(rows), addresses_of(out), rows.shape[1], 1)
+    assert largest == rows.max()
+    return out
+
+
+@pytest.mark.parametrize("terms", [1, 4, 5, 8, 9, 120, 121, 245, 1000])
+@pytest.mark.parametrize(
+    "coefficient", [Q // 2, Q // 2 + 1, 2**31 - 2**15 - 1, 2**31 + 2**15 - 5, 1]
+)
+@pytest.mark.parametrize("element", [Q // 2, Q // 2 + 1, 2**31, 2**31 - 1, Q - 1])
+def test_sums_of_the_largest_products_are_exact(terms, coefficient, element):
+    matrix = np.full((3, terms), coefficient, np.uint32)
+    rows = np.full((terms, 2), element, np.uint32)
+    assert (multiplied(matrix, rows, Q) == terms * coefficient * element % Q).all()
+
+
+@pytest.mark.parametrize("coset", [roots.SMALL_COSET, roots.LARGE_COSET])
+@pytest.mark.parametrize("element", [Q // 2, Q // 2 + 1, 2**31, Q - 1, None])
+@pytest.mark.parametrize("coefficients", [1, 40, 190, 191, 800])
+def test_values_on_cosets_are_exact(coset, element, coefficients):
+    rng = np.random.default_rng(coefficients)
+    drawn = rng.choice([Q // 2, Q // 2 + 1], (coefficients, 1))
+    rows = np.full_like(drawn, element) if element else drawn
+    rows = rows.astype(np.uint32)
+    for number in (1, 11, 205):
+        out = np.empty((number, 1), np.uint32)
+        evaluate = CosetEvaluation(coset, number, coefficients)
+        evaluate(addresses_of(rows), addresses_of(out), 1, 1)
+        column = rows[:, 0].tolist()
+        points = roots.points(coset, number)
+        assert out[:, 0].tolist() == [oracle.horner(column, x, Q) for x in points]
+
+
+def test_the_roots_have_their_orders():
+    assert [n for n in range(1, 6) if pow(roots.ETA, n, Q) == 1] == [5]
+    assert [n for n in range(1, 11) if pow(roots.OMEGA, n, Q) == 1] == [10]
+    assert [n for n in range(1, 20) if pow(roots.ZETA, n, Q) == 1] == [19]
+
+
+# ---- compiled once, in time ----
+
+
+KERNELS = (
+    cosets._evaluate,
+    product._multiply,
+    sums.add,
+    sums.sub,
+    sums.mul,
+    sums.inner_product,
+    sums.weighted_sum,
+)
+
+
+def test_no_array_makes_a_kernel_compile_again():
+    code, field = MaskCode(12, 5, 2), PrimeField(7)
+    read_only = np.frombuffer(bytes(24), np.uint32)
+    for mask in (np.zeros(6, np.uint32), read_only, np.zeros((6, 2), np.uint32)[:, 0]):
+        shares = code.encode(mask, np.zeros((2, 2), np.uint32))
+        code.correct(dict(enumerate(shares)))
+        for operation in (field.add, field.sub, field.mul):
+            operation(mask, mask)
+        field.weighted_sum([mask, read_only], np.array([1, 2], np.uint8))
+    assert [len(kernel.signatures) for kernel in KERNELS] == [1] * len(KERNELS)
+
+
+START = textwrap.dedent("""
+    import json, sys, time
+    import numpy as np
+    import basecagg.maths.mds_code, basecagg.maths.quantization
+    from basecagg.maths.kernels import warm_up
+
+    start = time.process_time()
+    assert 0 < warm_up()
+    print(time.process_time() - start)
+
+    code = basecagg.maths.mds_code.MaskCode(*json.loads(sys.argv[1]))
+    mask, noise = (np.array(json.loads(text), np.uint32) for text in sys.argv[2:])
+    print(json.dumps(code.encode(mask, noise).tolist()))
+""")
+
+
+def test_kernels_compile_in_15_seconds_and_load_in_1(tmp_path):
+    """Of CPU time, whatever else the machine does. What a cold start computes is checked as well:
+    numba's cache does not notice when a part of a kernel changes in another file."""
+    mask, noise = list(range(8)), [[Q - 1, 5], [6, Q // 2]]
+    command = [sys.executable, "-c", START, "[12, 6, 2]", str(mask), str(noise)]
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    expected = oracle.encode(mask, noise, oracle.points(12, Q), 4, Q)
+    for limit in (15, 1):
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        seconds, shares = done.stdout.splitlines()
+        assert float(seconds) <= limit
+        assert shares == str(expected)
+
+
+FORK = textwrap.dedent("""
+    import os
+    import numpy as np
+    from basecagg.maths.prime_field import PrimeField
+
+    field, ones = PrimeField(threads=2), np.ones(100_000, np.uint32)
+    field.add(ones, ones)
+    child = os.fork()
+    assert field.add(ones, ones).sum() == 200_000
+    if not child:
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+""")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_process_has_threads_of_its_own():
+    subprocess.run([sys.executable, "-W", "ignore", "-c", FORK], check=True, timeout=60)
