@@ -113,8 +113,8 @@ class ServerAggregation(ABC):
         """A new version can be downloaded once the time to open it has passed."""
         server = self.server
         if server.version != before:
-            earliest = self.pending[-1].at if self.pending else 0.0
-            at = max(self.now + seconds, earliest)
+            begun = max(self.now, self.pending[-1].at if self.pending else 0.0)  # one at a time
+            at = begun + seconds
             self.pending.append(Publication(at, server.version, server.model))
 
     def _collect_news(self) -> None:
@@ -266,7 +266,7 @@ class SecureAggregation(ServerAggregation):
         )
         if contributor.ready:
             return 0.0
-        started, remembered = time.perf_counter(), self.network.remembered
+        started, remembered = time.process_time(), self.network.remembered
         self._federation.deal(user_name(user))
         seconds = self.network.charge("contributor", started, remembered)
         self.network.run()
@@ -280,7 +280,7 @@ class SecureAggregation(ServerAggregation):
         if digest is None or not self._federation.contributor(name).ready:
             self.counts["updates too stale"] += 1
             return
-        started, remembered = time.perf_counter(), self.network.remembered
+        started, remembered = time.process_time(), self.network.remembered
         self._federation.submit(name, update, base_version, digest)
         masking = self.network.charge("contributor", started, remembered)
         self._choose_absent_holders()

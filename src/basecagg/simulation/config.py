@@ -115,7 +115,7 @@ class SimulationConfig:
     """Devices with speeds, or the paper's clock: staleness uniform on 0…τ_max."""
     speed: Speed = "half-normal"
     """How compute time per step is distributed over users."""
-    seconds_per_step: float = 0.05
+    seconds_per_step: float = 0.5
     """Compute time of one SGD step on the fastest (half-normal) or typical device."""
     speed_spread: float = 1.0
     """Standard deviation relative to `seconds_per_step`; of the logarithm for log-normal."""
