@@ -79,14 +79,15 @@ class Mailroom:
         if self.agreement.holder_index(sender) != receipt.holder:
             raise NotEnrolled(f"holder {receipt.holder} is somebody else", peer=sender)
         self.agreement.require_signed_by_holder(receipt, receipt.holder, receipt.signature)
+        masks = [mask for name in receipt.masks if (mask := self._masks.get(name.key))]
+        live = [mask for mask in masks if mask.state in _LIVE]
         effects: list[Effect] = []
-        for name in receipt.masks:
-            effects.append(Forget(_pending(receipt.holder), name.key))
-            mask = self._masks.get(name.key)
-            if mask is not None and receipt.holder not in mask.holders:
+        for mask in live:
+            effects.append(Forget(_pending(receipt.holder), mask.name.key))
+            if receipt.holder not in mask.holders:
                 mask.holders.add(receipt.holder)
-                effects.append(write("relayed", name.key, mask))
-        dealers = dict.fromkeys(name.contributor for name in receipt.masks)
+                effects.append(write("relayed", mask.name.key, mask))
+        dealers = dict.fromkeys(mask.name.contributor for mask in live)
         return [*effects, *(Send(dealer, receipt) for dealer in dealers)]
 
     def undelivered(self, holder: int) -> list[Message]:
