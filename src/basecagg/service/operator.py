@@ -193,10 +193,12 @@ class Operator:
     # --- members ----------------------------------------------------------------------------------
 
     async def invite(self, connection: Connection, name: str, role: Role) -> Invitation:
-        """A new invitation. It names the server, its CA and the operator's key, and admits one key."""
-        if name in RESERVED or name in self._stored.people:
+        """An invitation, the same again while nobody has used it. It admits one key under one name."""
+        known = self._stored.people.get(name)
+        used = known is not None and (known.signing_key or known.revoked or known.role != role)
+        if name in RESERVED or used:
             raise DataError(f"the name {name} is taken")
-        token = os.urandom(32)
+        token = known.token if known else os.urandom(32)
         s = self._stored
         invitation = msgspec.convert(
             {"federation": s.federation, "name": name, "role": role, "url": s.url}

@@ -16,18 +16,18 @@ import traceback
 from collections.abc import Callable
 from typing import IO, Any, Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from basecagg.errors import DataError
-from basecagg.service.documents import Document, from_json, to_json
 
 Vector = npt.NDArray[np.float32]
 _HEAD = struct.Struct(">BIQ")
 _DONE, _FAILED = 0, 1
 
 
-class RoundInfo(Document, frozen=True):
+class RoundInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What a training function is told besides the model."""
 
     federation: str
@@ -85,7 +85,12 @@ class UserFunction:
         assert child.stdin is not None
         assert child.stdout is not None
         try:
-            _send(child.stdin, _DONE, to_json(info), model.astype("<f4", copy=False).tobytes())
+            _send(
+                child.stdin,
+                _DONE,
+                msgspec.json.encode(info),
+                model.astype("<f4", copy=False).tobytes(),
+            )
             status, text, data = _receive(child.stdout)
         except (OSError, EOFError):
             self.close()
@@ -115,7 +120,7 @@ def _serve(place: str) -> None:
             return
         try:
             function = function or _load(place)
-            info: RoundInfo = from_json(text, RoundInfo)
+            info = msgspec.json.decode(text, type=RoundInfo)
             result = np.asarray(function(np.frombuffer(data, "<f4").copy(), info), "<f4").reshape(
                 -1
             )

@@ -1,0 +1,178 @@
+"""A federation of real processes that can be killed, behind a network that can be cut."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+from service_harness import free_port
+
+from basecagg.errors import ChannelError
+from basecagg.parameters import ProtocolParameters
+from basecagg.service import operator as operators
+from basecagg.service.documents import Invitation
+from basecagg.service.operator import Operator, write_invitation
+from basecagg.service.problems import Problem
+
+PARAMETERS = ProtocolParameters(
+    num_users=5,
+    recovery_threshold=3,
+    max_colluders=1,
+    max_dropouts=1,
+    buffer_size=3,
+    model_size=200,
+    max_staleness=20,
+)
+NAMES = [f"user-{index}" for index in range(PARAMETERS.num_users)]
+
+
+class Proxy:
+    """Passes bytes on; during a cut it takes them and drops them, as a dead line does."""
+
+    def __init__(self, target: int) -> None:
+        self.port = free_port()
+        self._target = target
+        self._cut = False
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+
+    async def stop(self) -> None:
+        self._server.close()
+        self._hang_up()
+
+    async def cut(self, seconds: float) -> None:
+        self._cut = True
+        await asyncio.sleep(seconds)
+        self._cut = False
+        self._hang_up()  # what was swallowed is lost for good
+
+    def _hang_up(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
+        except OSError:
+            writer.close()
+            return
+        self._writers |= {writer, far_writer}
+        await asyncio.gather(self._pump(reader, far_writer), self._pump(far_reader, writer))
+        self._writers -= {writer, far_writer}
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(65536):
+                if not self._cut:
+                    writer.write(data)
+                    await writer.drain()
+        writer.close()
+
+
+class Chaos:
+    """The processes, and the operator who watches."""
+
+    def __init__(self, folder: Path, database: str | None = None) -> None:
+        self.folder = folder
+        self.database = database or f"sqlite:///{folder / 'operator' / 'server' / 'server.db'}"
+        self._port = free_port()
+        self.proxy = Proxy(self._port)
+        url = f"https://127.0.0.1:{self.proxy.port}"
+        operators.create(folder / "operator", "chaos", url)
+        self.operator = Operator(folder / "operator")
+        self.connection = self.operator.connect()
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.kills = 0
+        self.versions: list[int] = []
+
+    def _start(self, name: str, command: str, *arguments: str) -> None:
+        code = f"from basecagg.commands.{command} import command; command()"
+        paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                [sys.executable, "-c", code, *arguments],
+                cwd=self.folder,
+                env=environment,
+                stdout=log,
+                stderr=log,
+            )
+
+    def start_server(self) -> None:
+        self._start(
+            "server",
+            "serve",
+            *("--state", "operator/server", "--host", "127.0.0.1", "--port", str(self._port)),
+            *("--answer-timeout", "1", "--retries", "1000", "--database", self.database),
+        )
+
+    def start_user(self, name: str) -> None:
+        self._start(
+            name,
+            "join",
+            *(f"{name}.invitation", "--state", name, "--anchors", "anchors"),
+            *("--train", "chaos_training:train", "--longest-wait", "0.5"),
+        )
+
+    def kill(self, name: str) -> None:
+        """kill -9."""
+        process = self.processes.pop(name)
+        assert process.poll() is None, (self.folder / f"{name}.log").read_text()[-3000:]
+        process.kill()
+        process.wait()
+        self.kills += 1
+
+    def kill_all(self) -> None:
+        for process in self.processes.values():
+            process.kill()
+            process.wait()
+        self.processes.clear()
+
+    async def begin(self) -> None:
+        await self.proxy.start()
+        self.start_server()
+        for name in NAMES:
+            write_invitation(self.folder / f"{name}.invitation", await self._invite(name))
+            self.start_user(name)
+        missing = set(NAMES)
+        async with asyncio.timeout(90):
+            while missing:
+                missing -= set(await self.operator.admit_all(self.connection))
+                await asyncio.sleep(0.2)
+        await self.operator.set_model(self.connection, np.zeros(PARAMETERS.model_size, "<f4"))
+        await self.operator.start(self.connection, PARAMETERS)
+
+    async def _invite(self, name: str) -> Invitation:
+        """The server may still be starting."""
+        async with asyncio.timeout(60):
+            while True:
+                try:
+                    return await self.operator.invite(self.connection, name, "both")
+                except ChannelError:
+                    await asyncio.sleep(0.2)
+
+    async def look(self) -> int | None:
+        """The version, if the server answers."""
+        try:
+            version = (await self.operator.look(self.connection)).version
+        except (ChannelError, Problem):
+            return None
+        self.versions.append(version)
+        return version
+
+    async def reach(self, version: int, seconds: float) -> None:
+        async with asyncio.timeout(seconds):
+            while (await self.look() or 0) < version:
+                await asyncio.sleep(0.2)
+
+    async def end(self) -> None:
+        await self.connection.close()
+        self.kill_all()
+        await self.proxy.stop()

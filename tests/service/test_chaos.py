@@ -1,0 +1,110 @@
+"""Real processes, killed at random moments, behind a line that is cut: nothing is lost or counted twice."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import pytest
+from chaos_check import violations
+from chaos_processes import NAMES, Chaos
+from private_postgres import private_postgres
+
+from basecagg.channels.wire import MAX_CONTROL_BYTES, unpack
+from basecagg.protocol.records import HeldShare, ModelState, load, parse, write
+from basecagg.service.registry import Charter
+from basecagg.storage.participant import ParticipantStore
+from basecagg.storage.server import ServerStore
+
+
+@dataclass(frozen=True)
+class Troubles:
+    """How much goes wrong."""
+
+    server_kills: int
+    user_kills: int
+    cut_seconds: float
+    pause: float
+    afterwards: int
+    seconds: float
+
+
+SHORT = Troubles(2, 4, 2.0, 1.0, 3, 90.0)
+LONG = Troubles(20, 50, 10.0, 3.0, 5, 240.0)
+
+
+def test_nothing_is_lost_in_a_short_chaos(tmp_path: Path) -> None:
+    asyncio.run(chaos(tmp_path, SHORT))
+
+
+def test_nothing_is_lost_in_a_short_chaos_on_postgresql(tmp_path: Path) -> None:
+    with private_postgres(tmp_path / "postgres") as database:
+        asyncio.run(chaos(tmp_path, SHORT, database))
+
+
+@pytest.mark.soak
+def test_nothing_is_lost_in_a_long_chaos(tmp_path: Path) -> None:
+    asyncio.run(chaos(tmp_path, LONG))
+
+
+@pytest.mark.soak
+def test_nothing_is_lost_in_a_long_chaos_on_postgresql(tmp_path: Path) -> None:
+    with private_postgres(tmp_path / "postgres") as database:
+        asyncio.run(chaos(tmp_path, LONG, database))
+
+
+async def chaos(folder: Path, troubles: Troubles, database: str | None = None) -> None:
+    scene = Chaos(folder, database)
+    try:
+        await scene.begin()
+        await scene.reach(2, 90)
+        await torment(scene, troubles, random.Random(0))
+        alive = [name for name, process in scene.processes.items() if process.poll() is None]
+        assert sorted(alive) == sorted(["server", *NAMES])
+        last = max(scene.versions)
+        await scene.reach(last + troubles.afterwards, troubles.seconds)
+    finally:
+        await scene.end()
+    assert scene.kills == troubles.server_kills + troubles.user_kills
+    assert scene.versions == sorted(scene.versions)
+    users, anchors = [folder / name for name in NAMES], folder / "anchors"
+    assert violations(scene.database, users, anchors) == []
+    require_that_the_check_can_fail(scene.database, users[0], anchors)
+
+
+async def torment(scene: Chaos, troubles: Troubles, dice: random.Random) -> None:
+    """Kill and cut at random moments; whoever was killed starts again at once."""
+    victims = ["server"] * troubles.server_kills
+    victims += [NAMES[index % len(NAMES)] for index in range(troubles.user_kills)]
+    dice.shuffle(victims)
+    cut = asyncio.create_task(scene.proxy.cut(troubles.cut_seconds))
+    for victim in victims:
+        await asyncio.sleep(dice.uniform(0.2, 2 * troubles.pause))
+        await scene.look()
+        scene.kill(victim)
+        scene.start_server() if victim == "server" else scene.start_user(victim)
+    await cut
+
+
+def require_that_the_check_can_fail(database: str, user: Path, anchors: Path) -> None:
+    """Doctor the stores, and see that it is noticed."""
+    with ServerStore(database, "service") as store:
+        charter = load(store, "charter", Charter)[""]
+    epoch_id = unpack(charter.epoch, MAX_CONTROL_BYTES).id.hex()
+    namespace = f"holder:{epoch_id[:32]}"
+    with ParticipantStore(user / "state.db", namespace, anchor_folder=anchors) as store:
+        held = load(store, "held", HeldShare)
+        key, share = next((key, share) for key, share in held.items() if share.digest)
+        store.commit([write("held", key, msgspec.structs.replace(share, digest=bytes(32)))])
+    with ServerStore(database, f"epoch:{epoch_id}") as store:
+        state = parse(store.read("model-state", "") or b"", ModelState)
+        state.admitted += 1
+        state.version += 1
+        store.commit([write("model-state", "", state)])
+    found = violations(database, [user], anchors)
+    assert any("another request" in each for each in found)
+    assert any("1 admitted updates are lost" in each for each in found)
+    assert any("up to" in each for each in found)
