@@ -1,0 +1,42 @@
+"""Minima of interleaved repeats: noise only adds time, and a slow minute slows all rivals alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from time import perf_counter
+from typing import NamedTuple
+
+REPEATS = 9
+
+
+class Task(NamedTuple):
+    """Something to time. Slow rivals take fewer repeats and no warm-up; they have nothing to compile."""
+
+    name: str
+    run: Callable[[], object]
+    repeats: int = REPEATS
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether one call more would be felt."""
+        return self.repeats < REPEATS
+
+
+def minima(tasks: Iterable[Task]) -> dict[str, float]:
+    """Seconds of each task: round after round through all of them, the best round of each counts."""
+    tasks = list(tasks)
+    for task in tasks:
+        if not task.is_slow:
+            task.run()
+    best = dict.fromkeys((task.name for task in tasks), float("inf"))
+    for round_number in range(max(task.repeats for task in tasks)):
+        for task in tasks:
+            if round_number < task.repeats:
+                best[task.name] = min(best[task.name], _seconds(task.run))
+    return best
+
+
+def _seconds(run: Callable[[], object]) -> float:
+    start = perf_counter()
+    run()
+    return perf_counter() - start
