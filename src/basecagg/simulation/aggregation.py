@@ -259,7 +259,7 @@ class SecureAggregation(ServerAggregation):
         return self._federation.agreement
 
     def prepare(self, user: int) -> float:
-        """Deal a mask, unless one is left over from a training that came to nothing."""
+        """Deal as many masks as may be dealt ahead, unless one is left: one receipt confirms them all."""
         contributor = self._federation.contributor(user_name(user))
         self.network.perform(
             Address("contributor", user_name(user)), contributor.expire(self.server.version)
@@ -267,11 +267,13 @@ class SecureAggregation(ServerAggregation):
         if contributor.ready:
             return 0.0
         started, remembered = time.process_time(), self.network.remembered
-        self._federation.deal(user_name(user))
+        for _ in range(self._parameters.mask_quota):
+            self._federation.deal(user_name(user))
         seconds = self.network.charge("contributor", started, remembered)
         self.network.run()
         self._collect_news()
-        return seconds + self._devices.upload(self._shipment_bytes())
+        shipments = self._parameters.mask_quota * self._shipment_bytes()
+        return seconds + self._devices.upload(shipments)
 
     def submit(self, user: int, update: Vector, base_version: int) -> None:
         """Mask the update, upload it, and open the sum if the buffer is full."""
