@@ -1,0 +1,335 @@
+"""The contributor's machine: deals, counts receipts, masks, retries. Its refusals are in claims/ too."""
+
+import hashlib
+
+import msgspec
+import numpy as np
+import pytest
+from parties import (
+    SIZE,
+    USERS,
+    at,
+    deal,
+    fresh_update,
+    intercept,
+    make_federation,
+    nothing_changes,
+    one_hop,
+    submit,
+)
+
+from basecagg.errors import (
+    BadSignature,
+    DataError,
+    LocalProtocolError,
+    Malformed,
+    UnknownMask,
+    WrongEpoch,
+)
+from basecagg.maths.randomness import FieldStream, derive_seed
+from basecagg.protocol import merkle
+from basecagg.protocol.effects import (
+    Forget,
+    MaskEnded,
+    MaskReady,
+    Persist,
+    Send,
+    Uploaded,
+    sends_of,
+    writes_of,
+)
+from basecagg.protocol.messages import (
+    MaskName,
+    Receipt,
+    Shipment,
+    Verdict,
+    sealing_context,
+    signed,
+    statement,
+)
+
+
+@pytest.fixture
+def ann(federation):
+    return federation.contributor("ann")
+
+
+def receipt(federation, index, *masks, signer=None):
+    name = signer or USERS[index]
+    return signed(Receipt(federation.agreement.id, index, masks), federation.identity(name))
+
+
+def dealt(federation):
+    """A dealing of ann's whose parcels never arrive."""
+    ann = federation.contributor("ann")
+    effects = ann.deal(federation.server.version)
+    federation.network.nodes[at("ann")].store.commit(writes_of(effects))
+    (send,) = sends_of(effects)
+    return send.message
+
+
+# --- dealing ----------------------------------------------------------------------------------
+
+
+def test_a_deal_is_written_before_it_is_sent(federation, ann):
+    effects = ann.deal(0)
+    kinds = [type(effect) for effect in effects]
+    assert kinds == [Persist, Persist, Send]
+    assert [effect.kind for effect in effects[:2]] == ["mask", "shipment"]
+
+
+def test_the_shares_are_the_code_word_of_the_mask(federation, ann):
+    """Opened by their holders, any U of them give the mask that the seed expands to."""
+    shipment, p = dealt(federation), federation.agreement.parameters
+    mask = shipment.dealing.mask
+    shares = {}
+    for index, sealed in enumerate(shipment.sealed):
+        context = sealing_context(federation.agreement.id, mask, index)
+        opened = federation._secret(USERS[index]).open(context, sealed)
+        shares[index] = np.frombuffer(opened, "<u4")
+        assert shares[index].shape == (p.share_size,)
+    seed = ann._masks[mask.key].seed
+    z = FieldStream(derive_seed(seed, "mask"), p.modulus).draw(p.padded_size)
+    for some in ((0, 1, 2, 3), (3, 4, 5, 6), (0, 2, 4, 6)):
+        decoded = federation.agreement.code.decode({index: shares[index] for index in some})
+        assert (decoded == z).all()
+
+
+def test_the_dealing_is_signed_over_all_shares(federation, ann):
+    shipment = dealt(federation)
+    dealing = shipment.dealing
+    leaves = tuple(merkle.leaf(i, sealed) for i, sealed in enumerate(shipment.sealed))
+    assert shipment.leaves == leaves
+    assert dealing.root == merkle.tree(leaves)[-1][0]
+    key = federation.identity("ann").public_key
+    assert federation.agreement.verifier.verify(key, statement(dealing), dealing.signature)
+
+
+def test_no_two_masks_are_alike(federation, ann):
+    shipments = [dealt(federation) for _ in range(4)]
+    assert len({s.dealing.mask for s in shipments}) == 4
+    assert len({mask.seed for mask in ann._masks.values()}) == 4
+    assert len({sealed for s in shipments for sealed in s.sealed}) == 28
+
+
+def test_so_many_masks_ahead_and_no_more(federation, ann):
+    for _ in range(federation.agreement.parameters.mask_quota):
+        dealt(federation)
+    with nothing_changes(federation, at("ann")), pytest.raises(LocalProtocolError, match="ahead"):
+        ann.deal(0)
+
+
+def test_a_waiting_update_does_not_count_as_dealt_ahead(federation, ann):
+    quota = federation.agreement.parameters.mask_quota
+    deal(federation, *["ann"] * quota)
+    submit(federation, "ann")
+    federation.network.run()
+    deal(federation, "ann")
+    assert len(ann.ready) == quota
+
+
+# --- receipts ---------------------------------------------------------------------------------
+
+
+def test_ready_when_enough_holders_confirmed(federation, ann):
+    mask = dealt(federation).dealing.mask
+    needed = federation.agreement.holders_needed
+    for index in range(needed - 1):
+        effects = ann.receive(receipt(federation, index, mask))
+        assert not any(isinstance(effect, MaskReady) for effect in effects)
+        assert ann.receive(receipt(federation, index, mask)) == []  # the same again counts once
+    assert ann.ready == []
+    effects = ann.receive(receipt(federation, needed - 1, mask))
+    assert MaskReady(mask) in effects
+    assert Forget("shipment", mask.key) in effects
+    assert ann.ready == [mask]
+
+
+@pytest.mark.parametrize("signer", ["server", "ann", "user-1"])
+def test_a_receipt_that_its_holder_did_not_sign(federation, ann, signer):
+    mask = dealt(federation).dealing.mask
+    with nothing_changes(federation, at("ann")), pytest.raises(BadSignature):
+        ann.receive(receipt(federation, 0, mask, signer=signer))
+
+
+def test_a_receipt_that_was_changed(federation, ann):
+    mask = dealt(federation).dealing.mask
+    true = receipt(federation, 0, MaskName("ann", bytes(16)))
+    forged = msgspec.structs.replace(true, masks=(mask,))
+    with pytest.raises(BadSignature):
+        ann.receive(forged)
+    with pytest.raises(BadSignature):
+        ann.receive(msgspec.structs.replace(true, holder=7))
+
+
+def test_a_receipt_of_another_epoch(federation, ann):
+    other = make_federation()
+    with pytest.raises(WrongEpoch):
+        ann.receive(receipt(other, 0, dealt(federation).dealing.mask))
+
+
+def test_a_receipt_for_somebody_elses_masks_is_passed_over(federation, ann):
+    assert ann.receive(receipt(federation, 0, MaskName("bob", bytes(16)))) == []
+
+
+def test_the_mask_that_expires_first_is_used_first(federation, ann):
+    deal(federation, "ann", version=5)
+    deal(federation, "ann", version=3)
+    assert [ann._masks[name.key].expires for name in ann.ready] == [103, 105]
+
+
+# --- masking ----------------------------------------------------------------------------------
+
+
+def test_an_upload_is_written_before_it_is_sent(federation, ann):
+    deal(federation, "ann")
+    effects = ann.submit(fresh_update(), 0, federation.server.model_hash)
+    assert [type(effect) for effect in effects] == [Persist, Persist, Persist, Send, Uploaded]
+    assert {effect.kind for effect in effects[:3] if effect.irreversible} == {"mask", "upload"}
+
+
+def test_the_ticket_says_what_and_from_which_model(federation, ann):
+    submitted = intercept(federation, "ann", base=0, model_hash=b"h" * 32)
+    ticket = submitted.ticket
+    assert (ticket.base_version, ticket.model_hash) == (0, b"h" * 32)
+    assert ticket.upload_hash == hashlib.sha256(submitted.upload.words).digest()
+    key = federation.identity("ann").public_key
+    assert federation.agreement.verifier.verify(key, statement(ticket), ticket.signature)
+
+
+def test_what_is_uploaded_is_the_rounded_update_plus_the_mask(federation, ann):
+    update, p = fresh_update(), federation.agreement.parameters
+    submitted = intercept(federation, "ann", update)
+    scaled = update * p.update_levels
+    off = submitted.quantized[:SIZE] - scaled
+    assert np.abs(off).max() < 1
+    assert not submitted.quantized[SIZE:].any()  # the pad
+    assert len(submitted.upload.words) == 4 * p.padded_size
+
+
+def test_an_upload_looks_like_noise(federation, ann):
+    """Zeros under a mask are as uniform as anything: no word is small, none repeats."""
+    submitted = intercept(federation, "ann", np.zeros(SIZE))
+    words = np.frombuffer(submitted.upload.words, "<u4")
+    assert len(set(words.tolist())) == words.size
+    assert np.median(words) > 2**30
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        np.zeros(SIZE - 1),
+        np.zeros(SIZE + 1),
+        np.zeros((SIZE, 1)),
+        np.full(SIZE, np.nan),
+        np.full(SIZE, -np.inf),
+        np.zeros(SIZE, int),
+    ],
+    ids=["short", "long", "matrix", "nan", "inf", "integers"],
+)
+def test_an_update_that_is_none(federation, ann, update):
+    """It is refused, and the mask is still there for another one."""
+    deal(federation, "ann")
+    store = federation.network.nodes[at("ann")].store
+    before = store.snapshot(), ann.states()
+    with pytest.raises(DataError):
+        ann.submit(update, 0, federation.server.model_hash)
+    assert (store.snapshot(), ann.states()) == before
+    assert len(ann.ready) == 1
+
+
+def test_float32_is_taken_as_it_is(federation, ann):
+    update = fresh_update().astype(np.float32)
+    submitted = intercept(federation, "ann", update)
+    p = federation.agreement.parameters
+    off = submitted.quantized[:SIZE] - update.astype(np.float64) * p.update_levels
+    assert np.abs(off).max() < 1
+
+
+def test_without_a_ready_mask(federation, ann):
+    with pytest.raises(LocalProtocolError, match="no mask is ready"):
+        ann.submit(fresh_update(), 0, federation.server.model_hash)
+    dealt(federation)
+    with pytest.raises(LocalProtocolError, match="no mask is ready"):
+        ann.submit(fresh_update(), 0, federation.server.model_hash)
+
+
+# --- endings ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("outcome", ["opened", "refused", "burned"])
+def test_a_verdict_ends_the_mask(federation, ann, outcome):
+    mask = intercept(federation, "ann").ticket.mask
+    verdict = Verdict(federation.agreement.id, mask, outcome, "because")
+    effects = ann.receive(verdict)
+    assert MaskEnded(mask, outcome, "because") in effects
+    federation.network.perform(at("ann"), effects)
+    assert ann.states() == {}
+    store = federation.network.nodes[at("ann")].store
+    assert set(store.snapshot()) == {"epoch", "sent"}
+    with pytest.raises(UnknownMask):
+        ann.receive(verdict)
+
+
+def test_admitted_is_not_the_end(federation, ann):
+    """The outcome may be lost: the upload is kept and sent again until there is one."""
+    submitted = intercept(federation, "ann")
+    mask = submitted.ticket.mask
+    effects = ann.receive(Verdict(federation.agreement.id, mask, "admitted"))
+    federation.network.perform(at("ann"), effects)
+    assert ann.states() == {mask.key: "uploaded"}
+    assert Send("server", submitted.upload) in ann.reconnect()
+
+
+def test_a_verdict_of_another_epoch_or_on_another_mask(federation, ann):
+    mask = intercept(federation, "ann").ticket.mask
+    with pytest.raises(WrongEpoch):
+        ann.receive(Verdict(bytes(32), mask, "burned"))
+    with pytest.raises(UnknownMask):
+        ann.receive(Verdict(federation.agreement.id, MaskName("ann", bytes(16)), "burned"))
+    assert ann.states() == {mask.key: "uploaded"}
+
+
+def test_masks_expire_by_version(federation, ann):
+    lifetime = federation.agreement.parameters.mask_lifetime
+    deal(federation, "ann")
+    assert ann.expire(lifetime) == []
+    effects = ann.expire(lifetime + 1)
+    assert [effect.state for effect in effects if isinstance(effect, MaskEnded)] == ["expired"]
+    assert ann.ready == []
+
+
+def test_messages_that_are_not_for_a_contributor(federation, ann):
+    upload = intercept(federation, "ann").upload
+    with nothing_changes(federation, at("ann")), pytest.raises(Malformed):
+        ann.receive(upload)
+
+
+# --- restarts ---------------------------------------------------------------------------------
+
+
+def test_a_restart_in_every_state(federation):
+    shipment = dealt(federation)
+    assert isinstance(shipment, Shipment)
+    federation.start(at("ann"))
+    assert [each.message for each in federation.network.in_flight] == [shipment]
+    federation.network.run()
+    ann = federation.contributor("ann")
+    assert len(ann.ready) == 1
+    submitted = intercept(federation, "ann")
+    federation.start(at("ann"))
+    assert [each.message for each in federation.network.in_flight] == [submitted.upload]
+    federation.network.run()
+    assert [u.name for u in federation.server.buffer.waiting] == [submitted.ticket.mask]
+
+
+def test_receipts_that_were_lost_are_asked_for_again(federation):
+    """All parcels arrived, no receipt did: the shipment comes again and is confirmed again."""
+    federation.deal("ann")
+    for _ in range(2):  # to the server, to the holders
+        one_hop(federation)
+    federation.network.in_flight.clear()
+    assert federation.contributor("ann").ready == []
+    federation.network.perform(at("ann"), federation.contributor("ann").reconnect())
+    federation.network.run()
+    assert len(federation.contributor("ann").ready) == 1

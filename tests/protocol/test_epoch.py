@@ -1,0 +1,103 @@
+"""What everyone looks up in an epoch. Who may not be believed is tested in claims/."""
+
+import dataclasses
+
+import msgspec
+import pytest
+from parties import USERS, make_federation, parameters
+
+from basecagg.channels.wire import MAX_CONTROL_BYTES, pack, unpack
+from basecagg.errors import BadSignature, NotEnrolled, WrongEpoch
+from basecagg.protocol.messages import (
+    Answer,
+    Closing,
+    Credential,
+    Dealing,
+    Endorsement,
+    Receipt,
+    RecoveryRequest,
+    Ticket,
+    signed,
+    statement,
+)
+
+
+@pytest.fixture(scope="module")
+def federation():
+    return make_federation()
+
+
+@pytest.fixture(scope="module")
+def agreement(federation):
+    return federation.agreement
+
+
+def test_the_id_covers_everything_but_the_signature(agreement):
+    epoch = unpack(pack(agreement.epoch), MAX_CONTROL_BYTES)
+    assert epoch == agreement.epoch
+    assert epoch.id == agreement.id
+    assert len(agreement.id) == 32
+
+
+@pytest.mark.parametrize(
+    ("changes", "needed"),
+    [
+        ({}, 5),  # the quorum
+        ({"recovery_margin": 2}, 6),
+        ({"consistency": "honest-server"}, 4),
+        ({"consistency": "honest-server", "recovery_margin": 3}, 7),
+    ],
+)
+def test_how_many_holders_must_keep_a_share(changes, needed):
+    assert make_federation(**changes).agreement.holders_needed == needed
+
+
+def test_holders_are_found_by_name(agreement):
+    assert [agreement.holder_index(name) for name in USERS] == list(range(7))
+    assert agreement.holder_index("server") is None
+    assert agreement.holder_names == USERS
+
+
+def test_points_are_distinct_and_nonzero(agreement):
+    assert len({*agreement.epoch.points, 0}) == 8
+
+
+def test_a_message_of_another_epoch(agreement):
+    agreement.require_id(agreement.id)
+    with pytest.raises(WrongEpoch):
+        agreement.require_id(bytes(32))
+
+
+def test_who_signed(federation, agreement):
+    vote = signed(Endorsement(agreement.id, 0, bytes(32), 3), federation.identity("user-3"))
+    assert agreement.signed_by_holder(vote, 3, vote.signature)
+    for other in (0, 6, 7, -1, 10**9):
+        assert not agreement.signed_by_holder(vote, other, vote.signature)
+        with pytest.raises(BadSignature):
+            agreement.require_signed_by_holder(vote, other, vote.signature)
+
+
+def test_who_is_enrolled(federation, agreement):
+    federation.contributor("ann")
+    credential = federation._credentials["ann"]
+    agreement.require_enrolled(credential, "ann")
+    with pytest.raises(NotEnrolled):
+        agreement.require_enrolled(credential, "bob")
+    with pytest.raises(NotEnrolled):
+        make_federation().agreement.require_enrolled(credential, "ann")
+
+
+def test_every_kind_of_statement_has_its_own_name(agreement):
+    """Equal fields under another name are another statement, so no signature serves twice."""
+    kinds = [Credential, Dealing, Receipt, Ticket, RecoveryRequest, Endorsement, Answer, Closing]
+    fields = {kind: [b""] * len(kind.__struct_fields__) for kind in kinds}
+    statements = [statement(kind(*fields[kind])) for kind in kinds]
+    assert len(set(statements)) == len(kinds)
+    for kind, stated in zip(kinds, statements, strict=True):
+        assert msgspec.msgpack.decode(stated)[:3] == ["basecagg", 1, kind.__name__]
+
+
+def test_parameters_travel_unchanged(agreement):
+    read = unpack(pack(agreement.epoch), MAX_CONTROL_BYTES).parameters
+    assert read == parameters()
+    assert dataclasses.asdict(read) == dataclasses.asdict(agreement.parameters)

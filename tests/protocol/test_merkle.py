@@ -1,0 +1,78 @@
+"""The hash tree over sealed shares: a path proves one content at one place, and nothing else."""
+
+import hashlib
+
+import pytest
+
+from basecagg.protocol import merkle
+
+SIZES = [1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 100]
+
+
+def leaves(count):
+    return [merkle.leaf(index, b"share %d" % index) for index in range(count)]
+
+
+@pytest.mark.parametrize("count", SIZES)
+def test_every_path_leads_to_the_root(count):
+    nodes = leaves(count)
+    levels = merkle.tree(nodes)
+    root = levels[-1][0]
+    for index in range(count):
+        assert merkle.root_from(index, count, nodes[index], merkle.path(levels, index)) == root
+
+
+@pytest.mark.parametrize("count", SIZES[1:])
+def test_no_path_leads_there_from_another_place(count):
+    nodes = leaves(count)
+    levels = merkle.tree(nodes)
+    root = levels[-1][0]
+    for index in range(count):
+        for other in range(count):
+            if other != index:
+                path = merkle.path(levels, index)
+                assert merkle.root_from(other, count, nodes[index], path) != root
+                moved = merkle.leaf(other, b"share %d" % index)
+                assert merkle.root_from(other, count, moved, merkle.path(levels, other)) != root
+
+
+@pytest.mark.parametrize("count", SIZES)
+def test_a_path_of_another_length_leads_nowhere(count):
+    nodes = leaves(count)
+    levels = merkle.tree(nodes)
+    for index in range(count):
+        path = merkle.path(levels, index)
+        assert merkle.root_from(index, count, nodes[index], (*path, bytes(32))) is None
+        if path:
+            assert merkle.root_from(index, count, nodes[index], path[:-1]) is None
+
+
+def test_a_path_is_short():
+    levels = merkle.tree(leaves(100))
+    assert max(len(merkle.path(levels, index)) for index in range(100)) == 7
+
+
+def test_leaves_and_inner_nodes_cannot_be_mistaken_for_each_other():
+    """Contents that look like two children do not hash to their parent."""
+    left, right = leaves(2)
+    root = merkle.tree([left, right])[-1][0]
+    assert root == hashlib.sha256(b"\x01" + left + right).digest()
+    assert merkle.leaf(0, left + right) != root
+    assert merkle.leaf(0, b"") != hashlib.sha256(b"\x01\0\0\0\0").digest()
+
+
+def test_trees_of_different_sizes_differ():
+    """An odd node moves up unpaired; no other tree has the same root because of that."""
+    roots = {merkle.tree(leaves(count))[-1][0] for count in range(1, 40)}
+    assert len(roots) == 39
+
+
+def test_a_known_tree():
+    """Three leaves, by hand: ((a b) c)."""
+    a, b, c = leaves(3)
+    assert a == hashlib.sha256(b"\x00\x00\x00\x00\x00share 0").digest()
+    pair = hashlib.sha256(b"\x01" + a + b).digest()
+    levels = merkle.tree([a, b, c])
+    assert levels[-1][0] == hashlib.sha256(b"\x01" + pair + c).digest()
+    assert merkle.path(levels, 2) == (pair,)
+    assert merkle.path(levels, 0) == (b, c)

@@ -1,0 +1,506 @@
+"""The server's machine: who may deal and upload, what becomes of it, and what a restart keeps."""
+
+import hashlib
+
+import msgspec
+import numpy as np
+import pytest
+from parties import (
+    SIZE,
+    USERS,
+    deal,
+    exact_sum,
+    fresh_update,
+    holder,
+    intercept,
+    make_federation,
+    nothing_changes,
+    one_hop,
+    one_round,
+    released,
+    server_refuses,
+    submit,
+)
+
+from basecagg.errors import (
+    AlreadyBuffered,
+    BadSignature,
+    KnownMask,
+    Malformed,
+    MaskExpired,
+    NotEnrolled,
+    UnknownMask,
+    WrongEpoch,
+)
+from basecagg.maths.staleness import constant, polynomial
+from basecagg.protocol import merkle
+from basecagg.protocol.effects import MaskEnded, Send, sends_of, writes_of
+from basecagg.protocol.global_model import model_hash
+from basecagg.protocol.messages import (
+    Closing,
+    Endorsement,
+    MaskName,
+    PlainUpdate,
+    Receipt,
+    RecoveryRequest,
+    Refusal,
+    Upload,
+    Verdict,
+    signed,
+)
+from basecagg.protocol.plain import PlainOpening
+from basecagg.protocol.server import Server, ServerSettings
+from basecagg.protocol.weighing import Weighing
+from basecagg.simulation.loopback import AT_SERVER, Letter
+from basecagg.storage.memory import MemoryStore
+
+replace = msgspec.structs.replace
+
+
+def verdicts(federation):
+    """What contributors were told, by name."""
+    told = [news for news in federation.take_news() if isinstance(news, MaskEnded)]
+    return {news.mask.contributor: (news.state, news.reason) for news in told}
+
+
+def resigned(federation, name, ticket, **changes):
+    return signed(replace(ticket, **changes), federation.identity(name))
+
+
+# --- shipments --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shipment(federation):
+    federation.deal("ann")
+    return federation.network.in_flight.pop().message
+
+
+def test_a_shipment_is_written_before_it_is_relayed(federation, shipment):
+    effects = federation.server.receive("ann", shipment)
+    assert len(writes_of(effects)) == 8
+    sent = {send.recipient: send.message for send in sends_of(effects)}
+    assert sorted(sent) == sorted(USERS)
+    root = shipment.dealing.root
+    for index, name in enumerate(USERS):
+        parcel = sent[name]
+        leaf = merkle.leaf(index, parcel.sealed)
+        assert merkle.root_from(index, 7, leaf, parcel.path) == root
+        assert parcel.holder == index
+
+
+def test_of_another_sender(federation, shipment):
+    for sender in ("bob", "user-0", "server", ""):
+        server_refuses(federation, sender, shipment, NotEnrolled)
+
+
+def test_not_signed_by_the_dealer(federation, shipment):
+    for signer in ("bob", "server", "enrolment"):
+        dealing = signed(shipment.dealing, federation.identity(signer))
+        server_refuses(federation, "ann", replace(shipment, dealing=dealing), BadSignature)
+
+
+def test_of_a_dealer_who_is_not_enrolled(federation, shipment):
+    dealing = shipment.dealing
+    forged = signed(dealing.credential, federation.identity("ann"))
+    dealing = resigned(federation, "ann", dealing, credential=forged)
+    server_refuses(federation, "ann", replace(shipment, dealing=dealing), NotEnrolled)
+
+
+def test_with_too_few_or_too_many_shares(federation, shipment):
+    for count in (2, 6, 8):
+        leaves = (shipment.leaves * 2)[:count]
+        root = merkle.tree(leaves)[-1][0]
+        dealing = resigned(federation, "ann", shipment.dealing, root=root)
+        cut = replace(
+            shipment, dealing=dealing, leaves=leaves, sealed=(shipment.sealed * 2)[:count]
+        )
+        server_refuses(federation, "ann", cut, Malformed)
+    server_refuses(federation, "ann", replace(shipment, sealed=shipment.sealed[:6]), Malformed)
+
+
+def test_with_leaves_that_do_not_lead_to_the_root(federation, shipment):
+    server_refuses(federation, "ann", replace(shipment, leaves=shipment.leaves[::-1]), Malformed)
+
+
+def test_with_a_share_that_is_far_too_large(federation, shipment):
+    sealed = (*shipment.sealed[:6], bytes(10_000))
+    server_refuses(federation, "ann", replace(shipment, sealed=sealed), Malformed)
+
+
+@pytest.mark.parametrize("expires", [101, 2**61])
+def test_that_would_be_kept_for_longer_than_a_lifetime(federation, shipment, expires):
+    """Tombstones are kept until they expire: nobody may make them eternal."""
+    dealing = resigned(federation, "ann", shipment.dealing, expires=expires)
+    server_refuses(federation, "ann", replace(shipment, dealing=dealing), MaskExpired)
+
+
+def test_that_has_expired(federation, shipment):
+    dealing = resigned(federation, "ann", shipment.dealing, expires=0)
+    one_round(federation)
+    server_refuses(federation, "ann", replace(shipment, dealing=dealing), MaskExpired)
+
+
+def test_other_shares_under_a_known_name(federation, shipment):
+    federation.server.receive("ann", shipment)
+    leaves = shipment.leaves[::-1]
+    root = merkle.tree(leaves)[-1][0]
+    dealing = resigned(federation, "ann", shipment.dealing, root=root)
+    other = replace(shipment, dealing=dealing, leaves=leaves)
+    server_refuses(federation, "ann", other, KnownMask)
+
+
+def test_a_mask_that_is_over_is_not_begun_again(federation, shipment):
+    federation.network.post(Letter("ann", AT_SERVER, shipment))
+    federation.network.run()
+    one_round(federation, ["ann", "bob", "cat"])
+    assert federation.server.version == 1
+    server_refuses(federation, "ann", shipment, KnownMask)
+
+
+def test_of_another_epoch(federation, shipment):
+    server_refuses(make_federation(), "ann", shipment, WrongEpoch)
+
+
+# --- receipts ---------------------------------------------------------------------------------
+
+
+def test_a_receipt_counts_for_its_holder_only(federation, shipment):
+    federation.network.post(Letter("ann", AT_SERVER, shipment))
+    one_hop(federation)
+    receipts = [each for each in one_hop(federation) if isinstance(each.message, Receipt)]
+    first = receipts[0].message
+    server_refuses(federation, "user-1", first, NotEnrolled)
+    server_refuses(federation, "ann", first, NotEnrolled)
+    forged = signed(replace(first, holder=1), federation.identity("user-0"))
+    server_refuses(federation, "user-1", forged, BadSignature)
+    server_refuses(federation, "user-0", replace(first, epoch=bytes(32)), WrongEpoch)
+
+
+def test_a_receipt_reaches_the_dealers_of_live_masks_only(federation):
+    """A holder cannot make the server write to a crowd of strangers."""
+    deal(federation, "ann")
+    (mask,) = federation.contributor("ann").ready
+    strangers = tuple(MaskName(f"stranger-{index}", bytes(16)) for index in range(50))
+    receipt = signed(
+        Receipt(federation.agreement.id, 0, (mask, *strangers)), federation.identity("user-0")
+    )
+    sent = sends_of(federation.server.receive("user-0", receipt))
+    assert [send.recipient for send in sent] == ["ann"]
+
+
+# --- uploads ----------------------------------------------------------------------------------
+
+
+def test_an_upload_is_admitted_and_said_so(federation):
+    submitted = submit(federation, "ann")
+    effects = federation.server.receive("ann", submitted.upload)
+    assert Send("ann", Verdict(federation.agreement.id, submitted.ticket.mask, "admitted")) in (
+        effects
+    )
+    assert [write.kind for write in writes_of(effects)] == [
+        "upload",
+        "relayed",
+        "buffered",
+        "model-state",
+    ]
+
+
+def test_the_same_upload_again_gets_the_same_verdict(federation):
+    submitted = submit(federation, "ann")
+    federation.network.run()
+    with nothing_changes(federation, AT_SERVER):
+        effects = federation.server.receive("ann", submitted.upload)
+    verdict = Verdict(federation.agreement.id, submitted.ticket.mask, "admitted")
+    assert effects == [Send("ann", verdict)]
+
+
+@pytest.mark.parametrize("outcome", ["opened", "refused"])
+def test_the_same_upload_after_its_end_gets_its_last_verdict(federation, outcome):
+    if outcome == "opened":
+        submitted = one_round(federation)[0]
+    else:
+        submitted = submit(federation, "user-0", base=9)
+        federation.network.run()
+    with nothing_changes(federation, AT_SERVER):
+        (send,) = federation.server.receive("user-0", submitted.upload)
+    assert send.message.outcome == outcome
+
+
+def test_two_uploads_for_one_mask(federation):
+    """Both signed by the dealer: the first one counts."""
+    first = submit(federation, "ann")
+    federation.network.run()
+    words = bytes(len(first.upload.words))
+    ticket = resigned(federation, "ann", first.ticket, upload_hash=hashlib.sha256(words).digest())
+    server_refuses(federation, "ann", Upload(ticket, words), AlreadyBuffered)
+    assert [each.name for each in federation.server.buffer.waiting] == [first.ticket.mask]
+
+
+def test_the_ticket_of_somebody_else(federation):
+    upload = intercept(federation, "ann").upload
+    server_refuses(federation, "bob", upload, NotEnrolled)
+    forged = signed(upload.ticket, federation.identity("bob"))
+    server_refuses(federation, "ann", replace(upload, ticket=forged), BadSignature)
+
+
+def test_a_mask_of_somebody_else(federation):
+    """Mallory takes ann's mask and signs for it with a key that is enrolled, too."""
+    upload = intercept(federation, "ann").upload
+    deal(federation, "mallory")
+    forged = signed(upload.ticket, federation.identity("mallory"))
+    server_refuses(federation, "mallory", replace(upload, ticket=forged), NotEnrolled)
+
+
+def test_a_mask_that_nobody_dealt(federation):
+    upload = intercept(federation, "ann").upload
+    ticket = resigned(federation, "ann", upload.ticket, mask=MaskName("ann", bytes(16)))
+    server_refuses(federation, "ann", replace(upload, ticket=ticket), UnknownMask)
+
+
+@pytest.mark.parametrize("words", ["empty", "short", "long", "not below q", "other bytes"])
+def test_words_that_are_none(federation, words):
+    upload = intercept(federation, "ann").upload
+    changed = {
+        "empty": b"",
+        "short": upload.words[4:],
+        "long": upload.words + bytes(4),
+        "not below q": b"\xfb\xff\xff\xff" + upload.words[4:],
+        "other bytes": bytes(len(upload.words)),
+    }[words]
+    digest = hashlib.sha256(changed).digest()
+    if words == "other bytes":
+        digest = upload.ticket.upload_hash
+    ticket = resigned(federation, "ann", upload.ticket, upload_hash=digest)
+    server_refuses(federation, "ann", Upload(ticket, changed), Malformed)
+
+
+def test_an_upload_of_another_epoch(federation):
+    upload = intercept(make_federation(), "ann").upload
+    server_refuses(federation, "ann", upload, WrongEpoch)
+
+
+def test_an_update_in_clear_is_not_taken(federation):
+    plain = PlainUpdate(MaskName("ann", bytes(16)), 0, bytes(32), bytes(8 * SIZE))
+    server_refuses(federation, "ann", plain, Malformed)
+
+
+def test_messages_that_are_not_for_a_server(federation):
+    for message in (Refusal("Malformed", ""), federation.agreement.epoch):
+        server_refuses(federation, "user-0", message, Malformed)
+
+
+# --- turned away: the mask is over, the contributor knows, the holders delete ------------------
+
+
+def turned_away(federation, name, **changes):
+    federation.take_news()
+    submitted = submit(federation, name, **changes)
+    federation.network.run()
+    state, reason = verdicts(federation)[name]
+    assert state == "refused"
+    for keeper in USERS:
+        assert federation.keeper(keeper).states()[submitted.ticket.mask.key] == "closed"
+        store = federation.network.nodes[holder(keeper)].store
+        assert store.read("share", submitted.ticket.mask.key) is None
+    assert submitted.ticket.mask not in [each.name for each in federation.server.buffer.waiting]
+    return reason
+
+
+def test_a_base_version_that_is_too_new(federation):
+    assert "not published yet" in turned_away(federation, "ann", base=1)
+
+
+def test_a_base_version_that_is_too_old():
+    federation = make_federation(max_staleness=1)
+    old = {"base": 0, "model_hash": federation.server.model_hash}
+    for turn in range(2):
+        one_round(federation, [USERS[(turn + step) % 7] for step in range(3)])
+    assert "download the model again" in turned_away(federation, "ann", **old)
+
+
+def test_another_model(federation):
+    reason = turned_away(federation, "ann", model_hash=bytes(32))
+    assert "was another model" in reason
+
+
+def test_a_second_update_while_one_waits(federation):
+    submit(federation, "ann")
+    federation.network.run()
+    assert "is waiting" in turned_away(federation, "ann")
+    assert len(federation.server.buffer.waiting) == 1
+
+
+def test_a_mask_that_too_few_holders_keep():
+    """Its own receipts say five, but the server has heard of three only."""
+    federation = make_federation()
+    deal(federation, "ann")
+    mask = federation.server.opening.mailroom.find(federation.contributor("ann").ready[0])
+    mask.holders = {0, 1, 2}
+    assert "3 holders keep a share" in turned_away(federation, "ann")
+
+
+def test_more_updates_than_may_wait(monkeypatch):
+    monkeypatch.setattr("basecagg.protocol.buffer.MAX_WAITING_BUFFERS", 1)
+    federation = make_federation()
+    names = [f"phone-{index}" for index in range(7)]
+    deal(federation, *names)
+    for name in names:
+        submit(federation, name, base=0)
+    one_hop(federation)
+    assert len(federation.server.buffer.waiting) == 3
+    federation.network.run()
+    refused = [n for n, (state, _) in verdicts(federation).items() if state == "refused"]
+    assert refused == ["phone-6"]
+    assert federation.server.version == 2
+
+
+# --- the sum ----------------------------------------------------------------------------------
+
+
+def test_a_request_is_written_before_it_is_sent(federation):
+    deal(federation, *USERS[:3])
+    uploads = [submit(federation, name).upload for name in USERS[:3]]
+    for name, upload in zip(USERS, uploads, strict=False):
+        effects = federation.server.receive(name, upload)
+    stored = [write for write in writes_of(effects) if write.kind == "request"]
+    asked = [s.message for s in sends_of(effects) if isinstance(s.message, RecoveryRequest)]
+    assert len(stored) == 1
+    assert len(asked) == 7
+    assert len({request.digest for request in asked}) == 1
+    assert list(asked[0].masks) == sorted(upload.ticket.mask for upload in uploads)
+
+
+def test_endorsements_of_strangers_do_not_count(certified):
+    deal(certified, *USERS[:3])
+    for name in USERS[:3]:
+        submit(certified, name)
+    one_hop(certified)
+    votes = [e.message for e in one_hop(certified) if isinstance(e.message, Endorsement)]
+    assert len(votes) == 7
+    certified.network.in_flight.clear()
+    server_refuses(certified, "user-1", votes[0], NotEnrolled)
+    server_refuses(certified, "mallory", votes[0], NotEnrolled)
+    forged = signed(replace(votes[0], holder=1), certified.identity("user-0"))
+    server_refuses(certified, "user-1", forged, BadSignature)
+    server_refuses(certified, "user-0", replace(votes[0], signature=b""), BadSignature)
+    other = signed(replace(votes[0], version=3), certified.identity("user-0"))
+    server_refuses(certified, "user-0", other, Malformed)
+    for _ in range(9):  # one holder many times is one holder
+        assert certified.server.receive("user-0", votes[0]) == []
+
+
+def test_the_holders_are_told_when_a_sum_is_open(federation):
+    seen = []
+    federation.network.observers.append(seen.append)
+    submitted = one_round(federation)
+    closings = [each for each in seen if isinstance(each.message, Closing)]
+    assert {each.to.name for each in closings} == set(USERS)
+    assert {mask for each in closings for mask in each.message.masks} == {
+        each.ticket.mask for each in submitted
+    }
+    assert {each.message.outcome for each in closings} == {"opened"}
+    assert set(verdicts(federation).values()) == {("opened", "")}
+
+
+def test_the_model_and_its_hash_move_on(federation):
+    before = federation.server.model_hash
+    one_round(federation)
+    server = federation.server
+    assert server.hash_of(0) == before
+    assert server.model_hash == server.hash_of(1) == model_hash(1, server.model)
+    assert server.hash_of(2) is None
+
+
+def test_old_hashes_are_forgotten():
+    federation = make_federation(max_staleness=2)
+    for turn in range(5):
+        one_round(federation, [USERS[(turn + step) % 7] for step in range(3)])
+    known = [v for v in range(7) if federation.server.hash_of(v) is not None]
+    assert known == [3, 4, 5]
+
+
+# --- restarts ---------------------------------------------------------------------------------
+
+
+def test_a_restart_at_every_hop_loses_nothing(federation):
+    """The server is rebuilt from its records before every delivery, and asks again by its deadline."""
+    deal(federation, *USERS[:3])
+    submitted = [submit(federation, name) for name in USERS[:3]]
+    for _ in range(20):
+        federation.start(AT_SERVER)
+        if not one_hop(federation):
+            federation.start(AT_SERVER)
+            federation.network.perform(AT_SERVER, federation.server.deadline())
+        if federation.server.version:
+            break
+    # Answers that arrive one restart apart are forgotten: let them come together.
+    if not federation.server.version:
+        federation.network.perform(AT_SERVER, federation.server.deadline())
+        federation.network.run()
+    (news,) = released(federation)
+    assert exact_sum(news, submitted, federation.agreement.parameters)
+
+
+def test_a_restart_keeps_the_model(federation):
+    one_round(federation)
+    before = federation.server.version, federation.server.model.tobytes()
+    federation.start(AT_SERVER)
+    assert (federation.server.version, federation.server.model.tobytes()) == before
+    assert federation.server.model_hash == model_hash(1, federation.server.model)
+
+
+def test_a_restart_keeps_who_waits_in_order(federation):
+    for name in ("cat", "ann"):
+        submit(federation, name)
+        federation.network.run()
+    federation.start(AT_SERVER)
+    assert [u.name.contributor for u in federation.server.buffer.waiting] == ["cat", "ann"]
+
+
+def test_nothing_is_left_of_a_sum_that_was_opened(federation):
+    one_round(federation)
+    left = federation.network.nodes[AT_SERVER].store.snapshot()
+    assert {kind for kind in left if kind not in ("model", "model-state", "certificate")} == {
+        "relayed"
+    }  # the names, until they expire
+    assert len(left.get("certificate", ())) <= 2
+
+
+# --- FedBuff: the same server without protection ----------------------------------------------
+
+
+def plain_server(staleness):
+    store, rule = MemoryStore(), Weighing(2, staleness, weight_levels=None)
+    opening = PlainOpening(SIZE, rule, store, "<f8")
+    return Server(ServerSettings(3, rule), opening, store, np.zeros(SIZE)), store
+
+
+def test_without_protection_it_is_fedbuff():
+    server, store = plain_server(polynomial(1.0))
+    store.commit(writes_of(server.start()))
+    updates = [fresh_update() for _ in range(3)]
+    for name, update in zip("abc", updates, strict=True):
+        message = PlainUpdate(
+            MaskName(name, bytes(16)), 0, server.model_hash, update.astype("<f8").tobytes()
+        )
+        store.commit(writes_of(server.receive(name, message)))
+    assert server.version == 1
+    assert np.allclose(server.model, -np.mean(updates, axis=0), rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"mask": MaskName("b", bytes(16))}, NotEnrolled),
+        ({"values": bytes(8)}, Malformed),
+        ({"values": np.full(SIZE, np.nan).tobytes()}, Malformed),
+        ({"values": np.full(SIZE, np.inf).tobytes()}, Malformed),
+    ],
+)
+def test_without_protection_nonsense_is_refused_too(change, error):
+    server, _ = plain_server(constant())
+    true = PlainUpdate(MaskName("a", bytes(16)), 0, server.model_hash, np.zeros(SIZE).tobytes())
+    with pytest.raises(error):
+        server.receive("a", replace(true, **change))
+    assert server.buffer.waiting == []
