@@ -23,7 +23,7 @@ $(RUNTIME): pyproject.toml | $(BIN)/python
 # pip reads dependency groups since 25.1
 $(DEV): pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --editable '.[learn]' --group dev
+	$(BIN)/python -m pip install --quiet --editable '.[learn,service]' --group dev
 	@touch $@ $(RUNTIME)
 
 run: $(RUNTIME)  ## the main job: a secure aggregation, start to end, with its numbers
