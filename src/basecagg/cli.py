@@ -17,7 +17,8 @@ from basecagg.errors import BASecAggError, DataError, ParameterError
 COMMANDS = {
     "plan": "Choose parameters for a federation and show what they cost.",
     "audit": "Say what a server learned, from a transcript of its view.",
-    "run": "Run a complete secure aggregation in memory and print its numbers.",
+    "run": "Train a federation in simulation and show what privacy cost.",
+    "report": "Write a page about simulated runs: plots, tables, audit.",
 }
 """Name of a command (its file is `commands/<name>.py`, its object `command`) and its one line of help."""
 

@@ -1,166 +1,252 @@
-"""`basecagg run`: a complete secure aggregation in memory, arithmetic only, with its numbers."""
+"""`basecagg run`: train a federation in simulation, by one method or several, and show what privacy cost."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from time import perf_counter
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import click
-import numpy as np
-import numpy.typing as npt
 from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
-from basecagg.commands import _values
 from basecagg.commands._kernels import load_kernels
-from basecagg.maths.mds_code import MaskCode
-from basecagg.maths.prime_field import PrimeField
-from basecagg.maths.quantization import quantize, quantize_and_mask, signed
-from basecagg.maths.randomness import FieldStream, Seed, Words, WordStream, derive_seed, new_seed
-from basecagg.maths.staleness import quantized_weight
-from basecagg.parameters import ProtocolParameters
-from basecagg.planning.costs import ELEMENT
-from basecagg.planning.planner import Wishes, plan
+from basecagg.errors import DataError, StorageError
+from basecagg.extras import require
+from basecagg.planning.recorder import Recorder
+from basecagg.planning.transcript import AnyLine, EpochLine, as_text
+from basecagg.protections.pairs import PRESETS
+from basecagg.protocol.epoch import Agreement
+from basecagg.simulation.config import (
+    SimulationConfig,
+    config_as_dict,
+    config_from,
+    load_config,
+    parse_override,
+)
+from basecagg.simulation.loopback import Loopback
+from basecagg.simulation.run_folder import TOTALS, TRANSCRIPT
 
-Integers = npt.NDArray[np.int64]
+DEFAULT_METHODS = ("fedavg", "fedbuff", "basecagg")
+Observer: TypeAlias = Callable[[Any], None]
+_PLAN = "runs.json"
 
 
-@click.command("run")
+@click.command("run", short_help="Train a federation in simulation and show what privacy cost.")
+@click.argument("config_file", required=False, type=click.Path(path_type=Path), metavar="[CONFIG]")
 @click.option(
-    "--users",
-    type=int,
-    default=100,
-    show_default=True,
-    metavar="N",
-    help="Holders of shares, N.",
+    "--method",
+    "methods",
+    multiple=True,
+    help=f"One of {', '.join(PRESETS)}; may be given several times."
+    f" Without it and without a CONFIG: {', '.join(DEFAULT_METHODS)}.",
+)
+@click.option("--versions", type=int, help="Steps of the global model.")
+@click.option("--seed", type=int, help="The seed that everything random comes from.")
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Any other setting, such as --set dataset=mnist or --set clip=2.0; see --settings.",
+)
+@click.option("--settings", is_flag=True, help="List all settings with their defaults, and stop.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Folder for metrics, checkpoints and the report; runs/<time> unless given.",
 )
 @click.option(
-    "--dropouts",
-    type=_values.portion,
-    default="0.3",
-    show_default=True,
-    metavar="D",
-    help="Holders that vanish before the sum is opened, D: a number (30) or a part (0.3 or 30%).",
+    "--resume",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Go on with an interrupted run, to the very result that it would have had.",
 )
-@click.option(
-    "--model-size",
-    type=_values.size,
-    default="1e6",
-    show_default=True,
-    metavar="d",
-    help="Numbers in one update, d.",
-)
-def command(*, users: int, dropouts: _values.Portion, model_size: int) -> None:
-    """Run a complete secure aggregation in memory and print its numbers.
+@click.option("--tensorboard", is_flag=True, help="Write TensorBoard files as well.")
+def command(
+    *,
+    config_file: Path | None,
+    methods: tuple[str, ...],
+    versions: int | None,
+    seed: int | None,
+    overrides: tuple[str, ...],
+    settings: bool,
+    out: Path | None,
+    resume: Path | None,
+    tensorboard: bool,
+) -> None:
+    """Train a federation in simulation and show what privacy cost.
 
-    K contributors deal masks to N holders and upload masked random updates of different ages. D holders
-    vanish. The others answer, the sum is opened and compared with the plain sum, bit for bit.
+    With no arguments: 100 users on the digits that come with scikit-learn, trained by FedAvg, FedBuff and
+    BASecAgg (the full protocol, sealed and signed), then a table and a report.
+
+    \b
+    basecagg run
+    basecagg run --method basecagg --set dataset=mnist --set model=lenet5 --set data_dir=data
+    basecagg run my.toml --method fedbuff --method basecagg --out runs/mine
+    basecagg run --resume runs/mine
     """
-    wishes = Wishes(num_users=users, max_dropouts=dropouts.of(users), model_size=model_size)
-    p = plan(wishes).parameters
-    console = Console(highlight=False)
-    console.print(
-        f"N = {p.num_users} holders, D = {p.max_dropouts} vanish, T = {p.max_colluders} may collude,"
-        f" U = {p.recovery_threshold} answers open a sum of K = {p.buffer_size} updates of d ="
-        f" {p.model_size:,} numbers."
-    )
+    console = Console()
+    if settings:
+        _list_settings(console)
+        return
+    if resume:
+        folder, configs = resume, _read_plan(resume)
+    else:
+        given = dict(parse_override(text) for text in overrides)
+        given |= {k: v for k, v in (("versions", versions), ("seed", seed)) if v is not None}
+        configs = _configs(config_file, methods, given)
+        folder = out or Path("runs") / datetime.now().strftime("%Y-%m-%d-%H%M%S")
+        _write_plan(folder, configs)
+    _run_all(console, folder, configs, resume=bool(resume), tensorboard=tensorboard)
+
+
+def _configs(
+    file: Path | None, methods: tuple[str, ...], given: dict[str, Any]
+) -> dict[str, SimulationConfig]:
+    """One configuration a method, named by it."""
+    if not methods and (file or "method" in given or "schedule" in given):
+        single = load_config(file, given)
+        return {single.label: single}
+    return {
+        method: load_config(file, {**_usual(method), **given, "method": method})
+        for method in methods or DEFAULT_METHODS
+    }
+
+
+def _usual(method: str) -> dict[str, Any]:
+    """FedAvg waits for its whole cohort, so that is the buffer."""
+    return {"concurrency": SimulationConfig.buffer_size} if method == "fedavg" else {}
+
+
+def _run_all(
+    console: Console,
+    folder: Path,
+    configs: dict[str, SimulationConfig],
+    *,
+    resume: bool,
+    tensorboard: bool,
+) -> None:
+    require("torch", extra="learn", needed_for="basecagg run")
+    from basecagg.commands.report import report_on
+    from basecagg.simulation.run import VersionRecord, simulate
+
     load_kernels()
-    stopwatch = Stopwatch()
-    opened, plain = aggregate(p, stopwatch)
-    console.print(_table(p, stopwatch))
-    if not np.array_equal(opened, plain):
-        raise click.ClickException("the opened sum differs from the plain sum: please report this")
-    console.print(
-        f"The opened sum equals the plain sum, bit for bit, in all {opened.size:,} numbers."
+    try:
+        with _bars(console) as bars:
+            for name, config in configs.items():
+                if (folder / name / TOTALS).exists():
+                    continue
+                observers = [_bar(bars, name, config)]
+                if tensorboard:
+                    observers.append(_tensorboard(folder / name))
+
+                def tell(record: VersionRecord, observers: list[Observer] = observers) -> None:
+                    for observe in observers:
+                        observe(record)
+
+                with _transcript(folder / name) as watch:
+                    simulate(
+                        config, folder=folder / name, resume=resume, progress=tell, watch=watch
+                    )
+    except KeyboardInterrupt:
+        console.print(f"\nStopped. Go on with: basecagg run --resume {folder}")
+        raise SystemExit(130) from None
+    report_on(console, [folder / name for name in configs], folder)
+
+
+@contextmanager
+def _transcript(folder: Path) -> Iterator[Callable[[Agreement, Loopback], None]]:
+    """Write what the server of a secure run sees, for the audit. A resumed run adds to it."""
+    with ExitStack() as opened:
+
+        def watch(agreement: Agreement, network: Loopback) -> None:
+            file = opened.enter_context((folder / TRANSCRIPT).open("a"))
+            begun = file.tell() > 0  # then the epoch's line is there already
+
+            def note(line: AnyLine) -> None:
+                if not (begun and isinstance(line, EpochLine)):
+                    file.write(as_text(line))
+
+            recorder = Recorder(agreement, note)
+            network.observers.append(lambda letter: recorder.see(letter.sender, letter.message))
+
+        yield watch
+
+
+def _bars(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description:>9}"),
+        BarColumn(bar_width=None),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[score]:>7}"),
+        TextColumn("{task.fields[speed]:>12}"),
+        TimeRemainingColumn(),
+        console=console,
     )
 
 
-class Stopwatch:
-    """Seconds of every phase."""
+def _bar(bars: Progress, name: str, config: SimulationConfig) -> Observer:
+    """A progress bar with accuracy, versions a second and the time left."""
+    task = bars.add_task(name, total=config.versions, score="", speed="")
 
-    def __init__(self) -> None:
-        """Start with nothing measured."""
-        self.seconds: dict[str, float] = {}
+    def observe(record: Any) -> None:
+        speed = bars.tasks[task].speed or 0.0
+        bars.update(task, completed=record.version, speed=f"{speed:.1f} /s")
+        if record.score is not None:
+            bars.update(task, score=f"{100 * record.score:.1f} %")
 
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Time what is done inside."""
-        start = perf_counter()
-        yield
-        self.seconds[name] = perf_counter() - start
+    return observe
 
 
-def aggregate(p: ProtocolParameters, stopwatch: Stopwatch) -> tuple[Integers, Integers]:
-    """Open one buffer securely; give the opened sum and the plain one, both with padding."""
-    field = PrimeField(p.modulus)
-    code = MaskCode(p.num_users, p.recovery_threshold, p.max_colluders, modulus=p.modulus)
-    rng = np.random.default_rng()
-    updates = [_random_update(p, rng) for _ in range(p.buffer_size)]
-    weights = np.array([_random_weight(p, rng) for _ in updates], np.uint32)
-    seeds = [new_seed() for _ in updates]
+def _tensorboard(folder: Path) -> Observer:
+    """Accuracy and loss as TensorBoard reads them."""
+    require("tensorboard", extra="tensorboard", needed_for="--tensorboard")
+    from torch.utils.tensorboard import SummaryWriter
 
-    with stopwatch.phase("deal"):
-        dealt = [_deal(p, code, seed) for seed in seeds]
-    with stopwatch.phase("mask"):
-        uploads = [
-            quantize_and_mask(update, p.update_levels, p.modulus, _coins(p, seed), mask)
-            for update, seed, (mask, _) in zip(updates, seeds, dealt, strict=True)
-        ]
-    present = rng.permutation(p.num_users)[p.max_dropouts :][: p.recovery_threshold]
-    with stopwatch.phase("answer"):
-        answers = {
-            int(holder): field.weighted_sum([s[holder] for _, s in dealt], weights)
-            for holder in present
-        }
-    with stopwatch.phase("open"):
-        masked_sum = field.weighted_sum(uploads, weights)
-        opened = signed(field.sub(masked_sum, code.decode(answers)), p.modulus)
+    writer = SummaryWriter(str(folder / "tensorboard"))
 
-    plain = np.zeros_like(opened)
-    for update, seed, weight in zip(updates, seeds, weights, strict=True):
-        rounded = quantize(update, p.update_levels, p.modulus, _coins(p, seed))
-        plain += int(weight) * signed(rounded, p.modulus)
-    return opened, plain
+    def observe(record: Any) -> None:
+        if record.score is not None:
+            writer.add_scalar("test/accuracy", record.score, record.version)
+            writer.add_scalar("test/loss", record.loss, record.version)
+            writer.flush()
+
+    return observe
 
 
-def _random_update(p: ProtocolParameters, rng: np.random.Generator) -> npt.NDArray[np.float32]:
-    update = np.zeros(p.padded_size, np.float32)
-    update[: p.model_size] = rng.uniform(-p.clip, p.clip, p.model_size)
-    return update
+def _write_plan(folder: Path, configs: dict[str, SimulationConfig]) -> None:
+    """Note which runs belong together, so that all of them can be resumed."""
+    if (folder / _PLAN).exists():
+        raise DataError(f"{folder} holds runs already: choose another --out, or --resume it")
+    plan = {name: config_as_dict(config) for name, config in configs.items()}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / _PLAN).write_text(json.dumps(plan, indent=2) + "\n")
+    except OSError as error:
+        raise StorageError(f"{folder} cannot be written: {error.strerror}") from None
 
 
-def _random_weight(p: ProtocolParameters, rng: np.random.Generator) -> int:
-    age = int(rng.integers(p.max_staleness + 1))
-    return quantized_weight(p.staleness, age, p.weight_levels, rng.bytes(16), p.weight_rounding)
+def _read_plan(folder: Path) -> dict[str, SimulationConfig]:
+    try:
+        plan = json.loads((folder / _PLAN).read_text())
+    except (OSError, json.JSONDecodeError):
+        raise DataError(f"{folder} holds no runs that `basecagg run` began") from None
+    return {name: config_from(values) for name, values in plan.items()}
 
 
-def _deal(p: ProtocolParameters, code: MaskCode, seed: Seed) -> tuple[Words, Words]:
-    mask = FieldStream(derive_seed(seed, "mask"), p.modulus).draw(p.padded_size)
-    noise = FieldStream(derive_seed(seed, "noise"), p.modulus).draw(p.max_colluders * p.share_size)
-    return mask, code.encode(mask, noise.reshape(p.max_colluders, p.share_size))
-
-
-def _coins(p: ProtocolParameters, seed: Seed) -> Words:
-    return WordStream(derive_seed(seed, "rounding")).draw(p.padded_size)
-
-
-def _table(p: ProtocolParameters, stopwatch: Stopwatch) -> Table:
-    share, upload = ELEMENT * p.share_size, ELEMENT * p.padded_size
-    table = Table("phase", "what", box=None, pad_edge=False, header_style="dim")
-    for header in ("doers", "time each", "bytes each"):
-        table.add_column(header, justify="right", no_wrap=True)
-    for name, what, doers, size in (
-        (
-            "deal",
-            f"draw a mask, encode it for {p.num_users} holders",
-            p.buffer_size,
-            share * p.num_users,
-        ),
-        ("mask", "quantise the update, add the mask", p.buffer_size, upload),
-        ("answer", "weighted sum of shares", p.recovery_threshold, share),
-        ("open", "weighted sum of uploads, decode, subtract", 1, upload),
-    ):
-        each = stopwatch.seconds[name] / doers
-        table.add_row(name, what, f"{doers}", f"{each * 1e3:.2f} ms", f"{size:,}")
-    return table
+def _list_settings(console: Console) -> None:
+    table = Table("setting", "default", box=None)
+    for name, value in config_as_dict(SimulationConfig()).items():
+        table.add_row(name, json.dumps(value))
+    console.print(table)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
 
 import numpy as np
 from matplotlib import rc_context
@@ -15,7 +16,20 @@ from basecagg.reports.runs import RunRecord
 
 INK = "#5a6472"
 """Axes and text; `as_svg` turns it into the page's own text colour."""
-COLOURS = ("#2f6fdf", "#e0703a", "#2a9d6f", "#a35bd0", "#c9a227", "#d1495b", "#3aa5c2", "#7f7f7f")
+COLOURS = (
+    "#2f6fdf",
+    "#e0703a",
+    "#2a9d6f",
+    "#a35bd0",
+    "#c9a227",
+    "#d1495b",
+    "#3aa5c2",
+    "#8c6d4f",
+    "#6b7fd7",
+    "#9aa53a",
+    "#d77fb0",
+    "#7f7f7f",
+)
 _STYLE: Any = {  # matplotlib types its settings by name
     "font.family": "sans-serif",
     "font.size": 10,
@@ -39,18 +53,33 @@ _STYLE: Any = {  # matplotlib types its settings by name
 }
 
 
+Drawing = ParamSpec("Drawing")
+
+
+def in_house_style(draw: Callable[Drawing, Figure]) -> Callable[Drawing, Figure]:
+    """Draw everything, legends and colour bars too, in the house style."""
+
+    @wraps(draw)
+    def styled(*arguments: Drawing.args, **options: Drawing.kwargs) -> Figure:
+        with rc_context(_STYLE):
+            return draw(*arguments, **options)
+
+    return styled
+
+
 def new_figure(width: float = 6.4, height: float = 3.6) -> tuple[Figure, Any]:
-    """An empty plot in the house style."""
-    with rc_context(_STYLE):
-        figure = Figure(figsize=(width, height), layout="constrained")
-        return figure, figure.add_subplot()
+    """An empty plot; call it from a function that draws `in_house_style`."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.add_subplot()
 
 
+@in_house_style
 def accuracy_by_version(runs: Sequence[RunRecord]) -> Figure:
     """Test accuracy against the version of the model."""
     return _accuracy(runs, "version", "version of the model")
 
 
+@in_house_style
 def accuracy_by_time(runs: Sequence[RunRecord]) -> Figure:
     """Test accuracy against simulated time."""
     return _accuracy(runs, "time", "simulated seconds")
@@ -68,6 +97,7 @@ def _accuracy(runs: Sequence[RunRecord], key: str, label: str) -> Figure:
     return figure
 
 
+@in_house_style
 def staleness(runs: Sequence[RunRecord]) -> Figure:
     """How old the summed updates were."""
     figure, axes = new_figure()
@@ -84,12 +114,14 @@ def staleness(runs: Sequence[RunRecord]) -> Figure:
     return figure
 
 
+@in_house_style
 def traffic(runs: Sequence[RunRecord]) -> Figure:
     """Bytes per user by kind of message."""
     parts = [{k: v / r.config.users / 1e6 for k, v in r.totals["bytes"].items()} for r in runs]
     return _stacked(runs, parts, "megabytes per user in the whole run")
 
 
+@in_house_style
 def phases(runs: Sequence[RunRecord]) -> Figure:
     """Where the seconds of the simulation's own machine went."""
     parts = [
@@ -117,6 +149,7 @@ def _largest(parts: Sequence[dict[str, float]], kind: str) -> float:
     return max(part.get(kind, 0.0) for part in parts)
 
 
+@in_house_style
 def partition(run: RunRecord) -> Figure:
     """How many examples of each label every user has."""
     figure, axes = new_figure(height=3.0)

@@ -1,0 +1,78 @@
+"""`basecagg report`: simulated runs as a table in the terminal and a page for the browser."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from basecagg.errors import DataError
+from basecagg.extras import require
+from basecagg.planning.audit import audit
+from basecagg.planning.audit_rendering import in_words
+from basecagg.planning.transcript import read_transcript
+from basecagg.simulation.run_folder import CONFIG, TRANSCRIPT
+
+
+@click.command("report", short_help="Write a page about simulated runs: plots, tables, audit.")
+@click.argument(
+    "folders", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN..."
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Folder for report.html and plots/; the first RUN unless given.",
+)
+def command(*, folders: tuple[Path, ...], out: Path | None) -> None:
+    """Write one self-contained page about simulated runs, and every plot as PNG and SVG.
+
+    A RUN is a folder that `basecagg run` wrote, with one run or several in it.
+
+    \b
+    basecagg report runs/mine
+    basecagg report runs/iid/basecagg runs/dirichlet/basecagg --out comparison
+    """
+    runs = [run for folder in folders for run in _runs_in(folder)]
+    report_on(Console(), runs, out or folders[0])
+
+
+def _runs_in(folder: Path) -> list[Path]:
+    if (folder / CONFIG).exists():
+        return [folder]
+    runs = sorted((path.parent for path in folder.glob(f"*/{CONFIG}")), key=_age)
+    if not runs:
+        raise DataError(f"{folder} holds no run")
+    return runs
+
+
+def _age(run: Path) -> float:
+    return (run / CONFIG).stat().st_mtime
+
+
+def report_on(console: Console, folders: Sequence[Path], out: Path) -> None:
+    """Print the table and write the page."""
+    require("matplotlib", extra="learn", needed_for="basecagg report")
+    from basecagg.reports.run_report import (
+        summary_header,
+        summary_rows,
+        write_report,
+    )
+    from basecagg.reports.runs import read_run
+
+    runs = [read_run(folder) for folder in folders]
+    table = Table(*summary_header())
+    for row in summary_rows(runs):
+        table.add_row(*row)
+    console.print(table)
+    audits = {folder.name: said for folder in folders if (said := _audit(folder))}
+    page = write_report(runs, out, audits)
+    console.print(f"report: {page}")
+
+
+def _audit(folder: Path) -> str:
+    """What the run's server learned, in words; nothing if it kept no transcript."""
+    path = folder / TRANSCRIPT
+    return in_words(audit(read_transcript(path))) if path.exists() else ""
