@@ -420,6 +420,21 @@ def test_old_hashes_are_forgotten():
     assert known == [3, 4, 5]
 
 
+def test_a_holder_that_missed_a_closing_hears_of_it_when_it_is_back(federation):
+    """Else it would keep shares of opened masks, and its room for their dealers, until they expire."""
+    deal(federation, *USERS[:4])
+    node = federation.network.nodes.pop(holder("user-6"))
+    opened = {each.ticket.mask.key for each in one_round(federation)}
+    refused = submit(federation, "user-3", base=9).ticket.mask.key
+    federation.network.run()
+    federation.network.nodes[holder("user-6")] = node
+    assert set(federation.keeper("user-6").states().values()) == {"held"}
+    federation.start(holder("user-6"))
+    federation.network.run()
+    assert federation.keeper("user-6").states() == dict.fromkeys({*opened, refused}, "closed")
+    assert node.store.scan("share") == []
+
+
 # --- restarts ---------------------------------------------------------------------------------
 
 

@@ -90,6 +90,10 @@ class Mailroom:
         dealers = dict.fromkeys(mask.name.contributor for mask in live)
         return [*effects, *(Send(dealer, receipt) for dealer in dealers)]
 
+    def over(self) -> list[RelayedMask]:
+        """The masks whose names alone are kept."""
+        return [mask for mask in self._masks.values() if mask.state not in _LIVE]
+
     def undelivered(self, holder: int) -> list[Message]:
         """The parcels that a holder has not confirmed."""
         return [parse(value, Parcel) for _, value in self._records.scan(_pending(holder))]

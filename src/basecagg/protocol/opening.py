@@ -86,6 +86,6 @@ class Opening(Protocol):
         """Delete what can no longer be used at this version."""
         ...
 
-    def unanswered(self, holder: str) -> list[Message]:
+    def unanswered(self, holder: str, version: int) -> list[Message]:
         """What a holder that comes back must be sent again."""
         ...

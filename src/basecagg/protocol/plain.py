@@ -106,7 +106,7 @@ class PlainOpening:
             del self._ended[key]
         return [Forget("ended", key) for key in old]
 
-    def unanswered(self, holder: str) -> list[Message]:
+    def unanswered(self, holder: str, version: int) -> list[Message]:
         """There are no holders."""
         return []
 

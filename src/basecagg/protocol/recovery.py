@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -207,14 +207,24 @@ class Recovery:
         question, names = self._question(), self.agreement.holder_names
         return [Send(names[holder], question) for holder in holders]
 
-    def unanswered(self, holder: str) -> list[Message]:
-        """Parcels that the holder did not confirm, and the present question if it has not answered."""
+    def unanswered(self, holder: str, version: int) -> list[Message]:
+        """All that a holder may have missed: what is over, its parcels, and the present question."""
         index = self.agreement.holder_index(holder)
         if index is None:
             return []
-        parcels = self.mailroom.undelivered(index)
+        missed = [*self._closings(version), *self.mailroom.undelivered(index)]
         asked = self._request is not None and index in self._asked
-        return [*parcels, self._question()] if asked and index not in self._answers else parcels
+        return [*missed, self._question()] if asked and index not in self._answers else missed
+
+    def _closings(self, version: int) -> list[Message]:
+        """Everything that is over, for a holder that would otherwise keep its shares until they expire."""
+        opened = [mask.name for mask in self.mailroom.over() if mask.state == "opened"]
+        burned = [mask.name for mask in self.mailroom.over() if mask.state != "opened"]
+        closings = (
+            self._closing(version, opened, "opened"),
+            self._closing(version, burned, "burned"),
+        )
+        return [closing for closing in closings if closing.masks]
 
     # --- listening ----------------------------------------------------------------------------
 
@@ -355,8 +365,7 @@ class Recovery:
 
     def end(self, version: int, names: Sequence[MaskName], how: Ending) -> list[Effect]:
         """Delete everything about these masks, and tell the holders that they are over."""
-        outcome: Any = "opened" if how == "open" else "burned"
-        closing = signed(Closing(self.agreement.id, version, tuple(names), outcome), self._signer)
+        closing = self._closing(version, names, "opened" if how == "open" else "burned")
         effects: list[Effect] = [Send(holder, closing) for holder in self.agreement.holder_names]
         if self._request is not None and set(names) >= set(self._request.masks):
             self._request = None
@@ -364,6 +373,12 @@ class Recovery:
         for name in names:
             effects += [Forget("upload", name.key), *self.mailroom.end(name, how)]
         return effects
+
+    def _closing(
+        self, version: int, names: Sequence[MaskName], outcome: Literal["opened", "burned"]
+    ) -> Closing:
+        closing = Closing(self.agreement.id, version, tuple(names), outcome)
+        return signed(closing, self._signer)
 
     def expire(self, version: int) -> list[Effect]:
         """Delete unused masks whose last version has passed."""

@@ -127,7 +127,7 @@ class Server:
 
     def reconnect(self, holder: str) -> list[Effect]:
         """A holder is back: send it again whatever it has not answered."""
-        return [Send(holder, message) for message in self.opening.unanswered(holder)]
+        return [Send(holder, message) for message in self.opening.unanswered(holder, self.version)]
 
     # --- admission ----------------------------------------------------------------------------
 
