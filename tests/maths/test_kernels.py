@@ -105,6 +105,14 @@ def test_values_on_cosets_are_exact(coset, element, coefficients):
         assert out[:, 0].tolist() == [oracle.horner(column, x, Q) for x in points]
 
 
+@pytest.mark.parametrize("q", PRIMES)
+@pytest.mark.parametrize("size", [1, 2**15, 2**17 + 3])
+def test_inner_products_do_not_overflow(q, size):
+    row = np.full(size, q - 1, np.uint32)
+    address = np.uint64(row.ctypes.data)
+    assert sums.inner_product(address, address, size, np.uint64(q)) == size % q
+
+
 def test_the_roots_have_their_orders():
     assert [n for n in range(1, 6) if pow(roots.ETA, n, Q) == 1] == [5]
     assert [n for n in range(1, 11) if pow(roots.OMEGA, n, Q) == 1] == [10]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from basecagg.maths.interpolation import Numbers, lagrange_weights, mod
+from basecagg.maths.interpolation import Numbers, lagrange_weights
 
 
 def locate_errors(points: Numbers, values: Numbers, dimension: int, q: int) -> list[int] | None:
@@ -28,11 +28,11 @@ def locate_errors(points: Numbers, values: Numbers, dimension: int, q: int) -> l
 
 
 def _syndromes(points: Numbers, values: Numbers, count: int, q: int) -> list[int]:
-    terms = mod(values * lagrange_weights(points, q), q)
+    terms = values * lagrange_weights(points, q) % q
     syndromes = []
     for _ in range(count):
         syndromes.append(int(terms.sum()) % q)  # n terms below 2³²: no overflow
-        terms = mod(terms * points, q)
+        terms = terms * points % q
     return syndromes
 
 
@@ -63,5 +63,5 @@ def _evaluate(coefficients: list[int], points: Numbers, q: int) -> Numbers:
     """c₀·x^L + … + c_L at every point."""
     value = np.zeros_like(points)
     for coefficient in coefficients:
-        value = mod(value * points + coefficient, q)
+        value = (value * points + coefficient) % q
     return value
