@@ -6,6 +6,7 @@ import os
 import pwd
 import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,36 +24,32 @@ def find_binaries() -> Path | None:
 
 
 @contextmanager
-def private_postgres(folder: Path) -> Iterator[str]:
+def private_postgres() -> Iterator[str]:
     """SQLAlchemy's URL of a fresh server; skips where there is no PostgreSQL."""
     psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed")
     binaries = find_binaries()
     if binaries is None:
         pytest.skip("no PostgreSQL binaries on this machine")
-    user = _unprivileged()
-    folder.mkdir()
-    if user is not None:
-        for parent in (folder, *folder.parents):
-            if str(parent).startswith("/tmp/pytest"):
-                parent.chmod(0o755)
-        os.chown(folder, user, user)
-    as_user = {} if user is None else {"user": user, "group": user, "extra_groups": []}
-    data = folder / "data"
-    quiet = {"stdout": subprocess.DEVNULL, "cwd": folder, **as_user}
-    subprocess.run(
-        [binaries / "initdb", "-D", data, "-A", "trust", "-U", "test"], check=True, **quiet
-    )
-    server = subprocess.Popen(
-        [binaries / "postgres", "-D", data, "-k", folder, "-c", "listen_addresses="],
-        stderr=subprocess.DEVNULL,
-        **quiet,
-    )
-    try:
-        _wait_until_ready(psycopg, folder)
-        yield f"postgresql+psycopg://test@/postgres?host={folder}"
-    finally:
-        server.terminate()
-        server.wait()
+    # Not in pytest's folder, which other users may not enter.
+    with tempfile.TemporaryDirectory(prefix="basecagg-postgres-") as name:
+        folder, user = Path(name), _unprivileged()
+        as_user = {} if user is None else {"user": user, "group": user, "extra_groups": []}
+        if user is not None:
+            os.chown(folder, user, user)
+        quiet = {"stdout": subprocess.DEVNULL, "cwd": folder, **as_user}
+        init = [binaries / "initdb", "-D", folder / "data", "-A", "trust", "-U", "test"]
+        subprocess.run(init, check=True, **quiet)
+        server = subprocess.Popen(
+            [binaries / "postgres", "-D", folder / "data", "-k", folder, "-c", "listen_addresses="],
+            stderr=subprocess.DEVNULL,
+            **quiet,
+        )
+        try:
+            _wait_until_ready(psycopg, folder)
+            yield f"postgresql+psycopg://test@/postgres?host={folder}"
+        finally:
+            server.terminate()
+            server.wait()
 
 
 def _wait_until_ready(psycopg: Any, folder: Path) -> None:

@@ -41,7 +41,7 @@ def test_nothing_is_lost_in_a_short_chaos(tmp_path: Path) -> None:
 
 
 def test_nothing_is_lost_in_a_short_chaos_on_postgresql(tmp_path: Path) -> None:
-    with private_postgres(tmp_path / "postgres") as database:
+    with private_postgres() as database:
         asyncio.run(chaos(tmp_path, SHORT, database))
 
 
@@ -52,7 +52,7 @@ def test_nothing_is_lost_in_a_long_chaos(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 def test_nothing_is_lost_in_a_long_chaos_on_postgresql(tmp_path: Path) -> None:
-    with private_postgres(tmp_path / "postgres") as database:
+    with private_postgres() as database:
         asyncio.run(chaos(tmp_path, LONG, database))
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import httpx
 import numpy as np
@@ -48,6 +48,8 @@ class AgentOptions:
     data: str = ""
     pause: float = 0.0
     """Seconds to rest between two updates."""
+    after_failure: float = 30.0
+    """Seconds to wait after the user's function failed."""
     patience: Patience = field(default_factory=Patience)
     anchor_folder: Path | None = None
 
@@ -141,11 +143,7 @@ class Agent:
         try:
             unsent = await self._in_thread(seat.start)
             await self._publish_key(agreement)
-            async with asyncio.TaskGroup() as tasks:
-                mail = tasks.create_task(self._answer_letters(seat))
-                work = tasks.create_task(self._contribute(seat, unsent))
-                await mail  # it ends with the epoch
-                work.cancel()
+            await _until_first(self._answer_letters(seat), self._contribute(seat, unsent))
         except BaseException:
             await asyncio.shield(self._in_thread(seat.close))
             raise
@@ -189,6 +187,9 @@ class Agent:
             try:
                 await self._prepare(seat)
                 await self._one_update(seat, self._train)
+            except DataError as error:  # the user's code failed; others still rely on our shares
+                _LOG.error("training", extra={"fields": {"error": str(error)}})
+                await asyncio.sleep(self._options.after_failure)
             except Problem as problem:
                 if problem.code != "EpochClosing":
                     raise
@@ -260,3 +261,18 @@ class Agent:
 
     async def _in_thread(self, job: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._thread, job)
+
+
+async def _until_first(first: Coroutine[Any, Any, None], other: Coroutine[Any, Any, None]) -> None:
+    """Run both until the first ends or either fails."""
+    main, side = asyncio.create_task(first), asyncio.create_task(other)
+    pending = {main, side}
+    try:
+        while main in pending:
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+    finally:
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)

@@ -28,11 +28,15 @@ class Unreachable(ChannelError):  # noqa: N818 - a state of affairs that may pas
 class Connection:
     """One caller's requests, under one name and key."""
 
-    def __init__(self, url: str, ca: str, caller: Caller) -> None:
-        """Trust the private CA (PEM), or the public ones if it is empty."""
+    def __init__(
+        self, url: str, ca: str, caller: Caller, transport: httpx.AsyncBaseTransport | None = None
+    ) -> None:
+        """Trust the private CA (PEM), or the public ones if it is empty. `transport` is for tests."""
         context = ssl.create_default_context(cadata=ca or None)
         timeout = httpx.Timeout(30.0, connect=10.0)
-        self._client = httpx.AsyncClient(base_url=url, verify=context, timeout=timeout)
+        self._client = httpx.AsyncClient(
+            base_url=url, verify=context, timeout=timeout, transport=transport
+        )
         self._caller = caller
         self._ahead_ms = 0
         """By how much the server's clock is ahead of ours."""

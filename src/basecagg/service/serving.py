@@ -140,23 +140,28 @@ def impatient(seconds: float) -> type[H11Protocol]:
         def connection_made(self, transport: Any) -> None:
             """Somebody calls."""
             super().connection_made(transport)
-            self._timer = self.loop.call_later(seconds, self._hang_up)
+            self._timer = self._start_timer()
 
         def data_received(self, data: bytes) -> None:
-            """Bytes came: is the head complete now?"""
+            """Bytes came. The time runs from the first byte of a head: one more byte wins no more time."""
             super().data_received(data)
-            self._timer.cancel()
-            if self.conn.their_state is h11.IDLE:
-                self._timer = self.loop.call_later(seconds, self._hang_up)
+            if self.conn.their_state is not h11.IDLE:
+                self._stop_timer()
+            elif self._timer is None:
+                self._timer = self._start_timer()
 
         def connection_lost(self, exc: Exception | None) -> None:
             """The line is gone."""
-            self._timer.cancel()
+            self._stop_timer()
             super().connection_lost(exc)
 
-        def _hang_up(self) -> None:
-            if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
-                self.transport.close()
+        def _start_timer(self) -> asyncio.TimerHandle | None:
+            return self.loop.call_later(seconds, self.transport.close)
+
+        def _stop_timer(self) -> None:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
 
     return Impatient
 

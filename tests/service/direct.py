@@ -1,0 +1,106 @@
+"""The application without a network: a service in memory with an epoch, and callers with keys."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import numpy as np
+from service_harness import SMALL
+
+from basecagg.channels.identity import Identity
+from basecagg.channels.sealing import make_sealer
+from basecagg.channels.wire import unpack
+from basecagg.protocol.contributor import Contributor
+from basecagg.protocol.messages import Credential
+from basecagg.service import operator as operators
+from basecagg.service.app import Api, make_app
+from basecagg.service.connection import Connection
+from basecagg.service.core import Service, Settings
+from basecagg.service.documents import OPERATOR, from_json, to_json
+from basecagg.service.operator import Operator, ServerFolder
+from basecagg.service.page import Page
+from basecagg.service.profile import Profile
+from basecagg.service.signing import Caller
+from basecagg.storage.memory import MemoryStore
+
+URL = "https://test"
+NAMES = [f"user-{index}" for index in range(SMALL.num_users)]
+
+
+class MemoryEpoch(MemoryStore):
+    """A store in memory that can be erased."""
+
+    def erase(self) -> None:
+        self.__init__()
+
+
+class Direct:
+    """A running epoch, called without a network."""
+
+    def __init__(self, folder: Path) -> None:
+        operators.create(folder / "op", "test", URL)
+        self.operator = Operator(folder / "op")
+        given: ServerFolder = from_json(
+            (folder / "op/server/server.json").read_bytes(), ServerFolder
+        )
+        settings = Settings(federation="test", operator_key=given.operator_key)
+        self.service = Service(
+            settings, Identity.from_secret(given.server), lambda _: MemoryEpoch()
+        )
+        page = Page(self.service, given.page_token)
+        self.api = Api(self.service, member_rate=1e6, stranger_rate=1e6)
+        app = make_app(self.service, page, self.api)
+        self.transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        self.client = httpx.AsyncClient(base_url=URL, transport=self.transport)
+        self.folder = folder
+        self.profiles: dict[str, Profile] = {}
+        self.boss = self.connect(OPERATOR, self.operator._identity)
+
+    def connect(self, name: str, identity: Identity) -> Connection:
+        return Connection(URL, "", self.caller(name, identity), self.transport)
+
+    def caller(self, name: str, identity: Identity | None = None) -> Caller:
+        return Caller("test", name, identity or self.profiles[name].identity)
+
+    def member(self, name: str) -> Connection:
+        return self.connect(name, self.profiles[name].identity)
+
+    async def begin(self) -> None:
+        for name in NAMES:
+            invitation = await self.operator.invite(self.boss, name, "both")
+            self.profiles[name] = Profile.open(self.folder / name, invitation)
+            await self.boss.enrol(to_json(self.profiles[name].enrolment()))
+        await self.operator.admit_all(self.boss)
+        await self.operator.set_model(self.boss, np.zeros(SMALL.model_size, "<f4"))
+        await self.operator.start(self.boss, SMALL)
+
+    @property
+    def epoch(self) -> str:
+        assert self.service.host is not None
+        return self.service.host.agreement.id.hex()
+
+    def contributor(self, name: str) -> Contributor:
+        """The machine of a member."""
+        assert self.service.host is not None
+        credential = unpack(self.service.registry.credentials[name], 10_000)
+        assert isinstance(credential, Credential)
+        return Contributor(
+            self.service.host.agreement,
+            credential,
+            self.profiles[name].identity,
+            make_sealer("x25519"),
+            MemoryStore(),
+        )
+
+
+@asynccontextmanager
+async def direct(folder: Path) -> AsyncIterator[Direct]:
+    scene = Direct(folder)
+    await scene.begin()
+    try:
+        yield scene
+    finally:
+        await scene.service.close()

@@ -1,0 +1,167 @@
+"""The operator's page: who may look, what is on it, and how it is drawn by a real browser."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+
+import httpx
+import pytest
+from service_harness import SMALL, Federation, Nudge, federation
+
+NAMES = [f"user-{index}" for index in range(SMALL.num_users)]
+PAGES = ("/", "/status", "/metrics")
+
+
+def client(fed: Federation) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=fed.url, verify=fed.tls)
+
+
+def token(fed: Federation) -> str:
+    given = json.loads((fed.options.folder / "server.json").read_bytes())
+    return given["page_token"]
+
+
+def test_at_the_machine_itself_no_login_is_needed(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with federation(tmp_path) as fed, client(fed) as browser:
+            for page in PAGES:
+                assert (await browser.get(page)).status_code == 200
+
+    asyncio.run(story())
+
+
+def test_behind_a_proxy_a_login_is_needed(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with federation(tmp_path) as fed, client(fed) as browser:
+            for header in ("x-forwarded-for", "forwarded", "x-real-ip"):
+                headers = {header: "127.0.0.1"}
+                replies = [(await browser.get(page, headers=headers)).status_code for page in PAGES]
+                assert replies == [303, 401, 401]
+
+    asyncio.run(story())
+
+
+def test_the_token_opens_the_page_and_nothing_else_does(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with federation(tmp_path, login_everywhere=True) as fed, client(fed) as browser:
+            assert (await browser.get("/")).headers["location"] == "/login"
+            assert (await browser.get("/login")).status_code == 200
+            wrong = await browser.post("/login", data={"token": "x" * 32})
+            assert wrong.status_code == 403
+            assert "set-cookie" not in wrong.headers
+            right = await browser.post("/login", data={"token": token(fed)})
+            assert right.status_code == 303
+            cookie = right.headers["set-cookie"].lower()
+            assert all(word in cookie for word in ("httponly", "secure", "samesite=strict"))
+            assert token(fed) not in cookie
+            assert (await browser.get("/status")).status_code == 200
+            browser.cookies.clear()
+            assert (await browser.get("/status")).status_code == 401
+            bearer = {"authorization": f"Bearer {token(fed)}"}
+            assert (await browser.get("/metrics", headers=bearer)).status_code == 200
+
+    asyncio.run(story())
+
+
+def test_tokens_cannot_be_guessed_at_leisure(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with federation(tmp_path, login_everywhere=True) as fed, client(fed) as browser:
+            replies = [
+                (await browser.post("/login", data={"token": f"{guess}"})).status_code
+                for guess in range(15)
+            ]
+            assert replies[0] == 403
+            assert replies[-1] == 429
+
+    asyncio.run(story())
+
+
+def test_the_page_holds_no_secrets_and_no_names(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with federation(tmp_path) as fed, client(fed) as browser:
+            await fed.join(NAMES, lambda name: Nudge())
+            await fed.start_epoch()
+            await fed.reach(2)
+            shown = (await browser.get("/status")).text + (await browser.get("/metrics")).text
+            status = json.loads((await browser.get("/status")).text)
+            assert status["epoch"]["version"] >= 2
+            assert len(status["online"]) == len(NAMES)
+            assert status["opened"] >= 2
+            assert len(status["recoveries"][0]["staleness"]) == SMALL.buffer_size
+            assert not any(name in shown for name in NAMES)
+            assert not re.search(r"[0-9a-fA-F]{16}", shown)  # no key, no hash, no mask
+
+    asyncio.run(story())
+
+
+def test_metrics_are_in_the_format_of_prometheus(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with federation(tmp_path) as fed, client(fed) as browser:
+            await browser.get("/healthz")
+            lines = (await browser.get("/metrics")).text.splitlines()
+            sample = re.compile(r'basecagg_[a-z_]+(\{[a-z]+="[^"\\]*"\})? -?\d+(\.\d+)?')
+            assert all(line.startswith("# ") or sample.fullmatch(line) for line in lines)
+            assert 'basecagg_requests_total{status="200"} 1' in lines
+
+    asyncio.run(story())
+
+
+def test_nothing_is_loaded_from_elsewhere(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with federation(tmp_path) as fed, client(fed) as browser:
+            for page in ("/", "/login", "/page.js", "/page.css"):
+                reply = await browser.get(page)
+                assert "default-src 'none'" in reply.headers["content-security-policy"]
+                assert not re.search(r"https?://|url\(|@import|innerHTML", reply.text)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 900), (390, 844)])
+def test_a_browser_draws_the_live_page(tmp_path: Path, width: int, height: int) -> None:
+    """Set PAGE_SHOTS to a folder to keep the pictures."""
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("no Chromium on this machine")
+
+    async def story() -> None:
+        async with federation(tmp_path) as fed:
+            await fed.join(NAMES, lambda name: Nudge(seconds=0.1))
+            await fed.start_epoch()
+            await fed.reach(3)
+            shot = Path(os.environ.get("PAGE_SHOTS", tmp_path)) / f"page-{width}.png"
+            dom = await draw(browser, fed.url, shot, (width, height), tmp_path)
+            assert shot.stat().st_size > 10_000
+            version = re.search(r'id="version">(\d+)<', dom)
+            assert version is not None
+            assert int(version[1]) >= 3
+            assert "live" in dom
+            assert dom.count('class="opened"') >= 3
+            assert dom.count("<code>") == len(NAMES)
+
+    asyncio.run(story())
+
+
+async def draw(browser: str, url: str, shot: Path, size: tuple[int, int], folder: Path) -> str:
+    """Take a picture, then give the page's DOM."""
+    common = [
+        *("--headless", "--no-sandbox", "--disable-gpu", "--ignore-certificate-errors"),
+        *("--hide-scrollbars", f"--user-data-dir={folder / 'profile'}"),
+        *(f"--window-size={size[0]},{size[1]}", "--virtual-time-budget=3000"),
+    ]
+    await run(browser, *common, f"--screenshot={shot}", f"{url}/")
+    return await run(browser, *common, "--dump-dom", f"{url}/")
+
+
+async def run(*command: str) -> str:
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+    )
+    async with asyncio.timeout(60):
+        output, _ = await process.communicate()
+    return output.decode()
