@@ -9,12 +9,13 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
 from basecagg.channels.identity import Ed25519Verifier, RememberingVerifier
+from basecagg.channels.sealing import OVERHEAD
 from basecagg.maths.randomness import Seed, WordStream, derive_seed
 from basecagg.protocol.effects import Abandoned, MaskEnded, Released, Uploaded
 from basecagg.protocol.epoch import Agreement
@@ -28,6 +29,7 @@ from basecagg.simulation.devices import Devices
 from basecagg.simulation.federation import Federation
 from basecagg.simulation.loopback import AT_SERVER, Address, Letter
 from basecagg.simulation.metering import MeteredLoopback
+from basecagg.simulation.prices import Prices
 from basecagg.storage.memory import MemoryStore
 
 _ANSWER_DEADLINE = 10.0
@@ -132,6 +134,7 @@ class ServerAggregation(ABC):
         return {
             "published": _as_plain(self.published),
             "pending": [_as_plain(publication) for publication in self.pending],
+            "steps": [_step_as_plain(step) for step in self.steps],
             "counts": dict(self.counts),
             "seconds": dict(self.network.meter.seconds),
             "bytes": dict(self.network.meter.bytes_sent),
@@ -147,6 +150,7 @@ class ServerAggregation(ABC):
         """Go on from a state; the stores were given to the constructor."""
         self.published = Publication(**state["published"])
         self.pending = deque(Publication(**each) for each in state["pending"])
+        self.steps = [_step_from(each) for each in state["steps"]]
         self.counts = Counter(state["counts"])
         meter = self.network.meter
         meter.seconds.update(state["seconds"])
@@ -156,6 +160,17 @@ class ServerAggregation(ABC):
 
 def _as_plain(publication: Publication) -> dict[str, Any]:
     return {"at": publication.at, "version": publication.version, "model": publication.model}
+
+
+def _step_as_plain(step: Released | Abandoned) -> dict[str, Any]:
+    plain = {field.name: getattr(step, field.name) for field in fields(step)}
+    return plain | {"members": [[name.contributor, name.serial] for name in step.members]}
+
+
+def _step_from(plain: Mapping[str, Any]) -> Released | Abandoned:
+    values = {k: tuple(v) if isinstance(v, list) else v for k, v in plain.items()}
+    values["members"] = tuple(MaskName(*name) for name in plain["members"])
+    return Abandoned(**values) if "reason" in values else Released(**values)
 
 
 class PlainAggregation(ServerAggregation):
@@ -249,6 +264,7 @@ class SecureAggregation(ServerAggregation):
         self._config = config
         self._devices = devices
         self._parameters = parameters
+        self._prices = Prices(parameters, cryptography=full)
         self._absent = np.random.default_rng((config.seed, 0xAB5E))
         if state:
             self.restore(state)
@@ -272,8 +288,10 @@ class SecureAggregation(ServerAggregation):
         seconds = self.network.charge("contributor", started, remembered)
         self.network.run()
         self._collect_news()
-        shipments = self._parameters.mask_quota * self._shipment_bytes()
-        return seconds + self._devices.upload(shipments)
+        quota = self._parameters.mask_quota
+        if self._config.crypto_time == "prices":
+            seconds = quota * self._prices.deal()
+        return seconds + self._devices.upload(quota * self._shipment_bytes())
 
     def submit(self, user: int, update: Vector, base_version: int) -> None:
         """Mask the update, upload it, and open the sum if the buffer is full."""
@@ -289,7 +307,11 @@ class SecureAggregation(ServerAggregation):
         spent = dict(self.network.meter.seconds)
         deadlines = self._run()
         self._collect_news()
-        self._publish(before, masking + deadlines * _ANSWER_DEADLINE + self._opening(spent))
+        if self._config.crypto_time == "prices":
+            work = self._prices.mask() + self._prices.open() + self._prices.answer()
+        else:
+            work = masking + self._measured_opening(spent)
+        self._publish(before, work + deadlines * _ANSWER_DEADLINE + self._travel())
 
     def _run(self) -> int:
         """Deliver everything; return how often the server's deadline had to pass."""
@@ -307,19 +329,21 @@ class SecureAggregation(ServerAggregation):
         absent = self._absent.choice(len(names), count, replace=False)
         self.network.deaf = {names[index] for index in absent}
 
-    def _opening(self, before: Mapping[str, float]) -> float:
-        """Simulated time from the last upload to the open sum: holders work side by side."""
+    def _measured_opening(self, before: Mapping[str, float]) -> float:
+        """Work from the last upload to the open sum: holders work side by side."""
         seconds = self.network.meter.seconds
         server = seconds["server"] - before.get("server", 0.0)
         holders = seconds["holder"] - before.get("holder", 0.0)
+        return server + holders / self._parameters.num_users
+
+    def _travel(self) -> float:
+        """Simulated time of questions and answers on the wire."""
         questions = 2 if self._parameters.consistency == "certified" else 1
         answer = self._devices.upload(4 * self._parameters.share_size)
-        travel = (2 * questions - 1) * self._devices.config.latency + answer
-        return server + holders / self._parameters.num_users + travel
+        return (2 * questions - 1) * self._devices.config.latency + answer
 
-    def _shipment_bytes(self) -> float:
-        meter = self.network.meter
-        return meter.bytes_sent["Shipment"] / max(1, meter.messages["Shipment"])
+    def _shipment_bytes(self) -> int:
+        return self._parameters.num_users * (4 * self._parameters.share_size + OVERHEAD)
 
     def upload_bytes(self, model_size: int) -> int:
         """Bytes of one upload."""

@@ -127,6 +127,8 @@ class SimulationConfig:
     """Probability that a user that started to train never comes back with an update."""
     availability: float = 1.0
     """Probability that a user is there when it is chosen."""
+    crypto_time: Literal["prices", "stopwatch"] = "prices"
+    """Charge cryptography by a list of measured prices, or as this run takes, which cannot be repeated."""
 
     # --- the run
     seed: int = 1

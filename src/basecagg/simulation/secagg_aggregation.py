@@ -26,6 +26,7 @@ from basecagg.simulation.aggregation import (
 from basecagg.simulation.config import SimulationConfig
 from basecagg.simulation.devices import Devices
 from basecagg.simulation.metering import MeteredLoopback
+from basecagg.simulation.prices import open_pairwise
 from basecagg.simulation.secagg_round import PHASES, Account, SecAggRound
 
 _ENVELOPE = 2 * SHARE_BYTES + 28
@@ -113,10 +114,18 @@ class SecAggAggregation(ServerAggregation):
         for account, size in round_.sent.items():
             meter.bytes_sent[f"{account.phase} from {account.role}"] += size
             meter.messages[f"{account.phase} from {account.role}"] += 1
-        server = sum(round_.seconds[Account("server", phase)] for phase in PHASES)
-        users_part = round_.seconds[Account("user", "unmasking")] / users
+        work = sum(round_.seconds[Account("server", phase)] for phase in PHASES)
+        work += round_.seconds[Account("user", "unmasking")] / users
+        if self._config.crypto_time == "prices":
+            work = self._priced(users)
         answers = round_.sent[Account("user", "unmasking")] / users
-        return server + users_part + self._devices.config.latency + self._devices.upload(answers)
+        return work + self._devices.config.latency + self._devices.upload(answers)
+
+    def _priced(self, users: int) -> float:
+        survivors, size = self._config.buffer_size, self._latest.model.size
+        parameters = round_parameters(self._config, users, size)
+        neighbours, dropped = len(parameters.graph[0]), users - survivors
+        return open_pairwise(size, survivors, dropped, neighbours, parameters.threshold)
 
     def _publish_at(self, at: float, version: int, model: Vector) -> None:
         self._latest = Publication(at, version, model)
