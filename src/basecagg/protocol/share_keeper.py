@@ -199,18 +199,14 @@ class ShareKeeper:
     def _consider(self, request: RecoveryRequest) -> list[Effect]:
         """A request without a certificate: endorse it, or (honest-server mode) answer it."""
         digest = request.digest
-        if digest.hex() in self._answers or self._endorsed(request, digest):
-            return self._repeat(request.version, digest)
+        if digest.hex() in self._answers:
+            return self._answer_again(digest)
+        if self._endorsed(request, digest):
+            return [Send(SERVER, self._endorsement(request.version, digest))]
         self._check(request, certified=False)
         if self._parameters.consistency == "certified":
             return self._endorse(request, digest)
         return self._answer(request, digest)
-
-    def _repeat(self, version: int, digest: bytes) -> list[Effect]:
-        """Say again what may have been lost. A server without a certificate needs that before any answer."""
-        if self._parameters.consistency == "certified":
-            return [Send(SERVER, self._endorsement(version, digest))]
-        return self._answer_again(digest)
 
     def _answer_certified(self, certified: CertifiedRequest) -> list[Effect]:
         request, digest = certified.request, certified.request.digest
