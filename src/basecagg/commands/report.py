@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from basecagg.errors import DataError
+from basecagg.errors import DataError, StorageError
 from basecagg.extras import require
 from basecagg.planning.audit import audit
 from basecagg.planning.audit_rendering import in_words
@@ -68,7 +68,10 @@ def report_on(console: Console, folders: Sequence[Path], out: Path) -> None:
         table.add_row(*row)
     console.print(table)
     audits = {folder.name: said for folder in folders if (said := _audit(folder))}
-    page = write_report(runs, out, audits)
+    try:
+        page = write_report(runs, out, audits)
+    except OSError as error:
+        raise StorageError(f"the report cannot be written: {error}") from None
     console.print(f"report: {page}")
 
 

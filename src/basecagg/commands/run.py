@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -21,12 +21,13 @@ from rich.progress import (
 from rich.table import Table
 
 from basecagg.commands._kernels import load_kernels
-from basecagg.errors import DataError, StorageError
+from basecagg.errors import BASecAggError, DataError, StorageError
 from basecagg.extras import require
 from basecagg.planning.recorder import Recorder
 from basecagg.planning.transcript import AnyLine, EpochLine, as_text
 from basecagg.protections.pairs import PRESETS
 from basecagg.protocol.epoch import Agreement
+from basecagg.simulation.checkpoint import replace_file
 from basecagg.simulation.config import (
     SimulationConfig,
     config_as_dict,
@@ -35,7 +36,7 @@ from basecagg.simulation.config import (
     parse_override,
 )
 from basecagg.simulation.loopback import Loopback
-from basecagg.simulation.run_folder import TOTALS, TRANSCRIPT
+from basecagg.simulation.run_folder import CONFIG, TOTALS, TRANSCRIPT
 
 DEFAULT_METHODS = ("fedavg", "fedbuff", "basecagg")
 Observer: TypeAlias = Callable[[Any], None]
@@ -108,7 +109,11 @@ def command(
         configs = _configs(config_file, methods, given)
         folder = out or Path("runs") / datetime.now().strftime("%Y-%m-%d-%H%M%S")
         _write_plan(folder, configs)
-    _run_all(console, folder, configs, resume=bool(resume), tensorboard=tensorboard)
+    try:
+        _run_all(console, folder, configs, resume=bool(resume), tensorboard=tensorboard)
+    except BASecAggError:
+        _forget_unless_begun(folder)
+        raise
 
 
 def _configs(
@@ -171,12 +176,17 @@ def _transcript(folder: Path) -> Iterator[Callable[[Agreement, Loopback], None]]
     with ExitStack() as opened:
 
         def watch(agreement: Agreement, network: Loopback) -> None:
-            file = opened.enter_context((folder / TRANSCRIPT).open("a"))
+            # Line by line, so that a checkpoint knows how much has been seen.
+            file = opened.enter_context((folder / TRANSCRIPT).open("a", buffering=1))
             begun = file.tell() > 0  # then the epoch's line is there already
 
             def note(line: AnyLine) -> None:
-                if not (begun and isinstance(line, EpochLine)):
+                if begun and isinstance(line, EpochLine):
+                    return
+                try:
                     file.write(as_text(line))
+                except OSError as error:
+                    raise StorageError(f"{file.name} cannot be written: {error.strerror}") from None
 
             recorder = Recorder(agreement, note)
             network.observers.append(lambda letter: recorder.see(letter.sender, letter.message))
@@ -225,6 +235,14 @@ def _tensorboard(folder: Path) -> Observer:
     return observe
 
 
+def _forget_unless_begun(folder: Path) -> None:
+    """A plan of which no run could begin is no plan."""
+    if not any(folder.glob(f"*/{CONFIG}")):
+        (folder / _PLAN).unlink(missing_ok=True)
+        with suppress(OSError):  # there was something else in the folder
+            folder.rmdir()
+
+
 def _write_plan(folder: Path, configs: dict[str, SimulationConfig]) -> None:
     """Note which runs belong together, so that all of them can be resumed."""
     if (folder / _PLAN).exists():
@@ -232,9 +250,9 @@ def _write_plan(folder: Path, configs: dict[str, SimulationConfig]) -> None:
     plan = {name: config_as_dict(config) for name, config in configs.items()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / _PLAN).write_text(json.dumps(plan, indent=2) + "\n")
     except OSError as error:
-        raise StorageError(f"{folder} cannot be written: {error.strerror}") from None
+        raise StorageError(f"{folder} cannot be made: {error.strerror}") from None
+    replace_file(folder / _PLAN, (json.dumps(plan, indent=2) + "\n").encode())
 
 
 def _read_plan(folder: Path) -> dict[str, SimulationConfig]:

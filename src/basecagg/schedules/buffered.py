@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
-import numpy as np
-
-from basecagg.schedules.schedule import Aggregation, StartingPoint, Vector, pick
+from basecagg.schedules.schedule import Aggregation, Idle, StartingPoint, Vector
 
 
 class Buffered:
@@ -28,13 +26,10 @@ class Buffered:
         """The global model."""
         return self._aggregation.model
 
-    def choose(
-        self, idle: Sequence[int], running: Sequence[int], generator: np.random.Generator
-    ) -> list[int]:
+    def choose(self, idle: Idle, running: Collection[int]) -> list[int]:
         """Fill up to C. A user whose update still waits would be refused, so it rests."""
         waiting = self._aggregation.waiting()
-        free = [user for user in idle if user not in waiting]
-        return pick(free, self._concurrency - len(running), generator)
+        return idle.draw(self._concurrency - len(running), lambda user: user not in waiting)
 
     def starting_point(self, user: int) -> StartingPoint:
         """The newest published model."""

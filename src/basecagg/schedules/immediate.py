@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 
 from basecagg.errors import ParameterError
 from basecagg.maths.staleness import StalenessFunction
-from basecagg.schedules.schedule import StartingPoint, Vector, pick
+from basecagg.schedules.schedule import Idle, StartingPoint, Vector
 
 
 class Immediate:
@@ -33,11 +33,9 @@ class Immediate:
         self._staleness = staleness
         self._max_staleness = max_staleness
 
-    def choose(
-        self, idle: Sequence[int], running: Sequence[int], generator: np.random.Generator
-    ) -> list[int]:
+    def choose(self, idle: Idle, running: Collection[int]) -> list[int]:
         """Fill up to C."""
-        return pick(idle, self._concurrency - len(running), generator)
+        return idle.draw(self._concurrency - len(running))
 
     def starting_point(self, user: int) -> StartingPoint:
         """The newest model."""

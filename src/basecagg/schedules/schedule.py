@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -43,6 +43,14 @@ class Aggregation(Protocol):
         ...
 
 
+class Idle(Protocol):
+    """The users that do not train at present."""
+
+    def draw(self, count: int, allowed: Callable[[int], bool] = ...) -> list[int]:
+        """So many of them, at random; fewer if fewer are allowed and there."""
+        ...
+
+
 class Schedule(Protocol):
     """The driver calls these; a schedule knows no clock."""
 
@@ -56,9 +64,7 @@ class Schedule(Protocol):
         """The global model."""
         ...
 
-    def choose(
-        self, idle: Sequence[int], running: Sequence[int], generator: np.random.Generator
-    ) -> list[int]:
+    def choose(self, idle: Idle, running: Collection[int]) -> list[int]:
         """Which idle users start to train now."""
         ...
 
@@ -77,9 +83,3 @@ class Schedule(Protocol):
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from a state."""
         ...
-
-
-def pick(idle: Sequence[int], count: int, generator: np.random.Generator) -> list[int]:
-    """So many idle users, at random; all of them if there are fewer."""
-    count = max(0, min(count, len(idle)))
-    return [int(user) for user in generator.choice(np.asarray(idle), count, replace=False)]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
-import numpy as np
-
-from basecagg.schedules.schedule import Aggregation, StartingPoint, Vector, pick
+from basecagg.schedules.schedule import Aggregation, Idle, StartingPoint, Vector
 
 
 class Synchronous:
@@ -30,15 +28,13 @@ class Synchronous:
         """The global model."""
         return self._aggregation.model
 
-    def choose(
-        self, idle: Sequence[int], running: Sequence[int], generator: np.random.Generator
-    ) -> list[int]:
+    def choose(self, idle: Idle, running: Collection[int]) -> list[int]:
         """A new cohort when the round is over, else replacements for those who dropped out."""
         if self._round != self._aggregation.version:
             self._round, self._arrived = self._aggregation.version, 0
         waiting = self._aggregation.waiting()
-        free = [user for user in idle if user not in waiting]
-        return pick(free, self._cohort - self._arrived - len(running), generator)
+        missing = self._cohort - self._arrived - len(running)
+        return idle.draw(missing, lambda user: user not in waiting)
 
     def starting_point(self, user: int) -> StartingPoint:
         """The model of this round."""

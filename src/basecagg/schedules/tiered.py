@@ -6,13 +6,15 @@ of tier m (Chai et al. 2020, Eq. 3).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from basecagg.schedules.schedule import StartingPoint, Vector, pick
+from basecagg.schedules.schedule import Idle, StartingPoint, Vector
 
 
 def split_by_speed(durations: Sequence[float], tiers: int) -> list[int]:
@@ -34,27 +36,28 @@ class Tiered:
     """Synchronous rounds within tiers, an asynchronous average across them."""
 
     def __init__(self, model: Vector, tier_of: Sequence[int], cohort: int) -> None:
-        """Each tier takes a step with `cohort` updates."""
+        """Each tier takes a step with `cohort` updates, or with all its users if it has fewer."""
         self.version = 0
         self.model = model
         self._tier_of = tier_of
         count = max(tier_of) + 1
-        self._cohort = cohort
+        self._cohorts = [min(cohort, tier_of.count(tier)) for tier in range(count)]
         self._steps = [0] * count
         self._models = [model] * count
         self._starts: list[StartingPoint] = [StartingPoint(0, model, 0)] * count
-        self._arrived: list[list[Vector]] = [[] for _ in range(count)]
+        self._arrived: list[dict[int, Vector]] = [{} for _ in range(count)]
 
-    def choose(
-        self, idle: Sequence[int], running: Sequence[int], generator: np.random.Generator
-    ) -> list[int]:
-        """Complete the cohort of every tier."""
+    def choose(self, idle: Idle, running: Collection[int]) -> list[int]:
+        """Complete the cohort of every tier with users that have not been in its round."""
+        busy = Counter(self._tier_of[user] for user in running)
         chosen: list[int] = []
         for tier, arrived in enumerate(self._arrived):
-            busy = sum(self._tier_of[user] == tier for user in running)
-            free = [user for user in idle if self._tier_of[user] == tier]
-            chosen += pick(free, self._cohort - len(arrived) - busy, generator)
+            missing = self._cohorts[tier] - len(arrived) - busy[tier]
+            chosen += idle.draw(missing, partial(self._is_free, tier))
         return chosen
+
+    def _is_free(self, tier: int, user: int) -> bool:
+        return self._tier_of[user] == tier and user not in self._arrived[tier]
 
     def starting_point(self, user: int) -> StartingPoint:
         """The global model as it was when the tier's round began."""
@@ -65,15 +68,15 @@ class Tiered:
         tier = self._tier_of[user]
         if start.round != self._steps[tier]:
             return
-        self._arrived[tier].append(update)
-        if len(self._arrived[tier]) == self._cohort:
+        self._arrived[tier][user] = update
+        if len(self._arrived[tier]) == self._cohorts[tier]:
             self._step(tier, start)
 
     def _step(self, tier: int, start: StartingPoint) -> None:
-        mean = np.mean(np.asarray(self._arrived[tier], dtype=np.float64), axis=0)
+        mean = np.mean(np.asarray(list(self._arrived[tier].values()), np.float64), axis=0)
         self._models[tier] = start.model - mean
         self._steps[tier] += 1
-        self._arrived[tier] = []
+        self._arrived[tier] = {}
         weights = tier_weights(self._steps)
         average = sum(w * model for w, model in zip(weights, self._models, strict=True))
         self.model = np.asarray(average).astype(start.model.dtype)
@@ -87,7 +90,7 @@ class Tiered:
             "model": self.model,
             "models": self._models,
             "steps": self._steps,
-            "arrived": self._arrived,
+            "arrived": [[list(each), list(each.values())] for each in self._arrived],
             "starts": [[start.version, start.model, start.round] for start in self._starts],
         }
 
@@ -95,5 +98,5 @@ class Tiered:
         """Go on from a state."""
         self.version, self.model = state["version"], state["model"]
         self._models, self._steps = list(state["models"]), list(state["steps"])
-        self._arrived = [list(updates) for updates in state["arrived"]]
+        self._arrived = [dict(zip(*each, strict=True)) for each in state["arrived"]]
         self._starts = [StartingPoint(*start) for start in state["starts"]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 from typing import Any
@@ -12,31 +13,40 @@ import numpy as np
 from basecagg.errors import DataError, StorageError
 
 _ARRAY, _BIG_INTEGER = 1, 2
+_DIGEST = hashlib.sha256().digest_size
 
 
 def save(path: Path, state: dict[str, Any]) -> None:
     """Write the state durably, replacing what was there."""
-    partial = path.with_suffix(".partial")
+    content = msgspec.msgpack.encode(_plain(state), enc_hook=_encode)
+    replace_file(path, hashlib.sha256(content).digest() + content)
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file as a whole and durably, or leave what was there."""
+    partial = path.with_name(f"{path.name}.partial")
     try:
         with partial.open("wb") as file:
-            file.write(msgspec.msgpack.encode(_plain(state), enc_hook=_encode))
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
     except OSError as error:
-        raise StorageError(f"the checkpoint {path} cannot be written: {error.strerror}") from None
+        partial.unlink(missing_ok=True)
+        raise StorageError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def load(path: Path) -> dict[str, Any]:
     """Read a state back."""
     try:
-        state = msgspec.msgpack.decode(path.read_bytes(), ext_hook=_decode, strict=False)
+        saved = path.read_bytes()
     except OSError as error:
         raise DataError(f"the checkpoint {path} cannot be read: {error.strerror}") from None
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise DataError(f"the checkpoint {path} is damaged: {error}") from None
-    if not isinstance(state, dict):
-        raise DataError(f"{path} is not a checkpoint")
+    digest, content = saved[:_DIGEST], saved[_DIGEST:]
+    if hashlib.sha256(content).digest() != digest:
+        raise DataError(f"the checkpoint {path} is damaged; delete it to start this run afresh")
+    state = msgspec.msgpack.decode(content, ext_hook=_decode, strict=False)
+    assert isinstance(state, dict)
     return state
 
 

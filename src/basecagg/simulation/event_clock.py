@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -12,6 +12,7 @@ import numpy as np
 from basecagg.errors import LocalProtocolError
 from basecagg.schedules.schedule import Schedule, StartingPoint, Vector
 from basecagg.simulation.config import SimulationConfig
+from basecagg.simulation.idle_users import IdleUsers
 
 _RETRY_SECONDS = 1.0
 """When nobody who is idle is available, the server looks again after this."""
@@ -82,6 +83,8 @@ class DeviceClock:
         self._workshop = workshop
         self._generator = generator
         self.trainings = [0] * config.users
+        self._idle = self._idle_users(range(config.users))
+        self._running: dict[int, None] = {}  # a set in the order of starting
         self._events: list[Event] = []
         self._sequence = 0
 
@@ -94,25 +97,24 @@ class DeviceClock:
             )
         event = heapq.heappop(self._events)
         self.now = event.at
+        if event.user != _NOBODY:
+            del self._running[event.user]
+            self._idle.join(event.user)
         self._await_publication()
         if event.result is not None and event.start is not None:
             self._schedule.finish(event.user, event.result(), event.start)
             self._await_publication()
 
     def _start_users(self) -> None:
-        running = [event.user for event in self._events if event.user != _NOBODY]
-        idle = sorted(set(range(self._config.users)) - set(running))
-        available = self._available(idle)
-        for user in self._schedule.choose(available, running, self._generator):
+        for user in self._schedule.choose(self._idle, self._running):
+            self._idle.leave(user)
+            self._running[user] = None
             self._start(user)
-        if len(available) < len(idle) and not self._events:
+        if not self._events and self._config.availability < 1:
             self._push(Event(self.now + _RETRY_SECONDS, 0))
 
-    def _available(self, idle: list[int]) -> list[int]:
-        if self._config.availability == 1:
-            return idle
-        there = self._generator.random(len(idle)) < self._config.availability
-        return [user for user, here in zip(idle, there, strict=True) if here]
+    def _idle_users(self, users: Iterable[int]) -> IdleUsers:
+        return IdleUsers(users, self._config.availability, self._generator)
 
     def _start(self, user: int) -> None:
         start, seconds = self._schedule.starting_point(user), self._workshop.seconds(user)
@@ -143,6 +145,8 @@ class DeviceClock:
             "now": self.now,
             "sequence": self._sequence,
             "trainings": self.trainings,
+            "idle": self._idle.in_order(),
+            "running": list(self._running),
             "generator": self._generator.bit_generator.state,
             "models": list(models.values()),
             "events": [
@@ -163,6 +167,8 @@ class DeviceClock:
         """Go on from a state."""
         self.now, self._sequence = state["now"], state["sequence"]
         self.trainings = list(state["trainings"])
+        self._idle = self._idle_users(state["idle"])
+        self._running = dict.fromkeys(state["running"])
         self._generator.bit_generator.state = state["generator"]
         self._events = [self._restored(saved, state["models"]) for saved in state["events"]]
         heapq.heapify(self._events)

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -102,15 +103,19 @@ def simulate(
     """Simulate a federation. A `folder` keeps metrics and checkpoints, from which `resume` goes on.
 
     `progress` is told of every version; `watch` gets the epoch and the network of a secure run at its start.
+    The run ends with its last version: updates that then wait in the buffer, or are still being trained, are
+    discarded. A run that cannot begin leaves no folder.
     """
     task = task or built_in_task(
         config.model, config.dataset, data_dir=Path(config.data_dir), download=config.download
     )
     keeper = RunFolder(folder, config, resume=resume) if folder else None
     simulation = Simulation(config, task, keeper.state if keeper else {})
-    if isinstance(simulation.aggregation, SecureAggregation):
-        watch(simulation.aggregation.agreement, simulation.aggregation.network)
     try:
+        if keeper:
+            keeper.begin()
+        if isinstance(simulation.aggregation, SecureAggregation):
+            watch(simulation.aggregation.agreement, simulation.aggregation.network)
         records = simulation.run(keeper, progress)
     finally:
         simulation.close()
@@ -335,11 +340,15 @@ class Simulation:
         self.clock.restore(state["clock"])
         self.updates = state["updates"]
         self._training_seconds = state["training seconds"]
-        self._records = [VersionRecord(**record) for record in state["history"]]
+        self._records = [_record_from(line) for line in state["history"]]
 
     def close(self) -> None:
         """Stop the workers."""
         self._trainer.close()
+
+
+def _record_from(line: Mapping[str, Any]) -> VersionRecord:
+    return msgspec.convert(line, VersionRecord)
 
 
 def local_training(config: SimulationConfig) -> LocalTraining:

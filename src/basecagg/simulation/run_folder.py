@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -27,29 +29,35 @@ class RunFolder:
     """Keeps a run so that it can be read, and resumed after Ctrl-C or kill -9."""
 
     def __init__(self, folder: Path, config: SimulationConfig, *, resume: bool) -> None:
-        """Make a new folder, or take up an existing one where its checkpoint left off."""
+        """Read the checkpoint of a run to resume, or see that there is no run yet. Nothing is written."""
         self._folder = folder
+        self._config = config
         self.state: dict[str, Any] = {}
-        try:
-            folder.mkdir(parents=True, exist_ok=resume)
-        except FileExistsError:
-            raise DataError(f"{folder} exists: choose another, or --resume it") from None
-        except OSError as error:
-            raise StorageError(f"{folder} cannot be made: {error.strerror}") from None
+        if not resume and folder.exists():
+            raise DataError(f"{folder} exists: choose another, or --resume it")
+        if resume and (folder / CONFIG).exists() and read_config(folder) != config:
+            raise DataError(f"{folder} was made with another configuration")
         if resume and (folder / CHECKPOINT).exists():
-            self._take_up(config)
-        else:
-            self._write(CONFIG, json.dumps(config_as_dict(config), indent=2) + "\n")
-            self._write(METRICS, "")
+            self._take_up()
 
-    def _take_up(self, config: SimulationConfig) -> None:
-        """Read the checkpoint; metrics written after it are made again."""
-        if read_config(self._folder) != config:
-            raise DataError(f"{self._folder} was made with another configuration")
-        self.state = checkpoint.load(self._folder / CHECKPOINT)
-        lines = read_metrics(self._folder)[: self.state["records"]]
-        self.state["history"] = lines
-        self._write(METRICS, "".join(json.dumps(line) + "\n" for line in lines))
+    def _take_up(self) -> None:
+        state = checkpoint.load(self._folder / CHECKPOINT)
+        state["history"] = read_metrics(self._folder)[: state["records"]]
+        if len(state["history"]) < state["records"]:
+            raise DataError(f"{self._folder / METRICS} ends before its checkpoint")
+        self.state = state
+
+    def begin(self) -> None:
+        """Make the folder. What a run before wrote after its checkpoint is made again, so it goes."""
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            if (self._folder / TRANSCRIPT).exists():
+                os.truncate(self._folder / TRANSCRIPT, self.state.get("transcript", 0))
+        except OSError as error:
+            raise StorageError(f"{self._folder} cannot be written: {error.strerror}") from None
+        self._write(CONFIG, json.dumps(config_as_dict(self._config), indent=2) + "\n")
+        lines = (json.dumps(line) + "\n" for line in self.state.get("history", ()))
+        self._write(METRICS, "".join(lines))
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Add one line of metrics."""
@@ -61,21 +69,19 @@ class RunFolder:
 
     def checkpoint(self, state: dict[str, Any]) -> None:
         """Make it possible to resume from here."""
-        checkpoint.save(self._folder / CHECKPOINT, state)
+        transcript = self._folder / TRANSCRIPT
+        seen = transcript.stat().st_size if transcript.exists() else 0
+        checkpoint.save(self._folder / CHECKPOINT, state | {"transcript": seen})
 
     def finish(self, totals: Mapping[str, Any], model: Vector) -> None:
         """Write what is known only at the end."""
-        np.save(self._folder / MODEL, model)
+        content = io.BytesIO()
+        np.save(content, model)
+        checkpoint.replace_file(self._folder / MODEL, content.getvalue())
         self._write(TOTALS, json.dumps(totals, indent=2) + "\n")
 
     def _write(self, name: str, text: str) -> None:
-        """Replace a file as a whole."""
-        partial = self._folder / f"{name}.partial"
-        try:
-            partial.write_text(text)
-            partial.replace(self._folder / name)
-        except OSError as error:
-            raise StorageError(f"{name} cannot be written: {error.strerror}") from None
+        checkpoint.replace_file(self._folder / name, text.encode())
 
 
 def read_config(folder: Path) -> SimulationConfig:

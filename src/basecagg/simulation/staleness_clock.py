@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from basecagg.schedules.schedule import Schedule, StartingPoint, Vector, pick
+from basecagg.schedules.schedule import Schedule, StartingPoint, Vector
 from basecagg.simulation.config import SimulationConfig
 from basecagg.simulation.event_clock import Workshop
 
@@ -36,9 +36,10 @@ class UniformStaleness:
     def tick(self) -> None:
         """One buffer of updates (one update for the immediate schedule), begun together."""
         version = self._schedule.version
-        users = pick(range(self._config.users), self._updates, self._generator)
-        ages = self._generator.integers(0, len(self._history), len(users))
-        jobs = [self._begin(user, int(age), version) for user, age in zip(users, ages, strict=True)]
+        users = self._generator.choice(self._config.users, self._updates, replace=False)
+        ages = self._generator.integers(0, len(self._history), self._updates)
+        drawn = zip(users.tolist(), ages.tolist(), strict=True)
+        jobs = [self._begin(user, age, version) for user, age in drawn]
         for user, start, result in jobs:
             self._schedule.finish(user, result(), start)
         self._workshop.publish(float("inf"))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from typing import Any, Protocol
 
 import numpy as np
@@ -86,7 +88,17 @@ _worker: Worker | None = None
 
 def _start_worker(*arguments: Any) -> None:
     global _worker  # noqa: PLW0603 - a pool's processes have no other place to keep their worker
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     _worker = Worker(*arguments)
+
+
+def _end_with_parent() -> None:
+    """A pool outlives a parent that was killed, unless its processes look."""
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _train_in_pool(job: Job) -> LocalUpdate:
