@@ -7,8 +7,11 @@ take plain pointers: whoever calls one has checked the shapes, and keeps the arr
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from pathlib import Path
+from types import CellType, FunctionType
+from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
@@ -21,12 +24,39 @@ Pointer = Any
 Addresses = npt.NDArray[np.uint64]
 """Where rows begin. Whoever makes one keeps the rows alive."""
 
-inner = numba.njit(nogil=True, error_model="numpy", boundscheck=False)
-"""A part of a kernel: compiled into the kernels that call it."""
+_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": False}
 
-kernel = numba.njit(nogil=True, error_model="numpy", boundscheck=False, cache=True)
-"""A whole kernel: called from Python, runs without the interpreter's lock, kept in numba's cache."""
+_F = TypeVar("_F", bound=Callable[..., Any])
 
+
+def inner(function: _F) -> _F:
+    """A part of a kernel: compiled into the kernels that call it."""
+    return cast(_F, numba.njit(**_OPTIONS)(function))
+
+
+def kernel(function: _F) -> _F:
+    """A whole kernel: called from Python, runs without the interpreter's lock, is kept in a cache.
+
+    Numba's cache looks at the file of a kernel and at the variables that it closes over, but not at
+    the files of its parts. So every kernel closes over a digest of this room: machine code is not
+    used any more when any of it has changed.
+    """
+    plain = cast(FunctionType, function)
+    code = plain.__code__.replace(co_freevars=("room",))
+    stamped = FunctionType(code, plain.__globals__, closure=(CellType(_ROOM),))
+    stamped.__doc__ = plain.__doc__
+    return cast(_F, numba.njit(cache=True, **_OPTIONS)(stamped))
+
+
+def digest_of(directory: Path) -> str:
+    """SHA-256 of the sources in a directory."""
+    digest = hashlib.sha256()
+    for file in sorted(directory.glob("*.py")):
+        digest.update(file.name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+_ROOM = digest_of(Path(__file__).parent)
 _types: Any = numba.types
 
 
