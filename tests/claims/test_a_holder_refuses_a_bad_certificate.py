@@ -22,8 +22,8 @@ from parties import (
 
 from basecagg.channels.unprotected import NoVerifier
 from basecagg.errors import BadCertificate, MaskTaken, WrongEpoch, WrongMembers
+from basecagg.protocol.epoch import Agreement
 from basecagg.protocol.messages import Answer, CertifiedRequest, Endorsement, signed
-from basecagg.protocol.share_keeper import ShareKeeper
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def test_a_true_one_does_not_bring_a_spent_mask_back(federation, request_):
 
 
 def test_control_without_the_check_a_server_needs_no_endorsements(federation, monkeypatch):
-    monkeypatch.setattr(ShareKeeper, "_require_certificate", lambda self, certificate: None)
+    monkeypatch.setattr(Agreement, "require_certificate", lambda self, certificate: None)
     members = [intercept(federation, name) for name in ("ann", "bob", "cat", "dan")]
     first = request_for(federation, members[:3])
     second = request_for(federation, [*members[:2], members[3]])

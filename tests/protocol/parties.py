@@ -18,6 +18,7 @@ from basecagg.maths.randomness import FieldStream, derive_seed
 from basecagg.maths.staleness import polynomial
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.effects import Abandoned, Released
+from basecagg.protocol.epoch import Agreement
 from basecagg.protocol.messages import (
     Answer,
     Certificate,
@@ -284,6 +285,8 @@ def picture(machine) -> object:
     """Everything that a machine remembers, as plain data."""
     if isinstance(machine, np.ndarray):
         return machine.tobytes()
+    if isinstance(machine, Agreement):
+        return machine.id  # all else in it is fixed, or a note of signatures that were found good
     if type(machine).__module__.startswith("basecagg.protocol.") and hasattr(machine, "__dict__"):
         parts = {name: picture(part) for name, part in vars(machine).items()}
         return {name: part for name, part in parts.items() if part is not None}

@@ -15,12 +15,14 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from basecagg.errors import BadSignature, NotEnrolled, WrongEpoch
+from basecagg.errors import BadCertificate, BadSignature, NotEnrolled, WrongEpoch
 from basecagg.maths.mds_code import MaskCode
 from basecagg.parameters import Consistency, ProtocolParameters
 from basecagg.protocol.messages import (
     MAX_HOLDERS,
+    Certificate,
     Credential,
+    Endorsement,
     Message,
     Name,
     PublicKey,
@@ -32,6 +34,7 @@ from basecagg.protocol.messages import (
 )
 from basecagg.protocol.ports import Signer, Verifier
 
+_REMEMBERED = 1 << 14
 Suite = Literal["x25519", "mlkem768-x25519"]
 
 
@@ -82,6 +85,9 @@ class Agreement:
         self.parameters = epoch.parameters
         self.verifier = verifier
         self.holder_names = tuple(holder.name for holder in epoch.holders)
+        self.checks_saved = 0
+        """Signatures that were not checked again because all of a certificate or credential was known."""
+        self._known: dict[Certificate | Credential, None] = {}
 
     @cached_property
     def code(self) -> MaskCode:
@@ -131,10 +137,40 @@ class Agreement:
         """Refuse a contributor whom the enrolment key did not admit to this epoch."""
         if credential.epoch != self.id or credential.contributor != contributor:
             raise NotEnrolled("the credential is for another epoch or name", peer=contributor)
+        if self._is_known(credential, checks=1):
+            return
         if not self.verifier.verify(
             self.epoch.enrolment_key, statement(credential), credential.signature
         ):
             raise NotEnrolled("the credential is not signed by the enrolment key", peer=contributor)
+        self._remember(credential)
+
+    def require_certificate(self, certificate: Certificate) -> None:
+        """Refuse a certificate that is too small, forged, or lists a holder twice."""
+        self.require_id(certificate.epoch)
+        if self._is_known(certificate, checks=len(certificate.signatures)):
+            return
+        quorum, holders = self.parameters.quorum, [holder for holder, _ in certificate.signatures]
+        if len(set(holders)) != len(holders) or len(holders) < quorum:
+            raise BadCertificate(f"{len(set(holders))} holders endorsed, a quorum is {quorum}")
+        for holder, signature in certificate.signatures:
+            endorsement = Endorsement(
+                certificate.epoch, certificate.version, certificate.digest, holder
+            )
+            if not self.signed_by_holder(endorsement, holder, signature):
+                raise BadCertificate(f"the endorsement of holder {holder} is forged")
+        self._remember(certificate)
+
+    def _is_known(self, good: Certificate | Credential, checks: int) -> bool:
+        known = good in self._known
+        self.checks_saved += checks * known
+        return known
+
+    def _remember(self, good: Certificate | Credential) -> None:
+        """A holder sees a certificate twice and a credential with every parcel: checking once will do."""
+        self._known[good] = None
+        if len(self._known) > _REMEMBERED:
+            del self._known[next(iter(self._known))]
 
     @cached_property
     def _indices(self) -> dict[str, int]:

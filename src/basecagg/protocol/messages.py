@@ -8,6 +8,7 @@ Large payloads enter a statement by their SHA-256.
 from __future__ import annotations
 
 import hashlib
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -152,7 +153,7 @@ class Certificate(Message, frozen=True):
     signatures: Annotated[tuple[tuple[HolderIndex, Signature], ...], Meta(max_length=MAX_HOLDERS)]
 
 
-class RecoveryRequest(Message, frozen=True):
+class RecoveryRequest(Message, frozen=True, dict=True):
     """Server → holders: open the weighted sum of these K updates at version t."""
 
     epoch: Digest
@@ -161,7 +162,7 @@ class RecoveryRequest(Message, frozen=True):
     previous: Certificate | None
     signature: Signature = b""
 
-    @property
+    @cached_property
     def digest(self) -> bytes:
         """What holders endorse: the epoch, the version and the members, but not how the request got here."""
         content = (self.epoch, self.version, self.tickets)
@@ -229,11 +230,16 @@ def _tagged(role: str, content: tuple[object, ...]) -> bytes:
 
 def statement(message: Message) -> bytes:
     """The bytes that a signature of this message covers."""
-    fields = msgspec.structs.astuple(message)[:-1]
     if isinstance(message, Answer):
-        *rest, words = fields
-        fields = (*rest, hashlib.sha256(words).digest())
-    return _tagged(type(message).__name__, fields)
+        *rest, words, _ = msgspec.structs.astuple(message)
+        return _tagged("Answer", (*rest, hashlib.sha256(words).digest()))
+    return _small_statement(message)
+
+
+@lru_cache(maxsize=1 << 13)
+def _small_statement(message: Message) -> bytes:
+    """Cached: a server and its holders meet the same tickets and dealings again and again."""
+    return _tagged(type(message).__name__, msgspec.structs.astuple(message)[:-1])
 
 
 SignedMessage = TypeVar("SignedMessage", bound=Message)

@@ -250,14 +250,14 @@ class Recovery:
             raise NotEnrolled(f"holder {reply.holder} is somebody else", peer=sender)
         if self._request is None or reply.digest != self._request.digest:
             return [], None
+        if isinstance(reply, Endorsement) and self._certificate is not None:
+            return [], None
         if reply.holder not in self._asked or reply.version != self._request.version:
             raise Malformed(f"holder {reply.holder} was not asked that", peer=sender)
         self.agreement.require_signed_by_holder(reply, reply.holder, reply.signature)
         return handle(reply)
 
     def _count_endorsement(self, endorsement: Endorsement) -> Step:
-        if self._certificate is not None:
-            return [], None
         self._endorsements[endorsement.holder] = endorsement.signature
         if len(self._endorsements) < self._parameters.quorum:
             return [], None

@@ -33,7 +33,6 @@ from basecagg.protocol.effects import Effect, Forget, Persist, Send
 from basecagg.protocol.epoch import Agreement
 from basecagg.protocol.messages import (
     Answer,
-    Certificate,
     CertifiedRequest,
     Closing,
     Endorsement,
@@ -216,7 +215,7 @@ class ShareKeeper:
         certificate = certified.certificate
         if (certificate.version, certificate.digest) != (request.version, digest):
             raise BadCertificate("the certificate is for another request", peer=SERVER)
-        self._require_certificate(certificate)
+        self.agreement.require_certificate(certificate)
         if not self._endorsed(request, digest):
             self._check(request, certified=True)
         self._progress.certified = max(self._progress.certified, (request.version, digest))
@@ -319,7 +318,7 @@ class ShareKeeper:
         if previous is None or previous.version != version - 1:
             raise WrongVersion(f"version {version} comes without the certificate of {version - 1}")
         if (previous.version, previous.digest) != self._progress.certified:
-            self._require_certificate(previous)
+            self.agreement.require_certificate(previous)
 
     def _require_usable(self, ticket: Ticket, version: int, *, certified: bool) -> None:
         self.agreement.require_id(ticket.epoch)
@@ -333,9 +332,6 @@ class ShareKeeper:
         if held.expires < version:
             raise MaskExpired(f"mask {ticket.mask.key} expired at {held.expires}", peer=SERVER)
         self.agreement.require_signed(ticket, held.dealer_key, ticket.signature)
-
-    def _require_certificate(self, certificate: Certificate) -> None:
-        check_certificate(self.agreement, certificate)
 
     # --- time and endings ---------------------------------------------------------------------
 
@@ -394,20 +390,3 @@ class ShareKeeper:
     def _drop_answers(self, digests: Iterable[str]) -> list[Effect]:
         gone = [digest for digest in digests if self._answers.pop(digest, None) is not None]
         return [Forget("answer", digest) for digest in gone]
-
-
-def check_certificate(agreement: Agreement, certificate: Certificate) -> None:
-    """Refuse a certificate that is too small, forged, or lists a holder twice."""
-    agreement.require_id(certificate.epoch)
-    quorum, signatures = agreement.parameters.quorum, certificate.signatures
-    holders = [holder for holder, _ in signatures]
-    if len(set(holders)) != len(holders) or len(holders) < quorum:
-        raise BadCertificate(
-            f"{len(set(holders))} holders endorsed, a quorum is {quorum}", peer=SERVER
-        )
-    for holder, signature in signatures:
-        endorsement = Endorsement(
-            certificate.epoch, certificate.version, certificate.digest, holder
-        )
-        if not agreement.signed_by_holder(endorsement, holder, signature):
-            raise BadCertificate(f"the endorsement of holder {holder} is forged", peer=SERVER)

@@ -168,7 +168,7 @@ def _step_as_plain(step: Released | Abandoned) -> dict[str, Any]:
 
 
 def _step_from(plain: Mapping[str, Any]) -> Released | Abandoned:
-    values = {k: tuple(v) if isinstance(v, list) else v for k, v in plain.items()}
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in plain.items()}
     values["members"] = tuple(MaskName(*name) for name in plain["members"])
     return Abandoned(**values) if "reason" in values else Released(**values)
 
@@ -261,6 +261,7 @@ class SecureAggregation(ServerAggregation):
         )
         server = self._federation.server
         super().__init__(network, Publication(0.0, server.version, server.model))
+        network.saved = lambda: self.agreement.checks_saved
         self._config = config
         self._devices = devices
         self._parameters = parameters
