@@ -19,6 +19,7 @@ COMMANDS = {
     "audit": "Say what a server learned, from a transcript of its view.",
     "run": "Train a federation in simulation and show what privacy cost.",
     "report": "Write a page about simulated runs: plots, tables, audit.",
+    "compare": "Measure protocols and schedules side by side.",
 }
 """Name of a command (its file is `commands/<name>.py`, its object `command`) and its one line of help."""
 

@@ -77,8 +77,8 @@ class SecAggRound:
     def _answer(
         self, phase: Phase, user: int, message: ToUser | None, read: Callable[[int], Words]
     ) -> None:
-        values = read(user) if phase == "inputs" else None
-        with self.timed("user", phase):
+        with self.timed("user", phase):  # a function that quantises when it is read is charged, too
+            values = read(user) if phase == "inputs" else None
             reply = _reply(self.clients[user], message, values)
         self.sent[Account("user", phase)] += size_of(reply)
         with self.timed("server", phase):

@@ -1,0 +1,165 @@
+"""`basecagg compare`: protocols, schedules, a rival's code and an incompatibility, measured on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from basecagg.commands._kernels import load_kernels
+from basecagg.extras import require
+
+if TYPE_CHECKING:
+    from basecagg.experiments.publishing import Publication
+
+Tell = Callable[[int, int, str], None]
+
+
+def _protocols(out: Path, full: bool, tell: Tell) -> Publication:
+    from basecagg.experiments import protocol_costs
+
+    return protocol_costs.run(
+        out, full=full, progress=lambda done, total, cell: tell(done, total, cell.key)
+    )
+
+
+def _schedules(out: Path, full: bool, tell: Tell) -> Publication:
+    require("torch", extra="learn", needed_for="compare schedules")
+    from basecagg.experiments import schedule_race
+
+    return schedule_race.run(
+        out, full=full, progress=lambda done, total, race: tell(done, total, race.key)
+    )
+
+
+def _flower(out: Path, full: bool, tell: Tell) -> Publication:
+    require("flwr", extra="flower", needed_for="compare flower")
+    from basecagg.experiments import flower_comparison
+
+    users = flower_comparison.USERS if full else flower_comparison.USERS[:2]
+    return flower_comparison.run(out, users, progress=tell)
+
+
+def _incompatibility(out: Path, full: bool, tell: Tell) -> Publication:
+    from basecagg.experiments import incompatibility
+
+    points = []
+    for mixed in range(incompatibility.MEMBERS):
+        tell(mixed, incompatibility.MEMBERS, f"{mixed} of {incompatibility.MEMBERS} mixed")
+        points.append(incompatibility.measure(mixed, repeats=10 if full else 1))
+    return incompatibility.report(points)
+
+
+_COMPARISONS: dict[str, tuple[Callable[[Path, bool, Tell], Publication], Sequence[str]]] = {
+    "protocols": (
+        _protocols,
+        (
+            "protocol",
+            "N",
+            "dropout",
+            "d",
+            "T",
+            "user CPU s",
+            "server CPU s",
+            "320 Mb/s: seconds",
+            "320 Mb/s: seconds, overlapped",
+        ),
+    ),
+    "schedules": (_schedules, ()),
+    "flower": (
+        _flower,
+        (
+            "users",
+            "model_size",
+            "threshold",
+            "flower_total",
+            "secagg_total",
+            "basecagg_total",
+            "flower / our secagg, per user",
+            "flower / basecagg, total",
+        ),
+    ),
+    "incompatibility": (_incompatibility, ()),
+}
+"""What can be compared: how, and the columns for the terminal (none: all)."""
+
+
+@click.command("compare", short_help="Measure protocols and schedules side by side.")
+@click.argument(
+    "what",
+    type=click.Choice(list(_COMPARISONS)),
+    help="The comparison: protocols, schedules, flower or incompatibility.",
+)
+@click.option("--full", is_flag=True, help="Everything, for hours; without it some minutes.")
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    default="results",
+    show_default=True,
+    help="Folder for tables, page and plots. A stopped run goes on from what is there.",
+)
+def command(*, what: str, full: bool, out: Path) -> None:
+    """Measure protocols and schedules side by side.
+
+    protocols: CPU of a user and of the server, bytes by phase and the time of an aggregation at 98, 320 and
+    802 Mb/s for SecAgg, SecAgg+, LightSecAgg and BASecAgg, with the growth in N beside theory.
+
+    schedules: simulated time and updates until a target accuracy for FedAvg, FedAsync, FedAT, FedBuff and
+    BASecAgg, with slow devices and lost trainings.
+
+    flower: total CPU of one aggregation beside Flower's SecAgg+ (needs flwr).
+
+    incompatibility: the error of SecAgg's sum when a buffer mixes versions.
+
+    Everything is measured on this machine and written as JSON, CSV, a page and plots.
+
+    \b
+    Example:
+      basecagg compare protocols --out results
+    """
+    require("matplotlib", extra="learn", needed_for="basecagg compare")
+    work, columns = _COMPARISONS[what]
+    load_kernels()
+    _show(_with_progress(lambda tell: work(out, full, tell)), out, columns)
+
+
+def _with_progress(work: Callable[[Tell], Publication]) -> Publication:
+    """Run with a bar that says what is being measured."""
+    text = TextColumn("{task.description}")
+    columns = (text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("starting", total=None)
+
+        def tell(done: int, total: int, what: str) -> None:
+            bar.update(task, completed=done, total=total, description=what)
+
+        publication = work(tell)
+        bar.update(task, completed=bar.tasks[0].total or 0, description="done")
+    return publication
+
+
+def _show(publication: Publication, out: Path, columns: Sequence[str]) -> None:
+    from basecagg.experiments.publishing import publish
+
+    console = Console(highlight=False)
+    console.print(_table(publication.title, publication.lines, columns))
+    for heading, lines in publication.tables.items():
+        console.print(_table(heading, lines, ()))
+    for note in publication.notes:
+        console.print(f"• {note}")
+    console.print(f"page: {publish(publication, out)}")
+
+
+def _table(title: str, lines: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Table:
+    from basecagg.experiments.publishing import shown
+
+    chosen = columns or tuple(lines[0])
+    table = Table(*chosen, title=title)
+    for line in lines:
+        table.add_row(*(shown(line[column]) for column in chosen))
+    return table
