@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from basecagg.errors import ParameterError
 from basecagg.maths.primes import PAPER_MODULUS, is_prime
-from basecagg.maths.staleness import Rounding, StalenessFunction, constant, exact_value
+from basecagg.maths.staleness import Rounding, StalenessFunction, constant, expected_weight
 
 Consistency = Literal["certified", "honest-server"]
 
@@ -225,7 +225,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "c_g·s(τ_max) ≥ 1",
-        lambda p: p.weight_levels * exact_value(p.staleness, p.max_staleness) >= 1,
+        lambda p: expected_weight(p.staleness, p.max_staleness, p.weight_levels) >= 1,
         lambda p: (
             f"weight_levels c_g = {p.weight_levels} gives an update of staleness τ_max ="
             f" {p.max_staleness} the weight c_g·s(τ_max) ="

@@ -207,10 +207,10 @@ FORK = textwrap.dedent("""
     import numpy as np
     from basecagg.maths.prime_field import PrimeField
 
-    field, ones = PrimeField(threads=2), np.ones(100_000, np.uint32)
+    field, ones = PrimeField(threads=2), np.ones(400_000, np.uint32)
     field.add(ones, ones)
     child = os.fork()
-    assert field.add(ones, ones).sum() == 200_000
+    assert field.add(ones, ones).sum() == 800_000
     if not child:
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0

@@ -199,7 +199,7 @@ def test_a_model_of_any_size_comes_back_once_padded(size):
     assert not decoded[size:].any()
 
 
-@pytest.mark.parametrize("columns", [1, 127, 128, 129, 4096 * 3 + 5])
+@pytest.mark.parametrize("columns", [1, 127, 128, 129, 20_005])
 @pytest.mark.parametrize("num_users", [9, 23, 301])
 def test_columns_are_independent_however_they_are_cut(columns, num_users):
     code = MaskCode(num_users, 7, 3, threads=3)
@@ -293,9 +293,10 @@ def test_the_matrices_of_the_last_holder_sets_are_kept(monkeypatch):
 
 
 def test_a_code_survives_pickling():
-    code = MaskCode(12, 5, 2, 97)
+    code = MaskCode(12, 5, 2, 97, threads=3)
     again = pickle.loads(pickle.dumps(code))
     assert repr(again) == repr(code)
+    assert again.field.threads == 3
     assert "num_users=12, recovery_threshold=5, max_colluders=2, modulus=97" in repr(code)
 
 

@@ -48,8 +48,8 @@ def field_vectors():
                 _bad(f"{op}, {case}", op, "DataError", text, modulus=7, **arguments)
                 for op in ("add", "sub", "mul")
                 for case, text, arguments in (
-                    ("value q in a", "a holds 7", {"a": [7, 0], "b": [0, 0]}),
-                    ("value q in b", "b holds 7", {"a": [0, 0], "b": [0, 7]}),
+                    ("value q in a", "a holds a value", {"a": [7, 0], "b": [0, 0]}),
+                    ("value q in b", "b holds a value", {"a": [0, 0], "b": [0, 7]}),
                     ("lengths", "b has shape", {"a": [1, 2], "b": [1]}),
                     ("signed", "a is int64", {"a": [1], "b": [1], "dtype": "int64"}),
                     ("float", "a is float32", {"a": [1], "b": [1], "dtype": "float32"}),
@@ -67,7 +67,11 @@ def field_vectors():
                     **arguments,
                 )
                 for case, text, arguments in (
-                    ("value q", "row 1 holds 7", {"rows": [[1, 2], [7, 0]], "weights": [1, 1]}),
+                    (
+                        "value q",
+                        "row 1 holds a value",
+                        {"rows": [[1, 2], [7, 0]], "weights": [1, 1]},
+                    ),
                     ("lengths", "row 1 has shape", {"rows": [[1, 2], [1]], "weights": [1, 1]}),
                     ("no rows", "no rows", {"rows": [], "weights": []}),
                     ("nested rows", "rows are vectors", {"rows": [[[1, 2]]], "weights": [1]}),
@@ -139,8 +143,8 @@ def code_vectors():
                     ("mask too short", "(3,)", {"mask": [1, 2, 3], "noise": [[1]]}),
                     ("mask empty", "(0,)", {"mask": [], "noise": [[]]}),
                     ("mask a matrix", "(1, 2)", {"mask": [[1, 2]], "noise": [[1]]}),
-                    ("mask value q", "mask holds 7", {"mask": [1, 7], "noise": [[1]]}),
-                    ("noise value q", "noise holds 8", {"mask": [1, 2], "noise": [[8]]}),
+                    ("mask value q", "mask holds a value", {"mask": [1, 7], "noise": [[1]]}),
+                    ("noise value q", "noise holds a value", {"mask": [1, 2], "noise": [[8]]}),
                     ("noise rows", "noise has shape", {"mask": [1, 2], "noise": [[1], [1]]}),
                     ("noise columns", "noise has shape", {"mask": [1, 2], "noise": [[1, 1]]}),
                     ("dtype", "int32", {"mask": [1, 2], "noise": [[1]], "dtype": "int32"}),
@@ -157,12 +161,12 @@ def code_vectors():
                     ("lengths", "DataError", "holder 2 has", {"shares": {**three, "2": [5]}}),
                     ("a matrix", "DataError", "holder 0 has", {"shares": {**three, "0": [[1, 2]]}}),
                     ("empty", "DataError", "empty", {"shares": {"0": [], "1": [], "2": []}}),
-                    ("value q", "DataError", "holder 1 holds 7", {"shares": {**three, "1": [7, 0]}}),
+                    ("value q", "DataError", "holder 1 holds a value", {"shares": {**three, "1": [7, 0]}}),
                     ("dtype", "DataError", "uint64", {"shares": three, "dtype": "uint64"}),
                     ("list", "DataError", "not list", {"shares": three, "dtype": None}),
                 )
             ),
-            _bad("correct, value q beyond U", "correct", "DataError", "holder 3 holds 9",
+            _bad("correct, value q beyond U", "correct", "DataError", "holder 3 holds a value",
                  **small, shares={**three, "3": [9, 0]}),
         ],
     }  # fmt: skip

@@ -41,9 +41,12 @@ def destination(out: Elements | None, shape: tuple[int, ...], *sources: Elements
 
 
 def check_values(array: Elements, name: str, modulus: int) -> None:
-    """Refuse values ≥ q: reducing what a peer sent would hide that it is malformed."""
-    if array.size and (largest := int(array.max())) >= modulus:
+    """Refuse values ≥ q: reducing what a peer sent would hide that it is malformed.
+
+    The text says where, not what: it may be a word of a mask.
+    """
+    if array.size and int(array.max()) >= modulus:
         raise DataError(
-            f"{name} holds {largest} but elements of the field are below q = {modulus}:"
+            f"{name} holds a value at position {int(array.argmax())} that is not below q = {modulus}:"
             " refuse the message it came with, or reduce your own numbers mod q"
         )

@@ -17,7 +17,7 @@ The points are cosets of roots of unity if q = 2³² − 5, where polynomials ar
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -76,10 +76,10 @@ class MaskCode:
             f" max_colluders={self.max_colluders}, modulus={self.field.modulus})"
         )
 
-    def __reduce__(self) -> tuple[type[MaskCode], tuple[int, int, int, int]]:
+    def __reduce__(self) -> tuple[Callable[..., MaskCode], tuple[int, int, int, int]]:
         """Pickle the parameters: the rest is made of them."""
         numbers = self.num_users, self.recovery_threshold, self.max_colluders, self.field.modulus
-        return MaskCode, numbers
+        return partial(MaskCode, threads=self.field.threads), numbers
 
     @property
     def points(self) -> Elements:
@@ -135,8 +135,9 @@ class MaskCode:
         for holder, answer in answers.items():
             self.field.check(answer, f"the share of holder {holder}")
         wrong: set[int] = set()
-        for values in self._random_combinations(answers):
-            wrong |= self._locate(answers, tuple(answers), values, wrong)
+        if len(answers) > self.recovery_threshold:
+            for values in self._random_combinations(answers):
+                wrong |= self._locate(answers, tuple(answers), values, wrong)
         while True:
             trusted = tuple(holder for holder in answers if holder not in wrong)
             basis, rest = trusted[: self.recovery_threshold], trusted[self.recovery_threshold :]

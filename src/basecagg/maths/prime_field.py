@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from basecagg.errors import DataError, ParameterError
+from basecagg.errors import DataError
 from basecagg.maths.elements import Elements, check_values, checked, checked_shape, destination
 from basecagg.maths.kernels import sums
 from basecagg.maths.kernels.columns import over_columns, thread_count
 from basecagg.maths.kernels.machine import addresses_of
-from basecagg.maths.primes import PAPER_MODULUS, is_prime
+from basecagg.maths.primes import PAPER_MODULUS, require_modulus
 
 
 class PrimeField:
@@ -23,11 +23,7 @@ class PrimeField:
 
     def __init__(self, modulus: int = PAPER_MODULUS, *, threads: int | None = None) -> None:
         """F_q for q = modulus. Long vectors are shared by `threads` threads, or by all cores."""
-        if not isinstance(modulus, int) or modulus >= 2**32 or not is_prime(modulus):
-            raise ParameterError(
-                f"modulus q = {modulus} is not a prime below 2³²; the default is 2³² − 5",
-                rule="q is a prime below 2³²",
-            )
+        require_modulus(modulus)
         self.modulus = modulus
         self.threads = thread_count(threads)
 
@@ -66,7 +62,7 @@ class PrimeField:
         def work(begin: int, end: int) -> int:
             return int(sums.weighted_sum(*arguments, address, begin, end, q))
 
-        if over_columns(work, out.size, self.threads) >= self.modulus:
+        if over_columns(work, out.size, len(vectors) + 1, self.threads) >= self.modulus:
             self._name_offender((f"row {i}", row) for i, row in enumerate(vectors))
         return out
 
@@ -86,7 +82,7 @@ class PrimeField:
         def work(begin: int, end: int) -> int:
             return int(kernel(*addresses, begin, end, q))
 
-        if over_columns(work, out.size, self.threads) >= self.modulus:
+        if over_columns(work, out.size, len(addresses), self.threads) >= self.modulus:
             self._name_offender([("a", a), ("b", b)])
         return out
 

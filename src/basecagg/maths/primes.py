@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from basecagg.errors import ParameterError
+
 PAPER_MODULUS = 2**32 - 5
 """q of the paper: the largest prime below 2³²."""
 
@@ -21,6 +23,17 @@ def is_prime(n: int) -> bool:
     while odd % 2 == 0:
         odd, twos = odd // 2, twos + 1
     return all(_passes(n, base, odd, twos) for base in _WITNESSES)
+
+
+def require_modulus(modulus: int, *, least: int = 2) -> None:
+    """Refuse a field size that is not a prime below 2³²."""
+    if isinstance(modulus, int) and least <= modulus < 2**32 and is_prime(modulus):
+        return
+    raise ParameterError(
+        f"modulus q = {modulus} is not {'an odd' if least > 2 else 'a'} prime below 2³²;"
+        " the default is 2³² − 5",
+        rule="q is a prime below 2³²",
+    )
 
 
 def _passes(n: int, base: int, odd: int, twos: int) -> bool:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from basecagg.errors import DataError, ParameterError
 from basecagg.maths.elements import Elements, check_values, checked, checked_shape, destination
 from basecagg.maths.kernels.rounding import round_and_mask
-from basecagg.maths.primes import is_prime
+from basecagg.maths.primes import require_modulus
 from basecagg.maths.randomness import Words
 
 Reals = npt.NDArray[np.float32 | np.float64]
@@ -80,7 +80,7 @@ def dequantize(values: Elements, levels: int, modulus: int) -> npt.NDArray[np.fl
 
 def signed(values: Elements, modulus: int) -> npt.NDArray[np.int64]:
     """φ⁻¹, Eq. (inv_phi): a value below (q − 1)/2 is positive, any other stands for value − q."""
-    _check_modulus(modulus)
+    require_modulus(modulus, least=3)
     check_values(checked(values, "values"), "values", modulus)
     return values.astype(np.int64) - modulus * (values >= (modulus - 1) // 2)
 
@@ -110,7 +110,7 @@ def _checked_inputs(
     x: Reals, levels: int, modulus: int, random_words: Words
 ) -> tuple[Reals, Words]:
     _check_levels(levels)
-    _check_modulus(modulus)
+    require_modulus(modulus, least=3)
     x = _checked_reals(x)
     return x, checked_shape(random_words, "random_words", x.shape)
 
@@ -138,14 +138,6 @@ def _check_finite(x: Reals) -> None:
 def _check_levels(levels: int) -> None:
     if not isinstance(levels, int | np.integer) or levels < 1:
         raise ParameterError(f"levels c = {levels} must be a whole number ≥ 1", rule="c ≥ 1")
-
-
-def _check_modulus(modulus: int) -> None:
-    if not (2 < modulus < 2**32 and is_prime(modulus)):
-        raise ParameterError(
-            f"modulus q = {modulus} is not an odd prime below 2³²; the default is 2³² − 5",
-            rule="q is a prime below 2³²",
-        )
 
 
 def _refusal(x: Reals, levels: int, limit: float) -> DataError:

@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from basecagg.errors import DataError, LocalProtocolError, ParameterError
-from basecagg.maths.primes import is_prime
+from basecagg.maths.primes import require_modulus
 
 Words = npt.NDArray[np.uint32]
 
@@ -123,11 +123,7 @@ class FieldStream(WordStream):
 
     def __init__(self, seed: Seed | bytes, modulus: int) -> None:
         """Open the stream over F_q at its first element."""
-        if not (modulus < 2**32 and is_prime(modulus)):
-            raise ParameterError(
-                f"modulus q = {modulus} is not a prime below 2³²; the default is 2³² − 5",
-                rule="q is a prime below 2³²",
-            )
+        require_modulus(modulus)
         super().__init__(seed)
         self._modulus = modulus
         self._low_bits = (1 << (modulus - 1).bit_length()) - 1

@@ -10,8 +10,8 @@ from functools import cache
 from basecagg.errors import ParameterError
 from basecagg.maths.kernels.balanced import WIDTH
 
-# Below this many columns a thread would wait longer for its work than do it.
-_WORTH_A_THREAD = 32 * WIDTH
+# Words read and written for which one more thread is worth waking up.
+_WORTH_A_THREAD = 2**18
 # More pieces than threads: one that is held up leaves its pieces to the others.
 _PIECES_PER_THREAD = 4
 
@@ -26,9 +26,12 @@ def thread_count(threads: int | None) -> int:
     return threads
 
 
-def over_columns(work: Callable[[int, int], int], columns: int, threads: int) -> int:
-    """Do work(begin, end) for pieces that make up 0…columns; return the largest result."""
-    threads = min(threads, columns // _WORTH_A_THREAD)
+def over_columns(work: Callable[[int, int], int], columns: int, rows: int, threads: int) -> int:
+    """Do work(begin, end) for pieces that make up 0…columns; return the largest result.
+
+    `rows` are read and written. Short ones are worked on by fewer threads, or by the caller's own.
+    """
+    threads = min(threads, columns * rows // _WORTH_A_THREAD)
     if threads <= 1:
         return work(0, columns)
     pieces = threads * _PIECES_PER_THREAD

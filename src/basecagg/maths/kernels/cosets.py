@@ -45,12 +45,12 @@ class CosetEvaluation:
 
         def work(begin: int, end: int) -> int:
             sizes = self._terms, FOLDED, self._cosets * self._coset
-            data, scratch, values = (new_panel(rows) for rows in sizes)
+            data, scratch, values = (new_panel(size) for size in sizes)
             shape = self._coset, self._cosets, self._terms
             tables = self._table, self._table_19
             return int(_evaluate(shape, tables, rows, out, begin, end, data, scratch, values))
 
-        return over_columns(work, columns, threads)
+        return over_columns(work, columns, rows.size + out.size, threads)
 
     def _quartered_powers(self, number: int) -> npt.NDArray[np.uint32]:
         quarter = pow(4, -1, PAPER_MODULUS)

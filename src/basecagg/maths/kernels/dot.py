@@ -44,16 +44,25 @@ def table_of(matrix: npt.NDArray[np.uint32], modulus: int) -> npt.NDArray[np.flo
     return np.ascontiguousarray(split.transpose(1, 3, 2, 0, 4)).reshape(-1)
 
 
-def unrolled(name: str, terms: int, *, begin: str, end: str, shared: bool = True) -> Any:
+def unrolled(
+    name: str,
+    terms: int,
+    *,
+    begin: str,
+    end: str,
+    arguments: str = "first, second, q, inverse",
+    shared: bool = True,
+) -> Any:
     """Compile a loop over columns j that sums `terms` products for each of two rows.
 
     The sums are high1, low1, high2, low2, after the halves of the coefficients at table[entry…];
-    `begin` and `end` are the lines before and after them. Both rows multiply the rows of `data`
-    from `row` on, or, if that is not `shared`, the second row those that follow.
+    `begin` and `end` are the lines before and after them, which may use `arguments`. Both rows
+    multiply the rows of `data` from `row` on, or, if that is not `shared`, the second row those
+    that follow.
     """
     sums = ("high1", "low1", "high2", "low2")
     indices = range(terms)
-    lines = [f"def {name}(data, row, table, entry, out, first, second, q, inverse):"]
+    lines = [f"def {name}(data, row, table, entry, out, {arguments}):"]
     for s, total in enumerate(sums):
         lines += [f" {total}_{i} = table[entry + {s * terms + i}]" for i in indices]
     lines += [" for j in range(WIDTH):", *_indented(begin)]
@@ -83,6 +92,7 @@ _dot_8 = unrolled("dot_8", _CHUNK, begin=_FROM_ZERO, end=_TO_RESIDUES)
 _add_8 = unrolled(
     "add_8",
     _CHUNK,
+    arguments="",
     begin="""
 high1 = out[j]; low1 = out[WIDTH + j]; high2 = out[2 * WIDTH + j]; low2 = out[3 * WIDTH + j]
 """,
@@ -138,8 +148,7 @@ def _long_dot(
         scratch[j] = 0.0
     for begin in range(0, terms, _LONGEST):
         for t in range(begin, min(begin + _LONGEST, terms), _CHUNK):
-            row = t * WIDTH
-            _add_8(data, row, table, entry + 4 * t, scratch, 0, 2 * WIDTH, q, inverse)
+            _add_8(data, t * WIDTH, table, entry + 4 * t, scratch)
         for j in range(WIDTH):
             scratch[WIDTH + j] = combine(scratch[j], scratch[WIDTH + j], q, inverse)
             scratch[3 * WIDTH + j] = combine(

@@ -28,7 +28,7 @@ class Product:
             matrix = self._table, self._terms
             return int(_multiply(matrix, rows, out, begin, end, self._q, data, scratch, pair))
 
-        return over_columns(work, columns, threads)
+        return over_columns(work, columns, rows.size + out.size, threads)
 
 
 @kernel
