@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from basecagg.experiments.costs import Cell, Phase, PhaseCost, Row
+from basecagg.experiments.costs import PHASES, Cell, Phase, PhaseCost, Row
 from basecagg.maths.prime_field import PrimeField
 from basecagg.maths.primes import PAPER_MODULUS
 from basecagg.maths.quantization import clip_update, quantize
@@ -112,7 +112,8 @@ def _short_round(protocol: str, users: int, dropout: float) -> ShortRound:
         outcome.total, _plain_sum(inputs[sorted(set(range(users)) - gone)])
     )
     edges = sum(len(set(setting.graph[user]) - gone) for user in gone)
-    return ShortRound(_phases_of(round_, users), exact, users - len(gone) + edges)
+    survivors = users - len(gone)
+    return ShortRound(_phases_of(round_, users, survivors), exact, survivors + edges)
 
 
 def _plain_sum(rows: Words) -> Words:
@@ -120,19 +121,19 @@ def _plain_sum(rows: Words) -> Words:
     return np.asarray(total, np.uint32)
 
 
-def _phases_of(round_: SecAggRound, users: int) -> dict[Phase, PhaseCost]:
-    phases: dict[Phase, PhaseCost] = {
-        name: PhaseCost() for name in ("offline", "upload", "recovery")
-    }
+def _phases_of(round_: SecAggRound, users: int, survivors: int) -> dict[Phase, PhaseCost]:
+    """The mean over those who took part: everyone before the upload, the survivors from then on."""
+    phases = {name: PhaseCost() for name in PHASES}
     for source, target in _PHASE_OF.items():
-        cost, user, server = phases[target], Account("user", source), Account("server", source)
-        cost.user_seconds += round_.seconds[user] / users
-        cost.server_seconds += round_.seconds[server]
-        cost.bytes_up += round_.sent[user] / users
+        cost, user = phases[target], Account("user", source)
+        parties = users if target == "offline" else survivors
+        cost.user_seconds += round_.seconds[user] / parties
+        cost.server_seconds += round_.seconds[Account("server", source)]
+        cost.bytes_up += round_.sent[user] / parties
     # What the server sends at the end of a phase is received in the next one.
     phases["offline"].bytes_down += round_.sent[Account("server", "keys")] / users
     phases["upload"].bytes_down += round_.sent[Account("server", "shares")] / users
-    phases["recovery"].bytes_down += round_.sent[Account("server", "inputs")] / users
+    phases["recovery"].bytes_down += round_.sent[Account("server", "inputs")] / survivors
     return phases
 
 

@@ -1,4 +1,4 @@
-"""`basecagg compare protocols`: what SecAgg, SecAgg+, LightSecAgg and BASecAgg cost, and how fast that grows."""
+"""`basecagg compare protocols`: what SecAgg, SecAgg+, LightSecAgg and BASecAgg cost, and how that grows."""
 
 from __future__ import annotations
 
