@@ -17,6 +17,7 @@ import click
 
 from basecagg import cli, parameters
 from basecagg.parameters import RULES, ProtocolParameters
+from basecagg.protocol import life
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
 HEADER = "<!-- Written by scripts/reference.py (`make docs`). Edit the code, not this page. -->\n\n"
@@ -24,7 +25,11 @@ HEADER = "<!-- Written by scripts/reference.py (`make docs`). Edit the code, not
 
 def main() -> None:
     """Write the pages, or check them."""
-    pages = {"cli.md": cli_page(), "parameters.md": parameters_page()}
+    pages = {
+        "cli.md": cli_page(),
+        "parameters.md": parameters_page(),
+        "mask-life.md": mask_life_page(),
+    }
     stale = [name for name, text in pages.items() if _read(REFERENCE / name) != text]
     if "--check" in sys.argv:
         sys.exit(f"out of date, run `make docs`: {', '.join(stale)}" if stale else 0)
@@ -97,11 +102,32 @@ def parameters_page() -> str:
     )
 
 
+def mask_life_page() -> str:
+    """The transition table of every machine, drawn."""
+    meanings = dict(_string_docs(life))
+    titles = {"CONTRIBUTOR": "contributor", "SHARE_KEEPER": "holder", "SERVER": "server"}
+    sections = "\n".join(
+        f"## At the {title}\n\n{' '.join(meanings[name].split())}\n\n"
+        f"```mermaid\n{life.mermaid(getattr(life, name))}```\n"
+        for name, title in titles.items()
+    )
+    return f"{HEADER}# The life of a mask\n\n{inspect.getdoc(life)}\n\n{sections}"
+
+
+def _string_docs(module: object) -> Iterator[tuple[str, str]]:
+    """Give the strings that stand below a module's annotated names."""
+    tree = ast.parse(inspect.getsource(module))  # type: ignore[arg-type]
+    return _documented(tree.body)
+
+
 def _attribute_docs(module: object) -> Iterator[tuple[str, str]]:
     """Give the strings that stand below the fields of `ProtocolParameters`."""
     tree = ast.parse(inspect.getsource(module))  # type: ignore[arg-type]
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
-    body = classes[ProtocolParameters.__name__].body
+    return _documented(classes[ProtocolParameters.__name__].body)
+
+
+def _documented(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
     for field, text in pairwise(body):
         match field, text:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(
