@@ -16,6 +16,7 @@ import numpy as np
 
 from basecagg.channels.identity import Ed25519Verifier, RememberingVerifier
 from basecagg.channels.sealing import OVERHEAD
+from basecagg.errors import LocalProtocolError
 from basecagg.maths.randomness import Seed, WordStream, derive_seed
 from basecagg.protocol.effects import Abandoned, MaskEnded, Released, Uploaded
 from basecagg.protocol.epoch import Agreement
@@ -302,7 +303,11 @@ class SecureAggregation(ServerAggregation):
             self.counts["updates too stale"] += 1
             return
         started, remembered = time.process_time(), self.network.remembered
-        self._federation.submit(name, update, base_version, digest)
+        try:
+            self._federation.submit(name, update, base_version, digest)
+        except LocalProtocolError:  # the same examples from the same version gave the same update
+            self.counts["updates sent before"] += 1
+            return
         masking = self.network.charge("contributor", started, remembered)
         self._choose_absent_holders()
         spent = dict(self.network.meter.seconds)

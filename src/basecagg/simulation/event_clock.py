@@ -34,6 +34,10 @@ class Workshop(Protocol):
         """Publish what is due by now; the time of the next publication, if there is one."""
         ...
 
+    def waiting(self) -> set[int]:
+        """The users whose updates wait to be summed."""
+        ...
+
 
 class Clock(Protocol):
     """Lets things happen, one tick after the other."""

@@ -250,6 +250,10 @@ class Simulation:
         self.aggregation.advance(now)
         return self.aggregation.pending[0].at if self.aggregation.pending else None
 
+    def waiting(self) -> set[int]:
+        """The users whose updates wait to be summed."""
+        return self.aggregation.waiting() if self.aggregation else set()
+
     # --- parts ----------------------------------------------------------------------------------
 
     def _generator(self, purpose: int) -> np.random.Generator:

@@ -11,6 +11,7 @@ import numpy as np
 from basecagg.schedules.schedule import Schedule, StartingPoint, Vector
 from basecagg.simulation.config import SimulationConfig
 from basecagg.simulation.event_clock import Workshop
+from basecagg.simulation.idle_users import IdleUsers
 
 
 class UniformStaleness:
@@ -30,16 +31,17 @@ class UniformStaleness:
         self._workshop = workshop
         self._generator = generator
         self.trainings = [0] * config.users
+        self._everyone = IdleUsers(range(config.users), 1.0, generator)
         self._history: deque[Vector] = deque([schedule.model], maxlen=config.max_staleness + 1)
         self._updates = config.buffer_size if config.pair.schedule == "buffered" else 1
 
     def tick(self) -> None:
-        """One buffer of updates (one update for the immediate schedule), begun together."""
+        """What the buffer lacks (one update for the immediate schedule), begun together."""
         version = self._schedule.version
-        users = self._generator.choice(self._config.users, self._updates, replace=False)
-        ages = self._generator.integers(0, len(self._history), self._updates)
-        drawn = zip(users.tolist(), ages.tolist(), strict=True)
-        jobs = [self._begin(user, age, version) for user, age in drawn]
+        waiting = self._workshop.waiting()
+        users = self._everyone.draw(self._updates - len(waiting), lambda user: user not in waiting)
+        ages = self._generator.integers(0, len(self._history), len(users)).tolist()
+        jobs = [self._begin(user, age, version) for user, age in zip(users, ages, strict=True)]
         for user, start, result in jobs:
             self._schedule.finish(user, result(), start)
         self._workshop.publish(float("inf"))
@@ -56,6 +58,7 @@ class UniformStaleness:
         """Everything that a resumed run needs."""
         return {
             "trainings": self.trainings,
+            "order": self._everyone.in_order(),
             "history": list(self._history),
             "generator": self._generator.bit_generator.state,
         }
@@ -63,5 +66,6 @@ class UniformStaleness:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from a state."""
         self.trainings = list(state["trainings"])
+        self._everyone = IdleUsers(state["order"], 1.0, self._generator)
         self._history = deque(state["history"], maxlen=self._history.maxlen)
         self._generator.bit_generator.state = state["generator"]

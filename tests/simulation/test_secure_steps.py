@@ -1,0 +1,120 @@
+"""At every version the secure step is the plain step on the same updates and weights, up to rounding.
+
+The bound. An element of an update is rounded to one of its two neighbouring multiples of 1/c_l, so it is off by
+less than 1/c_l, and so is a weighted mean. The model then keeps 24 bits: another 2⁻²⁴·|x|.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny import tiny_config, tiny_task
+
+from basecagg.protocol.effects import Released
+from basecagg.schedules.schedule import Vector
+from basecagg.simulation import SimulationConfig, simulate
+from basecagg.simulation.aggregation import SecureAggregation, user_number
+
+
+class Witness:
+    """Notes each update as it is submitted, and compares every step with one taken in clear."""
+
+    def __init__(self, config: SimulationConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.errors: list[float] = []
+        self.ages: list[int] = []
+        self._config = config
+        self._sent: dict[int, Vector] = {}
+        original = SecureAggregation.submit
+
+        def submit(secure: SecureAggregation, user: int, update: Vector, base: int) -> None:
+            assert user not in secure.waiting()
+            self._sent[user] = update.copy()
+            before, known = secure.server.model, len(secure.steps)
+            original(secure, user, update, base)
+            for step in secure.steps[known:]:
+                assert isinstance(step, Released)
+                self._compare(step, before, secure.server.model)
+
+        monkeypatch.setattr(SecureAggregation, "submit", submit)
+
+    def _compare(self, step: Released, before: Vector, after: Vector) -> None:
+        members = [self._sent.pop(user_number(name.contributor)) for name in step.members]
+        mean = np.average(np.asarray(members, np.float64), axis=0, weights=step.weights)
+        expected = before.astype(np.float64) - self._config.global_rate * mean
+        self.errors.append(float(np.abs(after - expected).max()))
+        self.ages += [step.version - base for base in step.base_versions]
+
+    def bound(self, model: Vector) -> float:
+        float32 = 2.0**-24 * float(np.abs(model).max() + 1)
+        return self._config.global_rate / self._config.update_levels + float32
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"cryptography": "arithmetic", "versions": 12},
+        {"consistency": "honest-server", "holder_dropout": 0.2},
+        {"clock": "uniform-staleness", "max_staleness": 3, "versions": 8},
+        {"update_levels": 2**8, "global_rate": 0.5, "cryptography": "arithmetic"},
+        {"method": "lightsecagg"},
+        {"holders": 5, "max_dropouts": 1, "max_colluders": 1, "weigh_examples": True},
+    ],
+    ids=lambda changes: ",".join(map(str, changes.values())) or "full",
+)
+def test_every_secure_step_is_the_plain_one(
+    changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny_config(**({"method": "basecagg"} | changes))
+    witness = Witness(config, monkeypatch)
+    result = simulate(config, task=tiny_task())
+    assert len(witness.errors) >= config.versions
+    assert max(witness.errors) <= witness.bound(result.model)
+    assert result.totals["counts"]["clipped elements"] == 0
+
+
+def test_the_witness_would_notice_a_wrong_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny_config("basecagg", cryptography="arithmetic", versions=8)
+    witness = Witness(config, monkeypatch)
+    original = witness._compare
+
+    def unweighted(step: Released, before: Vector, after: Vector) -> None:
+        ones = tuple(1.0 for _ in step.weights)
+        forged = Released(step.version, step.members, step.base_versions, ones, step.weighted_sum)
+        original(forged, before, after)
+
+    monkeypatch.setattr(witness, "_compare", unweighted)
+    result = simulate(config, task=tiny_task())
+    assert len(set(witness.ages)) > 1
+    assert max(witness.errors) > 10 * witness.bound(result.model)
+
+
+def mean_scores(versions: int, users: int, **changes: Any) -> dict[str, float]:
+    common = {"users": users, "versions": versions, "evaluate_every": versions} | changes
+    return {
+        method: float(
+            np.mean(
+                [
+                    simulate(SimulationConfig(method=method, seed=seed, **common)).score
+                    for seed in range(5)
+                ]
+            )
+        )
+        for method in ("fedbuff", "basecagg")
+    }
+
+
+def test_masks_cost_no_accuracy_on_digits_in_a_small_federation() -> None:
+    small = {"buffer_size": 5, "model": "logistic", "local_rate": 0.5, "local_epochs": 3}
+    scores = mean_scores(20, 10, concurrency=7, cryptography="arithmetic", **small)
+    assert scores["fedbuff"] > 0.85
+    assert abs(scores["fedbuff"] - scores["basecagg"]) <= 0.01
+
+
+@pytest.mark.soak
+def test_masks_cost_no_accuracy_on_digits() -> None:
+    scores = mean_scores(SimulationConfig.versions, SimulationConfig.users)
+    assert scores["fedbuff"] > 0.85
+    assert abs(scores["fedbuff"] - scores["basecagg"]) <= 0.01
