@@ -17,7 +17,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(RUNTIME): pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable .
+	$(BIN)/python -m pip install --quiet --editable '.[learn]'
 	@touch $@
 
 # pip reads dependency groups since 25.1
@@ -26,7 +26,7 @@ $(DEV): pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable '.[learn,service]' --group dev
 	@touch $@ $(RUNTIME)
 
-run: $(RUNTIME)  ## the main job: a secure aggregation, start to end, with its numbers
+run: $(RUNTIME)  ## the main job: train a simulated federation by three methods; a table and a report
 	$(BIN)/basecagg run
 
 test: $(DEV)     ## the tests
