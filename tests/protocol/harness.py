@@ -1,0 +1,446 @@
+"""A federation on the bench: crashes on demand, and a judge who sees all that is sent, written and opened.
+
+The judge knows every update as plain integers and adds them up by itself. It shares no arithmetic with the
+machines, and it outlives them: what was durable or sent before a crash still counts after it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+
+from basecagg.maths.staleness import polynomial
+from basecagg.parameters import ProtocolParameters
+from basecagg.protocol.contributor import Contributor
+from basecagg.protocol.effects import (
+    Abandoned,
+    Effect,
+    MaskEnded,
+    Released,
+    Send,
+    Store,
+    news_of,
+    sends_of,
+    writes_of,
+)
+from basecagg.protocol.messages import (
+    Answer,
+    Certificate,
+    CertifiedRequest,
+    Endorsement,
+    MaskName,
+    RecoveryRequest,
+    Shipment,
+    Ticket,
+    Upload,
+    Verdict,
+    encode,
+)
+from basecagg.protocol.server import Server
+from basecagg.protocol.share_keeper import ShareKeeper
+from basecagg.simulation.federation import Federation
+from basecagg.simulation.loopback import AT_SERVER, Address, Letter, Loopback
+from basecagg.storage.memory import MemoryStore
+from basecagg.storage.participant import ParticipantStore
+from basecagg.storage.server import ServerStore
+
+LEVELS = 2**8  # c_l: a power of two, so that k / LEVELS is exact and is quantised to k again
+WEIGHTS = 2**4  # c_g
+
+
+def small(consistency: str = "certified", **changes: object) -> ProtocolParameters:
+    """Four holders, of whom one may be gone; sums of three; masks and updates that age quickly."""
+    chosen = {
+        "num_users": 4,
+        "recovery_threshold": 3,
+        "max_colluders": 1,
+        "max_dropouts": 1,
+        "buffer_size": 3,
+        "model_size": 5,
+        "max_staleness": 2,
+        "mask_lifetime": 6,
+        "update_levels": LEVELS,
+        "weight_levels": WEIGHTS,
+        "staleness": polynomial(1.0),
+        "consistency": consistency,
+    }
+    return ProtocolParameters(**(chosen | changes))  # type: ignore[arg-type]
+
+
+class Crash(Exception):  # noqa: N818 - it is what happens, not what went wrong
+    """A machine died here."""
+
+
+class Judge:
+    """Holds the whole history against the protocol's promises."""
+
+    def __init__(self, parameters: ProtocolParameters) -> None:
+        self.parameters = parameters
+        self.letters: list[Letter] = []
+        self.updates: dict[MaskName, tuple[list[int], int]] = {}
+        self.expires: dict[MaskName, int] = {}
+        self.uploads: dict[MaskName, set[bytes]] = defaultdict(set)
+        self.tickets: dict[MaskName, Ticket] = {}
+        self.requests: dict[bytes, RecoveryRequest] = {}
+        self.certificates: dict[int, Certificate] = {}
+        self.endorsements: dict[bytes, set[int]] = defaultdict(set)
+        self.endorsed: dict[tuple[MaskName, int], set[bytes]] = defaultdict(set)
+        self.answers: dict[tuple[MaskName, int], set[bytes]] = defaultdict(set)
+        self.sums: dict[MaskName, set[bytes]] = defaultdict(set)
+        self.admitted: set[MaskName] = set()
+        self.opened: set[MaskName] = set()
+        self.burned: set[MaskName] = set()
+        self.ended: dict[MaskName, str] = {}
+        self.released: list[Released] = []
+        self.models: dict[int, bytes] = {}
+        self._versions: dict[Address, int] = {}
+
+    # --- what happens -----------------------------------------------------------------------------
+
+    def submitted(self, mask: MaskName, integers: Sequence[int], base_version: int) -> None:
+        self.updates[mask] = (list(integers), base_version)
+
+    def sent(self, letter: Letter) -> None:
+        self.letters.append(letter)
+        message = letter.message
+        if isinstance(message, Shipment):
+            self.expires[message.dealing.mask] = message.dealing.expires
+        elif isinstance(message, Upload):
+            self.tickets[message.ticket.mask] = message.ticket
+            self._one(self.uploads[message.ticket.mask], encode(message), "uploads of a mask")
+        elif isinstance(message, RecoveryRequest):
+            self.requests[message.digest] = message
+        elif isinstance(message, CertifiedRequest):
+            self.certificates[message.request.version] = message.certificate
+        elif isinstance(message, Endorsement):
+            self._endorsed(message)
+        elif isinstance(message, Answer):
+            self._answered(message)
+
+    def _endorsed(self, endorsement: Endorsement) -> None:
+        self.endorsements[endorsement.digest].add(endorsement.holder)
+        for mask in self.requests[endorsement.digest].masks:
+            known = self.endorsed[mask, endorsement.holder]
+            self._one(known, endorsement.digest, "endorsements of a mask by a holder")
+
+    def _answered(self, answer: Answer) -> None:
+        for mask in self.requests[answer.digest].masks:
+            known = self.answers[mask, answer.holder]
+            self._one(known, encode(answer), "answers for a mask by a holder")
+            if self.parameters.consistency == "certified":
+                self._one(self.sums[mask], answer.digest, "sums that a mask was answered in")
+
+    def durable(self, effects: Iterable[Effect]) -> None:
+        """These effects are on the disk: whether or not anybody is told of them, they have happened."""
+        for effect in effects:
+            if isinstance(effect, Send) and isinstance(effect.message, Verdict):
+                self._ruled(effect.message)
+            elif isinstance(effect, Released):
+                self._opened(effect)
+            elif isinstance(effect, Abandoned):
+                self._over(effect.members, self.burned)
+            elif isinstance(effect, MaskEnded):
+                self.ended.setdefault(effect.mask, effect.state)
+
+    def _ruled(self, verdict: Verdict) -> None:
+        mask = verdict.mask
+        if verdict.outcome == "admitted":
+            self.admitted.add(mask)
+        elif verdict.outcome == "refused" and self.expires[mask] >= len(self.released):
+            assert mask not in self.admitted, "an admitted update was refused afterwards"
+
+    def _opened(self, released: Released) -> None:
+        """Σ s̄·Q(Δ), in Python's own integers, must be what the server opened, bit for bit."""
+        p, version = self.parameters, released.version
+        assert version == len(self.released), "a version was skipped or opened twice"
+        assert len(released.members) == p.buffer_size
+        assert len({mask.contributor for mask in released.members}) == p.buffer_size
+        self._over(released.members, self.opened)
+        total = [0] * p.model_size
+        for mask, weight in zip(released.members, released.weights, strict=True):
+            integers, base_version = self.updates[mask]
+            assert weight in plausible_weights(version - base_version)
+            total = [t + int(weight) * k for t, k in zip(total, integers, strict=True)]
+        found = [Fraction(float(x)) * LEVELS for x in released.weighted_sum]
+        assert found == total, "the opened sum is not Σ s̄·Q(Δ)"
+        assert released.inconsistent_holders == ()
+        self.released.append(released)
+
+    def _over(self, masks: Iterable[MaskName], how: set[MaskName]) -> None:
+        for mask in masks:
+            assert mask in self.admitted, "an update was summed or burned that was never admitted"
+            assert mask not in self.opened | self.burned, "an update was used up twice"
+            how.add(mask)
+
+    @staticmethod
+    def _one(known: set[bytes], new: bytes, what: str) -> None:
+        known.add(new)
+        assert len(known) == 1, f"two different {what}"
+
+    # --- what is true at any moment ---------------------------------------------------------------
+
+    def inspect(self, nodes: Loopback) -> None:
+        """Nothing admitted is missing, no version went back, no version has two models."""
+        for address, node in nodes.nodes.items():
+            if isinstance(node.machine, Server | ShareKeeper):
+                version = node.machine.version
+                assert version >= self._versions.get(address, 0), f"{address} went back"
+                self._versions[address] = version
+        if AT_SERVER in nodes.nodes:
+            self.inspect_server(nodes.nodes[AT_SERVER].machine)
+
+    def inspect_server(self, server: Server) -> None:
+        assert server.version == len(self.released)
+        for version in range(server.version + 1):
+            published = server.hash_of(version)
+            if published is not None:
+                known = self.models.setdefault(version, published)
+                assert known == published, "one version has two models"
+        waiting = {update.name for update in server.buffer.waiting}
+        present = waiting | set(server.opening.outstanding())
+        assert present == self.admitted - self.opened - self.burned, "an admitted update is lost"
+
+
+def plausible_weights(staleness: int) -> set[int]:
+    """c_g/(1 + τ), rounded down or up."""
+    exact = Fraction(WEIGHTS, 1 + staleness)
+    return {exact.__floor__(), exact.__ceil__()}
+
+
+class Bench(Loopback):
+    """The loopback, counting every boundary between writes and sends, and crashing at the chosen ones."""
+
+    def __init__(self, judge: Judge) -> None:
+        super().__init__()
+        self.judge = judge
+        self.observers.append(judge.sent)
+        self.boundaries: list[Address] = []
+        self.crash_at: set[int] = set()
+        self.crashed: list[Address] = []
+        self.after_crash: Callable[[], None] = lambda: None
+
+    def perform(self, address: Address, effects: Sequence[Effect]) -> None:
+        writes, sends = writes_of(effects), sends_of(effects)
+        if writes:
+            self._boundary(address)
+            super().perform(address, writes)
+        self.judge.durable(effects)
+        if effects:
+            self._boundary(address)
+        for send in sends:
+            super().perform(address, [send])
+            self._boundary(address)
+        super().perform(address, news_of(effects))
+
+    def _boundary(self, address: Address) -> None:
+        self.boundaries.append(address)
+        if len(self.boundaries) - 1 in self.crash_at:
+            self.crashed.append(address)
+            del self.nodes[address]
+            raise Crash(address)
+
+    def deliver(self, address: Address, mail: Iterable[Letter]) -> None:
+        """As always; but what a dying machine was about to read is lost with it."""
+        try:
+            super().deliver(address, mail)
+        except Crash:
+            self.after_crash()
+
+
+class Dice:
+    """A repeatable source of randomness for each purpose, which goes on where it was after a restart."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._sources: dict[str, random.Random] = {}
+
+    def __call__(self, purpose: str) -> Callable[[int], bytes]:
+        source = self._sources.setdefault(purpose, random.Random(f"{self._seed}/{purpose}"))
+        return source.randbytes
+
+
+class Memory:
+    """Stores that outlive their machines in memory."""
+
+    def __init__(self) -> None:
+        self.stores: dict[Address, Store] = {}
+
+    def open(self, address: Address) -> Store:
+        """The store of this machine, as it was left."""
+        return self.stores.setdefault(address, MemoryStore())
+
+
+class Disk:
+    """Real stores, closed and opened again at every restart."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+        self.folder = folder
+        self.stores: dict[Address, ParticipantStore | ServerStore] = {}
+
+    def path(self, address: Address) -> Path:
+        return self.folder / f"{address.role}-{address.name}.db"
+
+    def open(self, address: Address) -> Store:
+        """The store of this machine, read from its file."""
+        self.close(address)
+        self.stores[address] = store = (
+            ServerStore(f"sqlite:///{self.path(address)}")
+            if address == AT_SERVER
+            else ParticipantStore(
+                self.path(address), address.role, anchor_folder=self.folder / "anchors"
+            )
+        )
+        return store
+
+    def close(self, address: Address) -> None:
+        if address in self.stores:
+            self.stores.pop(address).close()
+
+    def __enter__(self) -> Disk:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for address in list(self.stores):
+            self.close(address)
+
+
+class World:
+    """A federation with its judge, and hands to play it."""
+
+    def __init__(
+        self,
+        parameters: ProtocolParameters,
+        *,
+        seed: int = 0,
+        cryptography: bool = False,
+        stores: Memory | Disk | None = None,
+        prompt: bool = False,
+        **options: object,
+    ) -> None:
+        """With `prompt`, a machine that crashes is back at once; otherwise when all others are quiet."""
+        self.parameters = parameters
+        self.judge = Judge(parameters)
+        self.network = Bench(self.judge)
+        self.stores = stores or Memory()
+        if prompt:
+            self.network.after_crash = self.recover
+        self._numbers = random.Random(seed)
+        self._size = parameters.model_size
+        self.federation = Federation(
+            parameters,
+            np.zeros(parameters.model_size, np.float32),
+            cryptography=cryptography,
+            network=self.network,
+            entropy=Dice(seed),
+            make_store=self.stores.open,
+            **options,  # type: ignore[arg-type]
+        )
+
+    @property
+    def server(self) -> Server:
+        return self.federation.server
+
+    def online(self, role: str) -> list[Address]:
+        return [address for address in self.network.nodes if address.role == role]
+
+    def contributor(self, name: str) -> Contributor:
+        """The contributor of this name, started when it is not there, even if it dies in the attempt."""
+        address = Address("contributor", name)
+        while address not in self.network.nodes:
+            self.restart(address)
+        return self.federation.contributor(name)
+
+    # --- steps -------------------------------------------------------------------------------------
+
+    def deal(self, name: str) -> None:
+        effects = self.contributor(name).deal(self.server.version)
+        self.perform(Address("contributor", name), effects)
+
+    def submit(self, name: str, base_version: int) -> None:
+        """A random update on the grid of 1/c_l, some of it at the clip, trained from this version."""
+        most, dice = int(self.parameters.clip * LEVELS), self._numbers
+        integers = [
+            dice.choice((-most, most, dice.randint(-most, most))) for _ in range(self._size)
+        ]
+        update = np.array(integers, np.float32) / np.float32(LEVELS)
+        forgotten = bytes(32)
+        trained_from = self.server.hash_of(base_version) or forgotten
+        effects = self.contributor(name).submit(update, base_version, trained_from)
+        (upload,) = (s.message for s in sends_of(effects) if isinstance(s.message, Upload))
+        self.judge.submitted(upload.ticket.mask, integers, base_version)
+        self.perform(Address("contributor", name), effects)
+
+    def deadline(self) -> None:
+        """The server's clock says that answers have been waited for long enough."""
+        self.perform(AT_SERVER, self.server.deadline())
+
+    def stop(self, address: Address) -> None:
+        """Whatever was only in the machine's memory is lost."""
+        del self.network.nodes[address]
+
+    def restart(self, address: Address) -> None:
+        """Build the machine from its store; whoever talks to it connects again."""
+        self.network.nodes.pop(address, None)
+        with suppress(Crash):
+            self.federation.start(address, self.stores.open(address))
+            if address == AT_SERVER:
+                self.reconnect()
+
+    def reconnect(self) -> None:
+        """Everyone who is online speaks up: what was lost on the way is sent again."""
+        for address in self.online("holder"):
+            if AT_SERVER in self.network.nodes:
+                self.perform(AT_SERVER, self.server.reconnect(address.name))
+        for address in self.online("contributor"):
+            self.perform(address, self.federation.contributor(address.name).reconnect())
+
+    def settle(self) -> None:
+        """Deliver until it is quiet, restarting whoever crashes."""
+        self.recover()
+        while self.network.in_flight:
+            self.network.run()
+            self.recover()
+
+    def recover(self) -> None:
+        """Restart whoever has crashed."""
+        while self.network.crashed:
+            self.restart(self.network.crashed.pop())
+
+    def perform(self, address: Address, effects: Sequence[Effect]) -> None:
+        with suppress(Crash):
+            self.network.perform(address, effects)
+
+    # --- training ----------------------------------------------------------------------------------
+
+    def train(self, names: Sequence[str], until: int) -> None:
+        """Let these contributors deal and submit, the later ones from older models, up to a version."""
+        patience = 20 * until
+        while self.server.version < until:
+            for lag, name in enumerate(names):
+                self.take_part(name, lag)
+                self.recover()
+            self.settle()
+            if self.server.is_opening:
+                self.deadline()
+                self.settle()
+            self.judge.inspect(self.network)
+            patience -= 1
+            assert patience, f"training is stuck at version {self.server.version}"
+
+    def take_part(self, name: str, lag: int = 0) -> None:
+        """What an honest driver does for a contributor whenever it looks: use a mask, or deal one."""
+        contributor = self.contributor(name)
+        states = contributor.states().values()
+        if "uploaded" in states:
+            return
+        if contributor.ready:
+            self.submit(name, max(0, self.server.version - lag % self.parameters.max_staleness))
+        elif "dealt" not in states:
+            self.deal(name)
