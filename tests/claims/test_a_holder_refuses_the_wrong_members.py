@@ -41,6 +41,13 @@ def test_not_exactly_k(consistency, count):
     all_refuse(federation, request_for(federation, members), WrongMembers)
 
 
+@MODES
+def test_k_contributors_with_more_than_k_masks(consistency):
+    federation = make_federation(consistency=consistency)
+    members = uploads(federation, "ann", "ann", "bob", "cat")
+    all_refuse(federation, request_for(federation, members), WrongMembers)
+
+
 def test_nobody_at_all():
     """No such frame can be sent; a holder does not rely on that, for a signature on nothing skips versions."""
     federation = make_federation()
