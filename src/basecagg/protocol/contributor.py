@@ -82,7 +82,8 @@ class Contributor:
     def ready(self) -> list[MaskName]:
         """Masks that can hide an update now, the first to expire first."""
         masks = [mask for mask in self._masks.values() if mask.state == "ready"]
-        return [mask.name for mask in sorted(masks, key=lambda mask: mask.expires)]
+        # By name among equals: a restarted contributor goes on in the same order.
+        return [m.name for m in sorted(masks, key=lambda mask: (mask.expires, mask.name.key))]
 
     def receive(self, message: Message) -> list[Effect]:
         """Handle a message from the server, or refuse it with a typed error and no change."""

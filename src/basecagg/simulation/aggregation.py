@@ -155,8 +155,8 @@ class ServerAggregation(ABC):
         self.counts = Counter(state["counts"])
         meter = self.network.meter
         meter.seconds.update(state["seconds"])
-        meter.bytes_sent.update(state["bytes"])
-        meter.messages.update(state["messages"])
+        meter.bytes_sent = Counter(state["bytes"])
+        meter.messages = Counter(state["messages"])
 
 
 def _as_plain(publication: Publication) -> dict[str, Any]:
@@ -242,6 +242,7 @@ class SecureAggregation(ServerAggregation):
     ) -> None:
         """Start with the model, or with a saved state."""
         stores = state.get("stores", {})
+        self._dormant = stores  # of contributors that have not been needed since the run was resumed
         self._entropy = SeededEntropy(config.seed, state.get("entropy", {}))
         verifier = RememberingVerifier(Ed25519Verifier())
         full = config.cryptography == "full"
@@ -357,8 +358,12 @@ class SecureAggregation(ServerAggregation):
 
     def state(self) -> dict[str, Any]:
         """Everything that a resumed run needs."""
-        absent = self._absent.bit_generator.state
-        return super().state() | {"entropy": dict(self._entropy.drawn), "absent": absent}
+        state = super().state()
+        return state | {
+            "entropy": dict(self._entropy.drawn),
+            "absent": self._absent.bit_generator.state,
+            "stores": {**self._dormant, **state["stores"]},
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from a state; the stores were given to the constructor."""

@@ -1,0 +1,259 @@
+"""Runs: a seed decides everything, whoever trains; an interrupted run goes on to the very same result."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny import tiny_config, tiny_task
+
+from basecagg.errors import DataError, MissingExtraError, ParameterError, StorageError
+from basecagg.protections.pairs import PRESETS
+from basecagg.simulation import SimulationConfig, SimulationResult, simulate
+from basecagg.simulation.config import config_as_dict, config_from, load_config, parse_override
+from basecagg.simulation.run_folder import CHECKPOINT, METRICS, MODEL, read_metrics
+
+CASES = [
+    *((method, "devices") for method in PRESETS),
+    *((method, "uniform-staleness") for method in ("fedasync", "fedbuff", "ldp", "basecagg")),
+]
+METHODS = pytest.mark.parametrize(("method", "clock"), CASES)
+
+
+def eventful(method: str, clock: str = "devices", **changes: object) -> SimulationConfig:
+    """Users that drop out, are away, and holders that do not answer."""
+    events = {"dropout": 0.2, "availability": 0.7, "holder_dropout": 0.2, "checkpoint_every": 1}
+    return tiny_config(method, **({"clock": clock} | events | changes))
+
+
+def run(config: SimulationConfig, **options: object) -> SimulationResult:
+    return simulate(config, task=tiny_task(), **options)
+
+
+def assert_same(one: SimulationResult, other: SimulationResult) -> None:
+    assert one.versions == other.versions
+    assert one.model.tobytes() == other.model.tobytes()
+
+
+@METHODS
+def test_a_seed_repeats_a_run(method: str, clock: str) -> None:
+    config = eventful(method, clock)
+    first = run(config)
+    assert_same(first, run(config))
+    assert first.model.tobytes() != run(replace(config, seed=2)).model.tobytes()
+
+
+@METHODS
+def test_a_run_cut_off_anywhere_goes_on_to_the_same_result(
+    method: str, clock: str, tmp_path: Path
+) -> None:
+    config = eventful(method, clock)
+    whole = run(config, folder=tmp_path / "whole")
+
+    class Cut(Exception):  # noqa: N818
+        pass
+
+    def cut_at(last: int) -> object:
+        def progress(record: object) -> None:
+            if getattr(record, "version", 0) == last:
+                raise Cut
+
+        return progress
+
+    folder = tmp_path / "cut"
+    for last in (1, 2, 3):  # each time from the checkpoint before
+        with pytest.raises(Cut):
+            run(config, folder=folder, resume=folder.exists(), progress=cut_at(last))
+    assert_same(whole, run(config, folder=folder, resume=True))
+    for name in (METRICS, MODEL):
+        assert (folder / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_a_shorter_run_is_the_beginning_of_a_longer_one() -> None:
+    """So what is left in the buffer at the end has not touched the model."""
+    long = run(tiny_config(versions=4, concurrency=7))
+    short = run(tiny_config(versions=2, concurrency=7))
+    assert short.versions == long.versions[:3]
+    assert short.versions[-1].updates >= 2 * tiny_config().buffer_size
+
+
+@pytest.mark.parametrize("method", ["fedbuff", "basecagg"])
+def test_processes_train_to_the_same_result(method: str) -> None:
+    config = SimulationConfig(
+        method=method, users=6, concurrency=4, buffer_size=3, versions=2, model="logistic"
+    )
+    config = replace(config, cryptography="arithmetic")
+    side_by_side = replace(config, executor="processes", workers=2)
+    one, other = simulate(config), simulate(side_by_side)
+    assert_same(one, other)
+
+
+@pytest.mark.soak
+def test_ray_trains_to_the_same_result() -> None:
+    pytest.importorskip("ray")
+    config = SimulationConfig(method="fedbuff", users=6, concurrency=4, buffer_size=3, versions=2)
+    assert_same(simulate(config), simulate(replace(config, executor="ray", workers=2)))
+
+
+def test_a_missing_ray_is_named() -> None:
+    try:
+        import ray  # noqa: F401
+    except ImportError:
+        with pytest.raises(MissingExtraError, match=r"basecagg\[ray\]"):
+            run(tiny_config(executor="ray"))
+
+
+# --- kill -9 ----------------------------------------------------------------------------------------
+
+CHILD = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from test_runs import eventful, run
+from tiny import tiny_config
+folder = Path(sys.argv[1])
+run(eventful("basecagg", versions=int(sys.argv[3])), folder=folder, resume=folder.exists())
+"""
+
+
+def kill_at_random(folder: Path, versions: int, generator: random.Random) -> bool:
+    """Run on in a process of its own, and kill it some time after it has written something."""
+    here = Path(__file__).parent
+    command = [sys.executable, "-c", CHILD, str(folder), str(here), str(versions)]
+    path = f"{here}:{here.parent / 'schedules'}:{here.parent.parent / 'src'}"
+    child = subprocess.Popen(command, env={"PYTHONPATH": path, "PATH": ""})
+    before = _lines(folder)
+    while child.poll() is None and _lines(folder) <= before + 1:
+        time.sleep(0.005)
+    time.sleep(generator.uniform(0, 0.2))
+    child.kill()
+    return child.wait() == -signal.SIGKILL
+
+
+def _lines(folder: Path) -> int:
+    metrics = folder / METRICS
+    return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+
+
+def check_kills(tmp_path: Path, versions: int, kills: int) -> None:
+    config = eventful("basecagg", versions=versions)
+    killed = [
+        kill_at_random(tmp_path / "cut", versions, random.Random(number)) for number in range(kills)
+    ]
+    assert any(killed)
+    assert_same(run(config), run(config, folder=tmp_path / "cut", resume=True))
+
+
+def test_a_killed_run_goes_on_to_the_same_result(tmp_path: Path) -> None:
+    check_kills(tmp_path, versions=60, kills=1)
+
+
+@pytest.mark.soak
+def test_a_run_killed_again_and_again_goes_on_to_the_same_result(tmp_path: Path) -> None:
+    check_kills(tmp_path, versions=200, kills=12)
+
+
+# --- folders ----------------------------------------------------------------------------------------
+
+
+def test_an_existing_folder_is_not_overwritten(tmp_path: Path) -> None:
+    run(tiny_config(), folder=tmp_path / "run")
+    with pytest.raises(DataError, match="exists: choose another, or --resume it"):
+        run(tiny_config(), folder=tmp_path / "run")
+
+
+def test_a_run_is_not_resumed_with_another_configuration(tmp_path: Path) -> None:
+    run(tiny_config(checkpoint_every=1), folder=tmp_path / "run")
+    with pytest.raises(DataError, match="another configuration"):
+        run(tiny_config(checkpoint_every=2), folder=tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "empty"])
+def test_a_damaged_checkpoint_is_refused(damage: str, tmp_path: Path) -> None:
+    config = tiny_config(checkpoint_every=1)
+    run(config, folder=tmp_path / "run")
+    path = tmp_path / "run" / CHECKPOINT
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    damaged = {"flip": content, "cut": content[:-7], "empty": b""}[damage]
+    path.write_bytes(damaged)
+    with pytest.raises(DataError, match="is damaged"):
+        run(config, folder=tmp_path / "run", resume=True)
+
+
+def test_a_line_of_metrics_cut_off_is_left_out(tmp_path: Path) -> None:
+    run(tiny_config(), folder=tmp_path / "run")
+    path = tmp_path / "run" / METRICS
+    path.write_bytes(path.read_bytes()[:-9])
+    assert [line["version"] for line in read_metrics(tmp_path / "run")] == [0, 1, 2, 3]
+
+
+def test_a_run_that_cannot_begin_leaves_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="48 examples cannot be dealt to 49 users"):
+        run(tiny_config(users=49), folder=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="cannot be written"):
+        run(tiny_config(), folder=tmp_path / "file" / "run")
+
+
+def test_a_diverged_training_stops_the_run() -> None:
+    with pytest.raises(DataError, match=r"diverged .* lower learning_rate"):
+        run(tiny_config(local_rate=1e38, local_epochs=5))
+
+
+# --- configurations ---------------------------------------------------------------------------------
+
+
+def test_a_file_and_overrides_make_one_configuration(tmp_path: Path) -> None:
+    path = tmp_path / "my.toml"
+    path.write_text('method = "fedbuff"\nusers = 30\nlocal_rate = 0.2\n')
+    config = load_config(path, dict(map(parse_override, ("users=40", "partition=dirichlet"))))
+    assert (config.method, config.users, config.local_rate) == ("fedbuff", 40, 0.2)
+    assert config.partition == "dirichlet"
+    assert config_from(config_as_dict(config)) == config
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"method": "fedmagic"}, "method 'fedmagic' is unknown; there are fedavg"),
+        ({"method": "", "schedule": "immediate", "protection": "basecagg"}, "K ≥ 2"),
+        ({"colour": 1}, "unknown setting colour"),
+        ({"users": "many"}, "wrong value"),
+        ({"recovery_threshold": 90, "max_dropouts": 30}, "U"),
+        ({"buffer_size": 1}, "buffer_size = 1 must be between 2"),
+        ({"buffer_size": 200}, "buffer_size = 200"),
+        ({"method": "fedavg", "concurrency": 5}, "concurrency = 5"),
+        ({"method": "fedavg", "clock": "uniform-staleness"}, "clock"),
+        ({"local_steps": 3}, "local_steps"),
+        ({"clip": 1e6}, "c_l"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_reason(values: dict[str, object], said: str) -> None:
+    with pytest.raises(ParameterError, match=said):
+        config_from(values)
+
+
+@pytest.mark.parametrize("content", [b"users = ", b"\xff\xfe", None])
+def test_an_unreadable_file_is_named(content: bytes | None, tmp_path: Path) -> None:
+    path = tmp_path / "my.toml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(DataError, match=r"my\.toml"):
+        load_config(path, {})
+
+
+def test_models_are_kept_as_numpy_files(tmp_path: Path) -> None:
+    result = run(tiny_config(), folder=tmp_path / "run")
+    np.testing.assert_array_equal(np.load(tmp_path / "run" / MODEL), result.model)
