@@ -26,13 +26,26 @@ def every_command() -> Iterator[click.Command]:
         command = cli.main.get_command(context, name)
         assert command is not None
         yield command
+        yield from getattr(command, "commands", {}).values()
 
 
 def test_every_command_and_option_has_help() -> None:
     for command in every_command():
         assert command.help, command.name
         for param in command.params:
-            assert getattr(param, "help", None), f"{command.name} {param.name}"
+            if isinstance(param, click.Option):
+                assert param.help, f"{command.name} {param.name}"
+
+
+def test_every_argument_is_explained() -> None:
+    """Arguments carry no help of their own: the command's text or an option's must speak of them."""
+    for command in every_command():
+        options = [param.help or "" for param in command.params if isinstance(param, click.Option)]
+        explained = " ".join([command.help or "", *options]).casefold()
+        for param in command.params:
+            if isinstance(param, click.Argument):
+                name = param.metavar or str(param.name).upper()
+                assert name.strip("[]. ").casefold() in explained, f"{command.name} {name}"
 
 
 def test_the_table_says_what_the_commands_say() -> None:
@@ -41,7 +54,7 @@ def test_the_table_says_what_the_commands_say() -> None:
         command = cli.main.get_command(context, name)
         assert command is not None
         assert command.name == name
-        assert str(command.help).splitlines()[0] == line
+        assert command.short_help == line
 
 
 def test_help_lists_every_command() -> None:
