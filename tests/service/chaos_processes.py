@@ -13,6 +13,7 @@ import numpy as np
 from service_harness import free_port
 
 from basecagg.errors import ChannelError
+from basecagg.maths.kernels import warm_up
 from basecagg.parameters import ProtocolParameters
 from basecagg.service import operator as operators
 from basecagg.service.documents import Invitation
@@ -136,13 +137,14 @@ class Chaos:
         self.processes.clear()
 
     async def begin(self) -> None:
+        warm_up()  # once, into numba's cache, and not in six processes at one time
         await self.proxy.start()
         self.start_server()
         for name in NAMES:
             write_invitation(self.folder / f"{name}.invitation", await self._invite(name))
             self.start_user(name)
         missing = set(NAMES)
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(180):
             while missing:
                 missing -= set(await self.operator.admit_all(self.connection))
                 await asyncio.sleep(0.2)

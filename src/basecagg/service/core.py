@@ -52,6 +52,8 @@ _TAKEN = (Shipment, Upload, Receipt, Endorsement, Answer, Refusal)
 _CONTROL_BYTES = 2**20
 """The most that a message without bulk data may take here."""
 _REMEMBERED_ENTRIES = 200
+_LINGER = 0.15
+"""Seconds that letters without urgency wait for others to go with."""
 _LOG = logging.getLogger("basecagg.service")
 
 
@@ -96,6 +98,7 @@ class Service:
         self._open_store = open_store
         self._loop = asyncio.get_running_loop()
         self._mail: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        self._soon: set[str] = set()
         self._changed = asyncio.Event()
         self._stopping = False
         self._store = GroupCommit(open_store("service"))
@@ -143,11 +146,19 @@ class Service:
         self.activity.ledger = [*self.activity.ledger, *host.news][-_REMEMBERED_ENTRIES:]
         host.news.clear()
 
-    def _notify(self, recipient: str) -> None:
+    def _notify(self, recipient: str, urgent: bool) -> None:
         """Somebody has mail. It is durable by the time a woken reader gets its turn in the worker."""
-        self._loop.call_soon_threadsafe(self._wake, recipient)
+        self._loop.call_soon_threadsafe(self._wake, recipient, urgent)
 
-    def _wake(self, recipient: str) -> None:
+    def _wake(self, recipient: str, urgent: bool) -> None:
+        if urgent:
+            self._mail[recipient].set()
+        elif recipient not in self._soon and not self._mail[recipient].is_set():
+            self._soon.add(recipient)
+            self._loop.call_later(_LINGER, self._wake_late, recipient)
+
+    def _wake_late(self, recipient: str) -> None:
+        self._soon.discard(recipient)
         self._mail[recipient].set()
 
     def _announce_change(self) -> None:

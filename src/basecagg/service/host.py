@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Protocol
@@ -44,7 +43,7 @@ from basecagg.protocol.recovery import Recovery
 from basecagg.protocol.server import Server, ServerSettings
 from basecagg.service.framing import Numbered
 from basecagg.service.group_commit import GroupCommit
-from basecagg.service.mailboxes import Mailboxes
+from basecagg.service.mailboxes import Mailboxes, Notify
 from basecagg.service.problems import Problem, refused
 
 
@@ -91,9 +90,9 @@ class Progress:
     answered: set[int] = field(default_factory=set)
     moments: dict[str, float] = field(default_factory=dict)
 
-    def seconds(self, now: float) -> dict[str, float]:
-        """Seconds that each stage took."""
-        moments = {**self.moments, "opened": now}
+    def seconds(self, answered: float, now: float) -> dict[str, float]:
+        """Seconds that each stage took: to certify, to get the last answer, to decode and step."""
+        moments = self.moments | {"answered": answered, "opened": now}
         return {
             later: round(moments[later] - moments[earlier], 6)
             for earlier, later in pairwise(moments)
@@ -112,7 +111,7 @@ class EpochHost:
         *,
         learning_rate: float = 1.0,
         retries: int = 5,
-        notify: Callable[[str], None] = lambda recipient: None,
+        notify: Notify = lambda recipient, urgent: None,
     ) -> None:
         """Go on where the store says the epoch was, or begin it with the initial model.
 
@@ -140,7 +139,7 @@ class EpochHost:
         self.machine = Server(settings, recovery, self._store, self._initial_model, first)
         self.mailboxes = Mailboxes(self._store, self._notify)
         self.progress: Progress | None = None
-        self.asked_at = time.monotonic()
+        self._began = self.asked_at = time.monotonic()
         self._perform(self.machine.start())
         self.flush()
         self._resume()
@@ -179,6 +178,7 @@ class EpochHost:
         """Hand a participant's message to the machine. A refusal is a `Problem` with status 409."""
         if self.closing and isinstance(message, Shipment | Upload):
             raise Problem(503, "EpochClosing", "this epoch takes no more updates", retry_after=5.0)
+        self._began = time.monotonic()
         self._watch(message)
         if isinstance(message, Refusal):
             self.refusals[message.code] += 1
@@ -207,7 +207,7 @@ class EpochHost:
 
     def deadline(self) -> None:
         """Answers have been waited for long enough."""
-        self.asked_at = time.monotonic()
+        self._began = self.asked_at = time.monotonic()
         self._perform(self.machine.deadline())
 
     def ledger(self) -> list[tuple[str, bytes]]:
@@ -267,7 +267,7 @@ class EpochHost:
             endorsements=len(progress.endorsed) if progress else 0,
             answers=len(progress.answered) if progress else 0,
             inconsistent=news.inconsistent_holders if isinstance(news, Released) else (),
-            seconds=progress.seconds(time.monotonic()) if progress else {},
+            seconds=progress.seconds(self._began, time.monotonic()) if progress else {},
             reason="" if isinstance(news, Released) else news.reason,
         )
         key = f"{news.version:016d}/{entry.digest.hex()[:16]}"

@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from basecagg.channels.wire import MAGIC, pack
 from basecagg.protocol.effects import Forget, Persist, Store
-from basecagg.protocol.messages import Message, Parcel
+from basecagg.protocol.messages import CertifiedRequest, Message, Parcel, RecoveryRequest, Verdict
 from basecagg.service.framing import Numbered
 
 MAX_LETTERS = 4096
 MAX_BYTES = 16 * 2**20
 """The quota of one mailbox. What does not fit is not lost for good: see `overflowed`."""
+Notify: TypeAlias = Callable[[str, bool], None]
 _REFERENCE, _FRAME = b"R", b"F"
 
 
@@ -69,8 +70,8 @@ class Mailbox:
 class Mailboxes:
     """All mailboxes of an epoch, read from the store when they are first needed."""
 
-    def __init__(self, store: Store, notify: Callable[[str], None]) -> None:
-        """`notify` hears who has mail; it may be told before the mail is durable."""
+    def __init__(self, store: Store, notify: Notify) -> None:
+        """`notify` hears who has mail and whether it is urgent; it may be told before the mail is durable."""
         self._store = store
         self._notify = notify
         self._boxes: dict[str, Mailbox] = {}
@@ -85,7 +86,7 @@ class Mailboxes:
         letter = Letter(box.next_number, self._content(message))
         box.add(letter)
         self._store.commit([Persist(box.kind, letter.key, letter.content)])
-        self._notify(recipient)
+        self._notify(recipient, _is_urgent(message))
 
     def collect(self, recipient: str, most_bytes: int, most_letters: int = 256) -> list[Numbered]:
         """The oldest letters, at least one if there is any. They stay until `acknowledge`."""
@@ -139,3 +140,10 @@ class Mailboxes:
         kind, _, key = content[1:].decode().partition("\0")
         body = self._store.read(kind, key)
         return None if body is None else MAGIC + body
+
+
+def _is_urgent(message: Message) -> bool:
+    """A sum or a user waits for this one. The others come in swarms, and are better fetched together."""
+    if isinstance(message, Verdict):
+        return message.outcome != "admitted"
+    return isinstance(message, RecoveryRequest | CertifiedRequest)

@@ -228,6 +228,18 @@ class Operator:
             admitted.append(person.name)
         return admitted
 
+    async def admit(
+        self, connection: Connection, name: str, role: Role, signing_key: bytes
+    ) -> None:
+        """Admit a key that the operator got in person, without an invitation."""
+        if name in RESERVED or name in self._stored.people:
+            raise DataError(f"the name {name} is taken")
+        person = Person(name=name, role=role, token=b"", signing_key=signing_key)
+        self._remember(person)
+        in_epoch = (await self.look(connection)).phase in ("open", "closing")
+        credential = self._credential(person, in_epoch)
+        await self._order(connection, Admit(member=_member(person), credential=credential))
+
     def _is_proven(self, person: Person, enrolment: Enrolment) -> bool:
         """The key came from who has the token; and it is the first that did, or the same again."""
         expected = proof(person.token, self._stored.federation, person.name, enrolment.signing_key)

@@ -1,0 +1,205 @@
+"""A federation for the load: a real server process, and participants whose machines run in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from basecagg.channels.identity import Identity
+from basecagg.channels.sealing import SealingSecret, make_sealer
+from basecagg.channels.wire import MAX_CONTROL_BYTES, pack, unpack
+from basecagg.parameters import ProtocolParameters
+from basecagg.protocol.contributor import Contributor
+from basecagg.protocol.effects import Effect, Store, sends_of, writes_of
+from basecagg.protocol.epoch import Agreement
+from basecagg.protocol.messages import Message
+from basecagg.protocol.share_keeper import ShareKeeper
+from basecagg.service import framing
+from basecagg.service import operator as operators
+from basecagg.service.connection import Connection, Unreachable
+from basecagg.service.documents import HolderKey, to_json
+from basecagg.service.operator import Operator
+from basecagg.service.signing import Caller
+from basecagg.storage.memory import MemoryStore
+from benchmarks.service_line import Line, Reply
+
+FEDERATION = "load"
+
+
+def free_port() -> int:
+    """A port that nobody uses."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Participant:
+    """A user's key and line."""
+
+    def __init__(self, name: str, port: int, tls: ssl.SSLContext) -> None:
+        """Make a fresh key."""
+        self.name = name
+        self.identity = Identity.create()
+        self.line = Line(port, tls, Caller(FEDERATION, name, self.identity))
+        self.store: Store = MemoryStore()
+        self.done = ""
+        self.errors: list[str] = []
+
+    async def send(self, message: Message) -> Reply:
+        """One message; anything but 204 is noted as an error."""
+        reply = await self.line.call("POST", "/v1/messages", pack(message))
+        if reply.status != 204:
+            self.errors.append(f"{type(message).__name__}: {reply.status} {reply.body[:200]!r}")
+        return reply
+
+    async def mail(self, epoch: str, wait: int) -> list[Message]:
+        """The next letters; those before are dealt with."""
+        target = f"/v1/mailbox?epoch={epoch}&wait={wait}&done={self.done}"
+        reply = await self.line.call("GET", target)
+        if reply.status != 200:
+            self.errors.append(f"mailbox: {reply.status} {reply.body[:200]!r}")
+            return []
+        letters = framing.split(reply.body)
+        if letters:
+            self.done = f"{reply.headers['basecagg-boot']}.{letters[-1].number}"
+        return [unpack(letter.frame, 2**30) for letter in letters]
+
+    async def perform(self, effects: list[Effect]) -> None:
+        """Store, then send."""
+        self.store.commit(writes_of(effects))
+        for send in sends_of(effects):
+            await self.send(send.message)
+
+
+class Stand:
+    """Server, operator, holders and contributors."""
+
+    def __init__(self, folder: Path, parameters: ProtocolParameters, contributors: int) -> None:
+        """Lay out the folder; nothing runs yet."""
+        self.port = free_port()
+        self.parameters = parameters
+        operators.create(folder / "operator", FEDERATION, f"https://127.0.0.1:{self.port}")
+        self._folder = folder
+        self._operator = Operator(folder / "operator")
+        self.connection: Connection = self._operator.connect()
+        self.tls = ssl.create_default_context(cafile=folder / "operator" / "ca.pem")
+        self.holders = self._make("holder", parameters.num_users)
+        self.contributors = self._make("phone", contributors)
+        self.server: subprocess.Popen[bytes] | None = None
+
+    def _make(self, kind: str, count: int) -> list[Participant]:
+        return [Participant(f"{kind}-{i:05d}", self.port, self.tls) for i in range(count)]
+
+    async def start(self) -> None:
+        """Start the server, admit everybody, start the epoch."""
+        code = "from basecagg.commands.serve import command; command()"
+        options = ["--state", "operator/server", "--host", "127.0.0.1", "--port", str(self.port)]
+        limits = ["--member-rate", "100000", "--answer-timeout", "60"]
+        with (self._folder / "server.log").open("wb") as log:
+            self.server = subprocess.Popen(
+                [sys.executable, "-c", code, *options, *limits],
+                cwd=self._folder,
+                stdout=log,
+                stderr=log,
+            )
+        await self._until_it_answers()
+        secrets = {holder.name: SealingSecret.create() for holder in self.holders}
+        for holder in self.holders:
+            await self._admit(holder, "holder")
+            key = secrets[holder.name].public_key
+            said = HolderKey.statement(FEDERATION, holder.name, key)
+            document = HolderKey(sealing_key=key, signature=holder.identity.sign(said))
+            await holder.line.call("PUT", "/v1/holder-key", to_json(document))
+        for phone in self.contributors:
+            await self._admit(phone, "contributor")
+        model = np.zeros(self.parameters.model_size, "<f4")
+        await self._operator.set_model(self.connection, model)
+        epoch = await self._operator.start(self.connection, self.parameters)
+        self.agreement = self._accept(epoch)
+        self.epoch = epoch.id.hex()
+        self.keepers = [
+            ShareKeeper(self.agreement, i, h.identity, secrets[h.name], h.store)
+            for i, h in enumerate(self.holders)
+        ]
+
+    def _accept(self, epoch) -> Agreement:
+        from basecagg.channels.identity import Ed25519Verifier, RememberingVerifier
+
+        # 50 holders in one process check the same signatures: each is checked once.
+        return Agreement(epoch, RememberingVerifier(Ed25519Verifier()))
+
+    async def _admit(self, who: Participant, role) -> None:
+        await self._operator.admit(self.connection, who.name, role, who.identity.public_key)
+
+    async def _until_it_answers(self) -> None:
+        while True:
+            try:
+                await self._operator.look(self.connection)
+                return
+            except Unreachable:
+                await asyncio.sleep(0.2)
+
+    async def machine_of(self, phone: Participant) -> Contributor:
+        """A contributor's machine, with the credential that the server gives it."""
+        reply = await phone.line.call("GET", "/v1/epoch")
+        _, credential = framing.split(reply.body)
+        return Contributor(
+            self.agreement,
+            unpack(credential.frame, MAX_CONTROL_BYTES),
+            phone.identity,
+            make_sealer("x25519"),
+            phone.store,
+        )
+
+    async def hold(self, index: int) -> None:
+        """A holder's life: take letters, answer."""
+        holder, keeper = self.holders[index], self.keepers[index]
+        await holder.perform(keeper.start())
+        while True:
+            effects: list[Effect] = []
+            for message in await holder.mail(self.epoch, 20):
+                effects += keeper.receive(message)
+            await holder.perform([*effects, *keeper.acknowledge()])
+
+    async def version(self) -> int:
+        """The present version."""
+        return (await self._operator.look(self.connection)).version
+
+    def errors(self) -> list[str]:
+        """What went wrong for anybody."""
+        everybody = [*self.holders, *self.contributors]
+        return [f"{who.name}: {error}" for who in everybody for error in who.errors]
+
+    def memory(self) -> int:
+        """Bytes of memory that the server has in use."""
+        assert self.server is not None
+        pages = int(Path(f"/proc/{self.server.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+    async def stop(self) -> None:
+        """End the server."""
+        for who in (*self.holders, *self.contributors):
+            who.line.close()
+        await self.connection.close()
+        if self.server is not None:
+            self.server.terminate()
+            self.server.wait()
+
+
+async def in_parallel(jobs: list[Callable[[], object]], width: int) -> None:
+    """Run the jobs, so many at one time."""
+    waiting = list(reversed(jobs))
+
+    async def work() -> None:
+        while waiting:
+            await waiting.pop()()
+
+    await asyncio.gather(*(work() for _ in range(width)))
