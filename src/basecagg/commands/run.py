@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
+from io import FileIO
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -32,8 +33,8 @@ from basecagg.simulation.config import (
     SimulationConfig,
     config_as_dict,
     config_from,
-    load_config,
     parse_override,
+    read_settings,
 )
 from basecagg.simulation.loopback import Loopback
 from basecagg.simulation.run_folder import CONFIG, TOTALS, TRANSCRIPT
@@ -108,8 +109,10 @@ def command(
         given |= {k: v for k, v in (("versions", versions), ("seed", seed)) if v is not None}
         configs = _configs(config_file, methods, given)
         folder = out or Path("runs") / datetime.now().strftime("%Y-%m-%d-%H%M%S")
-        _write_plan(folder, configs)
+        _require_free(folder)
     try:
+        if not resume:
+            _write_plan(folder, configs)
         _run_all(console, folder, configs, resume=bool(resume), tensorboard=tensorboard)
     except BASecAggError:
         _forget_unless_begun(folder)
@@ -120,18 +123,20 @@ def _configs(
     file: Path | None, methods: tuple[str, ...], given: dict[str, Any]
 ) -> dict[str, SimulationConfig]:
     """One configuration a method, named by it."""
+    values = {**read_settings(file), **given}
     if not methods and (file or "method" in given or "schedule" in given):
-        single = load_config(file, given)
+        single = config_from(values)
         return {single.label: single}
     return {
-        method: load_config(file, {**_usual(method), **given, "method": method})
+        method: config_from({**_usual(method, values), **values, "method": method})
         for method in methods or DEFAULT_METHODS
     }
 
 
-def _usual(method: str) -> dict[str, Any]:
+def _usual(method: str, values: dict[str, Any]) -> dict[str, Any]:
     """FedAvg waits for its whole cohort, so that is the buffer."""
-    return {"concurrency": SimulationConfig.buffer_size} if method == "fedavg" else {}
+    whole = values.get("buffer_size", SimulationConfig.buffer_size)
+    return {"concurrency": whole} if method == "fedavg" else {}
 
 
 def _run_all(
@@ -176,22 +181,26 @@ def _transcript(folder: Path) -> Iterator[Callable[[Agreement, Loopback], None]]
     with ExitStack() as opened:
 
         def watch(agreement: Agreement, network: Loopback) -> None:
-            # Line by line, so that a checkpoint knows how much has been seen.
-            file = opened.enter_context((folder / TRANSCRIPT).open("a", buffering=1))
+            # Without a buffer, so that a checkpoint knows how much has been seen.
+            file = opened.enter_context((folder / TRANSCRIPT).open("ab", buffering=0))
             begun = file.tell() > 0  # then the epoch's line is there already
 
             def note(line: AnyLine) -> None:
-                if begun and isinstance(line, EpochLine):
-                    return
-                try:
-                    file.write(as_text(line))
-                except OSError as error:
-                    raise StorageError(f"{file.name} cannot be written: {error.strerror}") from None
+                if not (begun and isinstance(line, EpochLine)):
+                    _write_all(file, as_text(line).encode())
 
             recorder = Recorder(agreement, note)
             network.observers.append(lambda letter: recorder.see(letter.sender, letter.message))
 
         yield watch
+
+
+def _write_all(file: FileIO, content: bytes) -> None:
+    try:
+        while content:
+            content = content[file.write(content) :]
+    except OSError as error:
+        raise StorageError(f"{file.name} cannot be written: {error.strerror}") from None
 
 
 def _bars(console: Console) -> Progress:
@@ -243,10 +252,13 @@ def _forget_unless_begun(folder: Path) -> None:
             folder.rmdir()
 
 
-def _write_plan(folder: Path, configs: dict[str, SimulationConfig]) -> None:
-    """Note which runs belong together, so that all of them can be resumed."""
+def _require_free(folder: Path) -> None:
     if (folder / _PLAN).exists():
         raise DataError(f"{folder} holds runs already: choose another --out, or --resume it")
+
+
+def _write_plan(folder: Path, configs: dict[str, SimulationConfig]) -> None:
+    """Note which runs belong together, so that all of them can be resumed."""
     plan = {name: config_as_dict(config) for name, config in configs.items()}
     try:
         folder.mkdir(parents=True, exist_ok=True)

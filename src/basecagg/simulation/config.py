@@ -52,7 +52,7 @@ class SimulationConfig:
     """C: users that train at the same time."""
     buffer_size: int = 10
     """K: updates in one step."""
-    versions: int = 100
+    versions: int = 60
     """Steps of the global model to simulate."""
     max_staleness: int = 10
     """τ_max"""
@@ -72,7 +72,7 @@ class SimulationConfig:
     # --- local training
     local_rate: float = 0.1
     """η_l"""
-    local_epochs: int = 1
+    local_epochs: int = 5
     """Passes over a user's examples; 0 if `local_steps` is given."""
     local_steps: int = 0
     """E, instead of epochs."""
@@ -239,13 +239,17 @@ class SimulationConfig:
 
 def load_config(path: Path | None, overrides: Mapping[str, Any]) -> SimulationConfig:
     """Read a TOML file (or none) and put the overrides on top. Unknown keys and wrong types are errors."""
-    values: dict[str, Any] = {}
-    if path is not None:
-        try:
-            values = tomllib.loads(path.read_text())
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise DataError(f"cannot read the configuration {path}: {error}") from None
-    return config_from({**values, **overrides})
+    return config_from({**read_settings(path), **overrides})
+
+
+def read_settings(path: Path | None) -> dict[str, Any]:
+    """The settings in a TOML file; none if there is no file."""
+    if path is None:
+        return {}
+    try:
+        return tomllib.loads(path.read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise DataError(f"cannot read the configuration {path}: {error}") from None
 
 
 def config_from(values: Mapping[str, Any]) -> SimulationConfig:
@@ -254,7 +258,7 @@ def config_from(values: Mapping[str, Any]) -> SimulationConfig:
     unknown = sorted(set(values) - known)
     if unknown:
         raise ParameterError(
-            f"unknown setting {', '.join(unknown)}; `basecagg run --help` lists them",
+            f"unknown setting {', '.join(unknown)}; `basecagg run --settings` lists them",
             rule="settings are known",
         )
     try:

@@ -1,0 +1,243 @@
+"""`basecagg run` and `report` as people type them: results, interruptions, and what is wrong in one line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+pytest.importorskip("torch")
+pytest.importorskip("matplotlib")
+
+from basecagg.cli import main
+
+SMALL = [
+    *("--versions", "3"),
+    *("--set", "users=8"),
+    *("--set", "buffer_size=4"),
+    *("--set", "model=logistic"),
+    *("--set", "checkpoint_every=1"),
+]
+
+
+def basecagg(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def complaint(result: Result) -> str:
+    """The one line that says what is wrong; anything else is a failure of ours."""
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
+    assert "Traceback" not in result.output
+    lines = [line for line in result.output.splitlines() if line.startswith("Error: ")]
+    assert len(lines) == 1, result.output
+    return lines[0]
+
+
+# --- the main job -----------------------------------------------------------------------------------
+
+
+def test_three_methods_a_table_and_a_report(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    result = basecagg("run", *SMALL, "--out", out)
+    assert result.exit_code == 0, result.output
+    for method in ("fedavg", "fedbuff", "basecagg"):
+        assert method in result.output
+        assert (out / method / "totals.json").exists()
+    assert (out / "report.html").exists()
+    assert "report:" in result.output
+
+
+@pytest.mark.soak
+def test_the_run_without_arguments_learns_the_digits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    started = time.monotonic()
+    assert basecagg("run").exit_code == 0
+    assert time.monotonic() - started < 90 * max(1.0, os.getloadavg()[0] / 2)
+    for path in tmp_path.glob("runs/*/*/metrics.jsonl"):
+        last = json.loads(path.read_text().splitlines()[-1])
+        assert last["score"] >= 0.9, path
+
+
+def test_a_file_overrides_and_flags_make_one_run(tmp_path: Path) -> None:
+    file = tmp_path / "my.toml"
+    file.write_text('method = "fedbuff"\nusers = 30\nlocal_rate = 0.2\nversions = 9\n')
+    out = tmp_path / "out"
+    arguments = ("--set", "users=12", "--versions", 2, "--seed", 5, "--out", out)
+    assert basecagg("run", file, *arguments).exit_code == 0
+    config = json.loads((out / "fedbuff" / "config.json").read_text())
+    told = {key: config[key] for key in ("users", "local_rate", "versions", "seed")}
+    assert told == {"users": 12, "local_rate": 0.2, "versions": 2, "seed": 5}
+
+
+def test_fedavg_waits_for_a_whole_buffer_of_another_size(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    arguments = ("--method", "fedavg", "--set", "buffer_size=25", "--versions", 1, "--out", out)
+    assert basecagg("run", *arguments).exit_code == 0
+    assert json.loads((out / "fedavg" / "config.json").read_text())["concurrency"] == 25
+
+
+def test_settings_are_listed() -> None:
+    listed = basecagg("run", "--settings").output
+    assert all(name in listed for name in ("buffer_size", "dirichlet_alpha", "crypto_time"))
+
+
+# --- interruptions ----------------------------------------------------------------------------------
+
+
+def lines_in(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def test_ctrl_c_then_resume_gives_the_identical_result(tmp_path: Path) -> None:
+    many = [*SMALL, "--method", "basecagg", "--set", "versions=40"]
+    many[1] = "40"
+    cut, whole = tmp_path / "cut", tmp_path / "whole"
+    command = [sys.executable, "-c", "from basecagg.cli import main; main()", "run", *many]
+    child = subprocess.Popen([*command, "--out", str(cut)], stdout=subprocess.PIPE, text=True)
+    while child.poll() is None and lines_in(cut / "basecagg" / "metrics.jsonl") < 5:
+        time.sleep(0.01)
+    child.send_signal(signal.SIGINT)
+    said, _ = child.communicate(timeout=60)
+    assert child.returncode == 130, said
+    assert f"basecagg run --resume {cut}" in said.replace("\n", "")
+    assert basecagg("run", "--resume", cut).exit_code == 0
+    assert basecagg("run", *many, "--out", whole).exit_code == 0
+    for name in ("model.npy", "metrics.jsonl", "config.json"):
+        parts = [(folder / "basecagg" / name).read_bytes() for folder in (cut, whole)]
+        assert parts[0] == parts[1], name
+    seen = [kinds_of_lines(folder / "basecagg" / "transcript.jsonl") for folder in (cut, whole)]
+    assert seen[0] == seen[1]
+
+
+def kinds_of_lines(transcript: Path) -> Counter[str]:
+    return Counter(json.loads(line)["kind"] for line in transcript.read_text().splitlines())
+
+
+def test_a_finished_run_is_not_run_again_but_reported(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert basecagg("run", *SMALL, "--method", "fedbuff", "--out", out).exit_code == 0
+    before = (out / "fedbuff" / "metrics.jsonl").stat().st_mtime_ns
+    (out / "report.html").unlink()
+    assert basecagg("run", "--resume", out).exit_code == 0
+    assert (out / "report.html").exists()
+    assert (out / "fedbuff" / "metrics.jsonl").stat().st_mtime_ns == before
+
+
+# --- bad input --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--method", "fedmagic"), "method 'fedmagic' is unknown"),
+        (("--set", "recovery_threshold=90", "--set", "max_dropouts=30"), "recovery_threshold"),
+        (("--set", "users=5000"), "1437 examples cannot be dealt to 5000 users"),
+        (("--set", "dataset=mnist", "--set", "data_dir=nowhere"), "nowhere"),
+        (("--set", "dataset=klingon"), "no dataset is called 'klingon'"),
+        (("--set", "model=klingon"), "no model is called 'klingon'"),
+        (("--set", "colour=red"), "unknown setting colour"),
+        (("--set", "colour"), "is not key=value"),
+        (("missing.toml",), "missing.toml"),
+        (("--resume", "nowhere"), "nowhere holds no runs"),
+        (("--versions", "0"), "versions = 0"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(
+    arguments: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = basecagg("run", *arguments)
+    assert said in complaint(result)
+    assert result.exit_code == 2
+    assert not list(tmp_path.glob("runs/*"))
+
+
+def test_a_corrupted_data_file_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "data" / "mnist"
+    folder.mkdir(parents=True)
+    for part in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
+        (folder / f"{part}-ubyte.gz").write_bytes(gzip.compress(b"\0\0\x08\x03 not an image")[:-6])
+    out = tmp_path / "out"
+    data = ("--set", "dataset=mnist", "--set", f"data_dir={tmp_path / 'data'}")
+    result = basecagg("run", *data, "--out", out)
+    assert "idx" in complaint(result)
+    assert result.exit_code == 2
+    assert not out.exists()
+
+
+def test_a_loss_that_is_not_a_number_ends_the_run_in_one_line(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    wild = ("--method", "fedbuff", "--set", "local_rate=1e38", "--out", out)
+    result = basecagg("run", *SMALL, *wild)
+    assert "diverged" in complaint(result)
+    assert result.exit_code == 2
+    assert_whole(out)
+
+
+def test_an_output_folder_that_is_taken_is_left_alone(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    small = (*SMALL, "--method", "fedbuff", "--out", out)
+    assert basecagg("run", *small).exit_code == 0
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    result = basecagg("run", *small)
+    assert "holds runs already" in complaint(result)
+    assert result.exit_code == 2
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+
+def test_a_folder_without_runs_has_no_report(tmp_path: Path) -> None:
+    result = basecagg("report", tmp_path)
+    assert "holds no run" in complaint(result)
+    assert result.exit_code == 2
+
+
+# --- a full disk ------------------------------------------------------------------------------------
+
+
+@contextmanager
+def files_at_most(size: int) -> Iterator[None]:
+    """No file of this process can grow beyond `size`: what a full disk looks like."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def assert_whole(out: Path) -> None:
+    """No file was left half-written, but for a last line of a log."""
+    assert not list(out.rglob("*.partial"))
+    for path in out.rglob("*.json"):
+        json.loads(path.read_text())
+    for path in out.rglob("metrics.jsonl"):
+        *lines, _ = path.read_text().split("\n")
+        assert all(json.loads(line) for line in lines)
+
+
+@pytest.mark.parametrize("size", [100, 1800, 4000, 9000, 20_000, 60_000])
+def test_a_full_disk_is_one_line_and_the_run_can_go_on(size: int, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    small = (*SMALL, "--method", "basecagg", "--out", out)
+    with files_at_most(size):
+        result = basecagg("run", *small)
+    assert "cannot be written: File too large" in complaint(result)
+    assert result.exit_code == 1
+    assert_whole(out)
+    again = basecagg("run", "--resume", out) if out.exists() else basecagg("run", *small)
+    assert again.exit_code == 0, again.output
+    assert len((out / "basecagg" / "metrics.jsonl").read_text().splitlines()) == 4
