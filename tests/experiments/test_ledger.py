@@ -17,6 +17,8 @@ def test_results_are_there_again(tmp_path: Path) -> None:
     assert "a" in again
     assert "b" not in again
     assert again.results == {"a": {"x": 1}}
+    assert again.machine == ledger.machine
+    assert again.machine["cores"]
 
 
 def test_a_line_cut_off_by_a_crash_is_measured_again(tmp_path: Path) -> None:

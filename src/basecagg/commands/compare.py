@@ -48,11 +48,7 @@ def _flower(out: Path, full: bool, tell: Tell) -> Publication:
 def _incompatibility(out: Path, full: bool, tell: Tell) -> Publication:
     from basecagg.experiments import incompatibility
 
-    points = []
-    for mixed in range(incompatibility.MEMBERS):
-        tell(mixed, incompatibility.MEMBERS, f"{mixed} of {incompatibility.MEMBERS} mixed")
-        points.append(incompatibility.measure(mixed, repeats=10 if full else 1))
-    return incompatibility.report(points)
+    return incompatibility.run(out, 10 if full else 1, tell)
 
 
 _COMPARISONS: dict[str, tuple[Callable[[Path, bool, Tell], Publication], Sequence[str]]] = {
@@ -70,7 +66,20 @@ _COMPARISONS: dict[str, tuple[Callable[[Path, bool, Tell], Publication], Sequenc
             "320 Mb/s: seconds, overlapped",
         ),
     ),
-    "schedules": (_schedules, ()),
+    "schedules": (
+        _schedules,
+        (
+            "method",
+            "speed",
+            "C",
+            "K",
+            "simulated seconds",
+            "updates",
+            "reached",
+            "faster than fedavg",
+            "faster than fedasync",
+        ),
+    ),
     "flower": (
         _flower,
         (
@@ -159,7 +168,9 @@ def _table(title: str, lines: Sequence[Mapping[str, Any]], columns: Sequence[str
     from basecagg.experiments.publishing import shown
 
     chosen = columns or tuple(lines[0])
-    table = Table(*chosen, title=title)
+    table = Table(title=title)
+    for index, column in enumerate(chosen):
+        table.add_column(column, no_wrap=index < 2)
     for line in lines:
         table.add_row(*(shown(line[column]) for column in chosen))
     return table

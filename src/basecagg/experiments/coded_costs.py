@@ -35,7 +35,7 @@ from basecagg.simulation.federation import Federation
 from basecagg.simulation.loopback import Address, Letter
 from basecagg.simulation.metering import MeteredLoopback
 
-FEW_MEMBERS = (2, 6)
+FEW_MEMBERS = (2, 10)
 """K of the two federations."""
 MOST_SHARE_BYTES = 24 * 2**20
 """All shares of one mask; a larger model is reduced to this."""

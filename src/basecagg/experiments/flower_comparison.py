@@ -32,6 +32,7 @@ MODEL_SIZES = (100_000, 1_000_000)
 BAR = 20.0
 """BASecAgg must need this much less total CPU than Flower at N = 50, d = 10⁶."""
 _CYCLES = 2
+_LEDGER = "flower.jsonl"
 
 
 class Comparison(NamedTuple):
@@ -165,13 +166,21 @@ def run(
     progress: Callable[[int, int, str], None] = lambda done, total, what: None,
 ) -> Publication:
     """Compare every cell that the folder has no result of yet."""
-    ledger = Ledger(folder / "flower.jsonl")
+    ledger = Ledger(folder / _LEDGER)
     wanted = [(n, d) for n in users for d in sizes]
     for done, (n, d) in enumerate(wanted):
         progress(done, len(wanted), f"N = {n}, d = {d:,}")
         if f"{n}/{d}" not in ledger:
             ledger.add(f"{n}/{d}", compare(n, d)._asdict())
-    return report([Comparison(**ledger.results[f"{n}/{d}"]) for n, d in wanted])
+    return load(folder)
+
+
+def load(folder: Path) -> Publication:
+    """Report what the folder holds."""
+    ledger = Ledger(folder / _LEDGER)
+    publication = report([Comparison(**found) for found in ledger.results.values()])
+    publication.machine = ledger.machine
+    return publication
 
 
 def report(comparisons: Sequence[Comparison]) -> Publication:

@@ -8,13 +8,15 @@ pairwise masks cancel; where not, both stay in the sum. BASecAgg opens the same 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from basecagg.channels.key_agreement import SECRET_BYTES, AgreementKey
+from basecagg.experiments.ledger import Ledger
 from basecagg.experiments.publishing import Publication
 from basecagg.maths.prime_field import PrimeField
 from basecagg.maths.primes import PAPER_MODULUS
@@ -34,6 +36,7 @@ MEMBERS = 10
 SIZE = 1000
 """d"""
 _PURPOSE = 16
+_LEDGER = "incompatibility.jsonl"
 
 Integers = npt.NDArray[np.int64]
 
@@ -141,7 +144,7 @@ def _draw(generator: np.random.Generator, size: int) -> Integers:
     return np.rint(generator.normal(0, 0.05, size) * LEVELS).astype(np.int64)
 
 
-def measure(mixed: int, repeats: int = 3, members: int = MEMBERS, size: int = SIZE) -> Point:
+def measure(mixed: int, repeats: int = 1, members: int = MEMBERS, size: int = SIZE) -> Point:
     """One point of the curve, the mean over repeats."""
     generator = np.random.default_rng(mixed + 1000)
     errors = []
@@ -161,9 +164,26 @@ def _error(found: Integers, wanted: Integers) -> tuple[float, float]:
     return float(np.sqrt(np.mean(difference**2)) / size), float(np.mean(found != wanted))
 
 
-def run(repeats: int = 3, members: int = MEMBERS) -> list[Point]:
-    """From all of one version to all of different ones."""
-    return [measure(mixed, repeats, members) for mixed in range(members)]
+def run(
+    folder: Path,
+    repeats: int = 1,
+    progress: Callable[[int, int, str], None] = lambda done, total, what: None,
+) -> Publication:
+    """From all of one version to all of different ones; points that the folder has are not measured again."""
+    ledger = Ledger(folder / _LEDGER)
+    for mixed in range(MEMBERS):
+        progress(mixed, MEMBERS, f"{mixed} of {MEMBERS} from other versions")
+        if str(mixed) not in ledger:
+            ledger.add(str(mixed), measure(mixed, repeats)._asdict())
+    return load(folder)
+
+
+def load(folder: Path) -> Publication:
+    """Report what the folder holds."""
+    ledger = Ledger(folder / _LEDGER)
+    publication = report([Point(**found) for found in ledger.results.values()])
+    publication.machine = ledger.machine
+    return publication
 
 
 def report(points: Sequence[Point]) -> Publication:

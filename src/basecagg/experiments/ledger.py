@@ -7,15 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from basecagg.errors import DataError, StorageError
+from basecagg.experiments import machine
 
 
 class Ledger:
-    """Results by key, in a file that only grows. A last line cut off by a crash is dropped."""
+    """Results by key, and the machine they were measured on. A last line cut off by a crash is dropped."""
 
     def __init__(self, path: Path) -> None:
         """Read what is there."""
         self._path = path
         self.results: dict[str, Any] = {}
+        self.machine: dict[str, Any] = {}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             lines = path.read_text().splitlines() if path.exists() else []
@@ -29,14 +31,17 @@ class Ledger:
     def _take(self, line: str, number: int, *, last: bool) -> None:
         try:
             entry = json.loads(line)
-            self.results[entry["key"]] = entry["result"]
+            if "machine" in entry:
+                self.machine = entry["machine"]
+            else:
+                self.results[entry["key"]] = entry["result"]
         except (json.JSONDecodeError, KeyError, TypeError):
             if not last:
                 raise DataError(f"{self._path}, line {number} is not a result") from None
 
     def _rewrite(self) -> None:
         text = "".join(_line(key, result) for key, result in self.results.items())
-        self._path.write_text(text)
+        self._path.write_text(json.dumps({"machine": self.machine}) + "\n" + text)
 
     def __contains__(self, key: str) -> bool:
         """Whether there is a result."""
@@ -45,6 +50,10 @@ class Ledger:
     def add(self, key: str, result: Any) -> None:
         """Write a result down at once."""
         self.results[key] = result
+        if not self.machine:
+            self.machine = machine.describe()
+            self._rewrite()
+            return
         try:
             with self._path.open("a") as file:
                 file.write(_line(key, result))

@@ -51,6 +51,7 @@ _THEORY_EXPONENT = {
     "lightsecagg": (0, 1),
     "basecagg": (0, 1),
 }
+_LEDGER = "protocols.jsonl"
 _PUBLISHED = {"secagg": "8–13×", "secagg+": "3–4×"}
 
 Progress = Callable[[int, int, Cell], None]
@@ -77,13 +78,21 @@ def run(
     folder: Path, *, full: bool, progress: Progress = lambda done, total, cell: None
 ) -> Publication:
     """Measure every cell that the folder has no row of yet."""
-    ledger = Ledger(folder / "protocols.jsonl")
+    ledger = Ledger(folder / _LEDGER)
     wanted = cells(full=full)
     for done, cell in enumerate(wanted):
         progress(done, len(wanted), cell)
         if cell.key not in ledger:
             ledger.add(cell.key, measure(cell).as_dict())
-    return report([Row.from_dict(ledger.results[cell.key]) for cell in wanted])
+    return load(folder)
+
+
+def load(folder: Path) -> Publication:
+    """Report what the folder holds."""
+    ledger = Ledger(folder / _LEDGER)
+    publication = report([Row.from_dict(row) for row in ledger.results.values()])
+    publication.machine = ledger.machine
+    return publication
 
 
 # --- what the rows say -------------------------------------------------------------------------
@@ -135,7 +144,9 @@ def gains_table(rows: Sequence[Row], link: int = 320) -> list[dict[str, Any]]:
     for row in rows:
         if row.cell.users != most or row.cell.protocol not in _PUBLISHED:
             continue
-        light = by_key[Cell("lightsecagg", most, row.cell.dropout, row.cell.model_size).key]
+        light = by_key.get(Cell("lightsecagg", most, row.cell.dropout, row.cell.model_size).key)
+        if light is None:
+            continue
         gain = {
             overlapped: row.duration(link, overlapped=overlapped)
             / light.duration(link, overlapped=overlapped)
@@ -185,9 +196,10 @@ def notes(rows: Sequence[Row]) -> list[str]:
         " (N − D)/10 times.",
         "Times assume that users work side by side on lines of the given speed both ways, and that the"
         " server's line is never the bottleneck. Overlapped: the offline phase hides behind training.",
-        "Published gains come from a PRG and field arithmetic in Python; here a PRG stream runs at memory"
-        " speed, so SecAgg is far cheaper and the gain of coded masks smaller, except where many users drop"
-        " out and the server expands D·(N − D) streams.",
+        "Published gains were measured with another implementation on other machines. Here a PRG stream of"
+        " AES-CTR costs about as much as copying the vector a few times, so SecAgg is far cheaper than it was"
+        " there, and coded masks gain where the server expands D·(N − D) streams: many users, many dropouts,"
+        " the offline phase behind training.",
         "At 50 % dropouts U − T = 1: a share is as long as the model, and each of N users sends N of them."
         " No choice of U helps; T must be lowered.",
     ]

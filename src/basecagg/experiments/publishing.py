@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from basecagg import __version__
 from basecagg.extras import require
 from basecagg.reports import page
 
@@ -32,26 +28,8 @@ class Publication:
     notes: Sequence[str] = ()
     figures: Mapping[str, tuple[Any, str]] = field(default_factory=dict)
     """Plots and their captions, by file name."""
-
-
-def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
-    return {
-        "basecagg": __version__,
-        "python": platform.python_version(),
-        "processor": _processor(),
-        "cores": os.cpu_count(),
-        "date": datetime.now(UTC).date().isoformat(),
-    }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())
+    machine: Mapping[str, Any] = field(default_factory=dict)
+    """What it was measured on."""
 
 
 def publish(publication: Publication, folder: Path) -> Path:
@@ -60,9 +38,8 @@ def publish(publication: Publication, folder: Path) -> Path:
     from basecagg.reports import plots
 
     folder.mkdir(parents=True, exist_ok=True)
-    about = machine()
     content = {
-        "machine": about,
+        "machine": dict(publication.machine),
         "lines": list(publication.lines),
         **publication.tables,
         "notes": list(publication.notes),
@@ -86,9 +63,7 @@ def publish(publication: Publication, folder: Path) -> Path:
             *(page.section(head, _table(lines)) for head, lines in publication.tables.items()),
             page.section("Notes", *map(page.paragraph, publication.notes)),
             page.section("All figures", _table(publication.lines)),
-            page.section(
-                "Machine", page.paragraph(", ".join(f"{k} {v}" for k, v in about.items()))
-            ),
+            page.section("Machine", page.paragraph(in_words(publication.machine))),
         ],
     )
     return path
@@ -105,6 +80,11 @@ def _table(lines: Sequence[Mapping[str, Any]]) -> str:
     if not lines:
         return page.paragraph("nothing")
     return page.table(list(lines[0]), [[shown(cell) for cell in line.values()] for line in lines])
+
+
+def in_words(machine: Mapping[str, Any]) -> str:
+    """The machine as a line."""
+    return ", ".join(f"{name} {value}" for name, value in machine.items())
 
 
 def shown(value: object) -> str:

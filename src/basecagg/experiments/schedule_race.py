@@ -37,6 +37,7 @@ _TASK: Mapping[str, Any] = {
 }
 _LAST_VERSION = {"fedavg": 150, "fedasync": 3000, "fedat": 1000, "fedbuff": 600, "basecagg": 600}
 _CURVE_POINTS = 150
+_LEDGERS = {False: "schedules.jsonl", True: "schedules-full.jsonl"}
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,13 @@ class Race:
     def key(self) -> str:
         """A name for files and resumed runs."""
         return f"{self.method}/{self.speed}/{self.concurrency}/{self.buffer_size}/{self.seed}"
+
+    @classmethod
+    def from_key(cls, key: str) -> Race:
+        """The race of this name."""
+        method, speed, concurrency, buffer_size, seed = key.split("/")
+        known: Speed = "log-normal" if speed == "log-normal" else "half-normal"
+        return cls(method, known, int(concurrency), int(buffer_size), int(seed))
 
     def config(self, *, full: bool) -> SimulationConfig:
         """The quick form has 20 holders and does the arithmetic only; the full one 100, sealed and signed."""
@@ -129,13 +137,22 @@ def run(
     folder: Path, *, full: bool, progress: Callable[[int, int, Race], None] = lambda i, n, r: None
 ) -> Publication:
     """Run every race that the folder has no result of yet."""
-    ledger = Ledger(folder / ("schedules-full.jsonl" if full else "schedules.jsonl"))
+    ledger = Ledger(folder / _LEDGERS[full])
     wanted = races(full=full)
     for done, race in enumerate(wanted):
         progress(done, len(wanted), race)
         if race.key not in ledger:
             ledger.add(race.key, vars(run_race(race, full=full)))
-    return report({race: Finish(**ledger.results[race.key]) for race in wanted}, full=full)
+    return load(folder, full=full)
+
+
+def load(folder: Path, *, full: bool) -> Publication:
+    """Report what the folder holds of the quick or of the full form."""
+    ledger = Ledger(folder / _LEDGERS[full])
+    finishes = {Race.from_key(key): Finish(**found) for key, found in ledger.results.items()}
+    publication = report(finishes, full=full)
+    publication.machine = ledger.machine
+    return publication
 
 
 def lines_of(finishes: Mapping[Race, Finish]) -> list[dict[str, Any]]:

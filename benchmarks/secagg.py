@@ -1,0 +1,74 @@
+"""Our SecAgg and BASecAgg beside Flower's SecAgg+, in one run: CPU of all parties, and the bars. 5 minutes.
+
+Needs flwr. It wants other versions of what basecagg uses, so keep it apart:
+`pip install --target <environment>/bench-flower 'flwr>=1.41,<1.43'`; it is found there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+# One thread for BLAS as well, before numpy reads it; and no telemetry.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+if find_spec("flwr") is None:
+    sys.path.append(str(Path(sys.prefix) / "bench-flower"))
+
+from rich.console import Console
+
+from basecagg.experiments.flower_comparison import BAR, MODEL_SIZES, USERS, Comparison, compare
+from benchmarks import machine, report
+from benchmarks.bars import Result
+
+RESULTS = Path(__file__).parent / "results" / "secagg.json"
+
+
+def bars(comparisons: list[Comparison]) -> list[Result]:
+    """Our SecAgg is an honest competitor everywhere; BASecAgg's gain at the largest size."""
+    lines = [
+        Result(
+            f"SecAgg per user: Flower / ours, N = {c.users}, d = {c.model_size:,}",
+            "≥ 1",
+            c.secagg_gain,
+            c.secagg_gain >= 1,
+        )
+        for c in comparisons
+    ]
+    last = comparisons[-1]
+    if (last.users, last.model_size) == (USERS[-1], MODEL_SIZES[-1]):
+        name = f"total: Flower's SecAgg+ / BASecAgg, K = N = {last.users}, T = {last.colluders}"
+        gain = last.basecagg_gain
+        lines.append(Result(name, f"≥ {BAR:g}", gain, gain >= BAR))
+    return lines
+
+
+def main() -> int:
+    """Measure, print, write; fail if a bar is missed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="N = 10 only, and nothing is written")
+    quick = parser.parse_args().quick
+    console, comparisons = Console(), []
+    for users in USERS[:1] if quick else USERS:
+        for size in MODEL_SIZES:
+            console.print(f"N = {users}, d = {size:,} …")
+            comparisons.append(compare(users, size))
+    lines = bars(comparisons)
+    report.show_bars(console, lines)
+    if not quick:
+        record = {
+            "machine": machine.describe(),
+            "bars": [line._asdict() for line in lines],
+            "comparisons": [comparison.flat() for comparison in comparisons],
+        }
+        RESULTS.parent.mkdir(exist_ok=True)
+        RESULTS.write_text(json.dumps(record, indent=2) + "\n")
+    return 0 if all(line.ok for line in lines) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
