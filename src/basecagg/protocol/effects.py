@@ -106,9 +106,13 @@ class Store(Records, Protocol):
         ...
 
 
+WRITES = (Persist, Forget)
+_FOR_DRIVERS = (Persist, Forget, Send)
+
+
 def writes_of(effects: Iterable[Effect]) -> list[Write]:
     """Everything that must be durable before anything is sent."""
-    return [effect for effect in effects if isinstance(effect, Persist | Forget)]
+    return [effect for effect in effects if isinstance(effect, WRITES)]
 
 
 def sends_of(effects: Iterable[Effect]) -> list[Send]:
@@ -118,7 +122,7 @@ def sends_of(effects: Iterable[Effect]) -> list[Send]:
 
 def news_of(effects: Iterable[Effect]) -> list[News]:
     """Everything that the driver itself may want to know."""
-    return [effect for effect in effects if not isinstance(effect, Persist | Forget | Send)]
+    return [effect for effect in effects if not isinstance(effect, _FOR_DRIVERS)]
 
 
 def refusal_reply(sender: str, message: Message, refusal: Refused) -> Send | None:

@@ -35,7 +35,7 @@ class Message(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, 
     """The base of all messages: frozen, hashable, one canonical encoding."""
 
 
-class MaskName(Message, frozen=True, order=True):
+class MaskName(Message, frozen=True, order=True, dict=True):
     """A mask's name within its epoch.
 
     Differs from the paper: its (i, t_i) collides when a user downloads one version twice.
@@ -44,7 +44,7 @@ class MaskName(Message, frozen=True, order=True):
     contributor: Name
     serial: Annotated[bytes, Meta(min_length=16, max_length=16)]
 
-    @property
+    @cached_property
     def key(self) -> str:
         """The name as a key of stores and logs."""
         return f"{self.contributor}/{self.serial.hex()}"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from basecagg.errors import LocalProtocolError
-from basecagg.protocol.effects import Forget, Persist, Write
+from basecagg.protocol.effects import WRITES, Forget, Persist, Write
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Batch:
     def of(cls, writes: Sequence[Write]) -> Batch:
         """Sort out the writes; anything else in the sequence is refused as a whole."""
         for write in writes:
-            if not isinstance(write, Persist | Forget):
+            if not isinstance(write, WRITES):
                 raise LocalProtocolError(
                     f"a store commits Persist and Forget, not {type(write).__name__}: use writes_of"
                 )
