@@ -18,9 +18,9 @@ body { margin: 0 auto; max-width: 70rem; padding: 1.5rem 1rem 4rem; color: var(-
 h1 { font-size: 1.6rem; margin: 0 0 .3rem; } h2 { font-size: 1.2rem; margin: 2.2rem 0 .6rem; }
 p { margin: .4rem 0; max-width: 46rem; } .dim { color: var(--dim); }
 .plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 28rem), 1fr)); gap: 1rem; }
-figure { margin: 0; padding: .8rem; background: var(--card); border: 1px solid var(--line);
+figure { margin: 0; min-width: 0; padding: .8rem; background: var(--card); border: 1px solid var(--line);
          border-radius: .5rem; }
-figure svg { width: 100%; height: auto; color: var(--dim); }
+figure svg { width: 100%; min-width: 26rem; height: auto; color: var(--dim); }
 figcaption { font-size: .9rem; color: var(--dim); margin-top: .3rem; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
@@ -33,7 +33,8 @@ details { margin: .6rem 0; } summary { cursor: pointer; }
 
 def figure(svg: str, caption: str) -> str:
     """One plot with its caption."""
-    return f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>"
+    drawing = f'<div class="scroll">{svg}</div>'  # its text stays readable on a narrow screen
+    return f"<figure>{drawing}<figcaption>{escape(caption)}</figcaption></figure>"
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]], numbers: bool = True) -> str:
