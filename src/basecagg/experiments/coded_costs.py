@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from basecagg.experiments.costs import BUFFER, Cell, Phase, PhaseCost, Row
 from basecagg.maths.staleness import polynomial
 from basecagg.parameters import ProtocolParameters
 from basecagg.protections.lightsecagg import IN_ROUNDS
+from basecagg.protocol.effects import Released
 from basecagg.protocol.messages import (
     Answer,
     Closing,
@@ -49,12 +52,12 @@ _PHASE_OF: dict[type[Message], Phase] = {
     Answer: "recovery",
     Closing: "recovery",
 }
+_LEVELS = 2**16
 _BY_AGE: Mapping[str, Any] = {
     "staleness": polynomial(1.0),
     "weight_levels": 64,
     "max_staleness": 10,
 }
-_DOWN = (Parcel, RecoveryRequest)
 
 
 class Share(NamedTuple):
@@ -78,6 +81,13 @@ class PhaseLoopback(MeteredLoopback):
         super()._handle(address, letters)
         spent = time.process_time() - started
         self.cpu[Share(address.role, _PHASE_OF[type(letters[0].message)])] += spent
+
+    @contextmanager
+    def charged(self, phase: Phase) -> Iterator[None]:
+        """Charge the block to the contributors."""
+        started = time.process_time()
+        yield
+        self.cpu[Share("contributor", phase)] += time.process_time() - started
 
 
 @dataclass(frozen=True)
@@ -111,7 +121,6 @@ class FewMembers:
     bytes_sent: Counter[str]
     messages: Counter[str]
     exact: bool
-    users: int = field(default=0)
 
     def mean_size(self, kind: str) -> float:
         """Bytes of a message of this kind."""
@@ -224,40 +233,29 @@ def _run(cell: Cell, members: int) -> FewMembers:
         coded_parameters(cell, members), np.zeros(cell.model_size, np.float32), network=network
     )
     names = [f"user-{index}" for index in range(members)]
-    generator = np.random.default_rng(1)
-    server, before = federation.server, federation.server.version
+    server = federation.server
     for name in names:
-        with _charged(network, "offline"):
+        with network.charged("offline"):
             federation.deal(name)
     network.run()
-    total = np.zeros(cell.model_size)
-    digest = server.model_hash
+    generator, total = np.random.default_rng(1), np.zeros(cell.model_size, np.int64)
     for name in names:
-        update = generator.normal(0, 0.02, cell.model_size).astype(np.float32)
-        total += update
-        with _charged(network, "upload"):
-            federation.submit(name, update, before, digest)
+        # Whole multiples of 1/c_l: rounding changes nothing, so the sum must be exact.
+        update = np.rint(generator.normal(0, 0.02, cell.model_size) * _LEVELS)
+        total += update.astype(np.int64)
+        values = (update / _LEVELS).astype(np.float32)
+        with network.charged("upload"):
+            federation.submit(name, values, 0, server.model_hash)
     network.run()
-    # The step is the mean, up to the rounding of each update to a multiple of 1/c_l.
-    close = np.abs(-server.model - total / members).max() <= 2.0**-16 + 1e-6
-    opened = server.version == before + 1
-    meter = network.meter
-    return FewMembers(
-        members, network.cpu, meter.bytes_sent, meter.messages, bool(opened and close), cell.users
-    )
+    meter, exact = network.meter, _opened_exactly(federation, total)
+    return FewMembers(members, network.cpu, meter.bytes_sent, meter.messages, exact)
 
 
-class _charged:  # noqa: N801 - used as a function
-    """Charge the CPU of the block to the contributors."""
-
-    def __init__(self, network: PhaseLoopback, phase: Phase) -> None:
-        self._network, self._share = network, Share("contributor", phase)
-
-    def __enter__(self) -> None:
-        self._started = time.process_time()
-
-    def __exit__(self, *_: object) -> None:
-        self._network.cpu[self._share] += time.process_time() - self._started
+def _opened_exactly(federation: Federation, total: npt.NDArray[np.int64]) -> bool:
+    """Whether one sum was opened, and is the plain one bit for bit. Nothing is stale: all weights are c_g."""
+    news = [each for each in federation.take_news() if isinstance(each, Released)]
+    weight = federation.agreement.parameters.weight_levels
+    return len(news) == 1 and np.array_equal(news[0].weighted_sum * _LEVELS, weight * total)
 
 
 def coded_parameters(cell: Cell, members: int) -> ProtocolParameters:
