@@ -64,6 +64,7 @@ async def main(folder: Path, port: int, public_key: bytes) -> None:
         lifespan="off",
         log_level="warning",
         access_log=False,
+        timeout_keep_alive=75,
         ssl_certfile=folder / "operator/server/tls.pem",
         ssl_keyfile=folder / "operator/server/tls.key",
     )

@@ -29,7 +29,14 @@ class Line:
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def call(self, method: str, target: str, body: bytes = b"") -> Reply:
-        """One request and its reply."""
+        """One request and its reply; an idle connection that was closed is opened again."""
+        try:
+            return await self._exchange(method, target, body)
+        except (OSError, asyncio.IncompleteReadError):
+            self.close()
+            return await self._exchange(method, target, body)
+
+    async def _exchange(self, method: str, target: str, body: bytes) -> Reply:
         if self._streams is None:
             self._streams = await asyncio.open_connection("127.0.0.1", self._port, ssl=self._tls)
         reader, writer = self._streams
@@ -47,6 +54,7 @@ class Line:
         """Hang up."""
         if self._streams is not None:
             self._streams[1].transport.abort()
+            self._streams = None
 
 
 async def _read(reader: asyncio.StreamReader) -> Reply:

@@ -1,0 +1,92 @@
+"""The user's function in its own process: it may print, fail, hang or die."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+
+import numpy as np
+import pytest
+
+from basecagg.errors import DataError
+from basecagg.service.training import RoundInfo, UserFunction
+
+INFO = RoundInfo(federation="test", name="alice", version=3, round=1, data="/data")
+MODEL = np.arange(4, dtype=np.float32)
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch) -> None:
+    monkeypatch.chdir(os.path.dirname(__file__))
+
+
+def call(place: str, times: int = 1) -> list[np.ndarray]:
+    async def story() -> list[np.ndarray]:
+        function = UserFunction(place)
+        try:
+            return [await function(MODEL, INFO) for _ in range(times)]
+        finally:
+            function.close()
+
+    return asyncio.run(story())
+
+
+def test_it_gets_the_model_and_the_round_and_may_print() -> None:
+    (result,) = call("user_functions:chatty")
+    assert result.tolist() == [3.0, 4.0, 5.0, 6.0]
+
+
+def test_its_process_lives_on_between_rounds() -> None:
+    assert [result[0] for result in call("user_functions:counting", times=3)] == [1, 2, 3]
+
+
+def test_its_exception_is_told() -> None:
+    with pytest.raises(DataError, match="ZeroDivisionError"):
+        call("user_functions:failing")
+
+
+def test_its_death_is_told() -> None:
+    with pytest.raises(DataError, match="ended unexpectedly"):
+        call("user_functions:dying")
+
+
+@pytest.mark.parametrize("place", ["nowhere:train", "user_functions:nothing"])
+def test_a_function_that_is_not_there_is_told(place: str) -> None:
+    with pytest.raises(DataError, match="failed"):
+        call(place)
+
+
+def test_a_place_without_a_function_is_refused_at_once() -> None:
+    with pytest.raises(DataError, match="module:function"):
+        UserFunction("my_package")
+
+
+def test_the_event_loop_goes_on_while_it_blocks() -> None:
+    async def story() -> None:
+        function = UserFunction("user_functions:blocking")
+        try:
+            task = asyncio.create_task(function(MODEL, INFO))
+            ticks, began = 0, time.monotonic()
+            while not task.done():
+                await asyncio.sleep(0.01)
+                ticks += 1
+            assert ticks > 20 * (time.monotonic() - began)
+        finally:
+            function.close()
+
+    asyncio.run(story())
+
+
+def test_its_process_ends_with_its_pipe() -> None:
+    async def story() -> None:
+        function = UserFunction("user_functions:counting")
+        await function(MODEL, INFO)
+        child = function._child
+        assert child is not None
+        assert child.stdin is not None
+        child.stdin.close()  # as when the agent is killed
+        assert await asyncio.to_thread(child.wait, 20) == 0
+        function.close()
+
+    asyncio.run(story())
