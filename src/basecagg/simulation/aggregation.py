@@ -268,6 +268,9 @@ class SecureAggregation(ServerAggregation):
         self._devices = devices
         self._parameters = parameters
         self._prices = Prices(parameters, cryptography=full)
+        # A user among very many is not asked again before its masks expire: one will do.
+        uses = config.buffer_size * parameters.mask_lifetime // config.users
+        self._ahead = max(1, min(parameters.mask_quota, uses))
         self._absent = np.random.default_rng((config.seed, 0xAB5E))
         if state:
             self.restore(state)
@@ -278,7 +281,7 @@ class SecureAggregation(ServerAggregation):
         return self._federation.agreement
 
     def prepare(self, user: int) -> float:
-        """Deal as many masks as may be dealt ahead, unless one is left: one receipt confirms them all."""
+        """Deal as many masks ahead as will be used, unless one is left: one receipt confirms them all."""
         contributor = self._federation.contributor(user_name(user))
         self.network.perform(
             Address("contributor", user_name(user)), contributor.expire(self.server.version)
@@ -286,15 +289,14 @@ class SecureAggregation(ServerAggregation):
         if contributor.ready:
             return 0.0
         started, remembered = time.process_time(), self.network.remembered
-        for _ in range(self._parameters.mask_quota):
+        for _ in range(self._ahead):
             self._federation.deal(user_name(user))
         seconds = self.network.charge("contributor", started, remembered)
         self.network.run()
         self._collect_news()
-        quota = self._parameters.mask_quota
         if self._config.crypto_time == "prices":
-            seconds = quota * self._prices.deal()
-        return seconds + self._devices.upload(quota * self._shipment_bytes())
+            seconds = self._ahead * self._prices.deal()
+        return seconds + self._devices.upload(self._ahead * self._shipment_bytes())
 
     def submit(self, user: int, update: Vector, base_version: int) -> None:
         """Mask the update, upload it, and open the sum if the buffer is full."""
