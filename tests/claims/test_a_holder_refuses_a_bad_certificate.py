@@ -113,6 +113,20 @@ def test_a_true_one_is_answered_once_and_repeated_identically(federation, reques
     assert all((first[index] == second[index]).all() for index in first)
 
 
+def test_a_known_one_does_not_vouch_for_its_forgeries(federation, request_):
+    """What was checked once is remembered whole: version, digest, signers and signatures."""
+    true = certificate_of(request_, endorse(federation, request_))
+    assert len(answers(federation, CertifiedRequest(request_, true), ["user-0"])) == 1
+    for signatures in (true.signatures[:4], (*true.signatures[:6], (6, bytes(64)))):
+        forged = msgspec.structs.replace(true, signatures=signatures)
+        refuse(federation, "user-1", CertifiedRequest(request_, forged), BadCertificate)
+    members = [intercept(federation, name) for name in ("ann", "bob", "cat")]
+    for change in ({"version": 4}, {"digest": bytes(32)}):
+        forged = msgspec.structs.replace(true, **change)
+        following = request_for(federation, members, forged.version + 1, forged)
+        refuse(federation, "user-1", following, BadCertificate)
+
+
 def test_a_true_one_does_not_lift_the_other_rules(federation):
     """All holders but one are corrupt and certify a sum of two: the honest one does not answer."""
     request = request_for(federation, [intercept(federation, name) for name in USERS[:2]])
