@@ -192,6 +192,9 @@ def notes(rows: Sequence[Row]) -> list[str]:
         "Honest-server mode. Coded masks: U = N − D, T = N/2 or the largest below U. SecAgg: t = T + 1."
         " SecAgg+: the sparsest graph against N/10 colluders with failure 2⁻³⁰; against N/2 there is none,"
         " or nearly none, at these N.",
+        "The machines of coded masks hash, sign and persist every message, as in a real federation. Those of"
+        " SecAgg and SecAgg+ seal shares but sign and persist nothing: the form for an honest server."
+        " So the table favours them, on the server by a hash and a write for every upload.",
         "A row is for N − D summed updates. BASecAgg sums them 10 at a time, so its recovery runs"
         " (N − D)/10 times.",
         "Times assume that users work side by side on lines of the given speed both ways, and that the"
@@ -209,20 +212,22 @@ def figures(rows: Sequence[Row]) -> dict[str, tuple[Any, str]]:
     """Server and user CPU, and the time of an aggregation, against N."""
     size = max(row.cell.model_size for row in rows)
     drawn: dict[str, tuple[Any, str]] = {}
-    for name, label, read in (
-        ("user-cpu", "CPU seconds of one user", lambda row: row.user_seconds),
+    for name, label, what, read in (
+        ("user-cpu", "user CPU, s", "CPU of one user", lambda row: row.user_seconds),
         (
             "server-cpu",
-            "CPU seconds of the server in recovery",
+            "server CPU, s",
+            "CPU of the server in the recovery phase",
             lambda row: row.phases["recovery"].server_seconds,
         ),
         (
             "time-320",
-            "seconds at 320 Mb/s, offline phase overlapped",
+            "seconds",
+            "Time of an aggregation at 320 Mb/s, the offline phase overlapped",
             lambda row: row.duration(320, overlapped=True),
         ),
     ):
-        caption = f"{label[0].upper()}{label[1:]}, d = {shown(size)}. Hollow: extended from measured parts."
+        caption = f"{what}, d = {shown(size)}. Hollow: extended from measured parts."
         drawn[f"protocols-{name}"] = (_against_users(rows, size, label, read), caption)
     return drawn
 
@@ -266,4 +271,4 @@ def _panel(axes: Any, rows: Iterable[Row], read: Callable[[Row], float]) -> None
     axes.set_yscale("log")
     axes.set_xticks(sorted({row.cell.users for row in rows}))
     axes.get_xaxis().set_major_formatter("{x:.0f}")
-    axes.minorticks_off()
+    axes.xaxis.minorticks_off()
