@@ -288,7 +288,8 @@ def picture(machine) -> object:
     if isinstance(machine, Agreement):
         return machine.id  # all else in it is fixed, or a note of signatures that were found good
     if type(machine).__module__.startswith("basecagg.protocol.") and hasattr(machine, "__dict__"):
-        parts = {name: picture(part) for name, part in vars(machine).items()}
+        own = {name: part for name, part in vars(machine).items() if name != "agreement"}
+        parts = {name: picture(part) for name, part in own.items()}
         return {name: part for name, part in parts.items() if part is not None}
     try:
         return msgspec.to_builtins(machine, order="sorted")

@@ -8,12 +8,15 @@ from parties import USERS, make_federation, parameters
 
 from basecagg.channels.wire import MAX_CONTROL_BYTES, pack, unpack
 from basecagg.errors import BadSignature, NotEnrolled, WrongEpoch
+from basecagg.protocol import messages
 from basecagg.protocol.messages import (
     Answer,
+    Certificate,
     Closing,
     Credential,
     Dealing,
     Endorsement,
+    MaskName,
     Receipt,
     RecoveryRequest,
     Ticket,
@@ -95,6 +98,23 @@ def test_every_kind_of_statement_has_its_own_name(agreement):
     assert len(set(statements)) == len(kinds)
     for kind, stated in zip(kinds, statements, strict=True):
         assert msgspec.msgpack.decode(stated)[:3] == ["basecagg", 1, kind.__name__]
+
+
+def test_what_is_remembered_stays_small(federation, agreement):
+    """Statements of a size that the sender chooses are not kept, and of certificates the last few only."""
+    before = messages._known_statement.cache_info().currsize
+    masks = tuple(MaskName(f"stranger-{index}", bytes(16)) for index in range(100))
+    for version in range(20):
+        statement(Closing(agreement.id, version, masks, "burned"))
+        statement(Receipt(agreement.id, version, masks))
+    assert messages._known_statement.cache_info().currsize == before
+    for version in range(20):
+        votes = []
+        for index, name in enumerate(USERS):
+            vote = Endorsement(agreement.id, version, bytes(32), index)
+            votes.append((index, signed(vote, federation.identity(name)).signature))
+        agreement.require_certificate(Certificate(agreement.id, version, bytes(32), tuple(votes)))
+    assert len(agreement._certificates) <= 8
 
 
 def test_parameters_travel_unchanged(agreement):

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from msgspec import Meta
 
@@ -34,8 +34,9 @@ from basecagg.protocol.messages import (
 )
 from basecagg.protocol.ports import Signer, Verifier
 
-_REMEMBERED = 1 << 14
+_REMEMBERED_CREDENTIALS, _REMEMBERED_CERTIFICATES = 1 << 14, 8
 Suite = Literal["x25519", "mlkem768-x25519"]
+Good = TypeVar("Good", Certificate, Credential)
 
 
 class Holder(Message, frozen=True):
@@ -87,7 +88,8 @@ class Agreement:
         self.holder_names = tuple(holder.name for holder in epoch.holders)
         self.checks_saved = 0
         """Signatures that were not checked again because all of a certificate or credential was known."""
-        self._known: dict[Certificate | Credential, None] = {}
+        self._credentials: dict[Credential, None] = {}
+        self._certificates: dict[Certificate, None] = {}
 
     @cached_property
     def code(self) -> MaskCode:
@@ -137,18 +139,20 @@ class Agreement:
         """Refuse a contributor whom the enrolment key did not admit to this epoch."""
         if credential.epoch != self.id or credential.contributor != contributor:
             raise NotEnrolled("the credential is for another epoch or name", peer=contributor)
-        if self._is_known(credential, checks=1):
+        if credential in self._credentials:
+            self.checks_saved += 1
             return
         if not self.verifier.verify(
             self.epoch.enrolment_key, statement(credential), credential.signature
         ):
             raise NotEnrolled("the credential is not signed by the enrolment key", peer=contributor)
-        self._remember(credential)
+        _remember(credential, self._credentials, _REMEMBERED_CREDENTIALS)
 
     def require_certificate(self, certificate: Certificate) -> None:
         """Refuse a certificate that is too small, forged, or lists a holder twice."""
         self.require_id(certificate.epoch)
-        if self._is_known(certificate, checks=len(certificate.signatures)):
+        if certificate in self._certificates:
+            self.checks_saved += len(certificate.signatures)
             return
         quorum, holders = self.parameters.quorum, [holder for holder, _ in certificate.signatures]
         if len(set(holders)) != len(holders) or len(holders) < quorum:
@@ -159,22 +163,18 @@ class Agreement:
             )
             if not self.signed_by_holder(endorsement, holder, signature):
                 raise BadCertificate(f"the endorsement of holder {holder} is forged")
-        self._remember(certificate)
-
-    def _is_known(self, good: Certificate | Credential, checks: int) -> bool:
-        known = good in self._known
-        self.checks_saved += checks * known
-        return known
-
-    def _remember(self, good: Certificate | Credential) -> None:
-        """A holder sees a certificate twice and a credential with every parcel: checking once will do."""
-        self._known[good] = None
-        if len(self._known) > _REMEMBERED:
-            del self._known[next(iter(self._known))]
+        _remember(certificate, self._certificates, _REMEMBERED_CERTIFICATES)
 
     @cached_property
     def _indices(self) -> dict[str, int]:
         return {name: index for index, name in enumerate(self.holder_names)}
+
+
+def _remember(good: Good, known: dict[Good, None], most: int) -> None:
+    """A holder sees a certificate twice and a credential with every parcel: checking once will do."""
+    known[good] = None
+    if len(known) > most:
+        del known[next(iter(known))]
 
 
 def draft_epoch(

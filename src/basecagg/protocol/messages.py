@@ -233,12 +233,19 @@ def statement(message: Message) -> bytes:
     if isinstance(message, Answer):
         *rest, words, _ = msgspec.structs.astuple(message)
         return _tagged("Answer", (*rest, hashlib.sha256(words).digest()))
-    return _small_statement(message)
+    return _known_statement(message) if isinstance(message, _MET_AGAIN) else _statement(message)
+
+
+_MET_AGAIN = (Ticket, Dealing, Credential)
+"""A server and its holders meet these again and again. No other kind is remembered: it may be large."""
 
 
 @lru_cache(maxsize=1 << 13)
-def _small_statement(message: Message) -> bytes:
-    """Cached: a server and its holders meet the same tickets and dealings again and again."""
+def _known_statement(message: Message) -> bytes:
+    return _statement(message)
+
+
+def _statement(message: Message) -> bytes:
     return _tagged(type(message).__name__, msgspec.structs.astuple(message)[:-1])
 
 
