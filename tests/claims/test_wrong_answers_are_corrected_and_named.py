@@ -3,7 +3,6 @@
 import msgspec
 import numpy as np
 import pytest
-from basecagg.maths.mds_code import MaskCode
 from parties import (
     USERS,
     abandoned,
@@ -20,6 +19,7 @@ from parties import (
 )
 
 from basecagg.errors import BadSignature, Malformed, NotEnrolled
+from basecagg.maths.mds_code import MaskCode
 from basecagg.protocol.effects import Abandoned, MaskEnded
 from basecagg.protocol.messages import Answer, signed
 from basecagg.simulation.loopback import AT_SERVER, Letter
