@@ -32,6 +32,7 @@ from basecagg.storage.memory import MemoryStore
 from benchmarks.service_line import Line, Reply
 
 FEDERATION = "load"
+_TOGETHER = 16
 
 
 def free_port() -> int:
@@ -164,10 +165,11 @@ class Stand:
         holder, keeper = self.holders[index], self.keepers[index]
         await holder.perform(keeper.start())
         while True:
-            effects: list[Effect] = []
-            for message in await holder.mail(self.epoch, 20):
-                effects += keeper.receive(message)
-            await holder.perform([*effects, *keeper.acknowledge()])
+            messages = await holder.mail(self.epoch, 20)
+            for at in range(0, len(messages), _TOGETHER):
+                group = messages[at : at + _TOGETHER]
+                effects = [effect for message in group for effect in keeper.receive(message)]
+                await holder.perform([*effects, *keeper.acknowledge()])
 
     async def version(self) -> int:
         """The present version."""

@@ -33,6 +33,9 @@ NAMES = [f"user-{index}" for index in range(SMALL.num_users)]
 class MemoryEpoch(MemoryStore):
     """A store in memory that can be erased."""
 
+    def close(self) -> None:
+        pass
+
     def erase(self) -> None:
         self.__init__()
 

@@ -95,17 +95,22 @@ class Service:
         self.settings = settings
         self.activity = Activity()
         self._identity = identity
+        self._stores: list[EpochStore] = []
         self._open_store = open_store
         self._loop = asyncio.get_running_loop()
         self._mail: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self._soon: set[str] = set()
         self._changed = asyncio.Event()
         self._stopping = False
-        self._store = GroupCommit(open_store("service"))
+        self._store = GroupCommit(self._open("service"))
         self.registry = Registry(settings.federation, settings.operator_key, self._store)
         self.host: EpochHost | None = self._resume_host()
         self.worker = Worker(self)
         self._clock = asyncio.create_task(self._tick())
+
+    def _open(self, namespace: str) -> EpochStore:
+        self._stores.append(self._open_store(namespace))
+        return self._stores[-1]
 
     def hang_up(self) -> None:
         """Let nobody wait any longer: the service is about to stop."""
@@ -116,6 +121,8 @@ class Service:
         """Finish what was begun, then stop."""
         self._clock.cancel()
         await self.worker.close()
+        for store in self._stores:
+            store.close()
 
     # --- the worker's owner -----------------------------------------------------------------------
 
@@ -390,7 +397,7 @@ class Service:
         host = EpochHost(
             agreement,
             self._identity,
-            self._open_store(f"epoch:{agreement.id.hex()}"),
+            self._open(f"epoch:{agreement.id.hex()}"),
             model,
             learning_rate=charter.learning_rate,
             retries=self.settings.retries,

@@ -58,7 +58,11 @@ class Published:
 
 
 class EpochStore(Store, Protocol):
-    """A store that can be done away with when its epoch is over."""
+    """A store that can be closed, or done away with when its epoch is over."""
+
+    def close(self) -> None:
+        """Let go of the database."""
+        ...
 
     def erase(self) -> None:
         """Delete all records, and close."""

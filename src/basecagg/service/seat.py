@@ -36,6 +36,8 @@ _LOG = logging.getLogger("basecagg.agent")
 _TO_CONTRIBUTOR = (Receipt, Verdict)
 _BATCHED = (Parcel, Receipt)
 """Handling these reads no record, so a run of them is written in one transaction."""
+_TOGETHER = 16
+"""Most of them in one go: every dealer in a receipt gets the whole of it, so it must not become long."""
 _AHEAD = 2
 """Masks that are kept ready, so that an update need not wait for receipts."""
 
@@ -103,9 +105,9 @@ class Seat:
         messages = [message for letter in letters if (message := self._open_letter(letter.frame))]
         replies: list[Message] = []
         for (for_contributor, batched), same in groupby(messages, key=_handling):
-            run = list(same)
-            for group in [run] if batched else [[message] for message in run]:
-                replies += self._handle(group, for_contributor)
+            run, size = list(same), _TOGETHER if batched else 1
+            for at in range(0, len(run), size):
+                replies += self._handle(run[at : at + size], for_contributor)
         return replies
 
     def deal(self, version: int) -> list[Message]:
