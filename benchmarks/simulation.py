@@ -1,8 +1,8 @@
 """What the simulator and the protocol add to training: `python -m benchmarks.simulation`, part of `make bench`.
 
-MNIST and LeNet-5, 100 users, K = 10, one local epoch. Times are wall seconds per update, one torch thread, the best
-of interleaved repeats: a bare torch loop, fedbuff, basecagg with arithmetic only, basecagg in full, and Flower's
-simulation engine with FedAvg on the same model, data and number of updates.
+MNIST and LeNet-5, 100 users, K = 10, one local epoch. Times are wall seconds per update with one torch thread,
+the best of interleaved repeats: a bare torch loop, fedbuff, basecagg in arithmetic only and in full, and
+Flower's simulation engine with FedAvg on the same model, data and number of updates.
 """
 
 from __future__ import annotations
