@@ -21,7 +21,13 @@ if find_spec("flwr") is None:
 
 from rich.console import Console
 
-from basecagg.experiments.flower_comparison import BAR, MODEL_SIZES, USERS, Comparison, compare
+from basecagg.experiments.flower_comparison import (
+    BAR,
+    MODEL_SIZES,
+    SETTINGS,
+    Comparison,
+    compare,
+)
 from benchmarks import machine, report
 from benchmarks.bars import Result
 
@@ -32,7 +38,7 @@ def bars(comparisons: list[Comparison]) -> list[Result]:
     """Our SecAgg is an honest competitor everywhere; BASecAgg's gain at the largest size."""
     lines = [
         Result(
-            f"SecAgg per user: Flower / ours, N = {c.users}, d = {c.model_size:,}",
+            f"SecAgg per user: Flower / ours, N = {c.users}, n = {c.shares}, d = {c.model_size:,}",
             "≥ 1",
             c.secagg_gain,
             c.secagg_gain >= 1,
@@ -40,7 +46,7 @@ def bars(comparisons: list[Comparison]) -> list[Result]:
         for c in comparisons
     ]
     last = comparisons[-1]
-    if (last.users, last.model_size) == (USERS[-1], MODEL_SIZES[-1]):
+    if (last.users, last.shares, last.model_size) == (*SETTINGS[-1], MODEL_SIZES[-1]):
         name = f"total: Flower's SecAgg+ / BASecAgg, K = N = {last.users}, T = {last.colluders}"
         gain = last.basecagg_gain
         lines.append(Result(name, f"≥ {BAR:g}", gain, gain >= BAR))
@@ -53,10 +59,10 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="N = 10 only, and nothing is written")
     quick = parser.parse_args().quick
     console, comparisons = Console(), []
-    for users in USERS[:1] if quick else USERS:
+    for users, shares in SETTINGS[:1] if quick else SETTINGS:
         for size in MODEL_SIZES:
-            console.print(f"N = {users}, d = {size:,} …")
-            comparisons.append(compare(users, size))
+            console.print(f"N = {users}, {shares} shares, d = {size:,} …")
+            comparisons.append(compare(users, shares, size))
     lines = bars(comparisons)
     report.show_bars(console, lines)
     if not quick:

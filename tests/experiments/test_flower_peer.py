@@ -19,7 +19,8 @@ def test_a_round_gives_the_mean_of_those_who_stayed() -> None:
     assert 0 < found.user_seconds < found.total_seconds
 
 
-def test_all_three_are_compared() -> None:
-    comparison = compare(6, 500)
+@pytest.mark.parametrize("shares", [8, 5])
+def test_all_three_are_compared(shares: int) -> None:
+    comparison = compare(8, shares, 500)
     assert comparison.flower_total > comparison.secagg_total > 0
     assert comparison.basecagg_total > 0

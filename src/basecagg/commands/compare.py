@@ -41,8 +41,8 @@ def _flower(out: Path, full: bool, tell: Tell) -> Publication:
     require("flwr", extra="flower", needed_for="compare flower")
     from basecagg.experiments import flower_comparison
 
-    users = flower_comparison.USERS if full else flower_comparison.USERS[:2]
-    return flower_comparison.run(out, users, progress=tell)
+    settings = flower_comparison.SETTINGS if full else flower_comparison.SETTINGS[:2]
+    return flower_comparison.run(out, settings, progress=tell)
 
 
 def _incompatibility(out: Path, full: bool, tell: Tell) -> Publication:
@@ -84,6 +84,7 @@ _COMPARISONS: dict[str, tuple[Callable[[Path, bool, Tell], Publication], Sequenc
         _flower,
         (
             "users",
+            "shares",
             "model_size",
             "threshold",
             "flower_total",

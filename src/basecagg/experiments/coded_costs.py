@@ -197,7 +197,7 @@ def _at(line: tuple[float, float], members: int) -> float:
     return fixed + each * members
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _units(protocol: str, users: int, dropout: float, size: int) -> Units:
     cell = Cell("lightsecagg" if protocol == "lightsecagg" else "basecagg", users, dropout, size)
     few, many = (_run(cell, members) for members in FEW_MEMBERS)

@@ -1,7 +1,8 @@
 """Side by side with Flower's SecAgg+, in one run: total processor time of one aggregation of N updates.
 
-Flower's and our SecAgg share N, d, the threshold ⌈2N/3⌉ and the complete graph. BASecAgg sums K = N updates
-with U = ⌈2N/3⌉ in certified mode, sealed and signed; every party pays for all its own checks.
+Flower's code and ours share N, d, the number n of shares of a secret and the threshold ⌈2n/3⌉: n = N is SecAgg,
+n < N SecAgg+ on a sparse graph. BASecAgg sums K = N updates with U = ⌈2N/3⌉ in certified mode, sealed and
+signed; every party pays for all its own checks.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ from basecagg.maths.quantization import clip_update, quantize
 from basecagg.maths.randomness import Words, WordStream, new_seed
 from basecagg.parameters import ProtocolParameters
 from basecagg.protections.secagg import SecAggParameters
+from basecagg.protections.secagg_graph import random_regular
 from basecagg.protections.secagg_server import SumOpened
 from basecagg.simulation.federation import Federation
 from basecagg.simulation.secagg_round import SecAggRound
 
-USERS = (10, 20, 50)
+SETTINGS = ((10, 10), (20, 20), (50, 15), (50, 50))
+"""N, and shares of each secret: N for the complete graph."""
 MODEL_SIZES = (100_000, 1_000_000)
 BAR = 20.0
 """BASecAgg must need this much less total CPU than Flower at N = 50, d = 10⁶."""
@@ -39,6 +42,7 @@ class Comparison(NamedTuple):
     """CPU seconds of one aggregation, for each of the three."""
 
     users: int
+    shares: int
     model_size: int
     threshold: int
     colluders: int
@@ -71,19 +75,20 @@ class Comparison(NamedTuple):
         }
 
 
-def compare(users: int, model_size: int) -> Comparison:
-    """One cell: our two first, for they need compiled kernels warm; then Flower's."""
+def compare(users: int, shares: int, model_size: int) -> Comparison:
+    """One cell: our two first, then Flower's."""
     generator = np.random.default_rng(users)
     updates = [generator.normal(0, 0.02, model_size).astype(np.float32) for _ in range(users)]
-    threshold = ceil(2 * users / 3)
-    colluders = _most_colluders(users, threshold)
-    own = min((_secagg(updates, threshold) for _ in range(2)), key=lambda found: found[2])
-    coded = basecagg_seconds(updates, threshold, colluders)
-    flower = run_flower_round(updates, threshold, users)
+    threshold, recovery_threshold = ceil(2 * shares / 3), ceil(2 * users / 3)
+    colluders = _most_colluders(users, recovery_threshold)
+    own = min((_secagg(updates, shares, threshold) for _ in range(2)), key=lambda found: found[2])
+    coded = basecagg_seconds(updates, recovery_threshold, colluders)
+    flower = run_flower_round(updates, threshold, shares)
     if np.abs(flower.mean - np.mean(updates, axis=0)).max() > 1e-3:
         raise DecodingError("Flower's mean is not the plain one: the comparison is void")
     return Comparison(
         users,
+        shares,
         model_size,
         threshold,
         colluders,
@@ -100,7 +105,7 @@ def _most_colluders(users: int, threshold: int) -> int:
     return max(1, min(8, 2 * threshold - users - 2, threshold - 1))
 
 
-def _secagg(updates: Sequence[Vector], threshold: int) -> tuple[float, float, float]:
+def _secagg(updates: Sequence[Vector], shares: int, threshold: int) -> tuple[float, float, float]:
     """CPU of one user, of the server, and of everyone; the sum must be exact."""
     users, size = len(updates), updates[0].size
     quantized: dict[int, Words] = {}
@@ -111,7 +116,10 @@ def _secagg(updates: Sequence[Vector], threshold: int) -> tuple[float, float, fl
         quantized[user] = quantize(clipped, 2**16, PAPER_MODULUS, coins)
         return quantized[user]
 
-    parameters = SecAggParameters(num_users=users, threshold=threshold, vector_size=size)
+    graph = random_regular(users, shares - 1) if shares < users else ()
+    parameters = SecAggParameters(
+        num_users=users, threshold=threshold, vector_size=size, graph=graph
+    )
     round_ = SecAggRound(parameters)
     outcome = round_.run(read)
     wanted = sum(row.astype(np.uint64) for row in quantized.values()) % np.uint64(PAPER_MODULUS)
@@ -161,17 +169,18 @@ def _cycle(federation: Federation, updates: Sequence[Vector], cycle: int) -> flo
 
 def run(
     folder: Path,
-    users: Sequence[int] = USERS,
+    settings: Sequence[tuple[int, int]] = SETTINGS,
     sizes: Sequence[int] = MODEL_SIZES,
     progress: Callable[[int, int, str], None] = lambda done, total, what: None,
 ) -> Publication:
     """Compare every cell that the folder has no result of yet."""
     ledger = Ledger(folder / _LEDGER)
-    wanted = [(n, d) for n in users for d in sizes]
-    for done, (n, d) in enumerate(wanted):
-        progress(done, len(wanted), f"N = {n}, d = {d:,}")
-        if f"{n}/{d}" not in ledger:
-            ledger.add(f"{n}/{d}", compare(n, d)._asdict())
+    wanted = [(users, shares, size) for users, shares in settings for size in sizes]
+    for done, cell in enumerate(wanted):
+        key = "/".join(map(str, cell))
+        progress(done, len(wanted), key)
+        if key not in ledger:
+            ledger.add(key, compare(*cell)._asdict())
     return load(folder)
 
 
@@ -188,7 +197,7 @@ def report(comparisons: Sequence[Comparison]) -> Publication:
     return Publication(
         "flower",
         "Side by side with Flower's SecAgg+",
-        "Total processor time of one aggregation of N updates, all parties, complete graph, t = ⌈2N/3⌉.",
+        "Total processor time of one aggregation of N updates, all parties; n shares of a secret, t = ⌈2n/3⌉.",
         [comparison.flat() for comparison in comparisons],
         notes=[
             "Flower's PRG folds its 32-byte seed to 32 bits and draws from numpy's Mersenne Twister: it is"
@@ -210,11 +219,11 @@ def _draw(comparisons: Sequence[Comparison]) -> Any:
     @plots.in_house_style
     def draw() -> Any:
         figure, axes = plots.new_figure()
-        labels = [f"N = {c.users}\nd = {c.model_size:,}" for c in comparisons]
+        labels = [f"N = {c.users}\nn = {c.shares}\nd = {c.model_size:,}" for c in comparisons]
         for index, (name, values) in enumerate(
             (
                 ("Flower SecAgg+", [c.flower_total for c in comparisons]),
-                ("our SecAgg", [c.secagg_total for c in comparisons]),
+                ("our SecAgg(+)", [c.secagg_total for c in comparisons]),
                 ("BASecAgg", [c.basecagg_total for c in comparisons]),
             )
         ):
