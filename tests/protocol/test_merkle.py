@@ -61,6 +61,17 @@ def test_leaves_and_inner_nodes_cannot_be_mistaken_for_each_other():
     assert merkle.leaf(0, b"") != hashlib.sha256(b"\x01\0\0\0\0").digest()
 
 
+def test_head_tail_and_size_of_a_long_envelope_decide():
+    """The tag at the end and the key at the front stand for the body, which only the tag's key can fit."""
+    envelope = bytes(range(256)) * 20
+    known = merkle.leaf(0, envelope)
+    assert merkle.leaf(0, b"?" + envelope[1:]) != known
+    assert merkle.leaf(0, envelope[:-1] + b"?") != known
+    assert merkle.leaf(0, envelope + b"?") != known
+    body = envelope[: merkle.HEAD] + b"?" + envelope[merkle.HEAD + 1 :]
+    assert merkle.leaf(0, body) == known
+
+
 def test_trees_of_different_sizes_differ():
     """An odd node moves up unpaired; no other tree has the same root because of that."""
     roots = {merkle.tree(leaves(count))[-1][0] for count in range(1, 40)}
@@ -70,7 +81,8 @@ def test_trees_of_different_sizes_differ():
 def test_a_known_tree():
     """Three leaves, by hand: ((a b) c)."""
     a, b, c = leaves(3)
-    assert a == hashlib.sha256(b"\x00\x00\x00\x00\x00share 0").digest()
+    size = (7).to_bytes(8, "big")
+    assert a == hashlib.sha256(b"\x00\x00\x00\x00\x00" + size + b"share 0").digest()
     pair = hashlib.sha256(b"\x01" + a + b).digest()
     levels = merkle.tree([a, b, c])
     assert levels[-1][0] == hashlib.sha256(b"\x01" + pair + c).digest()

@@ -7,6 +7,7 @@ and the user trains afresh, for the same Δ in two sums would be their differenc
 from __future__ import annotations
 
 import hashlib
+import hmac
 from collections.abc import Callable
 from typing import Any
 
@@ -209,9 +210,8 @@ class Contributor:
             raise LocalProtocolError("no mask is ready: deal one and wait for the receipts")
         mask, p = self._masks[self.ready[0].key], self._parameters
         clipped, count = clip_update(update, p.clip)
-        padded = np.zeros(
-            p.padded_size, dtype=clipped.dtype
-        )  # the pad is 0, and masked like the rest
+        # The pad is 0, and masked like the rest.
+        padded = np.zeros(p.padded_size, dtype=clipped.dtype)
         padded[: p.model_size] = clipped
         coins = WordStream(derive_seed(mask.seed, "rounding")).draw(p.padded_size)
         masked = quantize_and_mask(padded, p.update_levels, p.modulus, coins, self._expand(mask))
@@ -227,7 +227,7 @@ class Contributor:
         # Numbers that agree to float32 are the same update, in any precision and with either sign of zero.
         with np.errstate(over="ignore"):
             numbers = np.add(update, 0.0, dtype=np.float32)
-        fingerprint = hashlib.blake2b(numbers.data, key=self._sent.salt, digest_size=16).digest()
+        fingerprint = hmac.digest(self._sent.salt, numbers.data, "sha256")[:16]
         if fingerprint in self._sent.recent:
             raise LocalProtocolError(
                 "this update was masked before; one local update is sent at most once: train again"
