@@ -16,8 +16,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-from basecagg.maths.mds_code import MaskCode
-from basecagg.maths.prime_field import PrimeField
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from rich.console import Console
 from rich.table import Table
@@ -25,6 +23,8 @@ from rich.table import Table
 from basecagg import ProtocolParameters
 from basecagg.channels.identity import Ed25519Verifier, Identity
 from basecagg.channels.unprotected import NoVerifier
+from basecagg.maths.mds_code import MaskCode
+from basecagg.maths.prime_field import PrimeField
 from basecagg.maths.randomness import FieldStream, WordStream
 from basecagg.protocol.effects import Store
 from basecagg.simulation.federation import Federation

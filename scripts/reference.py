@@ -45,7 +45,7 @@ def cli_page() -> str:
     """Every command with every option."""
     context = click.Context(cli.main, info_name="basecagg")
     commands = (cli.main.get_command(context, name) for name in cli.COMMANDS)
-    sections = "\n".join(_command(command) for command in commands if command)
+    sections = "\n".join(_command(command, str(command.name)) for command in commands if command)
     intro = f"{cli.main.help}\n\n`basecagg --help` and `basecagg COMMAND --help` print this page.\n"
     exits = (
         "Exit status: 0 done; 2 what was typed or given cannot be; 1 everything else. Errors go to"
@@ -54,10 +54,17 @@ def cli_page() -> str:
     return f"{HEADER}# Command line\n\n{intro}\n{exits}\n{sections}"
 
 
-def _command(command: click.Command) -> str:
+def _command(command: click.Command, name: str) -> str:
     rows = "\n".join(_option(param) for param in command.params if isinstance(param, click.Option))
     table = f"| option | default | meaning |\n|---|---|---|\n{rows}\n" if rows else ""
-    return f"## basecagg {command.name}\n\n{_prose(command.help or '')}\n\n{table}"
+    below = "\n".join(_command(sub, f"{name} {sub.name}") for sub in _subcommands(command))
+    return (
+        f"## basecagg {name}\n\n{_prose(command.help or '')}\n\n{table}{below and chr(10)}{below}"
+    )
+
+
+def _subcommands(command: click.Command) -> list[click.Command]:
+    return list(command.commands.values()) if isinstance(command, click.Group) else []
 
 
 def _prose(help_text: str) -> str:

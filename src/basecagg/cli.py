@@ -20,6 +20,9 @@ COMMANDS = {
     "run": "Train a federation in simulation and show what privacy cost.",
     "report": "Write a page about simulated runs: plots, tables, audit.",
     "compare": "Measure protocols and schedules side by side.",
+    "operator": "Create a federation, enrol people, sign epochs, export the model.",
+    "serve": "Run the server of a federation over HTTPS.",
+    "join": "Take part in a federation as contributor, holder or both.",
 }
 """Name of a command (its file is `commands/<name>.py`, its object `command`) and its one line of help."""
 

@@ -12,12 +12,8 @@ from basecagg.commands._kernels import load_kernels
 from basecagg.errors import DataError
 
 
-@click.command("join")
-@click.argument(
-    "invitation",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="The file that the operator sent you. It holds a secret.",
-)
+@click.command("join", short_help="Take part in a federation as contributor, holder or both.")
+@click.argument("invitation", type=click.Path(path_type=Path, dir_okay=False))
 @click.option(
     "--train",
     metavar="MODULE:FUNCTION",
@@ -90,7 +86,8 @@ def command(
 ) -> None:
     """Take part in a federation.
 
-    Enrols with the invitation the first time and goes on from DIR afterwards. Calls out only, to the server
+    Enrols with INVITATION, the file that the operator sent you (it holds a secret), the first time and goes on
+    from DIR afterwards. Calls out only, to the server
     that the invitation names. While your function trains, the agent goes on answering for others.
     """
     if holder_only == (train is not None):

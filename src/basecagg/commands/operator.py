@@ -97,7 +97,9 @@ _PLANNING: tuple[Callable[[Any], Any], ...] = (
 )
 
 
-@click.group("operator")
+@click.group(
+    "operator", short_help="Create a federation, enrol people, sign epochs, export the model."
+)
 @click.option(
     "--folder",
     type=click.Path(path_type=Path, file_okay=False),
@@ -171,7 +173,7 @@ def certificate(folder: Path, *, hosts: tuple[str, ...], out: Path) -> None:
 
 
 @command.command("invite")
-@click.argument("names", nargs=-1, required=True, help="Names of the users to invite.")
+@click.argument("names", nargs=-1, required=True)
 @click.option(
     "--role",
     type=click.Choice(["both", "contributor", "holder"]),
@@ -195,7 +197,7 @@ def invite(
     role: Literal["both", "contributor", "holder"],
     out: Path,
 ) -> None:
-    """Write an invitation for each name. Send it by a way that others cannot read."""
+    """Write an invitation for each of NAMES. Send it by a way that others cannot read."""
     from basecagg.service.operator import write_invitation
 
     async def work(operator: Operator, connection: Connection) -> None:
@@ -225,10 +227,10 @@ def enrol(folder: Path, *, watch: bool) -> None:
 
 
 @command.command("revoke")
-@click.argument("name", help="The user's name.")
+@click.argument("name")
 @click.pass_obj
 def revoke(folder: Path, *, name: str) -> None:
-    """Take nothing more from a user. Rotate the epoch to replace a revoked holder."""
+    """Take nothing more from the user NAME. Rotate the epoch to replace a revoked holder."""
 
     async def work(operator: Operator, connection: Connection) -> None:
         await operator.revoke(connection, name)
@@ -303,9 +305,7 @@ def close(folder: Path) -> None:
 
 
 @command.command("export")
-@click.argument(
-    "path", type=click.Path(path_type=Path, dir_okay=False), help="NAME.safetensors or NAME.pt."
-)
+@click.argument("path", type=click.Path(path_type=Path, dir_okay=False))
 @click.option(
     "--model",
     metavar="MODULE:FUNCTION",
@@ -313,7 +313,7 @@ def close(folder: Path) -> None:
 )
 @click.pass_obj
 def export(folder: Path, *, path: Path, model: str | None) -> None:
-    """Write the present model as safetensors, or as a torch state_dict."""
+    """Write the present model to PATH: as safetensors, or as a torch state_dict if PATH ends in .pt."""
     import numpy as np
 
     from basecagg.service.export import export as write

@@ -9,7 +9,7 @@ import click
 from basecagg.commands._kernels import load_kernels
 
 
-@click.command("serve")
+@click.command("serve", short_help="Run the server of a federation over HTTPS.")
 @click.option(
     "--state",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
