@@ -21,6 +21,7 @@ from basecagg.planning.audit import Report, audit
 from basecagg.planning.recorder import Recorder
 from basecagg.planning.transcript import AnyLine, OutcomeLine, RequestLine, Transcript, as_text
 from basecagg.protocol.effects import Effect, Persist, Released, Send
+from basecagg.protocol.epoch import SERVER
 from basecagg.protocol.messages import (
     Answer,
     CertifiedRequest,
@@ -28,7 +29,7 @@ from basecagg.protocol.messages import (
     RecoveryRequest,
     signed,
 )
-from basecagg.protocol.share_keeper import SERVER, ShareKeeper
+from basecagg.protocol.share_keeper import ShareKeeper
 from basecagg.simulation.federation import Federation
 from basecagg.simulation.loopback import AT_SERVER, Address, Letter, Loopback
 from basecagg.storage.memory import MemoryStore

@@ -9,6 +9,7 @@ from parties import USERS, make_federation, parameters
 from basecagg.channels.wire import MAX_CONTROL_BYTES, pack, unpack
 from basecagg.errors import BadSignature, NotEnrolled, WrongEpoch
 from basecagg.protocol import messages
+from basecagg.protocol.epoch import accept
 from basecagg.protocol.messages import (
     Answer,
     Certificate,
@@ -121,3 +122,18 @@ def test_parameters_travel_unchanged(agreement):
     read = unpack(pack(agreement.epoch), MAX_CONTROL_BYTES).parameters
     assert read == parameters()
     assert dataclasses.asdict(read) == dataclasses.asdict(agreement.parameters)
+
+
+def test_nobody_is_called_as_the_server_is(federation):
+    """A message's sender decides where it goes: a holder of this name would shadow the server."""
+    epoch = federation.agreement.epoch
+    first, *others = epoch.holders
+    shadow = msgspec.structs.replace(first, name="server")
+    forged = signed(
+        msgspec.structs.replace(epoch, holders=(shadow, *others)), federation.identity("operator")
+    )
+    with pytest.raises(WrongEpoch, match="may be called 'server'"):
+        accept(forged, federation.identity("operator").public_key, federation.agreement.verifier)
+    credential = Credential(federation.agreement.id, "server", bytes(32))
+    with pytest.raises(NotEnrolled, match="may be called 'server'"):
+        federation.agreement.require_enrolled(credential, "server")

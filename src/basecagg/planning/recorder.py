@@ -17,7 +17,7 @@ from basecagg.planning.transcript import (
     ShareLine,
     UploadLine,
 )
-from basecagg.protocol.epoch import Agreement
+from basecagg.protocol.epoch import SERVER, Agreement
 from basecagg.protocol.messages import (
     Answer,
     CertifiedRequest,
@@ -29,7 +29,6 @@ from basecagg.protocol.messages import (
     Upload,
     coin_of,
 )
-from basecagg.protocol.share_keeper import SERVER
 from basecagg.protocol.weighing import Weighing
 
 _UPDATE_ID_DIGITS = 32

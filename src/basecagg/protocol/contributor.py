@@ -25,7 +25,7 @@ from basecagg.maths.randomness import (
 )
 from basecagg.protocol import life, merkle
 from basecagg.protocol.effects import Effect, Forget, MaskEnded, MaskReady, Persist, Send, Uploaded
-from basecagg.protocol.epoch import Agreement
+from basecagg.protocol.epoch import SERVER, Agreement
 from basecagg.protocol.global_model import Model
 from basecagg.protocol.messages import (
     Credential,
@@ -43,7 +43,6 @@ from basecagg.protocol.messages import (
 )
 from basecagg.protocol.ports import Records, Sealer, Signer
 from basecagg.protocol.records import Fingerprints, OwnMask, bind, load, parse, write
-from basecagg.protocol.share_keeper import SERVER
 
 _SERIAL_BYTES = 16
 _REMEMBERED_UPDATES = 64

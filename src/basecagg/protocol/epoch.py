@@ -35,6 +35,8 @@ from basecagg.protocol.messages import (
 from basecagg.protocol.ports import Signer, Verifier
 
 _REMEMBERED_CREDENTIALS, _REMEMBERED_CERTIFICATES = 1 << 14, 8
+SERVER = "server"
+"""The server's name among the participants."""
 Suite = Literal["x25519", "mlkem768-x25519"]
 Good = TypeVar("Good", Certificate, Credential)
 
@@ -139,6 +141,8 @@ class Agreement:
         """Refuse a contributor whom the enrolment key did not admit to this epoch."""
         if credential.epoch != self.id or credential.contributor != contributor:
             raise NotEnrolled("the credential is for another epoch or name", peer=contributor)
+        if contributor == SERVER:
+            raise NotEnrolled(f"no participant may be called '{SERVER}'", peer=contributor)
         if credential in self._credentials:
             self.checks_saved += 1
             return
@@ -226,6 +230,8 @@ def _require_sound(agreement: Agreement) -> None:
         raise WrongEpoch(f"{len(epoch.holders)} holders are listed, N = {parameters.num_users}")
     if len(set(agreement.holder_names)) != parameters.num_users:
         raise WrongEpoch("a holder is listed twice")
+    if SERVER in agreement.holder_names:
+        raise WrongEpoch(f"no participant may be called '{SERVER}'")
     if len({holder.signing_key for holder in epoch.holders}) != parameters.num_users:
         raise WrongEpoch("two holders have the same signing key")
     if epoch.points != tuple(int(point) for point in agreement.code.points):

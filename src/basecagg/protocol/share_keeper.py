@@ -30,7 +30,7 @@ from basecagg.errors import (
 from basecagg.maths.prime_field import PrimeField
 from basecagg.protocol import life, merkle
 from basecagg.protocol.effects import Effect, Forget, Persist, Send
-from basecagg.protocol.epoch import Agreement
+from basecagg.protocol.epoch import SERVER, Agreement
 from basecagg.protocol.messages import (
     Answer,
     CertifiedRequest,
@@ -51,7 +51,6 @@ from basecagg.protocol.ports import Opener, Records, Signer
 from basecagg.protocol.records import HeldShare, Progress, bind, load, parse, require, write
 from basecagg.protocol.weighing import Weighing
 
-SERVER = "server"
 _LIVE = ("held", "endorsed")
 
 

@@ -17,7 +17,7 @@ from basecagg.channels.wire import MAX_CONTROL_BYTES, limit_for, unpack
 from basecagg.errors import BASecAggError, Refused
 from basecagg.protocol.contributor import Contributor
 from basecagg.protocol.effects import Effect, MaskEnded, news_of, refusal_reply, sends_of, writes_of
-from basecagg.protocol.epoch import Agreement
+from basecagg.protocol.epoch import SERVER, Agreement
 from basecagg.protocol.messages import (
     Credential,
     Message,
@@ -26,7 +26,7 @@ from basecagg.protocol.messages import (
     Refusal,
     Verdict,
 )
-from basecagg.protocol.share_keeper import SERVER, ShareKeeper
+from basecagg.protocol.share_keeper import ShareKeeper
 from basecagg.service.framing import Numbered
 from basecagg.service.profile import Profile
 from basecagg.service.training import Vector

@@ -23,9 +23,10 @@ from basecagg.protocol.effects import (
     sends_of,
     writes_of,
 )
+from basecagg.protocol.epoch import SERVER
 from basecagg.protocol.messages import Message, Parcel, Receipt, Verdict
 from basecagg.protocol.server import Server
-from basecagg.protocol.share_keeper import SERVER, ShareKeeper
+from basecagg.protocol.share_keeper import ShareKeeper
 
 Machine: TypeAlias = Server | ShareKeeper | Contributor
 
@@ -79,8 +80,9 @@ class Loopback:
         self.observers: list[Callable[[Letter], None]] = []
 
     def add(self, address: Address, machine: Machine, store: Store) -> None:
-        """Bring a machine online; one that was there before at this address is replaced."""
+        """Bring a machine online and let it take up its work; one that was there before is replaced."""
         self.nodes[address] = Node(machine, store)
+        self.perform(address, machine.start())
 
     def perform(self, address: Address, effects: Sequence[Effect]) -> None:
         """Do what a machine wants done: first everything durable, then everything sent."""
