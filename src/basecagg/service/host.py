@@ -141,6 +141,7 @@ class EpochHost:
         settings = ServerSettings.of(self.agreement, self._learning_rate)
         first = self.agreement.epoch.first_version
         self.machine = Server(settings, recovery, self._store, self._initial_model, first)
+        self.published = self._publication()
         self.mailboxes = Mailboxes(self._store, self._notify)
         self.progress: Progress | None = None
         self._began = self.asked_at = time.monotonic()
@@ -159,7 +160,8 @@ class EpochHost:
     def flush(self) -> None:
         """Make everything durable, then publish."""
         self._store.flush()
-        self._publish()
+        if self.published.version != self.machine.version:
+            self.published = self._publication()
 
     def recover(self) -> None:
         """Throw the machine away and build it again from what is durable."""
@@ -167,14 +169,10 @@ class EpochHost:
         self.news.clear()
         self._build()
 
-    def _publish(self) -> None:
+    def _publication(self) -> Published:
         machine = self.machine
-        published: Published | None = getattr(self, "published", None)
-        if published is None or published.version != machine.version:
-            dtype = machine.model.dtype.newbyteorder("<").str
-            self.published = Published(
-                machine.version, machine.model_hash, dtype, model_bytes(machine.model)
-            )
+        dtype = machine.model.dtype.newbyteorder("<").str
+        return Published(machine.version, machine.model_hash, dtype, model_bytes(machine.model))
 
     # --- jobs -------------------------------------------------------------------------------------
 
