@@ -95,6 +95,19 @@ def test_settings_are_listed() -> None:
     assert all(name in listed for name in ("buffer_size", "dirichlet_alpha", "crypto_time"))
 
 
+def test_tensorboard_files_are_written_on_request(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    result = basecagg("run", *SMALL, "--method", "fedbuff", "--tensorboard", "--out", out)
+    try:
+        import tensorboard  # noqa: F401
+    except ImportError:
+        assert "'tensorboard'" in complaint(result)
+        assert not out.exists()
+        pytest.skip("tensorboard is not installed: only its absence was tested")
+    assert result.exit_code == 0, result.output
+    assert list(out.glob("fedbuff/tensorboard/events*"))
+
+
 # --- interruptions ----------------------------------------------------------------------------------
 
 
@@ -154,6 +167,8 @@ def test_a_finished_run_is_not_run_again_but_reported(tmp_path: Path) -> None:
         (("missing.toml",), "missing.toml"),
         (("--resume", "nowhere"), "nowhere holds no runs"),
         (("--versions", "0"), "versions = 0"),
+        (("--executor", "magic"), "executor"),
+        (("--resume", "nowhere", "--versions", "3"), "--resume goes on with what its folder says"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing(
@@ -172,7 +187,7 @@ def test_a_corrupted_data_file_is_named(tmp_path: Path) -> None:
     for part in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
         (folder / f"{part}-ubyte.gz").write_bytes(gzip.compress(b"\0\0\x08\x03 not an image")[:-6])
     out = tmp_path / "out"
-    data = ("--set", "dataset=mnist", "--set", f"data_dir={tmp_path / 'data'}")
+    data = ("--dataset", "mnist", "--data-dir", tmp_path / "data")
     result = basecagg("run", *data, "--out", out)
     assert "idx" in complaint(result)
     assert result.exit_code == 2

@@ -55,6 +55,10 @@ _PLAN = "runs.json"
 )
 @click.option("--versions", type=int, help="Steps of the global model.")
 @click.option("--seed", type=int, help="The seed that everything random comes from.")
+@click.option("--dataset", help="digits, mnist, fashion-mnist or cifar10.")
+@click.option("--model", help="mlp, lenet5, … as `basecagg.learning.MODELS` lists them.")
+@click.option("--data-dir", help="Where the official files of a dataset lie.")
+@click.option("--executor", help="Who trains: in-process, processes or ray.")
 @click.option(
     "--set",
     "overrides",
@@ -79,13 +83,12 @@ def command(
     *,
     config_file: Path | None,
     methods: tuple[str, ...],
-    versions: int | None,
-    seed: int | None,
     overrides: tuple[str, ...],
     settings: bool,
     out: Path | None,
     resume: Path | None,
     tensorboard: bool,
+    **flags: Any,
 ) -> None:
     """Train a federation in simulation and show what privacy cost.
 
@@ -94,7 +97,7 @@ def command(
 
     \b
     basecagg run
-    basecagg run --method basecagg --set dataset=mnist --set model=lenet5 --set data_dir=data
+    basecagg run --method basecagg --dataset mnist --model lenet5 --data-dir data --set local_epochs=1
     basecagg run my.toml --method fedbuff --method basecagg --out runs/mine
     basecagg run --resume runs/mine
     """
@@ -102,11 +105,13 @@ def command(
     if settings:
         _list_settings(console)
         return
+    given = dict(parse_override(text) for text in overrides)
+    given |= {name: value for name, value in flags.items() if value is not None}
     if resume:
+        if config_file or methods or given or out:
+            raise click.UsageError("--resume goes on with what its folder says, and nothing else")
         folder, configs = resume, _read_plan(resume)
     else:
-        given = dict(parse_override(text) for text in overrides)
-        given |= {k: v for k, v in (("versions", versions), ("seed", seed)) if v is not None}
         configs = _configs(config_file, methods, given)
         folder = out or Path("runs") / datetime.now().strftime("%Y-%m-%d-%H%M%S")
         _require_free(folder)
