@@ -38,7 +38,7 @@ from basecagg.simulation.federation import Federation
 from basecagg.simulation.loopback import Address, Letter
 from basecagg.simulation.metering import MeteredLoopback
 
-FEW_MEMBERS = (2, 10)
+FEW_MEMBERS = (2, 8)
 """K of the two federations."""
 MOST_SHARE_BYTES = 24 * 2**20
 """All shares of one mask; a larger model is reduced to this."""
@@ -53,7 +53,7 @@ _PHASE_OF: dict[type[Message], Phase] = {
     Closing: "recovery",
 }
 _LEVELS = 2**16
-_CYCLES = 3
+_CYCLES = 2
 _BY_AGE: Mapping[str, Any] = {
     "staleness": polynomial(1.0),
     "weight_levels": 64,
