@@ -186,7 +186,6 @@ class PlainAggregation(ServerAggregation):
         network = MeteredLoopback()
         server = Server(settings, opening, store, model)
         network.add(AT_SERVER, server, store)
-        network.perform(AT_SERVER, server.start())
         super().__init__(network, Publication(0.0, server.version, server.model))
         self._serial = 0
         if state:

@@ -58,6 +58,7 @@ class Federation:
         self._cryptography = cryptography
         self._suite: Suite = suite
         self._make_store = make_store
+        self._stores: dict[Address, Store] = {}
         self._learning_rate = learning_rate
         self._retries = retries
         self._initial_model = initial_model
@@ -96,11 +97,12 @@ class Federation:
 
         Doing so again is a restart: everything that was only in memory is lost.
         """
-        known = self.network.nodes.get(address)
-        store = store or (known.store if known else self._make_store(address))
-        machine = self._build(address, store)
-        self.network.add(address, machine, store)
-        self.network.perform(address, machine.start())
+        if store is not None:
+            self._stores[address] = store
+        elif address not in self._stores:
+            self._stores[address] = self._make_store(address)
+        machine = self._build(address, self._stores[address])
+        self.network.add(address, machine, self._stores[address])
         if isinstance(machine, ShareKeeper) and AT_SERVER in self.network.nodes:
             self.network.perform(AT_SERVER, self.server.reconnect(address.name))
 
