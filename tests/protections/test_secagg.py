@@ -34,7 +34,7 @@ from basecagg.protections.secagg_graph import random_regular
 from basecagg.protections.secagg_masks import add_masks
 from basecagg.protections.secagg_server import RoundFailed, Sends, SumOpened
 from basecagg.protections.shamir import SHARE_BYTES, SecretSharing
-from basecagg.simulation.secagg_round import PHASES, Phase, SecAggRound, _reply
+from basecagg.simulation.secagg_round import PHASES, Phase, SecAggRound, reply_of
 
 Q = 2**32 - 5
 D = 40
@@ -193,7 +193,7 @@ def masked_round(users: int = 5, threshold: int = 3) -> tuple[Paused, SecAggPara
     mail: Mapping[int, object] = dict.fromkeys(round_.clients)
     for _ in range(2):
         for user, message in mail.items():
-            round_.server.receive(_reply(round_.clients[user], message, None))  # type: ignore[arg-type]
+            round_.server.receive(reply_of(round_.clients[user], message, None))  # type: ignore[arg-type]
         outcome = round_.server.advance()
         assert isinstance(outcome, Sends)
         mail = outcome.messages

@@ -79,7 +79,7 @@ class SecAggRound:
     ) -> None:
         with self.timed("user", phase):  # a function that quantises when it is read is charged, too
             values = read(user) if phase == "inputs" else None
-            reply = _reply(self.clients[user], message, values)
+            reply = reply_of(self.clients[user], message, values)
         self.sent[Account("user", phase)] += size_of(reply)
         with self.timed("server", phase):
             self.server.receive(reply)
@@ -99,7 +99,8 @@ class SecAggRound:
         self.seconds[Account(role, phase)] += time.process_time() - started
 
 
-def _reply(client: SecAggClient, message: ToUser | None, values: Words | None) -> FromUser:
+def reply_of(client: SecAggClient, message: ToUser | None, values: Words | None) -> FromUser:
+    """What a client says to a message; to none, its keys."""
     if isinstance(message, Roster):
         return client.share(message)
     if isinstance(message, Delivery):
