@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import random
 import signal
 import subprocess
@@ -95,19 +96,60 @@ def test_processes_train_to_the_same_result(method: str) -> None:
     assert_same(one, other)
 
 
+ON_RAY = """
+from dataclasses import replace
+from basecagg.simulation import SimulationConfig, simulate
+config = SimulationConfig(method="fedbuff", users=6, concurrency=4, buffer_size=3, versions=2)
+one, other = simulate(config), simulate(replace(config, executor="ray", workers=2))
+assert one.versions == other.versions
+assert one.model.tobytes() == other.model.tobytes()
+"""
+
+
 @pytest.mark.soak
 def test_ray_trains_to_the_same_result() -> None:
-    pytest.importorskip("ray")
-    config = SimulationConfig(method="fedbuff", users=6, concurrency=4, buffer_size=3, versions=2)
-    assert_same(simulate(config), simulate(replace(config, executor="ray", workers=2)))
+    if importlib.util.find_spec("ray") is None:
+        pytest.skip("ray is not installed")
+    subprocess.run([sys.executable, "-c", ON_RAY], check=True)  # Ray leaves processes to its exit
 
 
 def test_a_missing_ray_is_named() -> None:
-    try:
-        import ray  # noqa: F401
-    except ImportError:
-        with pytest.raises(MissingExtraError, match=r"basecagg\[ray\]"):
-            run(tiny_config(executor="ray"))
+    if importlib.util.find_spec("ray") is not None:
+        pytest.skip("ray is installed")
+    with pytest.raises(MissingExtraError, match=r"basecagg\[ray\]"):
+        run(tiny_config(executor="ray"))
+
+
+def test_a_task_that_other_processes_cannot_have_is_named() -> None:
+    with pytest.raises(DataError, match=r"'clouds' cannot be sent to other processes"):
+        run(tiny_config(executor="processes"))
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are counted in /proc")
+def test_workers_end_with_a_parent_that_was_killed() -> None:
+    code = (
+        "from basecagg.simulation import SimulationConfig, simulate\n"
+        "if __name__ == '__main__':\n"
+        "    simulate(SimulationConfig(method='fedbuff', executor='processes', workers=2,"
+        " versions=10**6), progress=lambda record: print(record.version, flush=True))\n"
+    )
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert [child.stdout.readline() for _ in range(3)]
+        workers = _children(child.pid)
+        child.kill()
+    assert len(workers) >= 2
+    for _ in range(100):
+        if not any(Path(f"/proc/{worker}/cmdline").exists() for worker in workers):
+            return
+        time.sleep(0.1)
+    pytest.fail("workers outlived their parent")
+
+
+def _children(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
 # --- kill -9 ----------------------------------------------------------------------------------------

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import pickle
 import signal
 import threading
 from collections.abc import Callable
@@ -15,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from basecagg.errors import DataError
 from basecagg.extras import require
 from basecagg.learning import LocalTraining, LocalUpdate, Task, train_locally
 from basecagg.schedules.schedule import Vector
@@ -109,10 +112,11 @@ def _train_in_pool(job: Job) -> LocalUpdate:
 class Processes:
     """Trains users side by side in processes of their own."""
 
-    def __init__(self, workers: int, *arguments: Any) -> None:
+    def __init__(self, workers: int, task: Task, *arguments: Any) -> None:
         """Start the processes; each gets its own copy of the task."""
+        _require_portable(task)
         self._pool = ProcessPoolExecutor(
-            workers or os.cpu_count(), get_context("spawn"), _start_worker, arguments
+            workers or os.cpu_count(), get_context("spawn"), _start_worker, (task, *arguments)
         )
 
     def submit(self, job: Job) -> Callable[[], LocalUpdate]:
@@ -124,6 +128,16 @@ class Processes:
         self._pool.shutdown(cancel_futures=True)
 
 
+def _require_portable(task: Task) -> None:
+    try:
+        pickle.dumps((task.model, task.loss, task.score))
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise DataError(
+            f"task '{task.name}' cannot be sent to other processes ({error}): make its model, loss and"
+            " score functions of a module, or use executor 'in-process'"
+        ) from None
+
+
 class Ray:
     """Trains users on a Ray cluster: a local one, or an existing one by its address."""
 
@@ -131,8 +145,12 @@ class Ray:
         """Connect, and start one actor per worker."""
         self._ray = require("ray", extra="ray", needed_for="executor 'ray'")
         count = workers or os.cpu_count() or 1
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns
         self._ray.init(
-            address=address or None, include_dashboard=False, log_to_driver=False, num_cpus=None
+            address=address or None,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.WARNING,
         )
         actor = self._ray.remote(num_cpus=1)(Worker)
         shared = [self._ray.put(argument) for argument in arguments]
