@@ -66,9 +66,16 @@ class Worker:
         await asyncio.to_thread(self._thread.join)
 
     def _work(self) -> None:
-        while (batch := self._take()) is not None:
-            results = self._do_together([job.run for job in batch])
-            self._loop.call_soon_threadsafe(_answer, batch, results)
+        while self._do_next():
+            pass  # and nothing of the last batch is kept in memory while waiting for the next
+
+    def _do_next(self) -> bool:
+        batch = self._take()
+        if batch is None:
+            return False
+        results = self._do_together([job.run for job in batch])
+        self._loop.call_soon_threadsafe(_answer, batch, results)
+        return True
 
     def _take(self) -> list[_Job] | None:
         """The next job and those right behind it; None at the end."""
