@@ -280,6 +280,7 @@ def test_a_file_and_overrides_make_one_configuration(tmp_path: Path) -> None:
         ({"method": "fedavg", "clock": "uniform-staleness"}, "clock"),
         ({"local_steps": 3}, "local_steps"),
         ({"clip": 1e6}, "c_l"),
+        ({"holder_dropout": 0.5}, "leaves 50 of 100 holders, and a sum needs 70"),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_reason(values: dict[str, object], said: str) -> None:

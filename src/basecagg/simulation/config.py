@@ -148,7 +148,20 @@ class SimulationConfig:
                 value = getattr(self, name)
                 raise ParameterError(f"{name} = {value} must be {wanted}", rule=f"{name} {wanted}")
         if pair.protection in CODED:
-            self.protocol_parameters(model_size=1)
+            self._require_openable(self.protocol_parameters(model_size=1))
+
+    def _require_openable(self, parameters: ProtocolParameters) -> None:
+        """With too many holders gone at every recovery no sum would open, and the run would never end."""
+        certified = parameters.consistency == "certified"
+        needed = max(parameters.recovery_threshold, parameters.quorum if certified else 0)
+        gone = int(self.holder_dropout * parameters.num_users)
+        if parameters.num_users - gone < needed:
+            raise ParameterError(
+                f"holder_dropout = {self.holder_dropout:g} leaves {parameters.num_users - gone} of"
+                f" {parameters.num_users} holders, and a sum needs {needed}: lower it, or"
+                " recovery_threshold",
+                rule="holders that stay ≥ U and quorum",
+            )
 
     def _rules(self, pair: Pair) -> list[tuple[str, bool, str]]:
         k, users = self.buffer_size, self.users
