@@ -8,7 +8,7 @@ A round has four phases (Bonawitz et al. 2017, Fig. 4, for a server that is hone
     unmasking  for each neighbour a survivor reveals one share: of b if that neighbour is in U3, else of
                the key behind its a; the server opens the sum over U3
 
-Nobody checks here that all users were told the same U3 (the paper of 2017 has a signed round for that): a server
+Nobody checks here that all users were told the same U3 (Bonawitz et al. have a signed round for that): a server
 that lies could collect both shares of a user from different people. For comparisons, not for deployment.
 
 Differs from the paper: SecAgg+ is the same machine on a sparse graph, and what is shared for a dropped user is
