@@ -83,9 +83,7 @@ class Processes:
 
 
 def _program(*arguments: str) -> list[str]:
-    command, *rest = arguments
-    code = f"from basecagg.commands.{command} import command; command()"
-    return [sys.executable, "-c", code, *rest]
+    return [sys.executable, "-c", "from basecagg.cli import main; main()", *arguments]
 
 
 def main() -> None:

@@ -31,7 +31,8 @@ from basecagg.service.streaming import Pieces
 
 _LOG = logging.getLogger("basecagg.service")
 _LONGEST_WAIT = 60.0
-_MAIL_BYTES = 2**20
+_MAIL_BYTES = 2**18
+"""Letters that are fetched together: enough to save round trips, little enough times all holders."""
 _JSON_BYTES = 64 * 2**10
 _OPERATOR_BYTES = 64 * 2**20
 _MODEL_BYTES = 2**30
