@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -18,9 +19,11 @@ pytest.importorskip("matplotlib")
 
 from basecagg.cli import main
 from basecagg.errors import DataError
+from basecagg.protections.pairs import PRESETS
 from basecagg.reports.plots import INK
-from basecagg.reports.run_report import summary_rows
+from basecagg.reports.run_report import _seen, summary_rows
 from basecagg.reports.runs import read_run
+from basecagg.simulation import SimulationConfig
 from basecagg.simulation.run_folder import METRICS, TOTALS
 
 PLOTS = ("accuracy-by-version", "accuracy-by-time", "staleness", "traffic", "phases", "partition")
@@ -107,6 +110,20 @@ def test_a_run_without_a_result_is_refused(runs: Path, tmp_path: Path) -> None:
     (tmp_path / "fedbuff" / METRICS).write_text("\n".join(bare))
     with pytest.raises(DataError, match="no evaluated version"):
         read_run(tmp_path / "fedbuff")
+
+
+@pytest.mark.parametrize("method", sorted(PRESETS))
+def test_every_method_says_what_its_server_saw(method: str, runs: Path, tmp_path: Path) -> None:
+    run = replace(read_run(runs / "fedbuff"), config=SimulationConfig(method=method))
+    (seen,) = _seen([run], {})
+    assert "update" in seen
+
+
+def test_arithmetic_only_is_said_even_beside_an_audit(runs: Path) -> None:
+    config = SimulationConfig(cryptography="arithmetic")
+    run = replace(read_run(runs / "basecagg"), config=config)
+    (seen,) = _seen([run], {"basecagg": "Only sums were learned."})
+    assert "Only sums were learned. Arithmetic only: nothing was sealed or signed" in seen
 
 
 # --- in a browser -----------------------------------------------------------------------------------

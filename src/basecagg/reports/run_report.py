@@ -8,6 +8,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from basecagg.protections.pairs import CODED
 from basecagg.reports import page, plots
 from basecagg.reports.runs import RunRecord
 
@@ -106,24 +107,35 @@ def _figures(runs: Sequence[RunRecord]) -> dict[str, tuple[Figure, str]]:
 
 def _seen(runs: Sequence[RunRecord], audits: dict[str, str]) -> list[str]:
     return [
-        page.paragraph(f"{run.name}: {audits.get(run.name, _by_protection(run))}") for run in runs
+        page.paragraph(f"{run.name}: {audits.get(run.name) or _by_protection(run)}{_caveat(run)}")
+        for run in runs
     ]
 
 
+_SEEN = {
+    "none": "every single update, in clear.",
+    "local-dp": "every single update, with each user's own noise on it.",
+    "secagg": "masked updates and the sum of each round.",
+    "secagg+": "masked updates and the sum of each round.",
+    "lightsecagg": "masked updates and the sum of each round; this run kept no transcript.",
+    "basecagg": "masked updates and the weighted sums that were opened; this run kept no transcript.",
+}
+"""By protection, if there is no transcript to audit."""
+
+
 def _by_protection(run: RunRecord) -> str:
-    sees = {
-        "none": "every single update, in clear.",
-        "local-dp": "every single update, with each user's own noise on it.",
-        "basecagg": "masked updates and the weighted sums that were opened; this run kept no transcript.",
-    }
-    text = sees.get(run.config.pair.protection, "")
+    text = _SEEN[run.config.pair.protection]
     if "epsilon" in run.totals:
         text += f" (ε = {run.totals['epsilon']:.1f} at δ = {run.config.dp_delta:g})"
-    if run.config.pair.protection == "basecagg" and run.config.cryptography == "arithmetic":
-        text += (
+    return text
+
+
+def _caveat(run: RunRecord) -> str:
+    if run.config.pair.protection in CODED and run.config.cryptography == "arithmetic":
+        return (
             " Arithmetic only: nothing was sealed or signed, so this run shows cost, not privacy."
         )
-    return text
+    return ""
 
 
 def _counters(runs: Sequence[RunRecord]) -> tuple[list[str], list[list[object]]]:
