@@ -163,9 +163,11 @@ class Judge:
         assert len({mask.contributor for mask in released.members}) == p.buffer_size
         self._over(released.members, self.opened)
         total = [0] * p.model_size
-        for mask, weight in zip(released.members, released.weights, strict=True):
-            integers, base_version = self.updates[mask]
-            assert weight in plausible_weights(version - base_version)
+        told = zip(released.members, released.base_versions, released.weights, strict=True)
+        for mask, base_version, weight in told:
+            integers, trained_from = self.updates[mask]
+            assert base_version == trained_from
+            assert weight in plausible_weights(version - trained_from)
             total = [t + int(weight) * k for t, k in zip(total, integers, strict=True)]
         found = [Fraction(float(x)) * LEVELS for x in released.weighted_sum]
         assert found == total, "the opened sum is not Σ s̄·Q(Δ)"
