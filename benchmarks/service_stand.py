@@ -55,8 +55,12 @@ class Participant:
         self.errors: list[str] = []
 
     async def send(self, message: Message) -> Reply:
-        """One message; anything but 204 is noted as an error."""
-        reply = await self.line.call("POST", "/v1/messages", pack(message))
+        """One message. Back-pressure is obeyed; anything but 204 after that is noted as an error."""
+        frame = pack(message)
+        reply = await self.line.call("POST", "/v1/messages", frame)
+        while reply.status in (429, 503):
+            await asyncio.sleep(float(reply.headers.get("retry-after", "1")))
+            reply = await self.line.call("POST", "/v1/messages", frame)
         if reply.status != 204:
             self.errors.append(f"{type(message).__name__}: {reply.status} {reply.body[:200]!r}")
         return reply
