@@ -39,6 +39,6 @@ def tiny_task(examples: int = 48) -> Task:
 
 
 def tiny_config(method: str = "fedbuff", **changes: Any) -> SimulationConfig:
-    """Eight users, buffers of four."""
+    """Eight users, buffers of four, whole steps."""
     values = {"users": 8, "concurrency": 6, "buffer_size": 4, "versions": 4, "tiers": 2}
-    return SimulationConfig(method=method, **(values | changes))
+    return SimulationConfig(method=method, **({"global_rate": 1.0} | values | changes))

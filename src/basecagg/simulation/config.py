@@ -62,15 +62,15 @@ class SimulationConfig:
     """α of the polynomial, a of the hinge."""
     staleness_b: float = 4.0
     """b of the hinge."""
-    global_rate: float = 1.0
-    """η_g"""
+    global_rate: float = 0.5
+    """η_g. Whole steps of updates that are C/K versions old overshoot, and the accuracy swings."""
     fedasync_mixing: float = 0.6
     """α of FedAsync."""
     tiers: int = 5
     """M of FedAT."""
 
     # --- local training
-    local_rate: float = 0.1
+    local_rate: float = 0.2
     """η_l"""
     local_epochs: int = 5
     """Passes over a user's examples; 0 if `local_steps` is given."""
