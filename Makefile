@@ -4,11 +4,12 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 RUNTIME := $(VENV)/.installed
 DEV     := $(VENV)/.installed-dev
+FEDERATION := $(VENV)/.installed-federation
 DOCS    := $(VENV)/.installed-docs
 PEERS   := $(VENV)/bench-peers
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format bench soak docs clean
+.PHONY: help run federation test check format bench soak docs clean
 
 help:            ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,11 +24,18 @@ $(RUNTIME): pyproject.toml | $(BIN)/python
 # pip reads dependency groups since 25.1
 $(DEV): pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --editable '.[learn,service]' --group dev
+	$(BIN)/python -m pip install --quiet --editable '.[learn,service,postgres]' --group dev
 	@touch $@ $(RUNTIME)
 
 run: $(RUNTIME)  ## the main job: train a simulated federation by three methods; a table and a report
 	$(BIN)/basecagg run
+
+$(FEDERATION): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[learn,service]'
+	@touch $@
+
+federation: $(FEDERATION)  ## a server and twelve users as real processes over TLS on this machine
+	$(BIN)/python examples/federation/run.py $(ARGS)
 
 test: $(DEV)     ## the tests
 	$(BIN)/python -m pytest -m "not soak" $(ARGS)
@@ -47,8 +55,9 @@ $(PEERS): | $(DEV)
 	$(BIN)/python -m pip install --quiet --group bench
 	$(BIN)/python -m pip install --quiet --no-deps --target $@ fedml==0.9.6
 
-bench: $(PEERS)  ## the kernels, side by side with peers and with the machine's limits
-	$(BIN)/python -m benchmarks $(ARGS)
+bench: $(PEERS)  ## kernels, the full cycle and the simulator, against peers and limits
+	@missed=0; for part in benchmarks benchmarks.cycle benchmarks.simulation; do \
+		$(BIN)/python -m $$part || missed=1; done; exit $$missed
 
 $(DOCS): pyproject.toml | $(DEV)
 	$(BIN)/python -m pip install --quiet --group docs

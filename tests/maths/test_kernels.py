@@ -220,3 +220,8 @@ FORK = textwrap.dedent("""
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_forked_process_has_threads_of_its_own():
     subprocess.run([sys.executable, "-W", "ignore", "-c", FORK], check=True, timeout=60)
+
+
+def test_wide_vectors_are_asked_for_where_the_cpu_has_them():
+    assert machine.use_wide_vectors("+avx2,+avx512f,-xop") == "+avx2,+avx512f,-xop,-prefer-256-bit"
+    assert machine.use_wide_vectors("+avx2,-avx512f") is None
