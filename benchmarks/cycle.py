@@ -27,6 +27,8 @@ from basecagg.maths.mds_code import MaskCode
 from basecagg.maths.prime_field import PrimeField
 from basecagg.maths.randomness import FieldStream, WordStream
 from basecagg.protocol.effects import Store
+from basecagg.protocol.epoch import Agreement
+from basecagg.protocol.share_keeper import ShareKeeper
 from basecagg.simulation.federation import Federation
 from basecagg.simulation.loopback import AT_SERVER, Address
 from basecagg.storage.participant import ParticipantStore
@@ -79,7 +81,7 @@ class SilentIdentity(Identity):
 
 
 class BenchFederation(Federation):
-    """A federation whose parties sign with a given kind of identity."""
+    """A federation whose parties sign with a given kind of identity, and check everything themselves."""
 
     identity_type: type[Identity] = Identity
 
@@ -88,6 +90,12 @@ class BenchFederation(Federation):
         identity = self._identities.setdefault(name, self.identity_type.create())
         assert isinstance(identity, Identity)
         return identity
+
+    def _build_keeper(self, name: str, store: Store) -> ShareKeeper:
+        """A holder of its own: it shares no note of checked signatures with the others."""
+        own = Agreement(self.agreement.epoch, self.agreement.verifier)
+        index = own.holder_names.index(name)
+        return ShareKeeper(own, index, self.identity(name), self._secret(name), store)
 
 
 class CountingFederation(BenchFederation):
