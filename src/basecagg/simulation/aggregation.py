@@ -241,7 +241,9 @@ class SecureAggregation(ServerAggregation):
     ) -> None:
         """Start with the model, or with a saved state."""
         stores = state.get("stores", {})
-        self._dormant = stores  # of contributors that have not been needed since the run was resumed
+        self._dormant = (
+            stores  # of contributors that have not been needed since the run was resumed
+        )
         self._entropy = SeededEntropy(config.seed, state.get("entropy", {}))
         verifier = RememberingVerifier(Ed25519Verifier())
         full = config.cryptography == "full"
