@@ -39,5 +39,7 @@ def test_the_extras_are_the_documented_ones() -> None:
         "service",
         "flower",
         "ray",
+        "tensorboard",
+        "postgres",
         "all",
     }
