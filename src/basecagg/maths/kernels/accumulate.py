@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from basecagg.maths.kernels.machine import kernel
 from basecagg.maths.randomness import Words
 
 Totals = npt.NDArray[np.uint64]
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def add_row(total: Totals, row: Words) -> None:
     """total += row. A row adds less than 2³² to each total, so 2³² rows fit before reducing."""
     for i in range(row.size):
         total[i] += np.uint64(row[i])
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def subtract_row(total: Totals, row: Words, q: np.uint32) -> None:
     """total += q − row, which is −row mod q and less than 2³² as well."""
     for i in range(row.size):
         total[i] += np.uint64(np.uint32(q - row[i]))
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def reduce_totals(total: Totals, q: np.uint32, out: Words) -> None:
     """out = total mod q. For q = 2³² − 5 without a division: 2³² ≡ 5."""
     low, shift, five, modulus = np.uint64(0xFFFFFFFF), np.uint64(32), np.uint64(5), np.uint64(q)
