@@ -1,0 +1,13 @@
+"""Private asynchronous training for people who already have a Flower app: a strategy and a mod.
+
+The only room that imports flwr. Its parts drive the protocol's machines and compute no mask, weight or sum.
+"""
+
+from basecagg.extras import require
+
+require("flwr", extra="flower", needed_for="training on Flower")
+
+from basecagg.flower.mod import basecagg_mod  # noqa: E402 - flwr is asked for first
+from basecagg.flower.strategy import BufferedSecAgg  # noqa: E402
+
+__all__ = ["BufferedSecAgg", "basecagg_mod"]
