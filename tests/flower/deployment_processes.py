@@ -1,0 +1,146 @@
+"""Programs whose files all go into one folder, and who can be ended with all that they started.
+
+Every process carries a mark in its environment, which its children inherit, even those that leave its
+session. So "kill this node" ends all that the node started, and "nobody is left" can be checked.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+PROGRAMS = Path(sys.executable).parent
+_MARK = "FLOWER_TEST_MEMBER"
+_PATIENCE = 300.0
+"""Seconds after which something that should have happened will not; no test asserts a time."""
+_FAREWELL = 15.0
+
+
+@contextmanager
+def short_folder() -> Iterator[Path]:
+    """A temporary folder with a short name: the sockets of Ray must fit into 107 characters."""
+    with tempfile.TemporaryDirectory(prefix="fl-") as name:
+        yield Path(name).resolve()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Processes:
+    """Programs by name, with a log each."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name in ("home", "tmp", "logs", "work"):
+            (folder / name).mkdir()
+        self._environment = os.environ | {
+            "PATH": os.pathsep.join([str(PROGRAMS), os.environ.get("PATH", "")]),
+            "HOME": str(folder / "home"),
+            "TMPDIR": str(folder / "tmp"),
+            "RAY_TMPDIR": str(folder / "tmp"),
+            "FLWR_HOME": str(folder / "flwr"),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONUNBUFFERED": "1",
+        }
+        self._started: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, name: str, *command: str) -> None:
+        """Start a program and call it `name`."""
+        with self._log(name).open("ab") as log:
+            self._started[name] = subprocess.Popen(
+                command,
+                cwd=self.folder / "work",
+                env=self._environment | {_MARK: self._mark(name)},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def finish(self, name: str) -> str:
+        """Wait for its end, which must be a good one; give what it said."""
+        status = self._started[name].wait(_PATIENCE)
+        assert status == 0, f"{name} ended with {status}:\n{self.said(name)[-3000:]}"
+        return self.said(name)
+
+    def is_running(self, name: str) -> bool:
+        return self._started[name].poll() is None
+
+    def said(self, name: str) -> str:
+        """Its log, in all its lives."""
+        return self._log(name).read_text(encoding="utf-8", errors="replace")
+
+    def wait_for(self, happened: Callable[[], bool], what: str) -> None:
+        """Look ten times a second."""
+        deadline = time.monotonic() + _PATIENCE
+        while not happened():
+            assert time.monotonic() < deadline, f"not seen in {_PATIENCE:.0f} s: {what}"
+            time.sleep(0.1)
+
+    def kill(self, name: str) -> None:
+        """End it as a power cut would, with all that it started."""
+        while pids := self._alive(self._mark(name)):
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.05)
+
+    @contextmanager
+    def stopped_at_the_end(self) -> Iterator[None]:
+        """Whatever happens, nobody is left."""
+        try:
+            yield
+        finally:
+            self._stop()
+        assert not self.leftovers()
+
+    def _stop(self) -> None:
+        """Ask everybody to end; kill who does not."""
+        for process in self._started.values():
+            process.terminate()
+        deadline = time.monotonic() + _FAREWELL
+        while self.leftovers() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        for name in self._started:
+            self.kill(name)
+
+    def leftovers(self) -> list[int]:
+        """Every process that was started here, or by one that was, and still runs."""
+        return self._alive(f"{self.folder}:")
+
+    def _log(self, name: str) -> Path:
+        return self.folder / "logs" / f"{name}.log"
+
+    def _mark(self, name: str) -> str:
+        return f"{self.folder}:{name}:"
+
+    def _alive(self, mark: str) -> list[int]:
+        for process in self._started.values():
+            process.poll()  # takes note of the dead, who would be zombies otherwise
+        wanted = f"{_MARK}={mark}".encode()
+        return [pid for pid in _pids() if wanted in _environment_of(pid)]
+
+
+def _pids() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
+def _environment_of(pid: int) -> bytes:
+    """Empty for a zombie, and for a process that is not ours."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return b""

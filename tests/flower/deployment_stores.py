@@ -1,0 +1,72 @@
+"""What the nodes' stores say about answers, read while the nodes use them."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+from basecagg.protocol.records import HeldShare, Progress, parse
+
+_HOLDER = (
+    "SELECT key, value FROM records JOIN namespaces ON namespace = id"
+    " WHERE name LIKE 'holder%' AND kind = ?"
+)
+
+
+def held_shares(state_folder: Path) -> dict[str, HeldShare]:
+    """Every mask that a node knows as a holder. One with a digest was answered for that request."""
+    return {key: parse(value, HeldShare) for key, value in _records(state_folder, "held")}
+
+
+def holder_version(state_folder: Path) -> int:
+    """The highest version of a request that the node has answered, or -1."""
+    found = [parse(value, Progress).version for _, value in _records(state_folder, "progress")]
+    return max(found, default=-1)
+
+
+def _records(state_folder: Path, kind: str) -> Iterator[tuple[str, bytes]]:
+    for path in state_folder.glob("*/state.db"):
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+            yield from connection.execute(_HOLDER, (kind,)).fetchall()
+
+
+class AnswerBook:
+    """Every answer that was seen in any store at any time: a later look does not forget an earlier one."""
+
+    def __init__(self) -> None:
+        self.requests: dict[str, set[bytes]] = defaultdict(set)
+        """The requests that a mask was answered for, by the mask's name."""
+        self.masks: dict[bytes, set[str]] = defaultdict(set)
+        """The masks that were answered for a request."""
+        self.answers: dict[tuple[int, bytes], set[str]] = defaultdict(set)
+        """The masks that one node answered for a request."""
+
+    def look(self, node: int, held: dict[str, HeldShare]) -> None:
+        """Note what one node's store says now."""
+        for mask, share in held.items():
+            if share.digest:
+                self.requests[mask].add(share.digest)
+                self.masks[share.digest].add(mask)
+                self.answers[node, share.digest].add(mask)
+
+    def violations(self, buffer_size: int) -> list[str]:
+        """Everything that must not be: a mask in two sums, a sum of another size, a part of a sum."""
+        twice = [
+            f"{mask} was answered for {len(digests)} requests"
+            for mask, digests in self.requests.items()
+            if len(digests) > 1
+        ]
+        sizes = [
+            f"a request has {len(masks)} masks"
+            for masks in self.masks.values()
+            if len(masks) != buffer_size
+        ]
+        parts = [
+            f"node {node} answered for {len(masks)} masks of a request of {len(self.masks[digest])}"
+            for (node, digest), masks in self.answers.items()
+            if masks != self.masks[digest]
+        ]
+        return twice + sizes + parts
