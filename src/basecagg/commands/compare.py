@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from basecagg.commands._kernels import load_kernels
+from basecagg.commands._publications import show
 from basecagg.extras import require
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def command(*, what: str, full: bool, out: Path) -> None:
     require("matplotlib", extra="learn", needed_for="basecagg compare")
     work, columns = _COMPARISONS[what]
     load_kernels()
-    _show(_with_progress(lambda tell: work(out, full, tell)), out, columns)
+    show(_with_progress(lambda tell: work(out, full, tell)), out, columns)
 
 
 def _with_progress(work: Callable[[Tell], Publication]) -> Publication:
@@ -151,27 +151,3 @@ def _with_progress(work: Callable[[Tell], Publication]) -> Publication:
         publication = work(tell)
         bar.update(task, completed=bar.tasks[0].total or 0, description="done")
     return publication
-
-
-def _show(publication: Publication, out: Path, columns: Sequence[str]) -> None:
-    from basecagg.experiments.publishing import publish
-
-    console = Console(highlight=False)
-    console.print(_table(publication.title, publication.lines, columns))
-    for heading, lines in publication.tables.items():
-        console.print(_table(heading, lines, ()))
-    for note in publication.notes:
-        console.print(f"• {note}")
-    console.print(f"page: {publish(publication, out)}")
-
-
-def _table(title: str, lines: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Table:
-    from basecagg.experiments.publishing import shown
-
-    chosen = columns or tuple(lines[0])
-    table = Table(title=title)
-    for index, column in enumerate(chosen):
-        table.add_column(column, no_wrap=index < 2)
-    for line in lines:
-        table.add_row(*(shown(line[column]) for column in chosen))
-    return table

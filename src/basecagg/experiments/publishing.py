@@ -7,10 +7,25 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from basecagg.extras import require
 from basecagg.reports import page
+
+Verdict = Literal["reproduced", "partly", "not reproduced", "corrected", "beyond the paper"]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of the paper, in our words, beside what was found."""
+
+    sentence: str
+    found: str
+    """Our number, in a sentence."""
+    verdict: Verdict
+    why: str = ""
+    figure: str = ""
+    """The file name of the plot that shows it; '' if none does."""
 
 
 @dataclass
@@ -30,6 +45,10 @@ class Publication:
     """Plots and their captions, by file name."""
     machine: Mapping[str, Any] = field(default_factory=dict)
     """What it was measured on."""
+    claims: Sequence[Claim] = ()
+    """What the paper says about this."""
+    seconds: float = 0.0
+    """What all runs together took, if that was written down."""
 
 
 def publish(publication: Publication, folder: Path) -> Path:
@@ -40,6 +59,8 @@ def publish(publication: Publication, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     content = {
         "machine": dict(publication.machine),
+        **({"seconds": publication.seconds} if publication.seconds else {}),
+        **({"claims": [vars(claim) for claim in publication.claims]} if publication.claims else {}),
         "lines": list(publication.lines),
         **publication.tables,
         "notes": list(publication.notes),

@@ -179,10 +179,10 @@ class PlainAggregation(ServerAggregation):
 
     def __init__(self, config: SimulationConfig, model: Vector, state: Mapping[str, Any]) -> None:
         """Start with the model, or with a saved state."""
-        weighing = Weighing(config.max_staleness, config.staleness_function, weight_levels=None)
+        weighing = self._weighing(config)
         settings = ServerSettings(config.buffer_size, weighing, learning_rate=config.global_rate)
         store = MemoryStore(state.get("stores", {}).get("server/server"))
-        opening = PlainOpening(model.size, weighing, store)
+        opening = self._opening(config, model.size, weighing, store)
         network = MeteredLoopback()
         server = Server(settings, opening, store, model)
         network.add(AT_SERVER, server, store)
@@ -191,6 +191,14 @@ class PlainAggregation(ServerAggregation):
         if state:
             self.restore(state)
             self._serial = state["serial"]
+
+    def _weighing(self, config: SimulationConfig) -> Weighing:
+        return Weighing(config.max_staleness, config.staleness_function, weight_levels=None)
+
+    def _opening(
+        self, config: SimulationConfig, size: int, weighing: Weighing, store: MemoryStore
+    ) -> PlainOpening:
+        return PlainOpening(size, weighing, store)
 
     def submit(self, user: int, update: Vector, base_version: int) -> None:
         """Send the update in clear."""

@@ -103,6 +103,7 @@ class SimulationConfig:
     """q"""
     consistency: Consistency = "certified"
     allow_wraparound: bool = False
+    """Sum in the field whatever c_l is, and see what that does: without masks, for no epoch accepts it."""
     dp_clip_norm: float = 1.0
     """C of local DP."""
     dp_noise: float = 1.0
@@ -133,6 +134,8 @@ class SimulationConfig:
     # --- the run
     seed: int = 1
     evaluate_every: int = 1
+    evaluate_last: int = 1
+    """So many of the last versions are evaluated one by one: the mean of a few says more than one."""
     checkpoint_every: int = 20
     executor: Executor = "in-process"
     workers: int = 0
@@ -184,6 +187,7 @@ class SimulationConfig:
             ("down_mbps", self.down_mbps > 0, "positive"),
             ("latency", self.latency >= 0, "at least 0"),
             ("evaluate_every", self.evaluate_every >= 1, "at least 1"),
+            ("evaluate_last", self.evaluate_last >= 1, "at least 1"),
             ("checkpoint_every", self.checkpoint_every >= 1, "at least 1"),
         ]
         if pair.protection in PAIRWISE:
@@ -194,6 +198,10 @@ class SimulationConfig:
             ]
         if pair.schedule == "synchronous":
             rules.append(("concurrency", self.concurrency >= k, f"at least buffer_size = {k}"))
+        if self.allow_wraparound:
+            fits = pair == preset("basecagg") and self.cryptography == "arithmetic"
+            wanted = "false unless method is basecagg and cryptography 'arithmetic'"
+            rules.append(("allow_wraparound", fits, wanted))
         if self.clock == "uniform-staleness":
             fits = pair.schedule in ("buffered", "immediate")
             rules.append(("clock", fits, "'devices' for this schedule: it has no staleness"))

@@ -43,6 +43,7 @@ from basecagg.simulation.run_folder import RunFolder
 from basecagg.simulation.secagg_aggregation import SecAggAggregation
 from basecagg.simulation.staleness_clock import UniformStaleness
 from basecagg.simulation.training import Job, make_trainer
+from basecagg.simulation.wrapping import WrappingAggregation
 
 # Purposes of the run's random streams, each its own child of the seed.
 _PARTITION, _DEVICES, _SCHEDULE, _TRAINING, _NOISE = range(5)
@@ -175,7 +176,7 @@ class Simulation:
 
     def _record(self, keeper: RunFolder | None, progress: Progress) -> None:
         version = self.schedule.version
-        last = version >= self.config.versions
+        last = version > self.config.versions - self.config.evaluate_last
         due = last or version % self.config.evaluate_every == 0
         scored = evaluate(self.task, self._model, self._model_now()) if due else None
         step = self._last_step()
@@ -277,6 +278,8 @@ class Simulation:
             return None
         if protection in PAIRWISE:
             return SecAggAggregation(self.config, model, self.devices, state)
+        if self.config.allow_wraparound:
+            return WrappingAggregation(self.config, model, state)
         if protection in CODED:
             return SecureAggregation(self.config, model, self.devices, state)
         return PlainAggregation(self.config, model, state)
@@ -321,6 +324,8 @@ class Simulation:
             totals["crypto seconds"] = dict(meter.seconds)
             totals["bytes"] = dict(meter.bytes_sent)
             totals["counts"] = dict(self.aggregation.counts)
+        if isinstance(self.aggregation, WrappingAggregation):
+            totals["field errors"] = asdict(self.aggregation.errors)
         if self._noise:
             totals["epsilon"] = self._noise.epsilon(self._most_releases(), self.config.dp_delta)
         return totals

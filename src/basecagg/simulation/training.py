@@ -91,9 +91,14 @@ _worker: Worker | None = None
 
 def _start_worker(*arguments: Any) -> None:
     global _worker  # noqa: PLW0603 - a pool's processes have no other place to keep their worker
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    serve_parent()
     _worker = Worker(*arguments)
+
+
+def serve_parent() -> None:
+    """For a pool's process, when it starts: Ctrl-C is the parent's to answer, and its end is ours."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:

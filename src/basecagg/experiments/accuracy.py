@@ -1,0 +1,318 @@
+"""`basecagg reproduce accuracy-…`: FedBuff beside BASecAgg, the paper's first figure.
+
+The paper's setting: N = 100, K = 10, staleness uniform on 0…10, IID, batches of 50, η_g = 1, λ = 5·10⁻⁴,
+c_l = 2¹⁶, c_g = 2⁶, q = 2³² − 5; weights constant, or (1 + τ)⁻¹. It leaves E, the number of versions, U, T and
+D open: they are chosen here, and the effect of E is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+from statistics import mean
+from typing import Any, Literal
+
+from basecagg.experiments import bands
+from basecagg.experiments.experiment import Experiment, Order, Results, Size
+from basecagg.experiments.jobs import Job, run_jobs
+from basecagg.experiments.ledger import Ledger
+from basecagg.experiments.publishing import Claim, Publication, Verdict
+from basecagg.experiments.simulated import (
+    by_group,
+    curve_of,
+    final_accuracy,
+    simulation_job,
+    spread,
+)
+from basecagg.simulation.config import SimulationConfig
+
+METHODS = ("fedbuff", "basecagg")
+NAMES = {"fedbuff": "FedBuff", "basecagg": "BASecAgg"}
+Weighting = Literal["constant", "polynomial"]
+WEIGHTINGS: tuple[Weighting, ...] = ("constant", "polynomial")
+PAPER: Mapping[str, Any] = {
+    "clock": "uniform-staleness",
+    "users": 100,
+    "buffer_size": 10,
+    "max_staleness": 10,
+    "staleness_a": 1.0,
+    "global_rate": 1.0,
+    "batch_size": 50,
+    "weight_decay": 5e-4,
+    "update_levels": 2**16,
+    "weight_levels": 2**6,
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the paper leaves open, and what differs between its data sets."""
+
+    dataset: str
+    model: str
+    local_rate: float
+    local_epochs: int
+    versions: int
+    evaluate_every: int
+    seeds: tuple[int, ...] = (1, 2, 3)
+    other_epochs: tuple[int, ...] = ()
+    """E of the further runs that show its effect."""
+    cryptography: Literal["full", "arithmetic"] = "full"
+    holders: int = 0
+    """A committee of so many; 0: every user holds shares, as in the paper."""
+
+    def config(self, **changes: Any) -> SimulationConfig:
+        """A run in this setting."""
+        values: dict[str, Any] = {
+            **PAPER,
+            "dataset": self.dataset,
+            "model": self.model,
+            "local_rate": self.local_rate,
+            "local_epochs": self.local_epochs,
+            "versions": self.versions,
+            "evaluate_every": self.evaluate_every,
+            "evaluate_last": 10,
+            "cryptography": self.cryptography,
+            "holders": self.holders,
+        }
+        return SimulationConfig(**values | changes)
+
+
+SMOKE = Setting("digits", "mlp", 0.1, 2, 12, 4, seeds=(1,), other_epochs=(1,), holders=20)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One of the paper's two plots: its settings, a further model, and the gap that counts as none."""
+
+    name: str
+    title: str
+    settings: Mapping[Size, Setting]
+    tolerance: float
+    """Points of accuracy."""
+    further: Setting | None = None
+    """A larger model, as far as the hours allow; in the full form only."""
+    notes: tuple[str, ...] = ()
+
+
+# --- running ------------------------------------------------------------------------------------
+
+
+def measure(figure: Figure, order: Order, ledger: Ledger) -> None:
+    """Run what the ledger lacks: seed by seed, so that a stopped experiment has every method."""
+    run_jobs(jobs(figure, order), order, ledger)
+
+
+def jobs(figure: Figure, order: Order) -> list[Job]:
+    """All runs, the most wanted first."""
+    setting = figure.settings[order.size]
+    wanted = [*_compared(setting, ""), *_other_epochs(setting)]
+    if figure.further and order.size == "full":
+        wanted += _compared(figure.further, f"{figure.further.model}/")
+    at = str(order.data_dir)
+    return [simulation_job(key, replace(config, data_dir=at)) for key, config in wanted]
+
+
+def _compared(setting: Setting, prefix: str) -> list[tuple[str, SimulationConfig]]:
+    return [
+        (
+            f"{prefix}{method}/{weighting}/{seed}",
+            setting.config(method=method, staleness=weighting, seed=seed),
+        )
+        for seed, weighting, method in product(setting.seeds, WEIGHTINGS, METHODS)
+    ]
+
+
+def _other_epochs(setting: Setting) -> list[tuple[str, SimulationConfig]]:
+    return [
+        (
+            f"E={epochs}/fedbuff/polynomial/{setting.seeds[0]}",
+            setting.config(method="fedbuff", staleness="polynomial", local_epochs=epochs),
+        )
+        for epochs in setting.other_epochs
+    ]
+
+
+# --- reporting ----------------------------------------------------------------------------------
+
+
+def report(figure: Figure, results: Results, size: Size) -> Publication:
+    """The curves, the gaps, the effect of E, and the larger model if it was run."""
+    setting = figure.settings[size]
+    further = figure.further.model + "/" if figure.further else "\0"
+    large = {k.removeprefix(further): r for k, r in results.items() if k.startswith(further)}
+    epochs = {key: result for key, result in results.items() if key.startswith("E=")}
+    main = {k: r for k, r in results.items() if k not in epochs and not k.startswith(further)}
+    lines = lines_of(main)
+    tables = {"Effect of E": _epoch_lines(setting, main, epochs)} if epochs else {}
+    drawn = {
+        figure.name: (
+            bands.draw(_curves(main), "version of the model", "test accuracy, %"),
+            f"{figure.title}: mean over seeds, bands from the worst to the best seed.",
+        )
+    }
+    if epochs:
+        drawn[f"{figure.name}-epochs"] = (
+            bands.draw(
+                _epoch_curves(setting, main, epochs), "version of the model", "test accuracy, %"
+            ),
+            "FedBuff, polynomial weights, with more and fewer local epochs E; first seed.",
+        )
+    if large and figure.further:
+        tables["The larger model"] = lines_of(large)
+        drawn[f"{figure.name}-large"] = (
+            bands.draw(_curves(large), "version of the model", "test accuracy, %"),
+            f"{figure.further.model}, {figure.further.versions} versions,"
+            f" E = {figure.further.local_epochs} epoch; seeds: {len(figure.further.seeds)}.",
+        )
+    return Publication(
+        figure.name,
+        figure.title,
+        _lead(setting, main),
+        lines,
+        tables=tables,
+        notes=[*_choices(setting), *figure.notes],
+        figures=drawn,
+        claims=[_claim(figure, lines)],
+    )
+
+
+def lines_of(results: Results) -> list[dict[str, Any]]:
+    """The end of every method and weighting: mean over the last ten versions and all seeds, and the gap."""
+    groups = by_group(results)
+    ends = {name: [100 * final_accuracy(run) for run in runs] for name, runs in groups.items()}
+    lines = []
+    for weighting, method in product(WEIGHTINGS, METHODS):
+        own = ends.get(f"{method}/{weighting}")
+        rival = ends.get(f"fedbuff/{weighting}")
+        if own and rival:
+            runs = groups[f"{method}/{weighting}"]
+            lines.append(
+                {
+                    "method": NAMES[method],
+                    "weights": weighting,
+                    "seeds": len(own),
+                    "versions": max(curve_of(run)[-1].version for run in runs),
+                    "accuracy, %": f"{mean(own):.2f}",
+                    "± seeds": f"{spread(own):.2f}",
+                    "last version, %": f"{mean(100 * curve_of(run)[-1].score for run in runs):.2f}",
+                    "gap to FedBuff, points": f"{mean(own) - mean(rival):+.2f}",
+                    "minutes a run": mean(run["seconds"] for run in runs) / 60,
+                }
+            )
+    return lines
+
+
+def _claim(figure: Figure, lines: Sequence[Mapping[str, Any]]) -> Claim:
+    ours = [line for line in lines if line["method"] == "BASecAgg"]
+    gaps = {line["weights"]: float(line["gap to FedBuff, points"]) for line in ours}
+    worst = max((abs(gap) for gap in gaps.values()), default=float("inf"))
+    seeds = min((line["seeds"] for line in ours), default=0)
+    verdict: Verdict = "reproduced" if worst <= figure.tolerance else "not reproduced"
+    if worst <= figure.tolerance and (seeds < 3 or len(gaps) < len(WEIGHTINGS)):
+        verdict = "partly"
+    found = "; ".join(
+        f"{line['weights']}: BASecAgg {line['accuracy, %']} %,"
+        f" {line['gap to FedBuff, points']} points from FedBuff"
+        for line in ours
+    )
+    return Claim(
+        f"{figure.title}: BASecAgg learns as well as FedBuff, with constant and with polynomial weights.",
+        f"{found} (mean of {seeds} seeds and the last ten versions).",
+        verdict,
+        f"a gap of at most {figure.tolerance} points counts as none",
+        figure.name,
+    )
+
+
+def _lead(setting: Setting, results: Results) -> str:
+    shown = setting.config()
+    return (
+        f"{setting.model} on {setting.dataset}, N = {shown.users}, K = {shown.buffer_size}, staleness"
+        f" uniform on 0…{shown.max_staleness}, IID, batches of {shown.batch_size}, η_g ="
+        f" {shown.global_rate:g}, η_l = {shown.local_rate:g}, λ = {shown.weight_decay:g}, c_l = 2¹⁶,"
+        f" c_g = 2⁶, q = 2³² − 5. {len(results)} runs."
+    )
+
+
+def _choices(setting: Setting) -> list[str]:
+    p = setting.config().protocol_parameters(model_size=1)
+    sealed = "sealed and signed" if setting.cryptography == "full" else "with the arithmetic only"
+    return [
+        f"Chosen, because the paper leaves it open: E = {setting.local_epochs} local epochs,"
+        f" {setting.versions} versions, N = {p.num_users} holders, T = {p.max_colluders}, D ="
+        f" {p.max_dropouts}, U = {p.recovery_threshold}. BASecAgg ran its whole protocol, {sealed}.",
+        "Both methods start from the same weights, meet the same users and draw the same staleness: what"
+        " differs is the quantisation of updates and weights.",
+    ]
+
+
+def _label(method: str, weighting: str) -> str:
+    return f"{NAMES[method]}, {weighting}"
+
+
+def _curves(results: Results) -> dict[str, list[bands.Curve]]:
+    groups = by_group(results)
+    return {
+        _label(method, weighting): [_by_version(run) for run in groups[f"{method}/{weighting}"]]
+        for weighting, method in product(WEIGHTINGS, METHODS)
+        if f"{method}/{weighting}" in groups
+    }
+
+
+def _by_version(result: Mapping[str, Any]) -> bands.Curve:
+    return [(point.version, 100 * point.score) for point in curve_of(result)]
+
+
+def _with_epochs(setting: Setting, main: Results, epochs: Results) -> dict[int, Mapping[str, Any]]:
+    found = {int(key.partition("/")[0].removeprefix("E=")): run for key, run in epochs.items()}
+    own = main.get(f"fedbuff/polynomial/{setting.seeds[0]}")
+    return dict(sorted((found | ({setting.local_epochs: own} if own else {})).items()))
+
+
+def _epoch_lines(setting: Setting, main: Results, epochs: Results) -> list[dict[str, Any]]:
+    return [
+        {"E, local epochs": count, "accuracy, %": f"{100 * final_accuracy(run):.2f}"}
+        for count, run in _with_epochs(setting, main, epochs).items()
+    ]
+
+
+def _epoch_curves(setting: Setting, main: Results, epochs: Results) -> dict[str, list[bands.Curve]]:
+    return {
+        f"E = {count}": [_by_version(run)]
+        for count, run in _with_epochs(setting, main, epochs).items()
+    }
+
+
+def _experiment(figure: Figure) -> Experiment:
+    return Experiment(figure.name, partial(measure, figure), partial(report, figure))
+
+
+MNIST_SETTING = Setting("mnist", "lenet5", 0.01, 5, 100, 5, other_epochs=(1, 2))
+MNIST = _experiment(
+    Figure(
+        "accuracy-mnist",
+        "LeNet-5 on MNIST",
+        {
+            "full": MNIST_SETTING,
+            "quick": replace(MNIST_SETTING, local_epochs=2, versions=30, seeds=(1,)),
+            "smoke": SMOKE,
+        },
+        tolerance=0.5,
+    )
+)
+CIFAR10_SETTING = Setting("cifar10", "small-cnn", 0.1, 1, 150, 10)
+CIFAR10 = _experiment(
+    Figure(
+        "accuracy-cifar10",
+        "A small CNN on CIFAR-10",
+        {
+            "full": CIFAR10_SETTING,
+            "quick": replace(CIFAR10_SETTING, versions=30, seeds=(1,)),
+            "smoke": SMOKE,
+        },
+        tolerance=1.0,
+    )
+)

@@ -1,0 +1,115 @@
+"""What the field does to a sum when c_l is small or large: the quantisation of BASecAgg, without its masks.
+
+Masks cancel to the last bit, so they change nothing here. No epoch accepts parameters with which a sum may wrap
+around; an experiment must, to show what that does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from basecagg.maths.prime_field import PrimeField
+from basecagg.maths.quantization import clip_update, quantize, signed
+from basecagg.maths.randomness import Words, WordStream
+from basecagg.protocol.messages import MaskName
+from basecagg.protocol.opening import Opened, Step
+from basecagg.protocol.plain import PlainOpening
+from basecagg.protocol.records import BufferedUpdate
+from basecagg.protocol.weighing import Weighing
+from basecagg.simulation.aggregation import PlainAggregation
+from basecagg.simulation.config import SimulationConfig
+from basecagg.storage.memory import MemoryStore
+
+Reals = npt.NDArray[np.float64]
+
+
+@dataclass
+class FieldErrors:
+    """What the field did to the mean updates Σ s̄·Δ / Σ s̄ of all steps so far, element by element."""
+
+    elements: int = 0
+    wrapped: int = 0
+    """Elements whose integer sum lay beyond ±(q − 1)/2."""
+    squared_rounding: float = 0.0
+    """Σ of squared errors of the elements that did not wrap."""
+    squared_wraparound: float = 0.0
+    """Σ of squared errors of those that did."""
+    squared_signal: float = 0.0
+    """Σ of squares of the exact mean updates."""
+
+    def add(self, exact: Reals, opened: Reals, limit: float) -> None:
+        """Compare a step with what it should have been; beyond ±limit an element wraps."""
+        wrapped = np.abs(exact) > limit
+        squared = (opened - exact) ** 2
+        self.elements += exact.size
+        self.wrapped += int(wrapped.sum())
+        self.squared_rounding += float(squared[~wrapped].sum())
+        self.squared_wraparound += float(squared[wrapped].sum())
+        self.squared_signal += float((exact**2).sum())
+
+
+class FieldOpening(PlainOpening):
+    """Clips, quantises, sums mod q and takes the sign back, as contributors, holders and server would."""
+
+    def __init__(
+        self, config: SimulationConfig, size: int, weighing: Weighing, store: MemoryStore
+    ) -> None:
+        """Take updates in clear; they are quantised when they are summed."""
+        super().__init__(size, weighing, store)
+        self._field = PrimeField(config.modulus)
+        self._config = config
+        self.errors = FieldErrors()
+
+    def begin(self, version: int, members: Sequence[BufferedUpdate]) -> Step:
+        """φ⁻¹(Σ s̄·φ(c_l·Q(Δ))) / c_l, Eqs. (def_w_bar) and (global_update), at once."""
+        levels, modulus = self._config.update_levels, self._config.modulus
+        weights = [int(self._weight(version, member)) for member in members]
+        updates = [clip_update(self._read(m.name), self._config.clip)[0] for m in members]
+        rows = [
+            quantize(update, levels, modulus, self._coins(member.name), wrap=True)
+            for update, member in zip(updates, members, strict=True)
+        ]
+        total = signed(self._field.weighted_sum(rows, weights), modulus) / levels
+        exact = np.average(np.stack(updates).astype(np.float64), axis=0, weights=weights)
+        count = sum(weights)
+        self.errors.add(exact, total / count, (modulus - 1) / (2 * levels * count))
+        return [], Opened(total, tuple(map(float, weights)))
+
+    def _coins(self, name: MaskName) -> Words:
+        """The same in every run with this seed."""
+        text = f"{self._config.seed}/{name.key}"
+        return WordStream(hashlib.sha256(text.encode()).digest()).draw(self._model_size)
+
+
+class WrappingAggregation(PlainAggregation):
+    """Protection basecagg with `allow_wraparound`: what is opened, without what protects it."""
+
+    def _weighing(self, config: SimulationConfig) -> Weighing:
+        return Weighing(config.max_staleness, config.staleness_function, config.weight_levels)
+
+    def _opening(
+        self, config: SimulationConfig, size: int, weighing: Weighing, store: MemoryStore
+    ) -> FieldOpening:
+        return FieldOpening(config, size, weighing, store)
+
+    @property
+    def errors(self) -> FieldErrors:
+        """What the field did so far."""
+        opening = self.server.opening
+        assert isinstance(opening, FieldOpening)
+        return opening.errors
+
+    def state(self) -> dict[str, Any]:
+        """Everything that a resumed run needs."""
+        return super().state() | {"errors": asdict(self.errors)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state."""
+        super().restore(state)
+        vars(self.errors).update(state["errors"])
