@@ -57,6 +57,7 @@ def command(
 
     \b
     accuracy-mnist, accuracy-cifar10   FedBuff beside BASecAgg, constant and polynomial weights
+    accuracy-cifar10-large             the same with the paper's larger network, fewer versions
     levels-mnist, levels-cifar10       accuracy against c_l, with rounding and wrap-around measured
     sweep                              the appendix's grid, on a validation split
     theorem                            the convergence bound against measured gradients

@@ -28,10 +28,31 @@ from basecagg.experiments.simulated import (
 )
 from basecagg.simulation.config import SimulationConfig
 
+_SEEDS = 3
+"""Fewer do not settle a claim."""
 METHODS = ("fedbuff", "basecagg")
 NAMES = {"fedbuff": "FedBuff", "basecagg": "BASecAgg"}
 Weighting = Literal["constant", "polynomial"]
 WEIGHTINGS: tuple[Weighting, ...] = ("constant", "polynomial")
+Protocol = Literal["sealed", "arithmetic", "unmasked"]
+"""How much of BASecAgg is run; what is opened is the same."""
+PROTOCOLS: Mapping[Protocol, Mapping[str, Any]] = {
+    "sealed": {},
+    "arithmetic": {"cryptography": "arithmetic"},
+    "unmasked": {"cryptography": "arithmetic", "allow_wraparound": True},
+}
+_PROTOCOL_WORDS: Mapping[Protocol, str] = {
+    "sealed": "its whole protocol, sealed and signed",
+    "arithmetic": "masks, shares and recovery, but nothing was sealed or signed",
+    "unmasked": "quantisation and the sum in the field, without masks: they cancel to the last bit",
+}
+_WORDS = {
+    "lenet5": "LeNet-5",
+    "small-cnn": "a small CNN",
+    "fedasync-cnn": "the CNN of FedAsync",
+    "mnist": "MNIST",
+    "cifar10": "CIFAR-10",
+}
 PAPER: Mapping[str, Any] = {
     "clock": "uniform-staleness",
     "users": 100,
@@ -59,9 +80,20 @@ class Setting:
     seeds: tuple[int, ...] = (1, 2, 3)
     other_epochs: tuple[int, ...] = ()
     """E of the further runs that show its effect."""
-    cryptography: Literal["full", "arithmetic"] = "full"
+    weightings: tuple[Weighting, ...] = WEIGHTINGS
+    protocol: Protocol = "sealed"
     holders: int = 0
     """A committee of so many; 0: every user holds shares, as in the paper."""
+
+    @property
+    def title(self) -> str:
+        """What is learned, in words."""
+        return f"{_WORDS.get(self.model, self.model)} on {_WORDS.get(self.dataset, self.dataset)}"
+
+    @property
+    def heading(self) -> str:
+        """The title at the beginning of a sentence."""
+        return self.title[0].upper() + self.title[1:]
 
     def config(self, **changes: Any) -> SimulationConfig:
         """A run in this setting."""
@@ -74,10 +106,14 @@ class Setting:
             "versions": self.versions,
             "evaluate_every": self.evaluate_every,
             "evaluate_last": 10,
-            "cryptography": self.cryptography,
             "holders": self.holders,
         }
         return SimulationConfig(**values | changes)
+
+    def compared(self, method: str, weighting: Weighting, seed: int) -> SimulationConfig:
+        """A run of one of the two methods."""
+        protocol = PROTOCOLS[self.protocol] if method == "basecagg" else {}
+        return self.config(method=method, staleness=weighting, seed=seed, **protocol)
 
 
 SMOKE = Setting("digits", "mlp", 0.1, 2, 12, 4, seeds=(1,), other_epochs=(1,), holders=20)
@@ -85,15 +121,12 @@ SMOKE = Setting("digits", "mlp", 0.1, 2, 12, 4, seeds=(1,), other_epochs=(1,), h
 
 @dataclass(frozen=True)
 class Figure:
-    """One of the paper's two plots: its settings, a further model, and the gap that counts as none."""
+    """One plot: its settings, and the gap that counts as none."""
 
     name: str
-    title: str
     settings: Mapping[Size, Setting]
     tolerance: float
     """Points of accuracy."""
-    further: Setting | None = None
-    """A larger model, as far as the hours allow; in the full form only."""
     notes: tuple[str, ...] = ()
 
 
@@ -108,20 +141,15 @@ def measure(figure: Figure, order: Order, ledger: Ledger) -> None:
 def jobs(figure: Figure, order: Order) -> list[Job]:
     """All runs, the most wanted first."""
     setting = figure.settings[order.size]
-    wanted = [*_compared(setting, ""), *_other_epochs(setting)]
-    if figure.further and order.size == "full":
-        wanted += _compared(figure.further, f"{figure.further.model}/")
     at = str(order.data_dir)
+    wanted = [*_compared(setting), *_other_epochs(setting)]
     return [simulation_job(key, replace(config, data_dir=at)) for key, config in wanted]
 
 
-def _compared(setting: Setting, prefix: str) -> list[tuple[str, SimulationConfig]]:
+def _compared(setting: Setting) -> list[tuple[str, SimulationConfig]]:
     return [
-        (
-            f"{prefix}{method}/{weighting}/{seed}",
-            setting.config(method=method, staleness=weighting, seed=seed),
-        )
-        for seed, weighting, method in product(setting.seeds, WEIGHTINGS, METHODS)
+        (f"{method}/{weighting}/{seed}", setting.compared(method, weighting, seed))
+        for seed, weighting, method in product(setting.seeds, setting.weightings, METHODS)
     ]
 
 
@@ -139,18 +167,16 @@ def _other_epochs(setting: Setting) -> list[tuple[str, SimulationConfig]]:
 
 
 def report(figure: Figure, results: Results, size: Size) -> Publication:
-    """The curves, the gaps, the effect of E, and the larger model if it was run."""
+    """The curves, the gaps, and the effect of E."""
     setting = figure.settings[size]
-    further = figure.further.model + "/" if figure.further else "\0"
-    large = {k.removeprefix(further): r for k, r in results.items() if k.startswith(further)}
     epochs = {key: result for key, result in results.items() if key.startswith("E=")}
-    main = {k: r for k, r in results.items() if k not in epochs and not k.startswith(further)}
+    main = {key: result for key, result in results.items() if key not in epochs}
     lines = lines_of(main)
     tables = {"Effect of E": _epoch_lines(setting, main, epochs)} if epochs else {}
     drawn = {
         figure.name: (
             bands.draw(_curves(main), "version of the model", "test accuracy, %"),
-            f"{figure.title}: mean over seeds, bands from the worst to the best seed.",
+            f"Test accuracy, {setting.title}: mean over seeds, bands from the worst seed to the best.",
         )
     }
     if epochs:
@@ -160,22 +186,15 @@ def report(figure: Figure, results: Results, size: Size) -> Publication:
             ),
             "FedBuff, polynomial weights, with more and fewer local epochs E; first seed.",
         )
-    if large and figure.further:
-        tables["The larger model"] = lines_of(large)
-        drawn[f"{figure.name}-large"] = (
-            bands.draw(_curves(large), "version of the model", "test accuracy, %"),
-            f"{figure.further.model}, {figure.further.versions} versions,"
-            f" E = {figure.further.local_epochs} epoch; seeds: {len(figure.further.seeds)}.",
-        )
     return Publication(
         figure.name,
-        figure.title,
+        f"Accuracy: {setting.title}",
         _lead(setting, main),
         lines,
         tables=tables,
         notes=[*_choices(setting), *figure.notes],
         figures=drawn,
-        claims=[_claim(figure, lines)],
+        claims=[_claim(figure, setting, lines)],
     )
 
 
@@ -205,13 +224,13 @@ def lines_of(results: Results) -> list[dict[str, Any]]:
     return lines
 
 
-def _claim(figure: Figure, lines: Sequence[Mapping[str, Any]]) -> Claim:
+def _claim(figure: Figure, setting: Setting, lines: Sequence[Mapping[str, Any]]) -> Claim:
     ours = [line for line in lines if line["method"] == "BASecAgg"]
     gaps = {line["weights"]: float(line["gap to FedBuff, points"]) for line in ours}
     worst = max((abs(gap) for gap in gaps.values()), default=float("inf"))
     seeds = min((line["seeds"] for line in ours), default=0)
     verdict: Verdict = "reproduced" if worst <= figure.tolerance else "not reproduced"
-    if worst <= figure.tolerance and (seeds < 3 or len(gaps) < len(WEIGHTINGS)):
+    if worst <= figure.tolerance and (seeds < _SEEDS or len(gaps) < len(WEIGHTINGS)):
         verdict = "partly"
     found = "; ".join(
         f"{line['weights']}: BASecAgg {line['accuracy, %']} %,"
@@ -219,7 +238,7 @@ def _claim(figure: Figure, lines: Sequence[Mapping[str, Any]]) -> Claim:
         for line in ours
     )
     return Claim(
-        f"{figure.title}: BASecAgg learns as well as FedBuff, with constant and with polynomial weights.",
+        f"With {setting.title}, BASecAgg learns as well as FedBuff, with constant and with polynomial weights.",
         f"{found} (mean of {seeds} seeds and the last ten versions).",
         verdict,
         f"a gap of at most {figure.tolerance} points counts as none",
@@ -230,7 +249,7 @@ def _claim(figure: Figure, lines: Sequence[Mapping[str, Any]]) -> Claim:
 def _lead(setting: Setting, results: Results) -> str:
     shown = setting.config()
     return (
-        f"{setting.model} on {setting.dataset}, N = {shown.users}, K = {shown.buffer_size}, staleness"
+        f"{setting.heading}: N = {shown.users}, K = {shown.buffer_size}, staleness"
         f" uniform on 0…{shown.max_staleness}, IID, batches of {shown.batch_size}, η_g ="
         f" {shown.global_rate:g}, η_l = {shown.local_rate:g}, λ = {shown.weight_decay:g}, c_l = 2¹⁶,"
         f" c_g = 2⁶, q = 2³² − 5. {len(results)} runs."
@@ -239,11 +258,11 @@ def _lead(setting: Setting, results: Results) -> str:
 
 def _choices(setting: Setting) -> list[str]:
     p = setting.config().protocol_parameters(model_size=1)
-    sealed = "sealed and signed" if setting.cryptography == "full" else "with the arithmetic only"
     return [
         f"Chosen, because the paper leaves it open: E = {setting.local_epochs} local epochs,"
         f" {setting.versions} versions, N = {p.num_users} holders, T = {p.max_colluders}, D ="
-        f" {p.max_dropouts}, U = {p.recovery_threshold}. BASecAgg ran its whole protocol, {sealed}.",
+        f" {p.max_dropouts}, U = {p.recovery_threshold}. BASecAgg ran"
+        f" {_PROTOCOL_WORDS[setting.protocol]}.",
         "Both methods start from the same weights, meet the same users and draw the same staleness: what"
         " differs is the quantisation of updates and weights.",
     ]
@@ -294,7 +313,6 @@ MNIST_SETTING = Setting("mnist", "lenet5", 0.01, 5, 100, 5, other_epochs=(1, 2))
 MNIST = _experiment(
     Figure(
         "accuracy-mnist",
-        "LeNet-5 on MNIST",
         {
             "full": MNIST_SETTING,
             "quick": replace(MNIST_SETTING, local_epochs=2, versions=30, seeds=(1,)),
@@ -303,16 +321,33 @@ MNIST = _experiment(
         tolerance=0.5,
     )
 )
-CIFAR10_SETTING = Setting("cifar10", "small-cnn", 0.1, 1, 150, 10)
+CIFAR10_SETTING = Setting("cifar10", "small-cnn", 0.1, 1, 200, 20, protocol="arithmetic")
 CIFAR10 = _experiment(
     Figure(
         "accuracy-cifar10",
-        "A small CNN on CIFAR-10",
         {
             "full": CIFAR10_SETTING,
             "quick": replace(CIFAR10_SETTING, versions=30, seeds=(1,)),
             "smoke": SMOKE,
         },
+        tolerance=1.0,
+    )
+)
+_LARGE = Setting(
+    "cifar10",
+    "fedasync-cnn",
+    0.1,
+    1,
+    30,
+    10,
+    seeds=(1,),
+    weightings=("polynomial",),
+    protocol="unmasked",
+)
+CIFAR10_LARGE = _experiment(
+    Figure(
+        "accuracy-cifar10-large",
+        {"full": _LARGE, "quick": replace(_LARGE, versions=2), "smoke": SMOKE},
         tolerance=1.0,
     )
 )

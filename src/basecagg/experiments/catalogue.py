@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 
 EXPERIMENTS = {
     "accuracy-mnist": ("accuracy:MNIST", "FedBuff and BASecAgg on MNIST, both weightings."),
-    "accuracy-cifar10": ("accuracy:CIFAR10", "The same on CIFAR-10."),
+    "accuracy-cifar10": ("accuracy:CIFAR10", "The same on CIFAR-10, small model."),
+    "accuracy-cifar10-large": ("accuracy:CIFAR10_LARGE", "The CNN of FedAsync, shorter."),
     "levels-mnist": ("levels:MNIST", "Accuracy against c_l on MNIST, wrap-around allowed."),
     "levels-cifar10": ("levels:CIFAR10", "The same on CIFAR-10."),
     "sweep": ("sweep:SWEEP", "The appendix's grid of rates, decay and α on MNIST."),

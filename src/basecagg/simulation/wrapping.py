@@ -34,6 +34,8 @@ class FieldErrors:
     """What the field did to the mean updates Σ s̄·Δ / Σ s̄ of all steps so far, element by element."""
 
     elements: int = 0
+    clipped: int = 0
+    """Elements of updates that lay outside ±B."""
     wrapped: int = 0
     """Elements whose integer sum lay beyond ±(q − 1)/2."""
     squared_rounding: float = 0.0
@@ -70,7 +72,7 @@ class FieldOpening(PlainOpening):
         """φ⁻¹(Σ s̄·φ(c_l·Q(Δ))) / c_l, Eqs. (def_w_bar) and (global_update), at once."""
         levels, modulus = self._config.update_levels, self._config.modulus
         weights = [int(self._weight(version, member)) for member in members]
-        updates = [clip_update(self._read(m.name), self._config.clip)[0] for m in members]
+        updates = [self._clipped(member.name) for member in members]
         rows = [
             quantize(update, levels, modulus, self._coins(member.name), wrap=True)
             for update, member in zip(updates, members, strict=True)
@@ -80,6 +82,11 @@ class FieldOpening(PlainOpening):
         count = sum(weights)
         self.errors.add(exact, total / count, (modulus - 1) / (2 * levels * count))
         return [], Opened(total, tuple(map(float, weights)))
+
+    def _clipped(self, name: MaskName) -> npt.NDArray[np.floating[Any]]:
+        update, count = clip_update(self._read(name), self._config.clip)
+        self.errors.clipped += count
+        return update
 
     def _coins(self, name: MaskName) -> Words:
         """The same in every run with this seed."""
