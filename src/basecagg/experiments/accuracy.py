@@ -309,7 +309,7 @@ def _experiment(figure: Figure) -> Experiment:
     return Experiment(figure.name, partial(measure, figure), partial(report, figure))
 
 
-MNIST_SETTING = Setting("mnist", "lenet5", 0.01, 5, 100, 5, other_epochs=(1, 2))
+MNIST_SETTING = Setting("mnist", "lenet5", 0.01, 5, 80, 5, other_epochs=(1, 2))
 MNIST = _experiment(
     Figure(
         "accuracy-mnist",

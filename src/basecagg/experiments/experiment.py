@@ -64,12 +64,10 @@ class Experiment:
         publication.seconds = sum(result.get("seconds", 0.0) for result in ledger.results.values())
         return publication
 
-    def has_results(self, folder: Path, size: Size = "full") -> bool:
-        """Whether anything was measured."""
-        return self._path(folder, size).exists()
-
     def _ledger(self, folder: Path, size: Size) -> Ledger:
-        return Ledger(self._path(folder, size))
+        return Ledger(ledger_path(folder, self.name, size))
 
-    def _path(self, folder: Path, size: Size) -> Path:
-        return folder / (f"{self.name}.jsonl" if size == "full" else f"{self.name}-{size}.jsonl")
+
+def ledger_path(folder: Path, name: str, size: Size = "full") -> Path:
+    """The file of an experiment's results; there is none before the first."""
+    return folder / (f"{name}.jsonl" if size == "full" else f"{name}-{size}.jsonl")

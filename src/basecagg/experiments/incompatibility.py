@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from basecagg.channels.key_agreement import SECRET_BYTES, AgreementKey
 from basecagg.experiments.ledger import Ledger
-from basecagg.experiments.publishing import Publication
+from basecagg.experiments.publishing import Claim, Publication
 from basecagg.maths.prime_field import PrimeField
 from basecagg.maths.primes import PAPER_MODULUS
 from basecagg.maths.quantization import signed
@@ -36,6 +36,8 @@ MEMBERS = 10
 SIZE = 1000
 """d"""
 _PURPOSE = 16
+_MOST = 0.99
+"""Share of wrong elements from which a sum is noise."""
 _LEDGER = "incompatibility.jsonl"
 
 Integers = npt.NDArray[np.int64]
@@ -208,6 +210,23 @@ def report(points: Sequence[Point]) -> Publication:
                 " BASecAgg: zero always.",
             )
         },
+        claims=[_claim(points)],
+    )
+
+
+def _claim(points: Sequence[Point]) -> Claim:
+    mixed = [point for point in points if point.mixed]
+    spoiled = bool(mixed) and all(point.secagg_wrong > _MOST for point in mixed)
+    exact = all(point.basecagg == 0 for point in points)
+    return Claim(
+        "SecAgg's masks do not cancel in a buffer that mixes versions; BASecAgg's do.",
+        f"with one member or more from another version, at least"
+        f" {100 * min((point.secagg_wrong for point in mixed), default=0):.1f} % of the elements of"
+        f" SecAgg's sum are wrong; of BASecAgg's at most"
+        f" {100 * max(point.basecagg_wrong for point in points):g} %.",
+        "reproduced" if spoiled and exact else "not reproduced",
+        "",
+        "incompatibility",
     )
 
 
