@@ -7,7 +7,7 @@ no later code checks a threshold again or warns about an overflow.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from typing import Literal, NamedTuple
 
@@ -16,6 +16,7 @@ from basecagg.maths.primes import PAPER_MODULUS, is_prime
 from basecagg.maths.staleness import Rounding, StalenessFunction, constant, expected_weight
 
 Consistency = Literal["certified", "honest-server"]
+_MOST_LEVEL_BITS = 31
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +115,18 @@ class ProtocolParameters:
     def correctable_answers(self) -> int:
         """E: wrong answers that are surely corrected while at most D holders are gone."""
         return (self.num_users - self.max_dropouts - self.recovery_threshold) // 2
+
+    def clipped_to(self, clip: float) -> ProtocolParameters:
+        """The same with another clip B, and the finest levels c_l with which no sum wraps around.
+
+        c_l is a power of two, so that scaling a float is exact.
+        """
+        trials = (
+            replace(self, clip=clip, update_levels=2**bits, allow_wraparound=True)
+            for bits in range(_MOST_LEVEL_BITS, -1, -1)
+        )
+        fine = next((p.update_levels for p in trials if p.largest_sum <= p.room_for_sum), 1)
+        return replace(self, clip=clip, update_levels=fine, allow_wraparound=False)
 
 
 class Rule(NamedTuple):

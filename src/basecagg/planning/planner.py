@@ -119,7 +119,8 @@ class Plan:
 def plan(wishes: Wishes) -> Plan:
     """Choose parameters; what cannot be gets the reason and the nearest choices that can."""
     try:
-        parameters = _cheapest_threshold(_finest_levels(_skeleton(wishes)), wishes.network)
+        skeleton = _skeleton(wishes)
+        parameters = _cheapest_threshold(skeleton.clipped_to(wishes.clip), wishes.network)
     except ParameterError as error:
         raise ParameterError(f"{error}{_ways_out(wishes)}", rule=error.rule) from None
     return Plan(
@@ -192,25 +193,11 @@ def _weight_levels(wishes: Wishes) -> int:
     return next(1 << bits for bits in count() if (1 << bits) * smallest >= COARSEST_WEIGHT)
 
 
-def _finest_levels(skeleton: ProtocolParameters) -> ProtocolParameters:
-    """c_l: the largest power of two (so that scaling a float is exact) with which no sum wraps around."""
-    allowed = (_allowed(skeleton, update_levels=2**bits) for bits in range(31, -1, -1))
-    return next(parameters for parameters in allowed if parameters)
-
-
 def _cheapest_threshold(parameters: ProtocolParameters, network: Network) -> ProtocolParameters:
     """U: the least time on the wire; of equals the smallest, which waits for fewer and corrects more."""
     thresholds = range(parameters.max_colluders + 1, parameters.recovery_threshold + 1)
     candidates = (replace(parameters, recovery_threshold=u) for u in thresholds)
     return min(candidates, key=lambda candidate: wire_seconds(candidate, network))
-
-
-def _allowed(parameters: ProtocolParameters, **changes: object) -> ProtocolParameters | None:
-    """Change parameters, or give None if a rule forbids it."""
-    try:
-        return replace(parameters, **changes)  # type: ignore[arg-type]
-    except ParameterError:
-        return None
 
 
 # Showing: how cost changes with U, and what else would be possible.

@@ -59,6 +59,9 @@ def user_number(name: str) -> int:
 class ServerAggregation(ABC):
     """What plain and secure runs share: a server machine, and when its versions are published."""
 
+    first_version = 0
+    """Of the epoch: updates of older versions are of no use."""
+
     def __init__(self, network: MeteredLoopback, first: Publication) -> None:
         """Publish the first model at once."""
         self.network = network
@@ -135,7 +138,7 @@ class ServerAggregation(ABC):
         return {
             "published": _as_plain(self.published),
             "pending": [_as_plain(publication) for publication in self.pending],
-            "steps": [_step_as_plain(step) for step in self.steps],
+            "steps": [step_as_plain(step) for step in self.steps],
             "counts": dict(self.counts),
             "seconds": dict(self.network.meter.seconds),
             "bytes": dict(self.network.meter.bytes_sent),
@@ -151,7 +154,7 @@ class ServerAggregation(ABC):
         """Go on from a state; the stores were given to the constructor."""
         self.published = Publication(**state["published"])
         self.pending = deque(Publication(**each) for each in state["pending"])
-        self.steps = [_step_from(each) for each in state["steps"]]
+        self.steps = [step_from(each) for each in state["steps"]]
         self.counts = Counter(state["counts"])
         meter = self.network.meter
         meter.seconds.update(state["seconds"])
@@ -163,12 +166,14 @@ def _as_plain(publication: Publication) -> dict[str, Any]:
     return {"at": publication.at, "version": publication.version, "model": publication.model}
 
 
-def _step_as_plain(step: Released | Abandoned) -> dict[str, Any]:
+def step_as_plain(step: Released | Abandoned) -> dict[str, Any]:
+    """A step for a checkpoint."""
     plain = {field.name: getattr(step, field.name) for field in fields(step)}
     return plain | {"members": [[name.contributor, name.serial] for name in step.members]}
 
 
-def _step_from(plain: Mapping[str, Any]) -> Released | Abandoned:
+def step_from(plain: Mapping[str, Any]) -> Released | Abandoned:
+    """A step from a checkpoint."""
     values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in plain.items()}
     values["members"] = tuple(MaskName(*name) for name in plain["members"])
     return Abandoned(**values) if "reason" in values else Released(**values)

@@ -104,6 +104,10 @@ class SimulationConfig:
     consistency: Consistency = "certified"
     allow_wraparound: bool = False
     """Sum in the field whatever c_l is, and see what that does: without masks, for no epoch accepts it."""
+    auto_tune: bool = False
+    """Let the federation find B and c_l: `clip` and `update_levels` are only where it starts."""
+    tune_after: int = 10
+    """Versions that an epoch lasts at least before B and c_l are chosen anew."""
     dp_clip_norm: float = 1.0
     """C of local DP."""
     dp_noise: float = 1.0
@@ -202,6 +206,13 @@ class SimulationConfig:
             fits = pair == preset("basecagg") and self.cryptography == "arithmetic"
             wanted = "false unless method is basecagg and cryptography 'arithmetic'"
             rules.append(("allow_wraparound", fits, wanted))
+        if self.auto_tune:
+            coarse = self.update_levels * self.clip < 1
+            rules += [
+                ("auto_tune", pair == preset("basecagg"), "false unless method is basecagg"),
+                ("update_levels", not coarse, "at least 1/clip for auto_tune"),
+                ("tune_after", self.tune_after >= 1, "at least 1"),
+            ]
         if self.clock == "uniform-staleness":
             fits = pair.schedule in ("buffered", "immediate")
             rules.append(("clock", fits, "'devices' for this schedule: it has no staleness"))

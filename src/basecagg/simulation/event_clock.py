@@ -38,6 +38,10 @@ class Workshop(Protocol):
         """The users whose updates wait to be summed."""
         ...
 
+    def oldest(self) -> int:
+        """The first version of the present epoch: updates do not cross epochs."""
+        ...
+
 
 class Clock(Protocol):
     """Lets things happen, one tick after the other."""

@@ -43,6 +43,7 @@ from basecagg.simulation.run_folder import RunFolder
 from basecagg.simulation.secagg_aggregation import SecAggAggregation
 from basecagg.simulation.staleness_clock import UniformStaleness
 from basecagg.simulation.training import Job, make_trainer
+from basecagg.simulation.tuning import TunedAggregation
 from basecagg.simulation.wrapping import WrappingAggregation
 
 # Purposes of the run's random streams, each its own child of the seed.
@@ -255,6 +256,10 @@ class Simulation:
         """The users whose updates wait to be summed."""
         return self.aggregation.waiting() if self.aggregation else set()
 
+    def oldest(self) -> int:
+        """The first version of the present epoch."""
+        return self.aggregation.first_version if self.aggregation else 0
+
     # --- parts ----------------------------------------------------------------------------------
 
     def _generator(self, purpose: int) -> np.random.Generator:
@@ -271,18 +276,25 @@ class Simulation:
 
     def _make_aggregation(
         self, model: Vector, state: Mapping[str, Any]
-    ) -> ServerAggregation | None:
+    ) -> ServerAggregation | TunedAggregation | None:
         """The server of schedules that sum; the others keep their model themselves."""
-        schedule, protection = self.config.pair
-        if schedule in ("immediate", "tiered"):
+        if self.config.pair.schedule in ("immediate", "tiered"):
             return None
-        if protection in PAIRWISE:
-            return SecAggAggregation(self.config, model, self.devices, state)
-        if self.config.allow_wraparound:
-            return WrappingAggregation(self.config, model, state)
-        if protection in CODED:
-            return SecureAggregation(self.config, model, self.devices, state)
-        return PlainAggregation(self.config, model, state)
+        if self.config.auto_tune:
+            return TunedAggregation(self.config, model, self._make_server, state)
+        return self._make_server(self.config, model, state)
+
+    def _make_server(
+        self, config: SimulationConfig, model: Vector, state: Mapping[str, Any]
+    ) -> ServerAggregation:
+        """The server of one epoch."""
+        if config.pair.protection in PAIRWISE:
+            return SecAggAggregation(config, model, self.devices, state)
+        if config.allow_wraparound:
+            return WrappingAggregation(config, model, state)
+        if config.pair.protection in CODED:
+            return SecureAggregation(config, model, self.devices, state)
+        return PlainAggregation(config, model, state)
 
     def _make_schedule(self, model: Vector) -> Schedule:
         config = self.config
@@ -326,6 +338,8 @@ class Simulation:
             totals["counts"] = dict(self.aggregation.counts)
         if isinstance(self.aggregation, WrappingAggregation):
             totals["field errors"] = asdict(self.aggregation.errors)
+        if isinstance(self.aggregation, TunedAggregation):
+            totals["epochs"] = [asdict(epoch) for epoch in self.aggregation.epochs]
         if self._noise:
             totals["epsilon"] = self._noise.epsilon(self._most_releases(), self.config.dp_delta)
         return totals

@@ -40,7 +40,8 @@ class UniformStaleness:
         version = self._schedule.version
         waiting = self._workshop.waiting()
         users = self._everyone.draw(self._updates - len(waiting), lambda user: user not in waiting)
-        ages = self._generator.integers(0, len(self._history), len(users)).tolist()
+        known = min(len(self._history), version - self._workshop.oldest() + 1)
+        ages = self._generator.integers(0, known, len(users)).tolist()
         jobs = [self._begin(user, age, version) for user, age in zip(users, ages, strict=True)]
         for user, start, result in jobs:
             self._schedule.finish(user, result(), start)

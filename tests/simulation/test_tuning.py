@@ -1,0 +1,105 @@
+"""A tuned run finds its B and c_l, epoch by epoch, from any start; and it can be stopped and resumed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny import tiny_config, tiny_task
+
+from basecagg.errors import ParameterError
+from basecagg.simulation import SimulationConfig, SimulationResult, simulate
+from basecagg.simulation.run import VersionRecord
+
+COARSE = {"update_levels": 1}
+FINE = {"update_levels": 2**33, "allow_wraparound": True, "cryptography": "arithmetic"}
+CLIPPED = {"update_levels": 2**33, "clip": 2.0**-11}
+
+
+def tuned(**changes: Any) -> SimulationConfig:
+    """Constant weights make every report count the same."""
+    values = {"auto_tune": True, "tune_after": 6, "versions": 24, "staleness": "constant"}
+    return tiny_config("basecagg", **values | changes)
+
+
+def run(config: SimulationConfig, **options: Any) -> SimulationResult:
+    return simulate(config, task=tiny_task(), **options)
+
+
+@pytest.mark.parametrize("clock", ["devices", "uniform-staleness"])
+@pytest.mark.parametrize("start", [COARSE, FINE, CLIPPED], ids=["coarse", "fine", "clipped"])
+def test_a_tuned_run_leaves_a_bad_start(start: dict[str, Any], clock: str) -> None:
+    result = run(tuned(clock=clock, **start))
+    first, *later = result.totals["epochs"]
+    assert first["update_levels"] == start["update_levels"]
+    assert later, "no epoch with better parameters was begun"
+    assert later[0]["first_version"] >= 6
+    assert 2**16 <= later[-1]["update_levels"] <= 2**26
+    assert [record.version for record in result.versions] == list(range(25))
+
+
+def test_a_tuned_run_ends_where_a_good_start_ends() -> None:
+    """And an untuned one does not: the control."""
+    good = run(tiny_config("basecagg", versions=24))
+    bad = run(tiny_config("basecagg", versions=24, **FINE))
+    found = run(tuned(**FINE))
+    assert np.linalg.norm(bad.model - good.model) > 0.5
+    assert found.score >= good.score - 0.05
+
+
+def test_staleness_is_counted_across_epochs_and_never_crosses_them() -> None:
+    result = run(tuned(clock="uniform-staleness", max_staleness=3, **COARSE))
+    starts = [epoch["first_version"] for epoch in result.totals["epochs"]]
+    for record in result.versions[1:]:
+        epoch = max(start for start in starts if start < record.version)
+        assert record.staleness
+        assert all(0 <= tau <= min(3, record.version - 1 - epoch) for tau in record.staleness)
+
+
+def test_updates_under_way_are_lost_with_their_epoch() -> None:
+    """On the clock of devices users are training when an epoch ends; the clock of staleness wastes nobody."""
+    counts = run(tuned(**COARSE)).totals["counts"]
+    assert counts["updates of an earlier epoch"] > 0
+    counts = run(tuned(clock="uniform-staleness", **COARSE)).totals["counts"]
+    assert counts["updates of an earlier epoch"] == 0
+
+
+@pytest.mark.parametrize("last", [3, 13])
+def test_a_resumed_run_is_the_same(tmp_path: Path, last: int) -> None:
+    config = tuned(checkpoint_every=2, **FINE)
+    whole = run(config)
+
+    class Cut(Exception):  # noqa: N818
+        pass
+
+    def cut(record: VersionRecord) -> None:
+        if record.version > last:
+            raise Cut
+
+    with pytest.raises(Cut):
+        run(config, folder=tmp_path / "run", progress=cut)
+    resumed = run(config, folder=tmp_path / "run", resume=True)
+    assert resumed.versions == whole.versions
+    assert resumed.model.tobytes() == whole.model.tobytes()
+    assert resumed.totals["epochs"] == whole.totals["epochs"]
+
+
+def test_a_tuned_start_that_fits_stays() -> None:
+    once = run(tuned(**COARSE)).totals["epochs"][-1]
+    start = {"update_levels": once["update_levels"], "clip": once["clip"]}
+    assert len(run(tuned(versions=40, **start)).totals["epochs"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"method": "fedbuff"}, "auto_tune = True must be false unless method is basecagg"),
+        ({"update_levels": 1, "clip": 0.5}, "update_levels = 1 must be at least 1/clip"),
+        ({"tune_after": 0}, "tune_after = 0 must be at least 1"),
+    ],
+)
+def test_what_cannot_be_tuned_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ParameterError, match=message):
+        tuned(**changes) if "method" not in changes else tiny_config(auto_tune=True, **changes)
