@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Literal
 
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
+from basecagg.errors import ParameterError
+from basecagg.flower.charter import Charter
+from basecagg.flower.coordinator import Coordinator, Workload
+from basecagg.flower.flat import Layout
+from basecagg.flower.line import Line
+from basecagg.flower.loop import Loop
+from basecagg.flower.masked import MaskedCoordinator
+from basecagg.flower.metrics import MetricSlots
+from basecagg.flower.plain import MetricsFunction, PlainCoordinator
+from basecagg.flower.settings import Protection, Settings, Training
 from basecagg.maths.staleness import StalenessFunction, polynomial
 from basecagg.parameters import Consistency
-
-Protection = Literal["basecagg", "none"]
-Training = Literal["detached", "attached"]
-MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
+from basecagg.protocol.effects import Store
+from basecagg.storage.memory import MemoryStore
+from basecagg.storage.server import ServerStore
 
 
 class BufferedSecAgg(FedAvg):
@@ -88,6 +98,39 @@ class BufferedSecAgg(FedAvg):
             file that a restarted ServerApp goes on from. `erase_state=False` keeps what nodes have stored when
             the run is over. `seed` makes the choice of nodes repeatable (never the masks).
         """
+        _require_all_or_none(fraction_evaluate, protection, evaluate_metrics)
+        self.settings = Settings(
+            buffer_size=buffer_size,
+            concurrency=concurrency,
+            max_staleness=max_staleness,
+            staleness=staleness or polynomial(),
+            global_rate=global_rate,
+            protection=protection,
+            holders=holders,
+            holders_train=holders_train,
+            recovery_threshold=recovery_threshold,
+            max_colluders=max_colluders,
+            max_dropouts=max_dropouts,
+            consistency=consistency,
+            clip=clip,
+            update_levels=update_levels,
+            weight_levels=weight_levels,
+            train_slots=MetricSlots.of(weighted_by_key, train_metrics),
+            evaluate_slots=MetricSlots.of(weighted_by_key, evaluate_metrics),
+            evaluate=fraction_evaluate > 0,
+            training=training,
+            collect_interval=collect_interval,
+            answer_timeout=answer_timeout,
+            retries=retries,
+            server_state=Path(server_state) if server_state else None,
+            erase_state=erase_state,
+            min_available_nodes=min_available_nodes,
+            arrays_key=arrayrecord_key,
+            config_key=configrecord_key,
+            weighted_by_key=weighted_by_key,
+        )
+        self._poll_interval = poll_interval
+        self._chooser = random.Random(seed)  # noqa: S311 - whom to ask first is no secret
         super().__init__(
             fraction_train=fraction_train,
             fraction_evaluate=fraction_evaluate,
@@ -100,7 +143,7 @@ class BufferedSecAgg(FedAvg):
             evaluate_metrics_aggr_fn=evaluate_metrics_aggr_fn,
         )
 
-    def start(
+    def start(  # noqa: PLR0917 - Flower's own signature
         self,
         grid: Grid,
         initial_arrays: ArrayRecord,
@@ -114,4 +157,56 @@ class BufferedSecAgg(FedAvg):
 
         `timeout` is the time to live of every message to a node, in seconds.
         """
-        raise NotImplementedError
+        layout = Layout.of(initial_arrays)
+        configs = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
+        workload = Workload(layout, layout.flatten(initial_arrays), *configs)
+        with ExitStack() as opened:
+            coordinator = self._coordinator(workload, opened)
+            loop = Loop(
+                num_rounds,
+                coordinator,
+                Line(grid, timeout),
+                self._concurrency,
+                evaluate_fn,
+                self._chooser,
+                self._poll_interval,
+            )
+            return loop.run(initial_arrays)
+
+    def _coordinator(self, workload: Workload, opened: ExitStack) -> Coordinator:
+        store = self._open("server", opened)
+        if self.settings.protection == "none":
+            averages = self.train_metrics_aggr_fn, self.evaluate_metrics_aggr_fn
+            return PlainCoordinator(self.settings, workload, store, averages)
+        charter = Charter(self._open("operator", opened))
+        return MaskedCoordinator(self.settings, workload, store, charter, self._chooser)
+
+    def _open(self, namespace: str, opened: ExitStack) -> Store:
+        path = self.settings.server_state
+        if path is None:
+            return MemoryStore()
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return opened.enter_context(closing(ServerStore(f"sqlite:///{path}", namespace)))
+
+    def _concurrency(self, present: int) -> int:
+        """C: as told, or as many as FedAvg would sample."""
+        sampled = max(int(present * self.fraction_train), self.min_train_nodes)
+        return self.settings.concurrency or sampled
+
+
+def _require_all_or_none(
+    fraction: float, protection: Protection, metrics: Mapping[str, float] | None
+) -> None:
+    """A sum in which one member alone has evaluated would be that member's metrics."""
+    if fraction not in (0.0, 1.0):
+        raise ParameterError(
+            f"fraction_evaluate = {fraction} must be 0.0 or 1.0: if only some members of a buffer had"
+            " evaluated, the sum would be about them alone",
+            rule="fraction_evaluate is 0 or 1",
+        )
+    if fraction and protection == "basecagg" and not metrics:
+        raise ParameterError(
+            "fraction_evaluate = 1.0 needs evaluate_metrics: name what is to be averaged inside the"
+            " sum, e.g. {'num-examples': 5000, 'eval_loss': 10.0}",
+            rule="evaluation has metrics",
+        )

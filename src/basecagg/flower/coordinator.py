@@ -1,0 +1,263 @@
+"""What both protections share on the server's side: the nodes, who trains, and the effects of the machine."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+
+from basecagg.flower.flat import Layout
+from basecagg.flower.settings import Settings
+from basecagg.flower.visits import Task
+from basecagg.protocol.effects import (
+    Abandoned,
+    Effect,
+    Released,
+    Send,
+    Store,
+    news_of,
+    sends_of,
+    writes_of,
+)
+from basecagg.protocol.global_model import Model
+from basecagg.protocol.messages import MaskName
+from basecagg.protocol.messages import Message as Letter
+from basecagg.protocol.server import Server
+
+LOG = logging.getLogger("flwr")
+FIRST_REST, LONGEST_REST = 1.0, 60.0
+"""Seconds that a node is left alone after a failure: twice as long each time."""
+Errand: TypeAlias = tuple[int, RecordDict, str]
+"""A node, what to send it, and the message's type."""
+
+
+class Workload(NamedTuple):
+    """What the app wants trained."""
+
+    layout: Layout
+    initial: Model
+    train_config: ConfigRecord
+    evaluate_config: ConfigRecord
+
+
+class NewVersion(NamedTuple):
+    """The model moved on."""
+
+    version: int
+    train_metrics: MetricRecord | None
+    evaluate_metrics: MetricRecord | None
+
+
+@dataclass
+class View:
+    """A node as the server sees it."""
+
+    node_id: int
+    name: str = ""
+    present: bool = False
+    task: Task = ""
+    """What it is to do next."""
+    doing: Task = ""
+    """What it was told to do and has not finished."""
+    failures: int = 0
+    """In a row: visits that came to nothing."""
+    rest_until: float = 0.0
+    lapses: int = 0
+    """In a row: visits on which its app failed; as a holder it goes on."""
+    train_after: float = 0.0
+    problem: str = ""
+    """What its last failure was."""
+    letters: list[Letter] = field(default_factory=list)
+    """What waits for its next visit."""
+    resume: bool = False
+    """Whether messages may have been lost since it was last heard."""
+    epoch: str = ""
+    signing_key: bytes = b""
+    sealing_key: bytes = b""
+    ready: int = 0
+    dealt: list[MaskName] = field(default_factory=list)
+    """Masks that it has dealt; receipts for them may still be on their way."""
+    collect_at: float | None = None
+    visited_at: float = float("-inf")
+
+    @property
+    def trains(self) -> bool:
+        """Whether it counts among the C that train."""
+        return bool(self.task or self.doing)
+
+    def fail(self, now: float, problem: str) -> None:
+        """A visit came to nothing: let it rest, and take nothing for delivered."""
+        self.rest_until = now + _rest(self.failures)
+        self.failures += 1
+        self.problem = problem
+        self.lose()
+        LOG.warning("node %d: %s", self.node_id, problem)
+
+    def lapse(self, now: float, problem: str) -> None:
+        """Its app failed: do not let it train for a while."""
+        self.train_after = now + _rest(self.lapses)
+        self.lapses += 1
+        self.task = self.doing = ""
+        LOG.warning("node %d: %s", self.node_id, problem)
+
+    def lose(self) -> None:
+        """It cannot be reached, or what it did is not known: everything begins again when it comes back."""
+        self.task = self.doing = ""
+        self.collect_at = None
+        self.letters.clear()
+        self.resume = True
+
+
+def _rest(failures: int) -> float:
+    return float(min(LONGEST_REST, FIRST_REST * 2**failures))
+
+
+class Coordinator(ABC):
+    """The server's machine and the nodes it works with. It knows neither the clock nor Flower's grid."""
+
+    def __init__(self, settings: Settings, workload: Workload, store: Store) -> None:
+        """Start with no node."""
+        self.settings = settings
+        self.layout = workload.layout
+        self.nodes: dict[int, View] = {}
+        self.machine: Server | None = None
+        self.asked_at: float | None = None
+        self._configs = {"train": workload.train_config, "evaluate": workload.evaluate_config}
+        self._store = store
+        self._news: list[NewVersion] = []
+
+    # --- who is there -----------------------------------------------------------------------------
+
+    def meet(self, present: set[int]) -> None:
+        """Note who can be reached now."""
+        for node_id in sorted(present - self.nodes.keys()):
+            self.nodes[node_id] = View(node_id)
+        for node_id, view in self.nodes.items():
+            if view.present and node_id not in present:
+                view.lose()
+            view.present = node_id in present
+
+    def candidates(self, now: float) -> list[int]:
+        """The nodes that could begin to train now."""
+        if self.machine is None:
+            return []
+        waiting = {update.name.contributor for update in self.machine.buffer.waiting}
+        return [
+            view.node_id
+            for view in self.nodes.values()
+            if view.present
+            and not view.trains
+            and max(view.rest_until, view.train_after) <= now
+            and view.name not in waiting
+            and self.may_train(view)
+        ]
+
+    def assign(self, node_id: int) -> None:
+        """Let a node evaluate, if that is wanted, and train."""
+        self.nodes[node_id].task = "evaluate" if self.settings.evaluate else "train"
+
+    @property
+    def training(self) -> int:
+        """How many train at present."""
+        return sum(view.trains for view in self.nodes.values())
+
+    # --- what a protection does -------------------------------------------------------------------
+
+    @abstractmethod
+    def may_train(self, view: View) -> bool:
+        """Whether this node has what it needs."""
+
+    @abstractmethod
+    def errand(self, view: View, now: float) -> Errand | None:
+        """What to send a node that is there and free; None when there is no reason to."""
+
+    @abstractmethod
+    def hear(self, view: View, content: RecordDict, now: float) -> None:
+        """Handle a node's reply."""
+
+    @abstractmethod
+    def metrics(self, released: Released) -> tuple[MetricRecord | None, MetricRecord | None]:
+        """Training and evaluation metrics of the members of a sum."""
+
+    def farewell(self) -> list[Errand]:
+        """What to tell the nodes when the run is over."""
+        return []
+
+    # --- errands and replies ----------------------------------------------------------------------
+
+    def errands(self, free: Iterable[int], now: float) -> list[Errand]:
+        """What to send to those nodes that have no message on its way."""
+        views = [self.nodes[node_id] for node_id in free]
+        rested = [view for view in views if view.present and view.rest_until <= now]
+        found = [self.errand(view, now) for view in rested]
+        return [errand for errand in found if errand is not None]
+
+    def receive(self, node_id: int, reply: Message | None, now: float) -> None:
+        """Handle a reply, an error in its place, or that there will be none."""
+        view = self.nodes[node_id]
+        if reply is None:
+            view.fail(now, "no reply within the time to live of the message")
+        elif reply.has_error():
+            view.fail(now, f"error {reply.error.code}: {reply.error.reason}")
+        else:
+            view.failures = 0
+            self.hear(view, reply.content, now)
+
+    def lesson(self, task: Task) -> dict[str, ArrayRecord | ConfigRecord]:
+        """The app's own records of a message: the model, and the config with Flower's server-round."""
+        machine = self.running
+        config = ConfigRecord({**self._configs[task], "server-round": machine.version + 1})
+        return {self.settings.arrays_key: self.arrays, self.settings.config_key: config}
+
+    # --- the machine ------------------------------------------------------------------------------
+
+    @property
+    def running(self) -> Server:
+        """The machine, once there is one."""
+        assert self.machine is not None
+        return self.machine
+
+    @property
+    def version(self) -> int:
+        """t"""
+        return self.machine.version if self.machine else 0
+
+    @property
+    def arrays(self) -> ArrayRecord:
+        """The present model as the app knows it."""
+        return self.layout.unflatten(self.running.model[: self.layout.size])
+
+    def tick(self, now: float) -> None:
+        """Ask silent holders again when they have had their time."""
+        if self.machine is None or not self.machine.is_opening:
+            self.asked_at = None
+        elif self.asked_at is None:
+            self.asked_at = now
+        elif now - self.asked_at > self.settings.answer_timeout:
+            self.asked_at = now
+            self.perform(self.machine.deadline())
+
+    def perform(self, effects: Sequence[Effect]) -> None:
+        """Do what the machine wants done: first everything durable, then everything sent."""
+        self._store.commit(writes_of(effects))
+        for send in sends_of(effects):
+            self.post(send)
+        for news in news_of(effects):
+            self.asked_at = None
+            if isinstance(news, Released):
+                self._news.append(NewVersion(news.version + 1, *self.metrics(news)))
+            elif isinstance(news, Abandoned):
+                LOG.warning("version %d: a buffer was burned: %s", news.version, news.reason)
+
+    @abstractmethod
+    def post(self, send: Send) -> None:
+        """Put a letter into the post."""
+
+    def take_news(self) -> list[NewVersion]:
+        """The versions since the last time."""
+        news, self._news = self._news, []
+        return news

@@ -1,0 +1,131 @@
+"""Training in a process of its own, so that the node can answer recoveries meanwhile.
+
+A SuperNode handles one message at a time. The process is a fork of the ClientApp's: it has the app's function
+and data at hand, outlives the message and even the SuperNode, and leaves one file behind. While it lives it
+holds a lock, so a visitor can tell training that goes on from training that died.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal, NamedTuple, NoReturn
+
+import numpy as np
+
+from basecagg.errors import DataError
+from basecagg.protocol.global_model import Model
+from basecagg.storage import disk
+
+_FOLDER = "training"
+
+
+class Outcome(NamedTuple):
+    """How far training has come."""
+
+    state: Literal["running", "done", "failed"]
+    update: Model | None = None
+    problem: str = ""
+
+
+def launch(node_folder: Path, train: Callable[[], Model]) -> None:
+    """Start training and come back at once. The node must be closed: a fork would keep its locks."""
+    if not hasattr(os, "fork"):
+        raise DataError("this system cannot fork: use BufferedSecAgg(training='attached')")
+    clear(node_folder)
+    folder = node_folder / _FOLDER
+    folder.mkdir(mode=0o700)
+    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        disk.lock(lock)  # shared with the child, and free again when the child ends
+        child = os.fork()
+        if child == 0:
+            _become_own_process(folder, train)
+        os.waitpid(child, 0)
+    finally:
+        os.close(lock)
+
+
+def look(node_folder: Path) -> Outcome:
+    """How far the training that was launched has come."""
+    folder = node_folder / _FOLDER
+    with suppress(OSError):
+        return Outcome("done", np.load(folder / "update.npy"))
+    with suppress(OSError):
+        return Outcome("failed", problem=(folder / "problem").read_text())
+    if _is_locked(folder / "lock"):
+        return Outcome("running")
+    return Outcome("failed", problem="ProcessDied")
+
+
+def clear(node_folder: Path) -> None:
+    """Remove what training left behind."""
+    shutil.rmtree(node_folder / _FOLDER, ignore_errors=True)
+
+
+def stop(node_folder: Path) -> None:
+    """End training that goes on: nobody waits for it any more."""
+    folder = node_folder / _FOLDER
+    if _is_locked(folder / "lock"):
+        with suppress(OSError, ValueError):
+            os.kill(int((folder / "pid").read_text()), signal.SIGKILL)
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        disk.lock(descriptor)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _become_own_process(folder: Path, train: Callable[[], Model]) -> NoReturn:
+    """In the child: leave the parent's session, and fork once more so that nobody has to wait for us."""
+    try:
+        os.setsid()
+        if os.fork() == 0:
+            _run(folder, train)
+    finally:
+        os._exit(0)  # nothing of the parent's is to be cleaned up twice
+
+
+def _run(folder: Path, train: Callable[[], Model]) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)  # the parent's handlers would report to Flower
+    (folder / "pid").write_text(str(os.getpid()))
+    _redirect(folder / "output.log")
+    try:
+        update = train()
+    except BaseException as error:
+        traceback.print_exc()
+        _put(folder, "problem", type(error).__name__.encode())
+    else:
+        with open(folder / "update.new", "wb") as file:
+            np.save(file, update)
+        (folder / "update.new").replace(folder / "update.npy")
+    sys.stdout.flush()
+
+
+def _put(folder: Path, name: str, content: bytes) -> None:
+    (folder / f"{name}.new").write_bytes(content)
+    (folder / f"{name}.new").replace(folder / name)
+
+
+def _redirect(path: Path) -> None:
+    """What the app prints goes to a file: the pipe to the SuperNode ends with the message."""
+    output = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((nothing, 0), (output, 1), (output, 2)):
+        os.dup2(source, target)

@@ -1,0 +1,79 @@
+"""The arrays of a Flower app as one vector: the x of the paper."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from flwr.app import Array, ArrayRecord
+
+from basecagg.errors import DataError
+from basecagg.protocol.global_model import Model
+
+_LEARNED = ("float32", "float64")
+Shape: TypeAlias = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each array lies in the vector.
+
+    Whole numbers, such as BatchNorm's count of batches, are not learned: they stay as they were at first.
+    """
+
+    shapes: dict[str, Shape]
+    """The learned arrays, in the order of the record."""
+    dtype: str
+    fixed: dict[str, Array]
+    order: tuple[str, ...]
+
+    @classmethod
+    def of(cls, record: ArrayRecord) -> Layout:
+        """The layout of a model; all its learned arrays have one precision, or hashes would not agree."""
+        learned = {key: array for key, array in record.items() if "float" in array.dtype}
+        dtypes = {array.dtype for array in learned.values()}
+        if len(dtypes) != 1 or not dtypes <= set(_LEARNED):
+            raise DataError(
+                f"the model's arrays are of {', '.join(sorted(dtypes)) or 'no floating type'}:"
+                f" convert them all to {' or all to '.join(_LEARNED)}"
+            )
+        shapes = {key: tuple(array.shape) for key, array in learned.items()}
+        fixed = {key: array for key, array in record.items() if key not in learned}
+        return cls(shapes, dtypes.pop(), fixed, tuple(record))
+
+    @property
+    def size(self) -> int:
+        """Numbers in the vector."""
+        return sum(int(np.prod(shape)) for shape in self.shapes.values())
+
+    def flatten(self, record: ArrayRecord) -> Model:
+        """The vector of a record; one of another model is refused."""
+        pieces = [self._piece(record, key, shape) for key, shape in self.shapes.items()]
+        return np.concatenate(pieces)
+
+    def _piece(self, record: ArrayRecord, key: str, shape: Shape) -> npt.NDArray[np.floating]:
+        array = record[key].numpy() if key in record else None
+        if array is None or array.shape != shape:
+            found = "missing" if array is None else f"of shape {array.shape}"
+            raise DataError(f"array '{key}' is {found}, the model's has shape {shape}")
+        return array.ravel().astype(self.dtype, copy=False)
+
+    def unflatten(self, vector: Model) -> ArrayRecord:
+        """The record that the app knows."""
+        pieces, start = {}, 0
+        for key, shape in self.shapes.items():
+            end = start + int(np.prod(shape))
+            pieces[key] = Array(np.ascontiguousarray(vector[start:end].reshape(shape)))
+            start = end
+        return ArrayRecord({key: pieces.get(key) or self.fixed[key] for key in self.order})
+
+
+def only_arrays(records: object) -> ArrayRecord:
+    """The one ArrayRecord among the records that a training function returned."""
+    found = list(getattr(records, "array_records", {}).values())
+    if len(found) != 1:
+        raise DataError(f"training returned {len(found)} ArrayRecords, not exactly one")
+    record: ArrayRecord = found[0]
+    return record

@@ -1,0 +1,115 @@
+"""The loop that a ServerApp runs: keep C nodes busy, move what is to be moved, publish each new version."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from flwr.app import ArrayRecord, MetricRecord
+from flwr.serverapp.strategy import Result
+
+from basecagg.flower.coordinator import LOG, Coordinator, Errand
+from basecagg.flower.line import Line
+
+_LOOK_AROUND = 1.0
+"""Seconds between two questions who is there."""
+_FAREWELL = 30.0
+"""Seconds that the nodes are given to delete what they keep when the run is over."""
+Evaluate: TypeAlias = Callable[[int, ArrayRecord], MetricRecord | None]
+
+
+@dataclass
+class Loop:
+    """One run of the strategy."""
+
+    versions: int
+    """Where the model is to get to."""
+    coordinator: Coordinator
+    line: Line
+    concurrency: Callable[[int], int]
+    """C, by how many nodes are there."""
+    evaluate: Evaluate | None
+    chooser: random.Random
+    poll_interval: float
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    result: Result = field(default_factory=Result)
+    _look_at: float = 0.0
+
+    def run(self, initial: ArrayRecord) -> Result:
+        """Until the model has reached the last version."""
+        self.result.arrays = initial
+        if self.coordinator.version == 0:
+            self._evaluate(0)
+        while self.coordinator.version < self.versions:
+            if not self.step():
+                self.sleep(self.poll_interval)
+        self.result.arrays = self.coordinator.arrays
+        self._part()
+        return self.result
+
+    def step(self) -> bool:
+        """Look around, hand out work, send, listen; whether anything was heard."""
+        now = self.clock()
+        if now >= self._look_at:
+            self.coordinator.meet(self.line.present())
+            self._look_at = now + _LOOK_AROUND
+        self._assign(now)
+        self._send(self.coordinator.errands(self._free(), now))
+        heard = self.line.receive()
+        for node_id, reply in heard:
+            self.coordinator.receive(node_id, reply, self.clock())
+            self._publish()
+            if self.coordinator.version >= self.versions:
+                return True
+        self.coordinator.tick(self.clock())
+        self._publish()
+        return bool(heard)
+
+    def _free(self) -> list[int]:
+        return [node_id for node_id in self.coordinator.nodes if not self.line.is_busy(node_id)]
+
+    def _assign(self, now: float) -> None:
+        present = sum(view.present for view in self.coordinator.nodes.values())
+        room = self.concurrency(present) - self.coordinator.training
+        if room <= 0:
+            return
+        free = [n for n in self.coordinator.candidates(now) if not self.line.is_busy(n)]
+        for node_id in self.chooser.sample(free, min(room, len(free))):
+            self.coordinator.assign(node_id)
+
+    def _send(self, errands: list[Errand]) -> None:
+        for node_id, content, message_type in errands:
+            if not self.line.send(node_id, content, message_type):
+                self.coordinator.receive(node_id, None, self.clock())
+
+    def _publish(self) -> None:
+        for version, trained, evaluated in self.coordinator.take_news():
+            LOG.info("version %d; training: %s; evaluation: %s", version, trained, evaluated)
+            if trained is not None:
+                self.result.train_metrics_clientapp[version] = trained
+            if evaluated is not None:
+                self.result.evaluate_metrics_clientapp[version] = evaluated
+            self._evaluate(version)
+
+    def _evaluate(self, version: int) -> None:
+        if self.evaluate is None:
+            return
+        arrays = self.coordinator.arrays if self.coordinator.machine else self.result.arrays
+        metrics = self.evaluate(version, arrays)
+        if metrics is not None:
+            self.result.evaluate_metrics_serverapp[version] = metrics
+
+    def _part(self) -> None:
+        """Let the nodes delete what they keep, each as soon as it has answered its last message."""
+        left = {errand[0]: errand for errand in self.coordinator.farewell()}
+        end = self.clock() + (_FAREWELL if left else 0.0)
+        while self.clock() < end and (left or not self.line.is_idle):
+            ready = [node_id for node_id in left if not self.line.is_busy(node_id)]
+            for errand in [left.pop(node_id) for node_id in ready]:
+                self.line.send(*errand)
+            if not self.line.receive():
+                self.sleep(self.poll_interval)

@@ -1,0 +1,323 @@
+"""Protection 'basecagg' on Flower: moves letters between the server's machine and those on the nodes.
+
+Clients only reply, so everything is a visit: letters that wait for a node go with the next message to it, and
+its reply brings its own. Receipts, verdicts and closings wait until a node is visited anyway; shares and
+questions are a reason to visit.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+from basecagg.channels.wire import MAX_CONTROL_BYTES, limit_for, unpack
+from basecagg.errors import ChannelError, DataError, LocalProtocolError, Refused
+from basecagg.flower.charter import Charter
+from basecagg.flower.coordinator import LOG, Coordinator, Errand, View, Workload
+from basecagg.flower.settings import Settings
+from basecagg.flower.visits import (
+    LETTERS,
+    METRICS,
+    ORDER,
+    SLOTS,
+    Order,
+    Report,
+    Stage,
+    pack_letters,
+    read_report,
+    unpack_letters,
+    write,
+)
+from basecagg.protocol.effects import Released, Send, Store, refusal_reply, sends_of
+from basecagg.protocol.epoch import Agreement, Holder
+from basecagg.protocol.messages import (
+    CertifiedRequest,
+    MaskName,
+    Message,
+    Parcel,
+    RecoveryRequest,
+    Refusal,
+    Shipment,
+    Upload,
+)
+from basecagg.protocol.recovery import Recovery
+from basecagg.protocol.server import Server, ServerSettings
+
+_QUESTIONS = (RecoveryRequest, CertifiedRequest)
+_URGENT = (Parcel, *_QUESTIONS)
+_VISIT_BYTES = 32 * 2**20
+"""Letters in one visit, about; the rest go with the next."""
+_ENVELOPE = 512
+_HOPELESS = 3
+"""Failures of every node after which the app, not the nodes, must be at fault."""
+
+
+class MaskedCoordinator(Coordinator):
+    """The nodes as holders and contributors of one epoch."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        workload: Workload,
+        store: Store,
+        charter: Charter,
+        chooser: random.Random,
+    ) -> None:
+        """Go on with the charter's epoch, or wait for the nodes to found one."""
+        super().__init__(settings, workload, store)
+        self.charter = charter
+        initial = workload.initial
+        self._chooser = chooser
+        self._names: dict[str, View] = {}
+        self._initial = np.concatenate([initial, np.zeros(settings.slots, initial.dtype)])
+        self.agreement: Agreement | None = self.charter.agreement
+        if self.agreement is not None:
+            self._start_machine(self.agreement)
+
+    # --- founding ---------------------------------------------------------------------------------
+
+    def _found(self) -> None:
+        """Once the holders have shown their keys: sign the epoch and start the machine."""
+        met = [view for view in self.nodes.values() if view.signing_key]
+        self._require_hope(met)
+        chosen = self._choose(met)
+        if chosen is None:
+            return
+        holders = [Holder(view.name, view.signing_key, view.sealing_key) for view in chosen]
+        parameters = self.settings.parameters(len(holders), self._initial.size)
+        self.agreement = self.charter.sign_epoch(parameters, holders)
+        p = parameters
+        LOG.info(
+            "epoch signed: N = %d holders, U = %d, T = %d, D = %d, K = %d, d = %d",
+            *(p.num_users, p.recovery_threshold, p.max_colluders, p.max_dropouts),
+            *(p.buffer_size, p.model_size),
+        )
+        self._start_machine(self.agreement)
+
+    def _choose(self, met: Sequence[View]) -> list[View] | None:
+        """The holders, in the order of their names; None while too few are known."""
+        wanted, least = self.settings.holders, self.settings.min_available_nodes
+        if wanted is None:
+            present = [view for view in self.nodes.values() if view.present]
+            everyone = len(met) >= max(2, least) and all(view.signing_key for view in present)
+            return sorted(met, key=lambda view: view.name) if everyone else None
+        if isinstance(wanted, int):
+            known = sorted(met, key=lambda view: view.name)
+            if len(met) < max(wanted, least):
+                return None
+            return sorted(self._chooser.sample(known, wanted), key=lambda view: view.name)
+        named = [view for view in met if view.node_id in set(wanted)]
+        return sorted(named, key=lambda view: view.name) if len(named) == len(wanted) else None
+
+    def _require_hope(self, met: Sequence[View]) -> None:
+        present = [view for view in self.nodes.values() if view.present]
+        if present and not met and all(view.failures >= _HOPELESS for view in present):
+            raise LocalProtocolError(f"no node can take part; one says: {present[0].problem}")
+
+    def _start_machine(self, agreement: Agreement) -> None:
+        settings = self.settings
+        if agreement.parameters.model_size != self._initial.size:
+            raise DataError(
+                f"the stored epoch is for {agreement.parameters.model_size} numbers, this model and its"
+                f" metrics have {self._initial.size}: choose another server_state"
+            )
+        recovery = Recovery(agreement, self.charter.server, self._store, settings.retries)
+        rules = ServerSettings.of(agreement, settings.global_rate)
+        self.recovery = recovery
+        self.machine = Server(rules, recovery, self._store, self._initial)
+        self.perform(self.machine.start())
+        if self.machine.is_opening:  # what holders said before a restart is lost: ask again
+            self.perform(self.machine.deadline())
+
+    # --- visits -----------------------------------------------------------------------------------
+
+    def errand(self, view: View, now: float) -> Errand | None:
+        """Why a node is visited: to learn its keys, for letters that cannot wait, or for its work."""
+        if not view.signing_key:
+            return self._hello(view)
+        if self.machine is None or self.agreement is None:
+            return None
+        if view.resume:
+            view.letters = [send.message for send in sends_of(self.machine.reconnect(view.name))]
+        collect = view.collect_at is not None and now >= view.collect_at
+        urgent = any(isinstance(letter, _URGENT) for letter in view.letters)
+        joined = view.epoch == self.agreement.id.hex()
+        lacks = now - view.visited_at > self.settings.collect_interval and self._lacks_mask(view)
+        if not (urgent or collect or view.task or view.resume or not joined or lacks):
+            return None
+        view.visited_at = now
+        return self._visit(view, joined)
+
+    def _hello(self, view: View) -> Errand:
+        return view.node_id, RecordDict({ORDER: write(self._order(view, "hello"))}), "train"
+
+    def _visit(self, view: View, joined: bool) -> Errand:
+        order = self._order(view, "visit")
+        content = RecordDict({ORDER: write(order)})
+        letters = [*([] if joined else self._admission(view)), *_take(view.letters)]
+        if letters:
+            content[LETTERS] = pack_letters(letters)
+        if view.task:
+            for key, record in self.lesson(view.task).items():
+                content[key] = record
+            content[METRICS], content[SLOTS] = self._metrics_record, self._slots_record()
+            view.doing, view.task = view.task, ""
+        view.resume = False
+        view.collect_at = None
+        return view.node_id, content, order.task or "train"
+
+    def _order(self, view: View, stage: Stage) -> Order:
+        return Order(
+            stage=stage,
+            federation=self.charter.federation,
+            operator_key=self.charter.operator_key,
+            version=self.version,
+            resume=view.resume,
+            task=view.task,
+            detach=self.settings.training == "detached",
+            arrays_key=self.settings.arrays_key,
+        )
+
+    def _admission(self, view: View) -> list[Message]:
+        assert self.agreement is not None
+        credential = self.charter.admit(self.agreement, view.name, view.signing_key)
+        return [self.agreement.epoch, credential]
+
+    @cached_property
+    def _metrics_record(self) -> ConfigRecord:
+        record = ConfigRecord()
+        self.settings.train_slots.write(record, "train")
+        self.settings.evaluate_slots.write(record, "evaluate")
+        return record
+
+    def _slots_record(self) -> ArrayRecord:
+        values = self.running.model[self.layout.size :]
+        return ArrayRecord({"slots": Array(np.ascontiguousarray(values))})
+
+    def farewell(self) -> list[Errand]:
+        """Let the nodes delete their keys and shares."""
+        if not self.settings.erase_state:
+            return []
+        known = [view for view in self.nodes.values() if view.present and view.signing_key]
+        return [
+            (view.node_id, RecordDict({ORDER: write(self._order(view, "goodbye"))}), "train")
+            for view in known
+        ]
+
+    # --- masks ------------------------------------------------------------------------------------
+
+    def may_train(self, view: View) -> bool:
+        """Whether it has a mask that enough holders have confirmed, and is not kept for answering."""
+        if self.agreement is None or view.epoch != self.agreement.id.hex():
+            return False
+        holds = self.agreement.holder_index(view.name) is not None
+        if holds and not self.settings.holders_train:
+            return False
+        return view.ready > 0 or any(self._is_confirmed(name) for name in view.dealt)
+
+    def _is_confirmed(self, name: MaskName) -> bool:
+        assert self.agreement is not None
+        mask = self.recovery.mailroom.find(name)
+        enough = self.agreement.holders_needed
+        return mask is not None and mask.state == "dealt" and len(mask.holders) >= enough
+
+    def _lacks_mask(self, view: View) -> bool:
+        """Whether all its masks are used up or expired: it deals one whenever it is visited."""
+        masks = [self.recovery.mailroom.find(name) for name in view.dealt]
+        view.dealt = [mask.name for mask in masks if mask and mask.state == "dealt"]
+        return not view.dealt and not view.ready and not view.doing
+
+    # --- letters ----------------------------------------------------------------------------------
+
+    def post(self, send: Send) -> None:
+        """A letter for a node; to one that is away it is lost, and made again when it comes back."""
+        view = self._names.get(send.recipient)
+        if view is None or not view.present:
+            return
+        if isinstance(send.message, _QUESTIONS) and send.message in view.letters:
+            return
+        view.letters.append(send.message)
+
+    def hear(self, view: View, content: RecordDict, now: float) -> None:
+        """A report and letters."""
+        report = read_report(content)
+        self._note(view, report, now)
+        for frame in unpack_letters(content):
+            self._open(view, frame)
+        if self.machine is None:
+            self._found()
+
+    def _note(self, view: View, report: Report, now: float) -> None:
+        if report.signing_key:
+            view.name, view.signing_key = report.name, report.signing_key
+            self._names[view.name] = view
+            view.sealing_key = report.sealing_key
+            view.resume = bool(report.epoch)
+        elif not report.name:  # it has lost its folder, and with it its keys
+            view.signing_key = b""
+        view.epoch, view.ready = report.epoch, report.ready
+        self._note_activity(view, report, now)
+
+    def _note_activity(self, view: View, report: Report, now: float) -> None:
+        if report.activity == "running":
+            view.doing = "train"
+            view.collect_at = now + self.settings.collect_interval
+        elif report.activity == "failed":
+            view.lapse(now, f"its app failed with {report.problem}")
+        elif view.doing == "evaluate":
+            view.doing, view.task = "", "train"
+        else:
+            view.doing, view.lapses = "", 0
+
+    def _open(self, view: View, frame: bytes) -> None:
+        try:
+            message = unpack(frame, self._limit)
+        except ChannelError as error:
+            LOG.warning("node %d: %s", view.node_id, error)
+            return
+        if isinstance(message, Refusal):
+            LOG.warning("node %d refused: %s (%s)", view.node_id, message.reason, message.code)
+            return
+        if isinstance(message, Shipment):
+            view.dealt.append(message.dealing.mask)
+        self._hand_over(view, message)
+
+    def _hand_over(self, view: View, message: Message) -> None:
+        try:
+            effects = self.running.receive(view.name, message)
+        except Refused as refusal:
+            LOG.info("%s of node %d refused: %s", type(message).__name__, view.node_id, refusal)
+            reply = refusal_reply(view.name, message, refusal)
+            effects = [] if reply is None else [reply]
+        self.perform(effects)
+
+    @cached_property
+    def _limit(self) -> int:
+        parameters = self.recovery.agreement.parameters
+        bulk = max(limit_for(kind, parameters) for kind in (Shipment, Upload))
+        return max(MAX_CONTROL_BYTES, bulk)
+
+    def metrics(self, released: Released) -> tuple[MetricRecord | None, MetricRecord | None]:
+        """The averages that came out of the sum itself."""
+        sums = released.weighted_sum[self.layout.size :]
+        first = self.settings.train_slots.size
+        return (
+            self.settings.train_slots.decode(sums[:first]),
+            self.settings.evaluate_slots.decode(sums[first:]),
+        )
+
+
+def _take(letters: list[Message]) -> list[Message]:
+    """Take as many letters from the front as fit into one visit, at least one."""
+    taken, total = 0, 0
+    while taken < len(letters) and (not taken or total < _VISIT_BYTES):
+        letter = letters[taken]
+        total += _ENVELOPE + (len(letter.sealed) if isinstance(letter, Parcel) else 0)
+        taken += 1
+    front = letters[:taken]
+    del letters[:taken]
+    return front

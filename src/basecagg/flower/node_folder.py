@@ -1,0 +1,65 @@
+"""Where a node keeps what must outlive a message: one folder for each federation it takes part in.
+
+Flower's own `context.state` is not for this: it ends with the run or the SuperNode, and travels with every
+message.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from flwr.app import Context
+
+from basecagg.errors import DataError
+from basecagg.storage.participant import ParticipantStore
+
+_FEDERATION = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True)
+class NodeFolder:
+    """The folder of one node in one federation."""
+
+    path: Path
+    anchors: Path | None
+    """Where the counters are kept that give an older copy of the folder away; None for the user's own place."""
+
+    def open_store(self, namespace: str) -> ParticipantStore:
+        """The records of one machine."""
+        return ParticipantStore(self.path / "state.db", namespace, anchor_folder=self.anchors)
+
+
+def locate(context: Context, federation: str) -> NodeFolder:
+    """The folder, made if need be: below `state-dir` of the node config, or a temporary one in a simulation."""
+    if not _FEDERATION.fullmatch(federation):
+        raise DataError(f"'{federation}' is not the name of a federation")
+    place, anchors = _place(context)
+    path = place / federation
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return NodeFolder(path, anchors)
+
+
+def _place(context: Context) -> tuple[Path, Path | None]:
+    chosen = context.node_config.get("state-dir")
+    if chosen:
+        anchors = context.node_config.get("anchor-dir")
+        return Path(str(chosen)).expanduser(), Path(str(anchors)) if anchors else None
+    simulated = context.run_config.get("basecagg-state-dir")
+    if simulated is None and not in_simulation():
+        raise DataError(
+            "this node has no place for its keys and shares: start it with"
+            " flower-supernode --node-config \"state-dir='/a/folder/of/its/own'\""
+        )
+    root = Path(str(simulated)) if simulated else Path(tempfile.gettempdir()) / "basecagg-flower"
+    folder = root / str(context.run_id) / str(context.node_id)
+    return folder, folder / "anchors"
+
+
+def in_simulation() -> bool:
+    """Whether this is a worker of Flower's simulation engine, which runs on Ray."""
+    ray = sys.modules.get("ray")
+    return ray is not None and bool(ray.is_initialized())

@@ -1,0 +1,106 @@
+"""What a strategy was told, checked once, and what follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from basecagg.errors import ParameterError
+from basecagg.flower.metrics import MetricSlots
+from basecagg.maths.staleness import StalenessFunction
+from basecagg.parameters import Consistency, ProtocolParameters
+from basecagg.protocol.weighing import Weighing
+
+Protection: TypeAlias = Literal["basecagg", "none"]
+Training: TypeAlias = Literal["detached", "attached"]
+_CHOICES = {"protection": ("basecagg", "none"), "training": ("detached", "attached")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The options of `BufferedSecAgg` that concern the protocol; see there."""
+
+    buffer_size: int
+    concurrency: int | None
+    max_staleness: int
+    staleness: StalenessFunction
+    global_rate: float
+    protection: Protection
+    holders: int | Sequence[int] | None
+    holders_train: bool
+    recovery_threshold: int | None
+    max_colluders: int | None
+    max_dropouts: int | None
+    consistency: Consistency
+    clip: float
+    update_levels: int
+    weight_levels: int
+    train_slots: MetricSlots
+    evaluate_slots: MetricSlots
+    evaluate: bool
+    training: Training
+    collect_interval: float
+    answer_timeout: float
+    retries: int
+    server_state: Path | None
+    erase_state: bool
+    min_available_nodes: int
+    arrays_key: str
+    config_key: str
+    weighted_by_key: str
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work before any node is asked."""
+        for name, choices in _CHOICES.items():
+            value = getattr(self, name)
+            if value not in choices:
+                raise ParameterError(
+                    f"{name} = {value!r} must be one of {choices}", rule=f"{name} is known"
+                )
+        if self.concurrency is not None and self.concurrency < 1:
+            raise ParameterError(
+                f"concurrency C = {self.concurrency} must be at least 1", rule="C ≥ 1"
+            )
+        if self.protection == "basecagg" and self.committee_size:
+            self.parameters(self.committee_size, model_size=1)
+
+    @property
+    def committee_size(self) -> int | None:
+        """N, when it does not depend on who is there."""
+        if self.holders is None or isinstance(self.holders, int):
+            return self.holders
+        return len(self.holders)
+
+    @property
+    def weighing(self) -> Weighing:
+        """FedBuff's own weights, without levels."""
+        return Weighing(self.max_staleness, self.staleness, None)
+
+    @property
+    def slots(self) -> int:
+        """Numbers behind the model's own in every update."""
+        return self.train_slots.size + self.evaluate_slots.size
+
+    def parameters(self, num_holders: int, model_size: int) -> ProtocolParameters:
+        """The epoch's parameters for so many holders; what was left open gets the largest T and U that fit."""
+        dropouts = self.max_dropouts
+        if dropouts is None:
+            dropouts = int(0.3 * num_holders)
+        certified = self.consistency == "certified"
+        room = num_holders - 2 * dropouts - 2 if certified else num_holders - dropouts - 1
+        return ProtocolParameters(
+            num_users=num_holders,
+            recovery_threshold=self.recovery_threshold or num_holders - dropouts,
+            max_colluders=self.max_colluders or max(1, min(8, room, self.buffer_size - 2)),
+            max_dropouts=dropouts,
+            buffer_size=self.buffer_size,
+            model_size=model_size,
+            max_staleness=self.max_staleness,
+            clip=self.clip,
+            update_levels=self.update_levels,
+            weight_levels=self.weight_levels,
+            staleness=self.staleness,
+            consistency=self.consistency,
+        )

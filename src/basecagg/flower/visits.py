@@ -1,0 +1,128 @@
+"""What travels between strategy and mod: an order there, a report back, letters of the protocol in both.
+
+A visit is one Flower message and its reply. Small facts go as a ConfigRecord; letters, which may be large, as
+one array of bytes with their lengths. `Report` lists all that a node says in clear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+
+from basecagg.channels.wire import pack
+from basecagg.errors import ChannelError
+from basecagg.protocol.messages import Message
+
+ORDER = "basecagg.order"
+REPORT = "basecagg.report"
+LETTERS = "basecagg.letters"
+METRICS = "basecagg.metrics"
+"""Which metrics are to be averaged inside the sum."""
+SLOTS = "basecagg.slots"
+"""The numbers that the model's vector has in their place: they are part of its hash."""
+
+Stage: TypeAlias = Literal["hello", "visit", "goodbye"]
+Task: TypeAlias = Literal["", "train", "evaluate"]
+Activity: TypeAlias = Literal["idle", "running", "done", "failed", "no mask"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """Server → node."""
+
+    stage: Stage
+    federation: str
+    """The name of the node's folder: one for each federation, 32 hexadecimal digits."""
+    operator_key: bytes = b""
+    """The key that signs epochs; a node keeps the first one it is told (stage hello)."""
+    version: int = 0
+    """t: the model's version, and the one to train from."""
+    resume: bool = False
+    """Whether something may have been lost on either side: send again what has no outcome yet."""
+    task: Task = ""
+    detach: bool = False
+    """Whether to train in a process of its own and reply at once."""
+    arrays_key: str = "arrays"
+    """Where the app's own records are in the same message."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """Node → server."""
+
+    name: str = ""
+    epoch: str = ""
+    """The id of the epoch it takes part in."""
+    ready: int = 0
+    """Masks that can hide an update now."""
+    activity: Activity = "idle"
+    """What became of training."""
+    problem: str = ""
+    """The type of the error that ended training; its text stays on the node."""
+    signing_key: bytes = b""
+    sealing_key: bytes = b""
+
+
+def write(facts: Order | Report) -> ConfigRecord:
+    """The facts as a record."""
+    return ConfigRecord({each.name: getattr(facts, each.name) for each in fields(facts)})
+
+
+def read_order(content: RecordDict) -> Order:
+    """The order in a message."""
+    return Order(**_known(content[ORDER], Order))
+
+
+def read_report(content: RecordDict) -> Report:
+    """The report in a reply, or `ChannelError` when there is none: the app has no mod, or another one."""
+    if REPORT not in content:
+        raise ChannelError(
+            "the reply carries no report: use ClientApp(mods=[basecagg_mod]) on every node"
+        )
+    return Report(**_known(content[REPORT], Report))
+
+
+def _known(record: Any, kind: type[Order] | type[Report]) -> dict[str, Any]:
+    names = {each.name for each in fields(kind)}
+    if set(record) != names:
+        raise ChannelError(
+            f"{kind.__name__} has the fields {sorted(record)}, not {sorted(names)}: do strategy and mod"
+            " come from one version of basecagg?"
+        )
+    return dict(record)
+
+
+def pack_letters(messages: Sequence[Message]) -> ArrayRecord:
+    """Messages of the protocol as two arrays, however many they are: Flower ships arrays one by one."""
+    frames = [pack(message) for message in messages]
+    return ArrayRecord(
+        {
+            "bytes": Array(np.frombuffer(b"".join(frames), np.uint8)),
+            "lengths": Array(np.array([len(frame) for frame in frames], np.uint32)),
+        }
+    )
+
+
+def unpack_letters(content: RecordDict) -> list[bytes]:
+    """The frames in a message."""
+    if LETTERS not in content:
+        return []
+    record: Any = content[LETTERS]
+    data, lengths = record["bytes"].numpy().tobytes(), record["lengths"].numpy()
+    ends = np.cumsum(lengths, dtype=np.int64)
+    if lengths.size and int(ends[-1]) != len(data):
+        raise ChannelError(f"the letters have {len(data)} bytes, not the {int(ends[-1])} announced")
+    starts = ends - lengths
+    return [data[start:end] for start, end in zip(starts, ends, strict=True)]
+
+
+def reply(report: Report, messages: Sequence[Message], **changes: Any) -> RecordDict:
+    """All that leaves a node: its report and its letters."""
+    content = RecordDict({REPORT: write(replace(report, **changes))})
+    if messages:
+        content[LETTERS] = pack_letters(messages)
+    return content
