@@ -95,7 +95,7 @@ PARTS = (
         lambda c: {"concurrency": c},
     ),
 )
-_UPDATES: Mapping[Size, int] = {"full": 1500, "quick": 600, "smoke": 100}
+_UPDATES: Mapping[Size, int] = {"full": 1500, "quick": 600, "smoke": 60}
 _SEEDS: Mapping[Size, tuple[int, ...]] = {"full": (1, 2, 3), "quick": (1,), "smoke": (1,)}
 
 
@@ -125,9 +125,9 @@ def jobs(order: Order) -> list[Job]:
 def config(part: Part, method: str, value: Any, seed: int, order: Order) -> SimulationConfig:
     """A run with so many updates in all, however many of them make a version."""
     changed = {**_TASK, "method": method, "seed": seed, **part.settings(value)}
-    changed["versions"] = max(2, _UPDATES[order.size] // changed["buffer_size"])
     if order.size == "smoke":
-        changed |= {"holders": 20}
+        changed |= {"users": 20, "holders": 10, "buffer_size": min(20, changed["buffer_size"])}
+    changed["versions"] = max(2, _UPDATES[order.size] // changed["buffer_size"])
     return replace(SimulationConfig(**changed), data_dir=str(order.data_dir))
 
 
