@@ -54,6 +54,8 @@ class Part(NamedTuple):
     """Of the legend, with the value in place."""
     values: tuple[Any, ...]
     settings: Callable[[Any], dict[str, Any]]
+    updates: Callable[[Any], int] = lambda value: 600
+    """Of a full run. Runs that are compared by time should take about as long."""
     methods: tuple[str, ...] = ("basecagg",)
 
 
@@ -71,7 +73,7 @@ PARTS = (
         "Dirichlet α = {}",
         (0.1, 0.3, 1.0, float("inf")),
         _mixture,
-        ("fedbuff", "basecagg"),
+        methods=("fedbuff", "basecagg"),
     ),
     Part(
         "dropout",
@@ -79,6 +81,7 @@ PARTS = (
         "{:.0%} gone",
         (0.0, 0.1, 0.2, 0.3),
         lambda share: {"holder_dropout": share, "cryptography": "full"},
+        lambda share: 400,
     ),
     Part(
         "buffer",
@@ -86,6 +89,7 @@ PARTS = (
         "K = {}",
         (5, 10, 20, 50, 100),
         lambda k: {"buffer_size": k, "concurrency": 50},
+        lambda k: 1000,
     ),
     Part(
         "concurrency",
@@ -93,9 +97,10 @@ PARTS = (
         "C = {}",
         (5, 10, 20, 50, 100),
         lambda c: {"concurrency": c},
+        lambda c: max(300, 25 * c),
     ),
 )
-_UPDATES: Mapping[Size, int] = {"full": 1500, "quick": 600, "smoke": 60}
+_LENGTH: Mapping[Size, float] = {"full": 1, "quick": 0.4, "smoke": 0.1}
 _SEEDS: Mapping[Size, tuple[int, ...]] = {"full": (1, 2, 3), "quick": (1,), "smoke": (1,)}
 
 
@@ -127,7 +132,8 @@ def config(part: Part, method: str, value: Any, seed: int, order: Order) -> Simu
     changed = {**_TASK, "method": method, "seed": seed, **part.settings(value)}
     if order.size == "smoke":
         changed |= {"users": 20, "holders": 10, "buffer_size": min(20, changed["buffer_size"])}
-    changed["versions"] = max(2, _UPDATES[order.size] // changed["buffer_size"])
+    updates = round(_LENGTH[order.size] * part.updates(value))
+    changed["versions"] = max(2, updates // changed["buffer_size"])
     return replace(SimulationConfig(**changed), data_dir=str(order.data_dir))
 
 
@@ -142,8 +148,8 @@ def report(results: Results, size: Size) -> Publication:
     return Publication(
         "beyond",
         "Beyond the paper",
-        f"An MLP on digits, {_TASK['users']} users, devices with half-normal speeds, {_UPDATES[size]}"
-        " updates a run. Time is simulated: training, messages and cryptography.",
+        f"An MLP on digits, {_TASK['users']} users, devices with half-normal speeds. Time is"
+        " simulated: training, messages and cryptography.",
         lines,
         notes=[
             "Recovery with holders gone ran sealed and signed; the other parts did the arithmetic only,"
@@ -175,6 +181,7 @@ def _line(part: Part, name: str, runs: Sequence[Mapping[str, Any]]) -> dict[str,
         "± seeds": f"{spread(ends):.2f}",
         f"seconds to {TARGET:.0%}": _time_to_target(runs),
         "simulated seconds": mean(curve_of(run)[-1].time for run in runs),
+        "updates": round(mean(curve_of(run)[-1].updates for run in runs)),
         "versions": round(mean(curve_of(run)[-1].version for run in runs)),
         "seeds": len(runs),
     }

@@ -226,8 +226,9 @@ def _draw(lines: Sequence[Mapping[str, Any]], plain: float) -> Any:
                 )
         below.axhline(1, color=plots.INK, linewidth=0.8, linestyle=":")
         below.set_yscale("log")
+        below.set_ylim(bottom=1e-5)
         below.set_ylabel("error / update")
-        below.set_xlabel("log₂ c_l")
+        below.set_xlabel(r"$\log_2 c_l$")
         below.legend()
         return sheet
 

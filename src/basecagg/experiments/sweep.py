@@ -49,6 +49,7 @@ class Choice(NamedTuple):
 
 
 SYMBOLS = ("η_g", "η_l", "λ", "α")
+_DRAWN = (r"$\eta_g$", r"$\eta_l$", r"$\lambda$", r"$\alpha$")
 GRID = tuple(
     Choice(*values)
     for values in product(
@@ -252,11 +253,9 @@ def _draw(first: Mapping[Choice, float]) -> Any:
     @plots.in_house_style
     def draw() -> Any:
         figure = Figure(figsize=(7.2, 2.9), layout="constrained")
-        for place, (axes, name) in enumerate(
-            zip(figure.subplots(1, len(SYMBOLS), sharey=True), SYMBOLS, strict=True)
-        ):
+        for place, axes in enumerate(figure.subplots(1, len(SYMBOLS), sharey=True)):
             _panel(axes, first, place)
-            axes.set_xlabel(name)
+            axes.set_xlabel(_DRAWN[place])
         figure.axes[0].set_ylabel("validation accuracy, %")
         return figure
 
