@@ -14,7 +14,15 @@ from basecagg.learning import Task, built_in_task
 from basecagg.simulation.config import SimulationConfig
 from basecagg.simulation.run import VersionRecord, simulate
 
-_KEPT = ("training seconds", "model size", "updates", "crypto seconds", "counts", "field errors")
+_KEPT = (
+    "training seconds",
+    "model size",
+    "updates",
+    "crypto seconds",
+    "counts",
+    "field errors",
+    "epochs",
+)
 
 
 class Point(NamedTuple):
