@@ -113,7 +113,7 @@ class View:
 
 
 def _rest(failures: int) -> float:
-    return float(min(LONGEST_REST, FIRST_REST * 2**failures))
+    return float(min(LONGEST_REST, FIRST_REST * 2 ** min(failures, 16)))
 
 
 class Coordinator(ABC):

@@ -80,6 +80,12 @@ class MaskedCoordinator(Coordinator):
 
     # --- founding ---------------------------------------------------------------------------------
 
+    def tick(self, now: float) -> None:
+        """Found the epoch if the nodes for it are there."""
+        if self.machine is None:
+            self._found()
+        super().tick(now)
+
     def _found(self) -> None:
         """Once the holders have shown their keys: sign the epoch and start the machine."""
         met = [view for view in self.nodes.values() if view.signing_key]
@@ -116,7 +122,10 @@ class MaskedCoordinator(Coordinator):
     def _require_hope(self, met: Sequence[View]) -> None:
         present = [view for view in self.nodes.values() if view.present]
         if present and not met and all(view.failures >= _HOPELESS for view in present):
-            raise LocalProtocolError(f"no node can take part; one says: {present[0].problem}")
+            raise LocalProtocolError(
+                "no node can take part. Has every node ClientApp(mods=[basecagg_mod])? One says:"
+                f" {present[0].problem}"
+            )
 
     def _start_machine(self, agreement: Agreement) -> None:
         settings = self.settings
@@ -248,8 +257,6 @@ class MaskedCoordinator(Coordinator):
         self._note(view, report, now)
         for frame in unpack_letters(content):
             self._open(view, frame)
-        if self.machine is None:
-            self._found()
 
     def _note(self, view: View, report: Report, now: float) -> None:
         if report.signing_key:

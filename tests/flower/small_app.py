@@ -1,0 +1,53 @@
+"""An ordinary Flower app, small enough for tests: linear regression on private data, with metrics in clear."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+TRUTH = np.arange(1, 6, dtype=np.float32)
+
+
+def initial_arrays() -> ArrayRecord:
+    return ArrayRecord([np.zeros(5, np.float32), np.zeros(1, np.float32)])
+
+
+def data_of(partition: int) -> tuple[Any, Any]:
+    rng = np.random.default_rng(partition)
+    x = rng.normal(size=(20 + partition, 5)).astype(np.float32)
+    return x, x @ TRUTH + 0.5
+
+
+def make_app(mods: list[Any], watch: Callable[[int, Any, Any], None] | None = None) -> ClientApp:
+    """`watch` is told of every training: the node, the model before, and the model after."""
+    app = ClientApp(mods=mods)
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        w, b = (array.copy() for array in message.content["arrays"].to_numpy_ndarrays())
+        before = np.concatenate([w, b])
+        x, y = data_of(int(context.node_config["partition-id"]))
+        for _ in range(10):
+            e = x @ w + b[0] - y
+            w -= 0.05 * x.T @ e / len(y)
+            b -= 0.05 * e.mean()
+        if watch is not None:
+            watch(context.node_id, before, np.concatenate([w, b]))
+        metrics = {"num-examples": len(y), "loss": float((e**2).mean())}
+        return Message(
+            RecordDict({"arrays": ArrayRecord([w, b]), "metrics": MetricRecord(metrics)}),
+            reply_to=message,
+        )
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        w, b = message.content["arrays"].to_numpy_ndarrays()
+        x, y = data_of(int(context.node_config["partition-id"]))
+        metrics = {"num-examples": len(y), "mse": float(((x @ w + b[0] - y) ** 2).mean())}
+        return Message(RecordDict({"metrics": MetricRecord(metrics)}), reply_to=message)
+
+    return app

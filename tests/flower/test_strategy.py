@@ -1,0 +1,282 @@
+"""The strategy and the mod together, on a grid in this process: what they open, publish and leave behind."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from audit import noting_plain_updates, noting_sums, require_exact
+from fake_grid import FakeGrid, flat, make_grid
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from small_app import TRUTH, initial_arrays, make_app
+
+from basecagg.errors import DataError, LocalProtocolError, ParameterError
+from basecagg.flower import BufferedSecAgg, basecagg_mod
+from basecagg.maths.staleness import constant, polynomial
+
+
+def strategy(**options: Any) -> BufferedSecAgg:
+    defaults = {
+        "buffer_size": 3,
+        "concurrency": 4,
+        "training": "attached",
+        "poll_interval": 0.0,
+        "seed": 1,
+        "min_available_nodes": 6,
+    }
+    return BufferedSecAgg(**(defaults | options))
+
+
+def error_of(arrays: Any) -> float:
+    return float(np.abs(flat(arrays)[:5] - TRUTH).max())
+
+
+def evaluate(version: int, arrays: Any) -> MetricRecord:
+    return MetricRecord({"error": error_of(arrays), "version": version})
+
+
+@pytest.mark.parametrize("consistency", ["honest-server", "certified"])
+@pytest.mark.parametrize("holders", [None, 5])
+def test_every_version_opens_the_exact_sum(tmp_path: Path, holders: Any, consistency: Any) -> None:
+    grid = make_grid(6, make_app([basecagg_mod]), tmp_path / "nodes")
+    with noting_plain_updates(tmp_path), noting_sums() as sums:
+        result = strategy(holders=holders, consistency=consistency).start(
+            grid=grid, initial_arrays=initial_arrays(), num_rounds=5, evaluate_fn=evaluate
+        )
+    require_exact(sums, tmp_path)
+    assert [released.version for released in sums] == [0, 1, 2, 3, 4]
+    assert list(result.evaluate_metrics_serverapp) == [0, 1, 2, 3, 4, 5]
+    assert result.evaluate_metrics_serverapp[5]["error"] < 0.5 * 5.0
+    assert error_of(result.arrays) == result.evaluate_metrics_serverapp[5]["error"]
+
+
+def test_the_check_of_sums_notices_a_wrong_one(tmp_path: Path) -> None:
+    grid = make_grid(6, make_app([basecagg_mod]), tmp_path / "nodes")
+    with noting_plain_updates(tmp_path), noting_sums() as sums:
+        strategy().start(grid=grid, initial_arrays=initial_arrays(), num_rounds=1)
+    sums[0].weighted_sum[0] += 2**-16
+    with pytest.raises(AssertionError):
+        require_exact(sums, tmp_path)
+
+
+def test_nodes_keep_nothing_when_the_run_is_over(tmp_path: Path) -> None:
+    grid = make_grid(6, make_app([basecagg_mod]), tmp_path)
+    strategy().start(grid=grid, initial_arrays=initial_arrays(), num_rounds=1)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_nodes_keep_their_state_when_told_to(tmp_path: Path) -> None:
+    grid = make_grid(6, make_app([basecagg_mod]), tmp_path)
+    strategy(erase_state=False).start(grid=grid, initial_arrays=initial_arrays(), num_rounds=1)
+    assert len(list(tmp_path.rglob("state.db"))) == 6
+
+
+def test_a_committee_can_be_kept_free_for_answering(tmp_path: Path) -> None:
+    trained: list[int] = []
+    app = make_app([basecagg_mod], watch=lambda node_id, *_: trained.append(node_id))
+    grid = make_grid(9, app, tmp_path)
+    holders = list(grid.nodes)[:4]
+    strategy(holders=holders, holders_train=False, min_available_nodes=9).start(
+        grid=grid, initial_arrays=initial_arrays(), num_rounds=2
+    )
+    assert trained
+    assert not set(trained) & set(holders)
+
+
+def test_no_more_than_the_chosen_number_train_at_once(tmp_path: Path) -> None:
+    most = 0
+
+    def late(node_id: int, message: Message) -> str | None:
+        nonlocal most
+        training = [m for m in grid.outstanding.values() if "arrays" in m.content]
+        most = max(most, len(training))
+        return "late" if "arrays" in message.content and chooser.random() < 0.5 else None
+
+    chooser = random.Random(1)
+    grid = make_grid(8, make_app([basecagg_mod]), tmp_path, fault=late)
+    strategy(concurrency=4).start(grid=grid, initial_arrays=initial_arrays(), num_rounds=4)
+    assert most == 4
+
+
+def test_concurrency_follows_fraction_train_unless_it_is_given() -> None:
+    assert strategy(concurrency=None, fraction_train=0.5)._concurrency(20) == 10
+    assert strategy(concurrency=None, min_train_nodes=3)._concurrency(2) == 3
+    assert strategy(concurrency=7)._concurrency(20) == 7
+
+
+def test_the_app_gets_its_config_with_the_round(tmp_path: Path) -> None:
+    configs = []
+    grid = make_grid(6, make_app([basecagg_mod]), tmp_path)
+    grid.before.append(lambda _, message: configs.append(message.content.get("config")))
+    strategy().start(
+        grid=grid,
+        initial_arrays=initial_arrays(),
+        num_rounds=2,
+        train_config=ConfigRecord({"lr": 0.1}),
+    )
+    seen = [dict(config) for config in configs if config is not None]
+    assert {"lr": 0.1, "server-round": 1} in seen
+    assert {"lr": 0.1, "server-round": 2} in seen
+
+
+# --- metrics ---
+
+
+def test_metrics_are_averaged_inside_the_sum(tmp_path: Path) -> None:
+    losses: dict[str, tuple[int, float]] = {}
+
+    def spying_mod(message: Message, context: Any, call_next: Any) -> Message:
+        reply = call_next(message, context)
+        if reply.content.metric_records:
+            (metrics,) = reply.content.metric_records.values()
+            losses[str(context.node_id)] = metrics["num-examples"], metrics.get("loss", 0.0)
+        return reply
+
+    grid = make_grid(6, make_app([basecagg_mod, spying_mod]), tmp_path)
+    limits = {"num-examples": 100, "loss": 100.0}
+    with noting_sums() as sums:
+        result = strategy(train_metrics=limits).start(
+            grid=grid, initial_arrays=initial_arrays(), num_rounds=1
+        )
+    (released,) = sums
+    members = [losses[name.contributor] for name in released.members]
+    weights = [w * n for w, (n, _) in zip(released.weights, members, strict=True)]
+    expected = sum(w * loss for w, (_, loss) in zip(weights, members, strict=True)) / sum(weights)
+    assert result.train_metrics_clientapp[1]["loss"] == pytest.approx(expected, rel=1e-3)
+    assert list(result.train_metrics_clientapp[1]) == ["loss"]
+
+
+def test_everybody_evaluates_before_training_if_evaluation_is_wanted(tmp_path: Path) -> None:
+    kinds: dict[int, list[str]] = {}
+    grid = make_grid(6, make_app([basecagg_mod]), tmp_path)
+    grid.before.append(
+        lambda node_id, message: (
+            kinds.setdefault(node_id, []).append(message.metadata.message_type)
+            if "arrays" in message.content
+            else None
+        )
+    )
+    result = strategy(
+        fraction_evaluate=1.0, evaluate_metrics={"num-examples": 100, "mse": 200.0}
+    ).start(grid=grid, initial_arrays=initial_arrays(), num_rounds=3)
+    for orders in kinds.values():
+        assert orders == (["evaluate", "train"] * len(orders))[: len(orders)]
+    first, *_, last = (result.evaluate_metrics_clientapp[v]["mse"] for v in (1, 2, 3))
+    assert 0 < last < first
+    assert not result.train_metrics_clientapp
+
+
+def test_evaluation_by_some_is_refused() -> None:
+    with pytest.raises(ParameterError, match="about them alone"):
+        strategy(fraction_evaluate=0.5)
+    with pytest.raises(ParameterError, match="needs evaluate_metrics"):
+        strategy(fraction_evaluate=1.0)
+
+
+def test_a_metric_needs_its_weight_and_a_limit() -> None:
+    with pytest.raises(ParameterError, match="weighted by 'num-examples'"):
+        strategy(train_metrics={"loss": 10.0})
+    with pytest.raises(ParameterError, match="positive"):
+        strategy(train_metrics={"num-examples": 0})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"protection": "secagg"}, {"training": "sometimes"}, {"concurrency": 0}, {"holders": 1}],
+)
+def test_what_cannot_work_is_refused_at_once(options: dict[str, Any]) -> None:
+    with pytest.raises(ParameterError):
+        strategy(**options)
+
+
+# --- FedBuff ---
+
+
+@pytest.mark.parametrize("mods", [[], [basecagg_mod]])
+def test_without_protection_any_app_is_trained_by_fedbuff(tmp_path: Path, mods: list[Any]) -> None:
+    pairs: list[Any] = []
+    app = make_app(mods, watch=lambda _, before, after: pairs.append(before - after))
+    grid = make_grid(6, app, tmp_path)
+    with noting_sums() as sums:
+        result = strategy(protection="none", fraction_evaluate=1.0, staleness=constant()).start(
+            grid=grid, initial_arrays=initial_arrays(), num_rounds=4, evaluate_fn=evaluate
+        )
+    assert result.evaluate_metrics_serverapp[4]["error"] < 2.5
+    assert (
+        set(result.train_metrics_clientapp)
+        == set(result.evaluate_metrics_clientapp)
+        == {1, 2, 3, 4}
+    )
+    assert "mse" in result.evaluate_metrics_clientapp[1]
+    np.testing.assert_allclose(sums[0].weighted_sum, sum(pairs[:3]), rtol=1e-5, atol=1e-6)
+    assert not list(tmp_path.rglob("state.db"))
+
+
+@pytest.mark.parametrize("protection", ["basecagg", "none"])
+def test_staleness_counts_from_the_sum_not_from_the_arrival(
+    tmp_path: Path, protection: Any
+) -> None:
+    grid = make_grid(8, make_app([basecagg_mod]), tmp_path)
+    with noting_sums() as sums:
+        strategy(protection=protection, concurrency=8, staleness=polynomial(1.0)).start(
+            grid=grid, initial_arrays=initial_arrays(), num_rounds=5
+        )
+    ages = [s.version - base for s in sums for base in s.base_versions]
+    unit = 64 if protection == "basecagg" else 1
+    weights = [weight / unit for s in sums for weight in s.weights]
+    assert max(ages) > 0
+    np.testing.assert_allclose(weights, [1 / (1 + age) for age in ages], atol=1 / 64)
+
+
+# --- mistakes of the app ---
+
+
+def test_an_app_without_the_mod_is_told_so(tmp_path: Path) -> None:
+    grid = make_grid(6, make_app([]), tmp_path)
+    with pytest.raises(LocalProtocolError, match=r"mods=\[basecagg_mod\]"):
+        strategy().start(grid=grid, initial_arrays=initial_arrays(), num_rounds=1)
+
+
+def test_a_node_without_a_folder_says_how_to_give_it_one(tmp_path: Path) -> None:
+    grid = make_grid(6, make_app([basecagg_mod]), tmp_path)
+    for node in grid.nodes.values():
+        del node.context.node_config["state-dir"]
+    with pytest.raises(LocalProtocolError, match="state-dir"):
+        strategy().start(grid=grid, initial_arrays=initial_arrays(), num_rounds=1)
+
+
+def test_messages_of_other_strategies_pass_unchanged(tmp_path: Path) -> None:
+    grid: FakeGrid = make_grid(1, make_app([basecagg_mod]), tmp_path)
+    (node_id,) = grid.nodes
+
+    message = Message(RecordDict({"arrays": initial_arrays()}), node_id, "train")
+    grid.push_messages([message])
+    (reply,) = grid.pull_messages([message.metadata.message_id])
+    assert set(reply.content) == {"arrays", "metrics"}
+
+
+def test_a_failing_app_does_not_stop_the_others_and_keeps_its_reason(tmp_path: Path) -> None:
+    secret = "patient 4711 is missing"
+
+    def fail_for_one(node_id: int, before: Any, after: Any) -> None:
+        if node_id == victim:
+            raise ValueError(secret)
+
+    grid = make_grid(6, make_app([basecagg_mod], watch=fail_for_one), tmp_path)
+    victim = next(iter(grid.nodes))
+    replies: list[Message] = []
+    grid.after.append(lambda _, reply: replies.append(reply))
+    strategy(holders=4).start(grid=grid, initial_arrays=initial_arrays(), num_rounds=3)
+    reports = [reply.content["basecagg.report"] for reply in replies]
+    assert "ValueError" in {report["problem"] for report in reports}
+    assert not any(secret in str(reply.content) for reply in replies)
+
+
+def test_a_model_of_two_precisions_is_refused(tmp_path: Path) -> None:
+
+    mixed = ArrayRecord([np.zeros(2, np.float32), np.zeros(2, np.float64)])
+    with pytest.raises(DataError, match="float32, float64"):
+        strategy().start(grid=make_grid(2, make_app([]), tmp_path), initial_arrays=mixed)
