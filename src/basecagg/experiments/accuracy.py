@@ -332,7 +332,7 @@ def _experiment(figure: Figure) -> Experiment:
     return Experiment(figure.name, partial(measure, figure), partial(report, figure))
 
 
-MNIST_SETTING = Setting("mnist", "lenet5", 0.01, 5, 80, 5, other_epochs=(1, 2))
+MNIST_SETTING = Setting("mnist", "lenet5", 0.01, 5, 64, 4, other_epochs=(1, 2))
 MNIST = _experiment(
     Figure(
         "accuracy-mnist",
@@ -344,7 +344,7 @@ MNIST = _experiment(
         tolerance=0.5,
     )
 )
-CIFAR10_SETTING = Setting("cifar10", "small-cnn", 0.1, 1, 200, 20, protocol="arithmetic")
+CIFAR10_SETTING = Setting("cifar10", "small-cnn", 0.1, 1, 120, 10, protocol="arithmetic")
 CIFAR10 = _experiment(
     Figure(
         "accuracy-cifar10",

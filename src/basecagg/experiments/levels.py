@@ -240,10 +240,10 @@ def _experiment(figure: Figure) -> Experiment:
 
 
 _SMOKE = Range(replace(accuracy.SMOKE, versions=8), (0, 16, 34))
-_EXPONENTS = (0, 1, 2, 4, 8, 12, 16, 20, 24, 26, 28, 30, 32, 33, 34)
+_EXPONENTS = (0, 1, 2, 4, 8, 16, 24, 26, 27, 28, 30, 32, 33, 34)
 _MNIST = replace(
     accuracy.MNIST_SETTING,
-    versions=40,
+    versions=30,
     local_epochs=4,
     seeds=(1,),
     other_epochs=(),
@@ -260,12 +260,12 @@ MNIST = _experiment(
         noise=0.5,
     )
 )
-_CIFAR10 = replace(accuracy.CIFAR10_SETTING, versions=60, seeds=(1,), evaluate_every=20)
+_CIFAR10 = replace(accuracy.CIFAR10_SETTING, versions=50, seeds=(1,), evaluate_every=20)
 CIFAR10 = _experiment(
     Figure(
         "levels-cifar10",
         {
-            "full": Range(_CIFAR10, (0, 2, 4, 8, 16, 24, 26, 28, 30, 32, 34)),
+            "full": Range(_CIFAR10, (0, 4, 8, 16, 24, 26, 28, 30, 34)),
             "quick": Range(replace(_CIFAR10, versions=15), (0, 8, 16, 28, 34)),
             "smoke": _SMOKE,
         },
