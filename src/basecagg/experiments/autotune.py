@@ -69,7 +69,7 @@ SETTINGS: Mapping[Size, Setting] = {
     "quick": replace(
         MNIST_SETTING, local_epochs=2, versions=40, evaluate_every=2, seeds=(1,), holders=20
     ),
-    "smoke": Setting("digits", "mlp", 0.1, 5, 40, 5, seeds=(1,), holders=20),
+    "smoke": Setting("digits", "mlp", 0.05, 5, 25, 5, seeds=(1,), holders=8),
 }
 
 
@@ -169,8 +169,8 @@ def _notes() -> list[str]:
         "B is four times the octave that most updates are in, and c_l the finest with which no sum of K clipped"
         " updates can wrap around. Both change only between epochs.",
         *(f"{name}: {start.words}." for name, start in STARTS.items()),
-        "Tuned runs go through masks, shares and recovery (nothing sealed or signed); untuned ones are summed in"
-        " the field without masks, which cancel to the last bit.",
+        "Tuned runs go through masks, shares and recovery (nothing sealed or signed); untuned ones are summed"
+        " in the field without masks, which cancel to the last bit.",
     ]
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from basecagg.experiments import bands
 from basecagg.experiments import theorem_bounds as bounds
 from basecagg.experiments.experiment import Experiment, Order, Results, Size
 from basecagg.experiments.jobs import Job, run_jobs
@@ -303,22 +304,25 @@ def _draw_sweeps(sweeps: Results) -> Any:
 
 
 def _draw_sweep(axes: Any, results: Results, symbol: str) -> None:
-    from basecagg.reports import plots
-
     lines = list(results.values())
     x = [line[symbol] for line in lines]
-    for column, colour, style in (
-        ("measured", plots.COLOURS[0], "o"),
-        ("corrected", plots.COLOURS[2], "-"),
-        ("printed", plots.COLOURS[1], "--"),
-    ):
+    for column, (colour, style, _) in _STYLES.items():
         axes.plot(x, [line[column] for line in lines], style, color=colour, label=column)
     axes.set_yscale("log")
-    axes.set_xlabel(symbol)
-    if symbol == "τ_max":
-        axes.set_xscale("symlog", linthresh=1)
-    else:
+    axes.set_xlabel(_LABELS[symbol])
+    if symbol == "c_l":
         axes.set_xscale("log", base=2)
+    else:
+        axes.set_xticks(x)
+
+
+_STYLES = {
+    "corrected": (bands.COLOURS[2], "-", "v"),
+    "measured": (bands.COLOURS[0], "o", "o"),
+    "printed": (bands.COLOURS[1], "--", "^"),
+}
+"""Colour, line and marker of every curve."""
+_LABELS = {"K": "$K$", "τ_max": r"$\tau_\mathrm{max}$", "c_l": "$c_l$"}
 
 
 def _draw_gaps(gaps: Results) -> Any:
@@ -328,11 +332,7 @@ def _draw_gaps(gaps: Results) -> Any:
     def draw() -> Any:
         figure, axes = plots.new_figure(width=7.2)
         places = range(len(gaps))
-        for column, colour, marker in (
-            ("corrected", plots.COLOURS[2], "v"),
-            ("measured", plots.COLOURS[0], "o"),
-            ("printed", plots.COLOURS[1], "^"),
-        ):
+        for column, (colour, _, marker) in _STYLES.items():
             values = [gap[column] for gap in gaps.values()]
             axes.plot(places, values, marker, color=colour, label=column, markersize=8)
         axes.set_yscale("log")

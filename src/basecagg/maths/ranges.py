@@ -12,8 +12,8 @@ with ε = ln 9 ≈ 2.2 (any two octaves differ in two numbers), whatever the ser
 The numbers are whole in the field, whatever c_l is, for they enter as 1/c_l: they are not rounded where c_l is
 too small, and do not wrap around where it is too large. (c_l·B ≥ 1, or they would be clipped.)
 
-Differs from Bonawitz et al. (2019), to whom the paper points: they rotate updates at random, and read the range
-off the sum itself, whose distribution is then known. Here nothing about the distribution is assumed.
+Differs from Bonawitz et al. (2019), to whom the paper points: they rotate updates at random, which makes the
+distribution of their elements predictable, and tune by that. Here nothing about the distribution is assumed.
 """
 
 from __future__ import annotations
