@@ -10,14 +10,17 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
 
-from basecagg.experiments.autotune import AUTOTUNE, BAD, LOST, STARTS, report
+from basecagg.experiments.autotune import AUTOTUNE, BAD, GOOD, LOST, report
 from basecagg.experiments.experiment import Order
 
 
 def test_the_experiment_in_seconds(tmp_path: Path) -> None:
     publication = AUTOTUNE.run(Order("smoke"), tmp_path)
     lines = {(line["start"], line["tuned"]): line for line in publication.lines}
-    assert set(lines) == {(name, tuned) for name in STARTS for tuned in (False, True)}
+    assert set(lines) == {
+        (GOOD, False),
+        *((name, tuned) for name in BAD for tuned in (False, True)),
+    }
     for name in BAD:
         lost, still = (lines[name, tuned]["points from 2^16"] for tuned in (False, True))
         assert lost <= -LOST, name

@@ -92,6 +92,8 @@ class Extent:
     versions: int
     """J of the sweeps."""
     repeats: int
+    gap_versions: int
+    """J of the counterexamples."""
     swept: Mapping[str, Sequence[int]]
     samples: int
     """Of the lemma."""
@@ -104,11 +106,12 @@ _EVERYTHING = {
     "local_steps": (1, 2, 5, 10),
 }
 EXTENTS: Mapping[Size, Extent] = {
-    "full": Extent(2000, 50, _EVERYTHING, 100_000),
-    "quick": Extent(500, 20, _EVERYTHING, 20_000),
+    "full": Extent(2000, 50, 1000, _EVERYTHING, 100_000),
+    "quick": Extent(500, 20, 1000, _EVERYTHING, 20_000),
     "smoke": Extent(
-        100,
+        60,
         5,
+        100,
         {
             "buffer_size": (1, 10),
             "max_staleness": (0, 5),
@@ -173,7 +176,8 @@ def cases(extent: Extent) -> Iterator[tuple[str, Case]]:
                 setting = replace(base, **{name: value})
                 yield f"sweep/{problem}/{name}/{value}", Case(problem, setting, extent.repeats)
     for name, gap in GAPS.items():
-        yield f"gap/{name}", Case(gap.problem, gap.setting, extent.repeats)
+        setting = replace(gap.setting, versions=extent.gap_versions)
+        yield f"gap/{name}", Case(gap.problem, setting, extent.repeats)
 
 
 def measure(order: Order, ledger: Ledger) -> None:
