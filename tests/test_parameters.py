@@ -267,3 +267,18 @@ def test_primes_are_told_from_others():
 def test_strong_pseudoprimes_are_not_primes(n):
     """The smallest that fool the bases 2; 2, 3; 2, 3, 5; 2, 3, 5, 7."""
     assert not is_prime(n)
+
+
+@given(clip=st.floats(2.0**-40, 2.0**18), k=st.integers(2, 100))
+def test_the_finest_levels_for_a_clip_do_not_wrap_and_twice_as_many_do(clip, k):
+    found = parameters(buffer_size=k, max_colluding_contributors=0).clipped_to(clip)
+    assert found.clip == clip
+    assert found.largest_sum <= found.room_for_sum
+    if found.update_levels < 2**31:
+        with pytest.raises(ParameterError, match="lower K, c_g, c_l or B"):
+            dataclasses.replace(found, update_levels=2 * found.update_levels)
+
+
+def test_a_clip_that_no_levels_fit_is_refused():
+    with pytest.raises(ParameterError, match="lower K, c_g, c_l or B"):
+        parameters().clipped_to(2.0**22)

@@ -103,7 +103,10 @@ class ProtocolParameters:
     @property
     def largest_sum(self) -> int:
         """K·c_g·(c_l·B + 1): no honest sum of updates is larger in any element."""
-        largest_update = self.update_levels * Fraction(self.clip) + 1
+        return self._largest_sum(self.clip, self.update_levels)
+
+    def _largest_sum(self, clip: float, levels: int) -> int:
+        largest_update = levels * Fraction(clip) + 1
         return int(self.buffer_size * self.weight_levels * largest_update)
 
     @property
@@ -121,12 +124,9 @@ class ProtocolParameters:
 
         c_l is a power of two, so that scaling a float is exact.
         """
-        trials = (
-            replace(self, clip=clip, update_levels=2**bits, allow_wraparound=True)
-            for bits in range(_MOST_LEVEL_BITS, -1, -1)
-        )
-        fine = next((p.update_levels for p in trials if p.largest_sum <= p.room_for_sum), 1)
-        return replace(self, clip=clip, update_levels=fine, allow_wraparound=False)
+        levels = (2**bits for bits in range(_MOST_LEVEL_BITS, 0, -1))
+        fine = (c for c in levels if self._largest_sum(clip, c) <= self.room_for_sum)
+        return replace(self, clip=clip, update_levels=next(fine, 1), allow_wraparound=False)
 
 
 class Rule(NamedTuple):
