@@ -4,6 +4,10 @@ import copy
 import pickle
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from basecagg.channels.sealing import OVERHEAD, SECRET_BYTES, SealingSecret, make_sealer
 from basecagg.errors import ChannelError, LocalProtocolError
@@ -82,6 +86,17 @@ def test_a_sender_key_serves_a_few_masks_only():
             keys.append(sealer.seal(each.public_key, b"context", SHARE)[:32])
     assert len(set(keys)) == 3
     assert max(keys.count(key) for key in keys) == 8
+
+
+def test_the_key_is_the_one_that_the_librarys_hkdf_derives():
+    holder = X25519PrivateKey.generate()
+    recipient = holder.public_key().public_bytes_raw()
+    sealed = make_sealer("x25519").seal(recipient, b"context", b"share")
+    sender, nonce, body = sealed[:32], sealed[32:44], sealed[44:]
+    info = b"basecagg/seal/x25519/v1" + sender + recipient + b"context"
+    secret = holder.exchange(X25519PublicKey.from_public_bytes(sender))
+    key = HKDF(SHA256(), 32, salt=None, info=info).derive(secret)
+    assert AESGCM(key).decrypt(nonce, body, b"context") == b"share"
 
 
 def test_overhead_is_what_is_said():

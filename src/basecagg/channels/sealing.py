@@ -19,7 +19,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from cryptography.hazmat.primitives.hmac import HMAC
 
 from basecagg.channels import hybrid
 from basecagg.errors import ChannelError, LocalProtocolError
@@ -92,7 +92,7 @@ class X25519Sealer:
     def _renew(self) -> None:
         self._private_key = X25519PrivateKey.generate()
         self._public_key = self._private_key.public_key().public_bytes_raw()
-        self._secrets: dict[bytes, bytes] = {}
+        self._secrets: dict[bytes, HMAC] = {}
         self._uses: Counter[bytes] = Counter()
 
     def seal(self, recipient_key: bytes, context: bytes, plaintext: bytes) -> bytes:
@@ -101,8 +101,8 @@ class X25519Sealer:
             self._renew()
         self._uses[recipient_key] += 1
         if recipient_key not in self._secrets:
-            self._secrets[recipient_key] = self._exchange_with(recipient_key)
-        key = _derive(self._secrets[recipient_key], self._public_key, recipient_key, context)
+            self._secrets[recipient_key] = _extract(self._exchange_with(recipient_key))
+        key = _expand(self._secrets[recipient_key], self._public_key, recipient_key, context)
         nonce = os.urandom(_NONCE)
         return self._public_key + nonce + AESGCM(key).encrypt(nonce, plaintext, context)
 
@@ -137,20 +137,29 @@ class X25519Opener:
             raise ChannelError("the envelope is too short")
         sender, nonce = sealed[:_KEY], sealed[_KEY : _KEY + _NONCE]
         try:
-            key = _derive(self._exchange(sender), sender, self.public_key, context)
+            key = _expand(self._exchange(sender), sender, self.public_key, context)
             body = memoryview(sealed)[_KEY + _NONCE :]
             return AESGCM(key).decrypt(nonce, body, context)
         except (InvalidTag, ValueError):
             raise ChannelError("the envelope does not open with this key and context") from None
 
-    def _exchange_with(self, sender: bytes) -> bytes:
-        return self._private_key.exchange(X25519PublicKey.from_public_bytes(sender))
+    def _exchange_with(self, sender: bytes) -> HMAC:
+        return _extract(self._private_key.exchange(X25519PublicKey.from_public_bytes(sender)))
 
     def __repr__(self) -> str:
         """Nothing about the keys."""
         return "X25519Opener(…)"
 
 
-def _derive(secret: bytes, sender: bytes, recipient: bytes, context: bytes) -> bytes:
-    info = _DOMAIN + sender + recipient + context
-    return HKDF(SHA256(), 32, salt=None, info=info).derive(secret)
+def _extract(secret: bytes) -> HMAC:
+    """HKDF's first half, without salt: the same for all masks of one sender key, so it is done once."""
+    extracted = HMAC(bytes(_KEY), SHA256())
+    extracted.update(secret)
+    return HMAC(extracted.finalize(), SHA256())
+
+
+def _expand(extracted: HMAC, sender: bytes, recipient: bytes, context: bytes) -> bytes:
+    """HKDF's second half for a key of one block: a single HMAC (RFC 5869, section 2.3)."""
+    block = extracted.copy()
+    block.update(_DOMAIN + sender + recipient + context + b"\x01")
+    return block.finalize()

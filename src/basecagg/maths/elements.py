@@ -18,6 +18,9 @@ def checked(array: Elements, name: str) -> Elements:
         raise DataError(
             f"{name} is {array.dtype} but must be uint32: elements of the field are words in 0…q−1"
         )
+    flags = array.flags
+    if flags.c_contiguous and flags.aligned and type(array) is np.ndarray:
+        return array
     return np.require(array, requirements=["C", "ALIGNED"])
 
 

@@ -95,6 +95,7 @@ def expected_weight(function: StalenessFunction, staleness: int, levels: int) ->
     return scaled.quantize(_KEPT, context=_EXACT)
 
 
+@lru_cache(maxsize=4096)
 def quantized_weight(
     function: StalenessFunction,
     staleness: int,

@@ -168,14 +168,15 @@ class Contributor:
         return [effect for mask in own for effect in self._add_holder(mask, receipt.holder)]
 
     def _add_holder(self, mask: OwnMask, holder: int) -> list[Effect]:
-        if holder in mask.holders or mask.state not in ("dealt", "ready"):
+        """Count the holder; nothing is written before there are enough: a restart asks all of them again."""
+        if mask.state != "dealt":
             return []
         mask.holders.add(holder)
-        done: list[Effect] = []
-        if mask.state == "dealt" and len(mask.holders) >= self.agreement.holders_needed:
-            mask.state = life.after(life.CONTRIBUTOR, mask.state, "enough receipts")
-            done = [Forget("shipment", mask.name.key), MaskReady(mask.name)]
-        return [write("mask", mask.name.key, mask), *done]
+        if len(mask.holders) < self.agreement.holders_needed:
+            return []
+        mask.state = life.after(life.CONTRIBUTOR, mask.state, "enough receipts")
+        key = mask.name.key
+        return [write("mask", key, mask), Forget("shipment", key), MaskReady(mask.name)]
 
     # --- phase 2: mask an update --------------------------------------------------------------
 

@@ -106,23 +106,24 @@ class Store(Records, Protocol):
         ...
 
 
-WRITES = (Persist, Forget)
-_FOR_DRIVERS = (Persist, Forget, Send)
+WRITES = frozenset({Persist, Forget})
+_FOR_DRIVERS = WRITES | {Send}
+# Effects are never subclassed, so their type tells all; a busy server asks it of thousands a second.
 
 
 def writes_of(effects: Iterable[Effect]) -> list[Write]:
     """Everything that must be durable before anything is sent."""
-    return [effect for effect in effects if isinstance(effect, WRITES)]
+    return [effect for effect in effects if type(effect) in WRITES]  # type: ignore[misc]
 
 
 def sends_of(effects: Iterable[Effect]) -> list[Send]:
     """Everything to send once the writes are durable."""
-    return [effect for effect in effects if isinstance(effect, Send)]
+    return [effect for effect in effects if type(effect) is Send]
 
 
 def news_of(effects: Iterable[Effect]) -> list[News]:
     """Everything that the driver itself may want to know."""
-    return [effect for effect in effects if not isinstance(effect, _FOR_DRIVERS)]
+    return [effect for effect in effects if type(effect) not in _FOR_DRIVERS]  # type: ignore[misc]
 
 
 def refusal_reply(sender: str, message: Message, refusal: Refused) -> Send | None:

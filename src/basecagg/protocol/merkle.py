@@ -51,12 +51,13 @@ def path(levels: Sequence[Sequence[bytes]], index: int) -> tuple[bytes, ...]:
 
 def root_from(index: int, count: int, node: bytes, siblings: Sequence[bytes]) -> bytes | None:
     """The root that this leaf and path lead to, or None when the path has a wrong length."""
-    rest = list(siblings)
+    used, known = 0, len(siblings)
     while count > 1:
         if index ^ 1 < count:
-            if not rest:
+            if used == known:
                 return None
-            sibling = rest.pop(0)
+            sibling = siblings[used]
+            used += 1
             node = _inner(sibling, node) if index & 1 else _inner(node, sibling)
         index, count = index // 2, (count + 1) // 2
-    return None if rest else node
+    return node if used == known else None

@@ -6,6 +6,7 @@ it has endorsed or answered is recorded before the signature leaves, and a mask 
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -52,6 +53,7 @@ from basecagg.protocol.records import HeldShare, Progress, bind, load, parse, re
 from basecagg.protocol.weighing import Weighing
 
 _LIVE = ("held", "endorsed")
+_NEVER = sys.maxsize
 
 
 class ShareKeeper:
@@ -73,6 +75,7 @@ class ShareKeeper:
         self._answers = load(records, "answer", Answer)
         self._progress = self._load_progress()
         self._live = Counter(h.name.contributor for h in self._held.values() if h.state in _LIVE)
+        self._first_expiry = min((held.expires for held in self._held.values()), default=_NEVER)
         self._unacknowledged: list[MaskName] = []
 
     @property
@@ -141,6 +144,7 @@ class ShareKeeper:
             state="unknown",
         )
         self._held[mask.key] = held
+        self._first_expiry = min(self._first_expiry, held.expires)
         self._move(held, "parcel")
         self._unacknowledged.append(mask)
         return [Persist("share", mask.key, share), write("held", mask.key, held)]
@@ -353,12 +357,21 @@ class ShareKeeper:
         self._progress.model_hashes = {v: h for v, h in hashes.items() if v >= oldest}
         self._progress.version = version
         superseded = [key for key, a in self._answers.items() if a.version < request.version]
-        expired = [key for key, held in self._held.items() if held.expires < version]
+        expired = self._expired(version)
         return [
             write("progress", "", self._progress, irreversible=True),
             *self._drop_answers(superseded),
             *(effect for key in expired for effect in self._expire(key)),
         ]
+
+    def _expired(self, version: int) -> list[str]:
+        """The masks whose last version has passed. Nobody looks before the first of them can."""
+        if version <= self._first_expiry:
+            return []
+        expired = [key for key, held in self._held.items() if held.expires < version]
+        kept = (held.expires for held in self._held.values() if held.expires >= version)
+        self._first_expiry = min(kept, default=_NEVER)
+        return expired
 
     def _expire(self, key: str) -> list[Effect]:
         """Forget the name too: a replayed parcel is refused by its signed expiry."""

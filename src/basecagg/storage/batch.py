@@ -21,16 +21,16 @@ class Batch:
     @classmethod
     def of(cls, writes: Sequence[Write]) -> Batch:
         """Sort out the writes; anything else in the sequence is refused as a whole."""
-        for write in writes:
-            if not isinstance(write, WRITES):
-                raise LocalProtocolError(
-                    f"a store commits Persist and Forget, not {type(write).__name__}: use writes_of"
-                )
+        stray = {type(write) for write in writes} - WRITES
+        if stray:
+            raise LocalProtocolError(
+                f"a store commits Persist and Forget, not {stray.pop().__name__}: use writes_of"
+            )
         last = {(write.kind, write.key): write for write in writes}.values()
         return cls(
-            stored=[write for write in last if isinstance(write, Persist)],
-            deleted=[write for write in last if isinstance(write, Forget)],
-            irreversible=any(isinstance(write, Persist) and write.irreversible for write in writes),
+            stored=[write for write in last if type(write) is Persist],
+            deleted=[write for write in last if type(write) is Forget],
+            irreversible=any(type(write) is Persist and write.irreversible for write in writes),
         )
 
     def __bool__(self) -> bool:
