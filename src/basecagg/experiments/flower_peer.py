@@ -112,8 +112,10 @@ class _Flower:
         from flwr.supercore.task_identity import TaskIdentity
 
         TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
-        self._app, self._common, self._compat = app, common, recorddict_compat
-        self._legacy_context, self._constant = LegacyContext, constant
+        # Flower's types know only what its users make: not a message with the metadata of another.
+        self._app: Any = app
+        self._legacy_context: Any = LegacyContext
+        self._common, self._compat, self._constant = common, recorddict_compat, constant
         self._mod = secaggplus_mod
         self.workflow: Any = SecAggPlusWorkflow
 
