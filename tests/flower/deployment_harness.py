@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from collections.abc import Iterator
@@ -27,6 +26,9 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "flower-mnist"
 class Federation(Processes):
     """A SuperLink that takes runs."""
 
+    engine: tuple[str, ...] = ()
+    """What `flwr run` has to say about the engine."""
+
     def __init__(self, folder: Path, connection: str) -> None:
         super().__init__(folder)
         self.address = f"127.0.0.1:{free_port()}"
@@ -45,25 +47,28 @@ class Federation(Processes):
             *("flower-superlink", "--host", host, "--port", port),
             *("--disable-runtime-dependency-installation", *options),
         )
-        self.wait_for(lambda: self.said("superlink").count(_SERVES) > before, "a SuperLink")
+        self.wait_until(lambda: self.said("superlink").count(_SERVES) > before, "a SuperLink")
 
-    def start_run(self, app: Path, config: str = "", name: str = "run") -> None:
-        """`flwr run`, with what the server says in the log of `name`."""
+    def start_run(self, app: Path, config: str = "") -> None:
+        """`flwr run`, with what the server says in the log of "run"."""
         settings = ("--run-config", config) if config else ()
-        self.start(name, "flwr", "run", str(app), "test", "--stream", *settings)
+        self.start("run", "flwr", "run", str(app), "test", "--stream", *settings, *self.engine)
 
-    def finish_run(self, name: str = "run") -> str:
+    def follow_run(self) -> None:
+        """Listen again, from the beginning: a SuperLink that ends hangs up."""
+        self.kill("run")
+        self.start("run", "flwr", "log", self._run_number(), "test", "--stream")
+
+    def finish_run(self) -> str:
         """Wait for its end, which must be a good one; give what the server said."""
-        self.finish(name)
-        assert self.run_status(name) == "finished:completed", self.said(name)[-3000:]
-        return self.said(name)
+        said = self.finish("run")
+        self.start("list", "flwr", "list", "test", "--run-id", self._run_number())
+        assert "finished:completed" in self.finish("list"), said[-3000:]
+        return said
 
-    def run_status(self, name: str = "run") -> str:
-        """What the SuperLink says about the run."""
-        (number,) = re.findall(r"started run (\d+)", self.said(name))
-        self.start("list", "flwr", "list", "test", "--run-id", number, "--format", "json")
-        (run,) = json.loads(self.finish("list").splitlines()[-1])["runs"]
-        return str(run["status"])
+    def _run_number(self) -> str:
+        (number,) = re.findall(r"started run (\d+)", self.said("run"))
+        return str(number)
 
 
 class Deployment(Federation):
@@ -146,7 +151,7 @@ class Deployment(Federation):
                 self.start_node(node)
             return len(self.ids_of(node)) >= lives
 
-        self.wait_for(joined, f"node {node} has joined")
+        self.wait_until(joined, f"node {node} has joined")
 
     def ids_of(self, node: int) -> list[int]:
         """The id that the SuperLink gave it, once per life."""
@@ -166,7 +171,8 @@ class Simulation(Federation):
     def running(cls, num_nodes: int) -> Iterator[Self]:
         """One that waits for its first run; at the end nothing of it is left."""
         with short_folder() as folder:
-            federation = cls(folder, f"insecure = true\noptions.num-supernodes = {num_nodes}\n")
+            federation = cls(folder, "insecure = true\n")
+            federation.engine = ("--federation-config", f"num-supernodes={num_nodes}")
             with federation.stopped_at_the_end():
                 federation.start_superlink("--insecure", "--simulation")
                 yield federation

@@ -16,12 +16,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
 PROGRAMS = Path(sys.executable).parent
 _MARK = "FLOWER_TEST_MEMBER"
 _PATIENCE = 300.0
 """Seconds after which something that should have happened will not; no test asserts a time."""
 _FAREWELL = 15.0
+T = TypeVar("T")
 
 
 @contextmanager
@@ -48,7 +50,6 @@ class Processes:
             "PATH": os.pathsep.join([str(PROGRAMS), os.environ.get("PATH", "")]),
             "HOME": str(folder / "home"),
             "TMPDIR": str(folder / "tmp"),
-            "RAY_TMPDIR": str(folder / "tmp"),
             "FLWR_HOME": str(folder / "flwr"),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -83,12 +84,17 @@ class Processes:
         """Its log, in all its lives."""
         return self._log(name).read_text(encoding="utf-8", errors="replace")
 
-    def wait_for(self, happened: Callable[[], bool], what: str) -> None:
-        """Look ten times a second."""
+    def wait_for(self, look: Callable[[], T | None], what: str) -> T:
+        """Look ten times a second until there is something; give it."""
         deadline = time.monotonic() + _PATIENCE
-        while not happened():
+        while (found := look()) is None:
             assert time.monotonic() < deadline, f"not seen in {_PATIENCE:.0f} s: {what}"
             time.sleep(0.1)
+        return found
+
+    def wait_until(self, happened: Callable[[], bool], what: str) -> None:
+        """Look ten times a second until it has happened."""
+        self.wait_for(lambda: happened() or None, what)
 
     def kill(self, name: str) -> None:
         """End it as a power cut would, with all that it started."""

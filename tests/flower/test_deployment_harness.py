@@ -36,7 +36,7 @@ def test_a_kill_reaches_children_that_left_the_session(tmp_path: Path) -> None:
     with processes.stopped_at_the_end():
         processes.start("one", sys.executable, "-c", _RUNAWAY)
         processes.start("two", "sleep", "60")
-        processes.wait_for(lambda: len(processes.leftovers()) == 3, "both, and the child of one")
+        processes.wait_until(lambda: len(processes.leftovers()) == 3, "both, and the child of one")
         processes.kill("one")
         assert len(processes.leftovers()) == 1
         assert processes.is_running("two")

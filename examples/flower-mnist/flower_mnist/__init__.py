@@ -1,0 +1,1 @@
+"""Handwritten digits, learned by a Flower federation that never sees one user's update."""

@@ -1,0 +1,47 @@
+"""Variants of the example for tests: slower, so that a test can see a node train, and with other options."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from deployment_harness import EXAMPLE, copy_of
+
+_SLOW = '''
+
+def train(*arguments, quick=train):
+    """Train as above, but take long, and leave a trace meanwhile."""
+    import os
+    import time
+
+    folder, node, _ = os.environ["FLOWER_TEST_MEMBER"].split(":")
+    trace = Path(folder, "work", f"{node}.trains")
+    trace.touch()
+    time.sleep(%s)
+    trace.unlink()
+    return quick(*arguments)
+'''
+
+
+def slow_app(folder: Path, seconds: float, **options: object) -> Path:
+    """The example, with so many more seconds of training, and these options of the strategy."""
+    app = copy_of(EXAMPLE, folder)
+    server, task = app / "flower_mnist" / "server_app.py", app / "flower_mnist" / "task.py"
+    text = server.read_text("utf-8")
+    assert "BufferedSecAgg(\n" in text
+    added = "".join(f"        {name}={value!r},\n" for name, value in options.items())
+    server.write_text(text.replace("BufferedSecAgg(\n", f"BufferedSecAgg(\n{added}"), "utf-8")
+    task.write_text(task.read_text("utf-8") + _SLOW % seconds, "utf-8")
+    return app
+
+
+def training_nodes(folder: Path) -> list[int]:
+    """The nodes of the federation in `folder` that train now."""
+    traces = (folder / "work").glob("node*.trains")
+    return [int(trace.stem.removeprefix("node")) for trace in traces]
+
+
+def accuracies(said: str) -> dict[int, float]:
+    """Version → accuracy, as the example prints it."""
+    found = re.findall(r"round (\d+): accuracy ([\d.]+)", said)
+    return {int(version): float(accuracy) for version, accuracy in found}

@@ -1,0 +1,58 @@
+"""The how-to tells the truth: its diff leads from a plain Flower app to the example, in ten lines."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from deployment_harness import EXAMPLE, Simulation, copy_of
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "flower.md"
+DIFFS = dict(
+    re.findall(r"^```diff\n--- (\S+)\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+)
+"""File → what changes in it."""
+MOST_CHANGED_LINES = 10
+
+
+def side(diff: str, sign: str) -> list[str]:
+    """The text before (sign -) or after (sign +), in the pieces that `@@` separates."""
+    pieces = re.split(r"^@@\n", diff, flags=re.MULTILINE)
+    wanted = (" ", sign)
+    return [
+        "".join(f"{line[1:]}\n" for line in piece.splitlines() if line.startswith(wanted))
+        for piece in pieces
+    ]
+
+
+def plain_app(folder: Path) -> Path:
+    """The example with the diff undone: what a user of Flower has today."""
+    app = copy_of(EXAMPLE, folder)
+    for name, diff in DIFFS.items():
+        text = (app / name).read_text("utf-8")
+        for before, after in zip(side(diff, "-"), side(diff, "+"), strict=True):
+            assert text.count(after) == 1, f"{name} does not hold once:\n{after}"
+            text = text.replace(after, before)
+        (app / name).write_text(text, "utf-8")
+    return app
+
+
+def test_ten_lines_are_new_or_different() -> None:
+    changed = re.findall(r"^\+.+", "".join(DIFFS.values()), re.MULTILINE)
+    assert 0 < len(changed) <= MOST_CHANGED_LINES
+
+
+def test_what_the_diff_starts_from_is_a_plain_flower_app(tmp_path: Path) -> None:
+    app = plain_app(tmp_path)
+    texts = {name: (app / name).read_text("utf-8") for name in DIFFS}
+    assert "ClientApp()" in texts["flower_mnist/client_app.py"]
+    assert "FedAvg(" in texts["flower_mnist/server_app.py"]
+    assert not [name for name, text in texts.items() if "basecagg.flower" in text]
+
+
+@pytest.mark.soak
+def test_the_plain_app_runs(tmp_path: Path) -> None:
+    with Simulation.running(4) as federation:
+        federation.start_run(plain_app(tmp_path), "num-server-rounds=2")
+        assert "round 2: accuracy" in federation.finish_run()
