@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from deployment_harness import EXAMPLE, Simulation, copy_of
 
+from basecagg.flower import BufferedSecAgg
+
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "flower.md"
 DIFFS = dict(
     re.findall(r"^```diff\n--- (\S+)\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
@@ -49,6 +51,14 @@ def test_what_the_diff_starts_from_is_a_plain_flower_app(tmp_path: Path) -> None
     assert "ClientApp()" in texts["flower_mnist/client_app.py"]
     assert "FedAvg(" in texts["flower_mnist/server_app.py"]
     assert not [name for name, text in texts.items() if "basecagg.flower" in text]
+
+
+def test_the_python_on_the_page_runs() -> None:
+    """Here and not with the other pages: importing Flower needs this folder's conftest."""
+    (block,) = re.findall(r"^```py\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    names: dict[str, object] = {}
+    exec(compile(block, PAGE.name, "exec"), names)
+    assert isinstance(names["strategy"], BufferedSecAgg)
 
 
 @pytest.mark.soak
