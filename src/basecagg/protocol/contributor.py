@@ -14,19 +14,12 @@ from typing import Any
 import numpy as np
 
 from basecagg.errors import DataError, LocalProtocolError, Malformed, UnknownMask
-from basecagg.maths.quantization import clip_update, quantize_and_mask
-from basecagg.maths.randomness import (
-    SEED_BYTES,
-    FieldStream,
-    Words,
-    WordStream,
-    derive_seed,
-    system_entropy,
-)
+from basecagg.maths.randomness import SEED_BYTES, system_entropy
 from basecagg.protocol import life, merkle
 from basecagg.protocol.effects import Effect, Forget, MaskEnded, MaskReady, Persist, Send, Uploaded
 from basecagg.protocol.epoch import SERVER, Agreement
 from basecagg.protocol.global_model import Model
+from basecagg.protocol.masking import hide, shares_of
 from basecagg.protocol.messages import (
     Credential,
     Dealing,
@@ -135,6 +128,7 @@ class Contributor:
         ]
 
     def _ship(self, mask: OwnMask) -> Shipment:
+        shares = shares_of(mask.seed, self.agreement.code, self._parameters)
         sealed = tuple(
             self._sealer.seal(
                 holder.sealing_key,
@@ -142,24 +136,13 @@ class Contributor:
                 share.astype("<u4", copy=False).tobytes(),
             )
             for index, (holder, share) in enumerate(
-                zip(self.agreement.epoch.holders, self._shares(mask), strict=True)
+                zip(self.agreement.epoch.holders, shares, strict=True)
             )
         )
         leaves = tuple(merkle.leaf(index, parcel) for index, parcel in enumerate(sealed))
         root = merkle.tree(leaves)[-1][0]
         dealing = Dealing(self.agreement.id, mask.name, mask.expires, root, self._credential)
         return Shipment(signed(dealing, self._signer), leaves, sealed)
-
-    def _shares(self, mask: OwnMask) -> Words:
-        p = self._parameters
-        noise = FieldStream(derive_seed(mask.seed, "noise"), p.modulus)
-        rows = noise.draw(p.max_colluders * p.share_size).reshape(p.max_colluders, p.share_size)
-        return self.agreement.code.encode(self._expand(mask), rows)
-
-    def _expand(self, mask: OwnMask) -> Words:
-        """z: all d elements and the pad, from the mask's seed."""
-        stream = FieldStream(derive_seed(mask.seed, "mask"), self._parameters.modulus)
-        return stream.draw(self._parameters.padded_size)
 
     def _count_receipt(self, receipt: Receipt) -> list[Effect]:
         self.agreement.require_id(receipt.epoch)
@@ -183,7 +166,10 @@ class Contributor:
     def submit(self, update: Model, base_version: int, model_hash: bytes) -> list[Effect]:
         """Clip, quantise and mask an update Δ (Eq. masked_update), and upload it. The mask is used up."""
         fingerprint = self._require_fresh(update)
-        masked, clipped, mask = self._mask(update)
+        if not self.ready:
+            raise LocalProtocolError("no mask is ready: deal one and wait for the receipts")
+        mask = self._masks[self.ready[0].key]
+        masked, clipped = hide(update, mask.seed, self._parameters)
         words = masked.astype("<u4", copy=False).tobytes()
         ticket = Ticket(
             self.agreement.id,
@@ -204,18 +190,6 @@ class Contributor:
             Send(SERVER, upload),
             Uploaded(mask.name, clipped),
         ]
-
-    def _mask(self, update: Model) -> tuple[Words, int, OwnMask]:
-        if not self.ready:
-            raise LocalProtocolError("no mask is ready: deal one and wait for the receipts")
-        mask, p = self._masks[self.ready[0].key], self._parameters
-        clipped, count = clip_update(update, p.clip)
-        # The pad is 0, and masked like the rest.
-        padded = np.zeros(p.padded_size, dtype=clipped.dtype)
-        padded[: p.model_size] = clipped
-        coins = WordStream(derive_seed(mask.seed, "rounding")).draw(p.padded_size)
-        masked = quantize_and_mask(padded, p.update_levels, p.modulus, coins, self._expand(mask))
-        return masked, count, mask
 
     def _require_fresh(self, update: Model) -> bytes:
         """Refuse an update that was masked before: two sums with the same Δ give it away."""

@@ -18,6 +18,7 @@ from basecagg.channels.identity import Ed25519Verifier, RememberingVerifier
 from basecagg.channels.sealing import OVERHEAD
 from basecagg.errors import LocalProtocolError
 from basecagg.maths.randomness import Seed, WordStream, derive_seed
+from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.effects import Abandoned, MaskEnded, Released, Uploaded
 from basecagg.protocol.epoch import Agreement
 from basecagg.protocol.messages import MaskName, PlainUpdate
@@ -216,11 +217,22 @@ class PlainAggregation(ServerAggregation):
         self.network.post(Letter(name, AT_SERVER, message))
         self.network.run()
         self._collect_news()
-        self._publish(before, 0.0)
+        self._publish(before, self._opening_seconds())
+
+    def _opening_seconds(self) -> float:
+        """Simulated time from the last upload to the open sum."""
+        return 0.0
 
     def state(self) -> dict[str, Any]:
         """Everything that a resumed run needs."""
         return super().state() | {"serial": self._serial}
+
+
+def travel(parameters: ProtocolParameters, devices: Devices) -> float:
+    """Simulated time of questions and answers on the wire."""
+    questions = 2 if parameters.consistency == "certified" else 1
+    answer = devices.upload(4 * parameters.share_size)
+    return (2 * questions - 1) * devices.config.latency + answer
 
 
 class SeededEntropy:
@@ -243,7 +255,7 @@ class SeededEntropy:
 
 
 class SecureAggregation(ServerAggregation):
-    """Protection basecagg: the machines themselves, sealed and signed unless the run is arithmetic only."""
+    """Protection basecagg: the machines themselves, sealed and signed."""
 
     def __init__(
         self,
@@ -259,8 +271,7 @@ class SecureAggregation(ServerAggregation):
         )
         self._entropy = SeededEntropy(config.seed, state.get("entropy", {}))
         verifier = RememberingVerifier(Ed25519Verifier())
-        full = config.cryptography == "full"
-        network = MeteredLoopback(verifier if full else None)
+        network = MeteredLoopback(verifier)
         parameters = config.protocol_parameters(model.size)
         committee = bool(config.holders)
         prefix = "holder" if committee else "user"
@@ -268,11 +279,10 @@ class SecureAggregation(ServerAggregation):
             parameters,
             model,
             holders=[f"{prefix}-{index}" for index in range(parameters.num_users)],
-            cryptography=full,
             learning_rate=config.global_rate,
             make_store=lambda at: MemoryStore(stores.get(f"{at.role}/{at.name}")),
             network=network,
-            verifier=verifier if full else None,
+            verifier=verifier,
             entropy=self._entropy,
         )
         server = self._federation.server
@@ -281,7 +291,7 @@ class SecureAggregation(ServerAggregation):
         self._config = config
         self._devices = devices
         self._parameters = parameters
-        self._prices = Prices(parameters, cryptography=full)
+        self._prices = Prices(parameters, cryptography=True)
         # A user among very many is not asked again before its masks expire: one will do.
         uses = config.buffer_size * parameters.mask_lifetime // config.users
         self._ahead = max(1, min(parameters.mask_quota, uses))
@@ -334,7 +344,8 @@ class SecureAggregation(ServerAggregation):
             work = self._prices.mask() + self._prices.open() + self._prices.answer()
         else:
             work = masking + self._measured_opening(spent)
-        self._publish(before, work + deadlines * _ANSWER_DEADLINE + self._travel())
+        waited = deadlines * _ANSWER_DEADLINE
+        self._publish(before, work + waited + travel(self._parameters, self._devices))
 
     def _run(self) -> int:
         """Deliver everything; return how often the server's deadline had to pass."""
@@ -358,12 +369,6 @@ class SecureAggregation(ServerAggregation):
         server = seconds["server"] - before.get("server", 0.0)
         holders = seconds["holder"] - before.get("holder", 0.0)
         return server + holders / self._parameters.num_users
-
-    def _travel(self) -> float:
-        """Simulated time of questions and answers on the wire."""
-        questions = 2 if self._parameters.consistency == "certified" else 1
-        answer = self._devices.upload(4 * self._parameters.share_size)
-        return (2 * questions - 1) * self._devices.config.latency + answer
 
     def _shipment_bytes(self) -> int:
         return self._parameters.num_users * (4 * self._parameters.share_size + OVERHEAD)

@@ -34,7 +34,7 @@ class SimulationConfig:
     protection: str = ""
     """none, local-dp, secagg, secagg+, lightsecagg or basecagg, if `method` is ''."""
     cryptography: Literal["full", "arithmetic"] = "full"
-    """Whether shares are sealed and messages signed, or only the field arithmetic is done (for sweeps)."""
+    """The whole protocol, sealed and signed, or only its field arithmetic (for sweeps)."""
 
     # --- what is learned
     dataset: str = "digits"

@@ -35,6 +35,7 @@ from basecagg.simulation.aggregation import (
     SecureAggregation,
     ServerAggregation,
 )
+from basecagg.simulation.arithmetic import ArithmeticAggregation
 from basecagg.simulation.config import SimulationConfig
 from basecagg.simulation.devices import Devices
 from basecagg.simulation.event_clock import Clock, DeviceClock
@@ -292,6 +293,8 @@ class Simulation:
             return SecAggAggregation(config, model, self.devices, state)
         if config.allow_wraparound:
             return WrappingAggregation(config, model, state)
+        if config.pair.protection in CODED and config.cryptography == "arithmetic":
+            return ArithmeticAggregation(config, model, self.devices, state)
         if config.pair.protection in CODED:
             return SecureAggregation(config, model, self.devices, state)
         return PlainAggregation(config, model, state)

@@ -1,0 +1,115 @@
+"""Protection basecagg, its field arithmetic only, for large sweeps: quantise, mask, encode, sum, decode.
+
+What contributors, holders and server compute is computed here in one place. There are no messages between
+them, so nothing is sealed, signed or refused; simulated time and bytes are charged as if there were.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from basecagg.maths.mds_code import MaskCode
+from basecagg.maths.prime_field import PrimeField
+from basecagg.maths.quantization import dequantize
+from basecagg.maths.randomness import Words
+from basecagg.parameters import ProtocolParameters
+from basecagg.protocol.masking import hide, shares_of
+from basecagg.protocol.messages import MaskName
+from basecagg.protocol.opening import Opened, Step
+from basecagg.protocol.plain import PlainOpening
+from basecagg.protocol.records import BufferedUpdate
+from basecagg.protocol.weighing import Weighing
+from basecagg.schedules.schedule import Vector
+from basecagg.simulation.aggregation import PlainAggregation, travel
+from basecagg.simulation.config import SimulationConfig
+from basecagg.simulation.devices import Devices
+from basecagg.simulation.prices import Prices
+from basecagg.storage.memory import MemoryStore
+
+
+class MaskedOpening(PlainOpening):
+    """Hides the updates of a full buffer under masks, and opens their sum with the shares of U holders."""
+
+    def __init__(self, parameters: ProtocolParameters, store: MemoryStore, seed: int) -> None:
+        """Take updates in clear; the masks follow from the run's seed."""
+        p = parameters
+        super().__init__(p.model_size, Weighing.of(p), store)
+        self._parameters = p
+        self._field = PrimeField(p.modulus)
+        self._code = MaskCode(p.num_users, p.recovery_threshold, p.max_colluders, p.modulus)
+        self._seed = seed
+        self.clipped = 0
+
+    def begin(self, version: int, members: Sequence[BufferedUpdate]) -> Step:
+        """Σ s̄·Δ̃ − Σ s̄·z (Eq. server_decode), at once."""
+        weights = [int(self._weight(version, member)) for member in members]
+        masked = [self._hide(member.name) for member in members]
+        masks = self._open_masks([member.name for member in members], weights)
+        total = self._field.sub(self._field.weighted_sum(masked, weights), masks)
+        p = self._parameters
+        values = dequantize(total[: p.model_size], p.update_levels, p.modulus)
+        return [], Opened(values, tuple(map(float, weights)))
+
+    def _open_masks(self, names: Sequence[MaskName], weights: list[int]) -> Words:
+        """The weighted sum of the masks: every holder adds up its shares, and U of the sums are decoded."""
+        p = self._parameters
+        holders = range(p.num_users - p.recovery_threshold, p.num_users)
+        shares = [shares_of(self._mask_seed(name), self._code, p) for name in names]
+        # The holders do the same with their rows, so they do it all together.
+        rows = [each[holders.start :].reshape(-1) for each in shares]
+        sums = self._field.weighted_sum(rows, weights).reshape(len(holders), p.share_size)
+        return self._code.decode(dict(zip(holders, sums, strict=True)))
+
+    def _hide(self, name: MaskName) -> Words:
+        masked, clipped = hide(self._read(name), self._mask_seed(name), self._parameters)
+        self.clipped += clipped
+        return masked
+
+    def _mask_seed(self, name: MaskName) -> bytes:
+        """The same in every run with this seed."""
+        return hashlib.sha256(f"{self._seed}/{name.key}".encode()).digest()
+
+
+class ArithmeticAggregation(PlainAggregation):
+    """Takes updates as a plain server does, and opens them as all parties of BASecAgg would."""
+
+    def __init__(
+        self, config: SimulationConfig, model: Vector, devices: Devices, state: Mapping[str, Any]
+    ) -> None:
+        """Start with the model, or with a saved state."""
+        self._parameters = config.protocol_parameters(model.size)
+        self._devices = devices
+        self._prices = Prices(self._parameters, cryptography=False)
+        super().__init__(config, model, state)
+
+    def _weighing(self, config: SimulationConfig) -> Weighing:
+        return Weighing.of(self._parameters)
+
+    def _opening(
+        self, config: SimulationConfig, size: int, weighing: Weighing, store: MemoryStore
+    ) -> MaskedOpening:
+        return MaskedOpening(self._parameters, store, config.seed)
+
+    def prepare(self, user: int) -> float:
+        """Deal one mask: what it costs is charged now, the work is done when the sum is opened."""
+        size = 4 * self._parameters.num_users * self._parameters.share_size
+        self.network.meter.bytes_sent["Shipment"] += size
+        return self._prices.deal() + self._devices.upload(size)
+
+    def submit(self, user: int, update: Vector, base_version: int) -> None:
+        """Take an update; a full buffer is masked and opened."""
+        super().submit(user, update, base_version)
+        opening = self.server.opening
+        assert isinstance(opening, MaskedOpening)
+        self.counts["clipped elements"] += opening.clipped
+        opening.clipped = 0
+
+    def _opening_seconds(self) -> float:
+        work = self._prices.mask() + self._prices.open() + self._prices.answer()
+        return work + travel(self._parameters, self._devices)
+
+    def upload_bytes(self, model_size: int) -> int:
+        """Bytes of one upload."""
+        return 4 * self._parameters.padded_size
