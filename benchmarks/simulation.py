@@ -40,7 +40,8 @@ class Sizes(NamedTuple):
 
     users: int = 100
     buffer: int = 10
-    versions: int = 30
+    versions: int = 40
+    """Of 400 updates every user makes four: the masks that it deals at once, so none is dealt in vain."""
     examples: int = 60_000
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from basecagg.errors import ParameterError
 
 PAPER_MODULUS = 2**32 - 5
@@ -12,6 +14,7 @@ PAPER_MODULUS = 2**32 - 5
 _WITNESSES = (2, 3, 5, 7, 11)
 
 
+@lru_cache(maxsize=64)
 def is_prime(n: int) -> bool:
     """Decide primality for n < 2³² (deterministic Miller–Rabin)."""
     if n < 2:
