@@ -11,43 +11,41 @@ from unittest.mock import patch
 import numpy as np
 
 from basecagg.flower.coordinator import Coordinator
+from basecagg.maths.prime_field import PrimeField
 from basecagg.maths.quantization import signed
-from basecagg.protocol import contributor
-from basecagg.protocol.effects import Released, Uploaded, news_of
+from basecagg.maths.randomness import FieldStream, derive_seed
+from basecagg.protocol.contributor import Contributor
+from basecagg.protocol.effects import Released, news_of, sends_of
 
 
 @contextmanager
 def noting_plain_updates(folder: Path) -> Iterator[None]:
-    """Write every update into the folder as it was quantised, before its mask was added."""
-    original_submit, original_mask = contributor.Contributor.submit, contributor.quantize_and_mask
-    plain: list[Any] = []
-
-    def quantize_and_mask(update: Any, levels: int, modulus: int, coins: Any, mask: Any) -> Any:
-        words = original_mask(update, levels, modulus, coins, np.zeros_like(mask))
-        plain.append(signed(words, modulus))
-        return original_mask(update, levels, modulus, coins, mask)
+    """Write every update into the folder as it was quantised: its upload without the mask."""
+    original = Contributor.submit
 
     def submit(self: Any, *arguments: Any) -> Any:
-        effects = original_submit(self, *arguments)
-        (uploaded,) = (news for news in news_of(effects) if isinstance(news, Uploaded))
-        np.save(folder / f"{uploaded.mask.serial.hex()}.npy", plain.pop())
+        (first, *_) = self.ready
+        seed, p = self._masks[first.key].seed, self.agreement.parameters
+        effects = original(self, *arguments)
+        (upload,) = (send.message for send in sends_of(effects))
+        assert upload.ticket.mask == first
+        mask = FieldStream(derive_seed(seed, "mask"), p.modulus).draw(p.padded_size)
+        words = PrimeField(p.modulus).sub(np.frombuffer(upload.words, "<u4"), mask)
+        np.save(folder / f"{first.serial.hex()}.npy", signed(words, p.modulus))
         return effects
 
-    with (
-        patch.object(contributor, "quantize_and_mask", quantize_and_mask),
-        patch.object(contributor.Contributor, "submit", submit),
-    ):
+    with patch.object(Contributor, "submit", submit):
         yield
 
 
 @contextmanager
-def noting_sums() -> Iterator[list[Released]]:
-    """Collect what the server opens."""
-    found: list[Released] = []
+def noting_sums(kind: type = Released) -> Iterator[list[Any]]:
+    """Collect what the server opens, or news of another kind."""
+    found: list[Any] = []
     original = Coordinator.perform
 
     def perform(self: Any, effects: Any) -> None:
-        found.extend(news for news in news_of(effects) if isinstance(news, Released))
+        found.extend(news for news in news_of(effects) if isinstance(news, kind))
         original(self, effects)
 
     with patch.object(Coordinator, "perform", perform):

@@ -61,11 +61,12 @@ class FakeGrid(Grid):
         message = self.outstanding[message_id]
         node_id = message.metadata.dst_node_id
         wrong = Error(5, "gone") if node_id in self.offline else self.fault(node_id, message)
+        if isinstance(wrong, Error):
+            del self.outstanding[message_id]
+            return Message(wrong, reply_to=message)
         if wrong == "late":
             return None
         del self.outstanding[message_id]
-        if isinstance(wrong, Error):
-            return Message(wrong, reply_to=message)
         for look in self.before:
             look(node_id, message)
         reply = self._handle(node_id, message)

@@ -24,7 +24,7 @@ from basecagg.protocol.effects import (
     writes_of,
 )
 from basecagg.protocol.global_model import Model
-from basecagg.protocol.messages import MaskName
+from basecagg.protocol.messages import MaskName, Receipt
 from basecagg.protocol.messages import Message as Letter
 from basecagg.protocol.server import Server
 
@@ -73,14 +73,16 @@ class View:
     """What its last failure was."""
     letters: list[Letter] = field(default_factory=list)
     """What waits for its next visit."""
+    receipts: list[Receipt] = field(default_factory=list)
+    """What waits until it trains: a node counts the receipts of one visit together, or not at all."""
     resume: bool = False
     """Whether messages may have been lost since it was last heard."""
     epoch: str = ""
     signing_key: bytes = b""
     sealing_key: bytes = b""
     ready: int = 0
-    dealt: list[MaskName] = field(default_factory=list)
-    """Masks that it has dealt; receipts for them may still be on their way."""
+    dealt: set[MaskName] = field(default_factory=set)
+    """Masks that it has dealt and not used."""
     collect_at: float | None = None
     visited_at: float = float("-inf")
 
@@ -109,6 +111,7 @@ class View:
         self.task = self.doing = ""
         self.collect_at = None
         self.letters.clear()
+        self.receipts.clear()
         self.resume = True
 
 

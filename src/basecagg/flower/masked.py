@@ -1,8 +1,8 @@
 """Protection 'basecagg' on Flower: moves letters between the server's machine and those on the nodes.
 
 Clients only reply, so everything is a visit: letters that wait for a node go with the next message to it, and
-its reply brings its own. Receipts, verdicts and closings wait until a node is visited anyway; shares and
-questions are a reason to visit.
+its reply brings its own. Verdicts and closings wait until a node is visited anyway, receipts until it trains;
+shares and questions are a reason to visit.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from basecagg.protocol.messages import (
     MaskName,
     Message,
     Parcel,
+    Receipt,
     RecoveryRequest,
     Refusal,
     Shipment,
@@ -168,6 +169,9 @@ class MaskedCoordinator(Coordinator):
         order = self._order(view, "visit")
         content = RecordDict({ORDER: write(order)})
         letters = [*([] if joined else self._admission(view)), *_take(view.letters)]
+        if view.task:
+            letters += view.receipts
+            view.receipts.clear()
         if letters:
             content[LETTERS] = pack_letters(letters)
         if view.task:
@@ -226,18 +230,18 @@ class MaskedCoordinator(Coordinator):
         holds = self.agreement.holder_index(view.name) is not None
         if holds and not self.settings.holders_train:
             return False
-        return view.ready > 0 or any(self._is_confirmed(name) for name in view.dealt)
+        return view.ready > 0 or any(self._is_confirmed(name, view) for name in view.dealt)
 
-    def _is_confirmed(self, name: MaskName) -> bool:
+    def _is_confirmed(self, name: MaskName, view: View) -> bool:
+        """Whether the receipts that wait for the node make this mask ready."""
         assert self.agreement is not None
-        mask = self.recovery.mailroom.find(name)
-        enough = self.agreement.holders_needed
-        return mask is not None and mask.state == "dealt" and len(mask.holders) >= enough
+        holders = {receipt.holder for receipt in view.receipts if name in receipt.masks}
+        return len(holders) >= self.agreement.holders_needed
 
     def _lacks_mask(self, view: View) -> bool:
         """Whether all its masks are used up or expired: it deals one whenever it is visited."""
         masks = [self.recovery.mailroom.find(name) for name in view.dealt]
-        view.dealt = [mask.name for mask in masks if mask and mask.state == "dealt"]
+        view.dealt = {mask.name for mask in masks if mask and mask.state == "dealt"}
         return not view.dealt and not view.ready and not view.doing
 
     # --- letters ----------------------------------------------------------------------------------
@@ -247,9 +251,10 @@ class MaskedCoordinator(Coordinator):
         view = self._names.get(send.recipient)
         if view is None or not view.present:
             return
-        if isinstance(send.message, _QUESTIONS) and send.message in view.letters:
-            return
-        view.letters.append(send.message)
+        if isinstance(send.message, Receipt):
+            view.receipts.append(send.message)
+        elif not isinstance(send.message, _QUESTIONS) or send.message not in view.letters:
+            view.letters.append(send.message)
 
     def hear(self, view: View, content: RecordDict, now: float) -> None:
         """A report and letters."""
@@ -275,6 +280,8 @@ class MaskedCoordinator(Coordinator):
             view.collect_at = now + self.settings.collect_interval
         elif report.activity == "failed":
             view.lapse(now, f"its app failed with {report.problem}")
+        elif report.activity == "no mask":  # receipts were lost: have it ask for them again
+            view.doing, view.resume = "", True
         elif view.doing == "evaluate":
             view.doing, view.task = "", "train"
         else:
@@ -290,7 +297,7 @@ class MaskedCoordinator(Coordinator):
             LOG.warning("node %d refused: %s (%s)", view.node_id, message.reason, message.code)
             return
         if isinstance(message, Shipment):
-            view.dealt.append(message.dealing.mask)
+            view.dealt.add(message.dealing.mask)
         self._hand_over(view, message)
 
     def _hand_over(self, view: View, message: Message) -> None:

@@ -1,0 +1,292 @@
+"""What Flower's faults become: lost visits are repeated, and no sum is wrong, no mask answered twice."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from audit import noting_plain_updates, noting_sums, require_exact
+from fake_grid import FakeGrid, make_grid
+from flwr.app import Error, Message
+from small_app import initial_arrays, make_app
+
+from basecagg.channels.wire import unpack
+from basecagg.flower import BufferedSecAgg, basecagg_mod, loop
+from basecagg.flower.visits import unpack_letters
+from basecagg.protocol.effects import Abandoned
+from basecagg.protocol.messages import Answer, RecoveryRequest, Upload
+
+CODES = (0, 1, 2, 3, 4, 5, 8)
+"""Everything that Flower may say instead of a reply."""
+
+
+@pytest.fixture(autouse=True)
+def _short_farewell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "_FAREWELL", 1.0)
+    monkeypatch.setattr(loop, "_LOOK_AROUND", 0.0)
+
+
+def strategy(**options: Any) -> BufferedSecAgg:
+    defaults = {
+        "buffer_size": 3,
+        "concurrency": 4,
+        "training": "attached",
+        "poll_interval": 0.0,
+        "answer_timeout": 0.2,
+        "collect_interval": 0.01,
+        "seed": 1,
+        "min_available_nodes": 8,
+    }
+    return BufferedSecAgg(**(defaults | options))
+
+
+def frames_of(message: Message) -> list[Any]:
+    return [unpack(frame, len(frame)) for frame in unpack_letters(message.content)]
+
+
+class CableError(BaseException):
+    """Somebody pulled it out."""
+
+
+class Ledger:
+    """Every answer and upload that left a node, also those whose message was lost on its way."""
+
+    def __init__(self) -> None:
+        self.answered: defaultdict[tuple[str, int], set[bytes]] = defaultdict(set)
+        self.requests: dict[bytes, RecoveryRequest] = {}
+        self.uploads: defaultdict[str, set[bytes]] = defaultdict(set)
+
+    def note_order(self, _: int, message: Message) -> None:
+        for letter in frames_of(message):
+            request = getattr(letter, "request", letter)
+            if isinstance(request, RecoveryRequest):
+                self.requests[request.digest] = request
+
+    def note_reply(self, _: int, reply: Message) -> None:
+        if reply.has_error():
+            return
+        for letter in frames_of(reply):
+            if isinstance(letter, Answer):
+                for mask in self.requests[letter.digest].masks:
+                    self.answered[mask.key, letter.holder].add(letter.words)
+            elif isinstance(letter, Upload):
+                self.uploads[letter.ticket.mask.key].add(letter.words)
+
+    def require_once(self) -> None:
+        assert self.answered
+        assert self.uploads
+        assert all(len(words) == 1 for words in self.answered.values())
+        assert all(len(words) == 1 for words in self.uploads.values())
+
+
+class WatchedGrid(FakeGrid):
+    """Also shows what a node did before its reply was lost."""
+
+    ledger: Ledger
+
+    def _handle(self, node_id: int, message: Message) -> Message:
+        self.ledger.note_order(node_id, message)
+        reply = super()._handle(node_id, message)
+        self.ledger.note_reply(node_id, reply)
+        return reply
+
+
+def watched(count: int, folder: Path, **options: Any) -> WatchedGrid:
+    plain = make_grid(count, make_app([basecagg_mod]), folder)
+    grid = WatchedGrid(plain.nodes, **options)
+    grid.ledger = Ledger()
+    return grid
+
+
+@pytest.mark.parametrize("consistency", ["honest-server", "certified"])
+@pytest.mark.parametrize("seed", range(3))
+def test_errors_and_lost_replies_change_no_sum(tmp_path: Path, seed: int, consistency: Any) -> None:
+    chooser = random.Random(seed)
+
+    def fault(node_id: int, message: Message) -> Any:
+        draw = chooser.random()
+        if draw < 0.06:
+            return Error(chooser.choice(CODES), "as if")
+        return "lost" if draw < 0.14 else "late" if draw < 0.4 else None
+
+    grid = watched(8, tmp_path / "nodes", fault=fault)
+    with noting_plain_updates(tmp_path), noting_sums() as sums:
+        strategy(consistency=consistency).start(
+            grid=grid, initial_arrays=initial_arrays(), num_rounds=6
+        )
+    assert len(sums) == 6
+    require_exact(sums, tmp_path)
+    grid.ledger.require_once()
+
+
+def test_the_ledger_notices_a_second_answer(tmp_path: Path) -> None:
+    ledger = Ledger()
+    ledger.answered["mask", 0] |= {b"one", b"two"}
+    ledger.uploads["mask"].add(b"one")
+    with pytest.raises(AssertionError):
+        ledger.require_once()
+
+
+def test_training_goes_on_without_a_node_that_never_returns(tmp_path: Path) -> None:
+    grid = watched(8, tmp_path / "nodes")
+    gone = next(iter(grid.nodes))
+
+    def kill(version: int, _: Any) -> None:
+        if version == 2:
+            grid.offline.add(gone)
+
+    with noting_plain_updates(tmp_path), noting_sums() as sums:
+        strategy().start(grid=grid, initial_arrays=initial_arrays(), num_rounds=6, evaluate_fn=kill)
+    assert len(sums) == 6
+    require_exact(sums, tmp_path)
+    later = [name.contributor for released in sums[4:] for name in released.members]
+    assert str(gone) not in later
+
+
+def test_a_holder_lost_during_a_recovery_is_asked_again_when_it_is_back(tmp_path: Path) -> None:
+    """Two holders vanish when they are asked, one more than may: the sum waits for the first to return."""
+    asked: list[int] = []
+    looks = 0
+
+    def look_around() -> list[int]:
+        nonlocal looks
+        looks += len(asked) == 2
+        if looks > 50:
+            grid.offline.clear()
+        return [node_id for node_id in grid.nodes if node_id not in grid.offline]
+
+    def fault(node_id: int, message: Message) -> Any:
+        questions = [m for m in frames_of(message) if isinstance(m, RecoveryRequest)]
+        if questions and questions[0].version == 1 and node_id not in asked and len(asked) < 2:
+            asked.append(node_id)
+            grid.offline.add(node_id)
+            return Error(5, "gone")
+        return None
+
+    grid = watched(6, tmp_path / "nodes", fault=fault)
+    grid.get_node_ids = look_around  # type: ignore[method-assign]
+    with noting_plain_updates(tmp_path), noting_sums() as sums:
+        strategy(min_available_nodes=6, max_dropouts=1, concurrency=3, retries=1000).start(
+            grid=grid, initial_arrays=initial_arrays(), num_rounds=4
+        )
+    assert len(asked) == 2
+    assert len(sums) == 4
+    require_exact(sums, tmp_path)
+    grid.ledger.require_once()
+
+
+def test_a_buffer_that_too_few_can_open_is_burned_and_training_goes_on(tmp_path: Path) -> None:
+    def fault(node_id: int, message: Message) -> Any:
+        questions = [m for m in frames_of(message) if isinstance(m, RecoveryRequest)]
+        first = questions and questions[0].version == 0 and node_id in silent
+        if first and len(burned) < 1:
+            return Error(2, "as if")
+        return None
+
+    grid = watched(6, tmp_path / "nodes", fault=fault)
+    silent = list(grid.nodes)[:3]
+    with (
+        noting_plain_updates(tmp_path),
+        noting_sums() as sums,
+        noting_sums(Abandoned) as burned,
+    ):
+        strategy(min_available_nodes=6, retries=1, answer_timeout=0.05).start(
+            grid=grid, initial_arrays=initial_arrays(), num_rounds=3
+        )
+    assert burned
+    require_exact(sums, tmp_path)
+    lost = {name.key for abandoned in burned for name in abandoned.members}
+    opened = {name.key for released in sums for name in released.members}
+    assert not lost & opened
+    grid.ledger.require_once()
+
+
+def test_a_node_that_lost_its_folder_joins_again_as_a_contributor(tmp_path: Path) -> None:
+    grid = watched(8, tmp_path / "nodes")
+    victim = next(iter(grid.nodes))
+    folder = Path(str(grid.nodes[victim].context.node_config["state-dir"]))
+
+    def lose_it(version: int, _: Any) -> None:
+        if version == 2:
+            shutil.rmtree(folder)
+
+    with noting_plain_updates(tmp_path), noting_sums() as sums:
+        strategy(concurrency=8, erase_state=False).start(
+            grid=grid, initial_arrays=initial_arrays(), num_rounds=8, evaluate_fn=lose_it
+        )
+    require_exact(sums, tmp_path)
+    grid.ledger.require_once()
+    later = {name.contributor for released in sums[3:] for name in released.members}
+    assert str(victim) in later
+    assert list(folder.rglob("state.db"))
+
+
+def test_a_restarted_server_goes_on_where_it_was(tmp_path: Path) -> None:
+    def pull(version: int, arrays: Any) -> None:
+        if version == 2:
+            raise CableError
+
+    state = tmp_path / "server" / "state.db"
+    grid = watched(8, tmp_path / "nodes")
+    models: dict[int, Any] = {}
+    with noting_plain_updates(tmp_path), noting_sums() as sums:
+        with pytest.raises(CableError):
+            strategy(server_state=state).start(
+                grid=grid, initial_arrays=initial_arrays(), num_rounds=5, evaluate_fn=pull
+            )
+        grid.outstanding.clear()
+        result = strategy(server_state=state).start(
+            grid=grid,
+            initial_arrays=initial_arrays(),
+            num_rounds=5,
+            evaluate_fn=lambda version, arrays: models.setdefault(version, arrays) and None,
+        )
+    assert [released.version for released in sums] == [0, 1, 2, 3, 4]
+    assert list(models) == [3, 4, 5]
+    assert all(np.isfinite(array.numpy()).all() for array in result.arrays.values())
+    require_exact(sums, tmp_path)
+    grid.ledger.require_once()
+
+
+def test_a_server_killed_while_a_sum_is_opened_asks_again(tmp_path: Path) -> None:
+    answers = 0
+
+    def fault(node_id: int, message: Message) -> Any:
+        nonlocal answers
+        answers += any(isinstance(m, RecoveryRequest) for m in frames_of(message))
+        if answers == 3 and not grid.offline:
+            grid.offline.add(-1)
+            raise CableError
+        return None
+
+    state = tmp_path / "server.db"
+    grid = watched(8, tmp_path / "nodes", fault=fault)
+    with noting_plain_updates(tmp_path), noting_sums() as sums:
+        with pytest.raises(CableError):
+            strategy(server_state=state).start(
+                grid=grid, initial_arrays=initial_arrays(), num_rounds=3
+            )
+        assert not sums
+        grid.outstanding.clear()
+        strategy(server_state=state).start(grid=grid, initial_arrays=initial_arrays(), num_rounds=3)
+    assert [released.version for released in sums] == [0, 1, 2]
+    require_exact(sums, tmp_path)
+    grid.ledger.require_once()
+
+
+def test_fedbuff_survives_the_same_faults(tmp_path: Path) -> None:
+    chooser = random.Random(1)
+
+    def fault(node_id: int, message: Message) -> Any:
+        draw = chooser.random()
+        return Error(5, "gone") if draw < 0.1 else "late" if draw < 0.5 else None
+
+    grid = make_grid(8, make_app([]), tmp_path, fault=fault)
+    with noting_sums() as sums:
+        strategy(protection="none").start(grid=grid, initial_arrays=initial_arrays(), num_rounds=6)
+    assert [released.version for released in sums] == [0, 1, 2, 3, 4, 5]
