@@ -28,6 +28,7 @@ from basecagg.experiments.simulated import (
 )
 from basecagg.simulation.config import SimulationConfig
 
+_CURVE_POINTS = 40
 _SEEDS = 3
 """Fewer do not settle a claim."""
 METHODS = ("fedbuff", "basecagg")
@@ -75,11 +76,14 @@ class Setting:
     model: str
     local_rate: float
     local_epochs: int
+    """E as passes over a user's examples; 0 if `local_steps` is given."""
     versions: int
     evaluate_every: int
     seeds: tuple[int, ...] = (1, 2, 3)
-    other_epochs: tuple[int, ...] = ()
-    """E of the further runs that show its effect."""
+    local_steps: int = 0
+    """E as the paper counts it: steps of SGD."""
+    other_steps: tuple[int, ...] = ()
+    """E of the further runs that show its effect: fewer versions, as many steps in a row."""
     weightings: tuple[Weighting, ...] = WEIGHTINGS
     protocol: Protocol = "sealed"
     holders: int = 0
@@ -89,6 +93,13 @@ class Setting:
     def title(self) -> str:
         """What is learned, in words."""
         return f"{_WORDS.get(self.model, self.model)} on {_WORDS.get(self.dataset, self.dataset)}"
+
+    @property
+    def length(self) -> str:
+        """E in words."""
+        if self.local_steps:
+            return f"E = {self.local_steps} local steps"
+        return f"E = {self.local_epochs} local epochs"
 
     @property
     def heading(self) -> str:
@@ -103,6 +114,7 @@ class Setting:
             "model": self.model,
             "local_rate": self.local_rate,
             "local_epochs": self.local_epochs,
+            "local_steps": self.local_steps,
             "versions": self.versions,
             "evaluate_every": self.evaluate_every,
             "evaluate_last": 10,
@@ -116,7 +128,9 @@ class Setting:
         return self.config(method=method, staleness=weighting, seed=seed, **protocol)
 
 
-SMOKE = Setting("digits", "mlp", 0.1, 2, 12, 4, seeds=(1,), other_epochs=(1,), holders=20)
+SMOKE = Setting(
+    "digits", "mlp", 0.1, 0, 12, 4, seeds=(1,), local_steps=2, other_steps=(4,), holders=20
+)
 
 
 @dataclass(frozen=True)
@@ -142,7 +156,7 @@ def jobs(figure: Figure, order: Order) -> list[Job]:
     """All runs, the most wanted first."""
     setting = figure.settings[order.size]
     at = str(order.data_dir)
-    wanted = [*_compared(setting), *_other_epochs(setting)]
+    wanted = [*_compared(setting), *_other_steps(setting)]
     return [simulation_job(key, replace(config, data_dir=at)) for key, config in wanted]
 
 
@@ -153,13 +167,22 @@ def _compared(setting: Setting) -> list[tuple[str, SimulationConfig]]:
     ]
 
 
-def _other_epochs(setting: Setting) -> list[tuple[str, SimulationConfig]]:
+def _other_steps(setting: Setting) -> list[tuple[str, SimulationConfig]]:
+    """FedBuff with constant weights: nothing damps old updates, so E shows most."""
+    in_a_row = setting.versions * setting.local_steps
     return [
         (
-            f"E={epochs}/fedbuff/polynomial/{setting.seeds[0]}",
-            setting.config(method="fedbuff", staleness="polynomial", local_epochs=epochs),
+            f"E={steps}/{setting.seeds[0]}",
+            setting.config(
+                method="fedbuff",
+                staleness="constant",
+                local_epochs=0,
+                local_steps=steps,
+                versions=in_a_row // steps,
+                evaluate_every=max(1, in_a_row // steps // _CURVE_POINTS),
+            ),
         )
-        for epochs in setting.other_epochs
+        for steps in setting.other_steps
     ]
 
 
@@ -169,22 +192,22 @@ def _other_epochs(setting: Setting) -> list[tuple[str, SimulationConfig]]:
 def report(figure: Figure, results: Results, size: Size) -> Publication:
     """The curves, the gaps, and the effect of E."""
     setting = figure.settings[size]
-    epochs = {key: result for key, result in results.items() if key.startswith("E=")}
-    main = {key: result for key, result in results.items() if key not in epochs}
+    others = {key: result for key, result in results.items() if key.startswith("E=")}
+    main = {key: result for key, result in results.items() if key not in others}
     lines = lines_of(main)
-    tables = {"Effect of E": _epoch_lines(setting, main, epochs)} if epochs else {}
+    by_steps = _by_steps(setting, main, others) if others else {}
+    tables = {"Effect of E": _step_lines(by_steps)} if others else {}
     drawn = {
         figure.name: (
             bands.draw(_curves(main), "version of the model", "test accuracy, %"),
             f"Test accuracy, {setting.title}: mean over seeds, bands from the worst seed to the best.",
         )
     }
-    if epochs:
-        drawn[f"{figure.name}-epochs"] = (
-            bands.draw(
-                _epoch_curves(setting, main, epochs), "version of the model", "test accuracy, %"
-            ),
-            "FedBuff, polynomial weights, with more and fewer local epochs E; first seed.",
+    if others:
+        curves = {f"E = {steps}": [_by_step(run, steps)] for steps, run in by_steps.items()}
+        drawn[f"{figure.name}-steps"] = (
+            bands.draw(curves, "local steps in a row (version × E)", "test accuracy, %"),
+            "FedBuff, constant weights, with more and fewer local steps E between versions; first seed.",
         )
     return Publication(
         figure.name,
@@ -282,7 +305,7 @@ def _lead(setting: Setting, results: Results) -> str:
 def _choices(setting: Setting) -> list[str]:
     p = setting.config().protocol_parameters(model_size=1)
     return [
-        f"Chosen, because the paper leaves it open: E = {setting.local_epochs} local epochs,"
+        f"Chosen, because the paper leaves it open: {setting.length},"
         f" {setting.versions} versions, N = {p.num_users} holders, T = {p.max_colluders}, D ="
         f" {p.max_dropouts}, U = {p.recovery_threshold}. BASecAgg ran"
         f" {_PROTOCOL_WORDS[setting.protocol]}.",
@@ -308,37 +331,54 @@ def _by_version(result: Mapping[str, Any]) -> bands.Curve:
     return [(point.version, 100 * point.score) for point in curve_of(result)]
 
 
-def _with_epochs(setting: Setting, main: Results, epochs: Results) -> dict[int, Mapping[str, Any]]:
-    found = {int(key.partition("/")[0].removeprefix("E=")): run for key, run in epochs.items()}
-    own = main.get(f"fedbuff/polynomial/{setting.seeds[0]}")
-    return dict(sorted((found | ({setting.local_epochs: own} if own else {})).items()))
+def _by_steps(setting: Setting, main: Results, others: Results) -> dict[int, Mapping[str, Any]]:
+    """The runs that differ in E alone."""
+    found = {int(key.partition("/")[0].removeprefix("E=")): run for key, run in others.items()}
+    own = main.get(f"fedbuff/constant/{setting.seeds[0]}")
+    return dict(sorted((found | ({setting.local_steps: own} if own else {})).items()))
 
 
-def _epoch_lines(setting: Setting, main: Results, epochs: Results) -> list[dict[str, Any]]:
+def _by_step(result: Mapping[str, Any], steps: int) -> bands.Curve:
+    return [(steps * version, score) for version, score in _by_version(result)]
+
+
+def _step_lines(by_steps: Mapping[int, Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [
-        {"E, local epochs": count, "accuracy, %": f"{100 * final_accuracy(run):.2f}"}
-        for count, run in _with_epochs(setting, main, epochs).items()
+        {
+            "E, local steps": steps,
+            "versions": curve_of(run)[-1].version,
+            "accuracy, %": f"{100 * final_accuracy(run):.2f}",
+            "swing over the last ten versions, points": f"{100 * _swing(run):.2f}",
+        }
+        for steps, run in by_steps.items()
     ]
 
 
-def _epoch_curves(setting: Setting, main: Results, epochs: Results) -> dict[str, list[bands.Curve]]:
-    return {
-        f"E = {count}": [_by_version(run)]
-        for count, run in _with_epochs(setting, main, epochs).items()
-    }
+def _swing(run: Mapping[str, Any]) -> float:
+    last = [point.score for point in curve_of(run)[-10:]]
+    return max(last) - min(last)
 
 
 def _experiment(figure: Figure) -> Experiment:
     return Experiment(figure.name, partial(measure, figure), partial(report, figure))
 
 
-MNIST_SETTING = Setting("mnist", "lenet5", 0.01, 5, 64, 4, other_epochs=(1, 2))
+MNIST_SETTING = Setting("mnist", "lenet5", 0.01, 5, 64, 4)
+MNIST_STEPS = replace(
+    MNIST_SETTING,
+    local_epochs=0,
+    local_steps=4,
+    versions=800,
+    evaluate_every=40,
+    protocol="unmasked",
+    other_steps=(60,),
+)
 MNIST = _experiment(
     Figure(
         "accuracy-mnist",
         {
-            "full": MNIST_SETTING,
-            "quick": replace(MNIST_SETTING, local_epochs=2, versions=30, seeds=(1,)),
+            "full": MNIST_STEPS,
+            "quick": replace(MNIST_STEPS, versions=100, seeds=(1,), other_steps=()),
             "smoke": SMOKE,
         },
         tolerance=0.5,
