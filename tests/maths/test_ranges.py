@@ -90,6 +90,8 @@ def test_the_same_update_has_the_same_report_and_others_have_others() -> None:
     """Else a contributor that masks an update twice would not notice."""
     update = update_of(-4, user=1)
     assert (report_of(update, 1) == report_of(update.copy(), 1)).all()
+    assert (report_of(update, 1) == report_of(update.astype(np.float64), 1)).all()
+    assert (report_of(0.0 * update, 1) == report_of(-0.0 * update, 1)).all()
     assert (report_of(update, 1) != report_of(update, 2)).any()
     assert (report_of(update, 1) != report_of(update_of(-4, user=2), 1)).any()
 

@@ -69,7 +69,10 @@ def _own_octave(update: Reals) -> npt.NDArray[np.bool_]:
 
 
 def _coins(update: Reals, secret: Seed) -> npt.NDArray[np.bool_]:
-    digest = hashlib.sha256(np.ascontiguousarray(update).tobytes()).hexdigest()
+    # Numbers that agree to float32 are the same update to its contributor, with either sign of zero.
+    with np.errstate(over="ignore"):
+        numbers = np.add(update, 0.0, dtype=np.float32)
+    digest = hashlib.sha256(numbers.data).hexdigest()
     words = WordStream(derive_seed(secret, f"range-report/{digest}")).draw(REPORT_SIZE)
     turned: npt.NDArray[np.bool_] = words < np.uint32(FLIP * 2**32)
     return turned
