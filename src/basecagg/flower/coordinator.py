@@ -75,6 +75,8 @@ class View:
     """What waits for its next visit."""
     receipts: list[Receipt] = field(default_factory=list)
     """What waits until it trains: a node counts the receipts of one visit together, or not at all."""
+    confirmed: dict[MaskName, set[int]] = field(default_factory=dict)
+    """The holders of each of its masks, by these receipts."""
     resume: bool = False
     """Whether messages may have been lost since it was last heard."""
     epoch: str = ""
@@ -106,12 +108,24 @@ class View:
         self.task = self.doing = ""
         LOG.warning("node %d: %s", self.node_id, problem)
 
+    def put_receipt(self, receipt: Receipt) -> None:
+        """Keep a receipt until the node trains."""
+        self.receipts.append(receipt)
+        for mask in receipt.masks:
+            if mask.contributor == self.name:
+                self.confirmed.setdefault(mask, set()).add(receipt.holder)
+
+    def take_receipts(self) -> list[Receipt]:
+        """All of them, for a visit."""
+        receipts, self.receipts, self.confirmed = self.receipts, [], {}
+        return receipts
+
     def lose(self) -> None:
         """It cannot be reached, or what it did is not known: everything begins again when it comes back."""
         self.task = self.doing = ""
         self.collect_at = None
         self.letters.clear()
-        self.receipts.clear()
+        self.take_receipts()
         self.resume = True
 
 

@@ -36,7 +36,6 @@ from basecagg.protocol.effects import Released, Send, Store, refusal_reply, send
 from basecagg.protocol.epoch import Agreement, Holder
 from basecagg.protocol.messages import (
     CertifiedRequest,
-    MaskName,
     Message,
     Parcel,
     Receipt,
@@ -170,8 +169,7 @@ class MaskedCoordinator(Coordinator):
         content = RecordDict({ORDER: write(order)})
         letters = [*([] if joined else self._admission(view)), *_take(view.letters)]
         if view.task:
-            letters += view.receipts
-            view.receipts.clear()
+            letters += view.take_receipts()
         if letters:
             content[LETTERS] = pack_letters(letters)
         if view.task:
@@ -230,13 +228,8 @@ class MaskedCoordinator(Coordinator):
         holds = self.agreement.holder_index(view.name) is not None
         if holds and not self.settings.holders_train:
             return False
-        return view.ready > 0 or any(self._is_confirmed(name, view) for name in view.dealt)
-
-    def _is_confirmed(self, name: MaskName, view: View) -> bool:
-        """Whether the receipts that wait for the node make this mask ready."""
-        assert self.agreement is not None
-        holders = {receipt.holder for receipt in view.receipts if name in receipt.masks}
-        return len(holders) >= self.agreement.holders_needed
+        enough = self.agreement.holders_needed
+        return view.ready > 0 or any(len(held) >= enough for held in view.confirmed.values())
 
     def _lacks_mask(self, view: View) -> bool:
         """Whether all its masks are used up or expired: it deals one whenever it is visited."""
@@ -252,7 +245,7 @@ class MaskedCoordinator(Coordinator):
         if view is None or not view.present:
             return
         if isinstance(send.message, Receipt):
-            view.receipts.append(send.message)
+            view.put_receipt(send.message)
         elif not isinstance(send.message, _QUESTIONS) or send.message not in view.letters:
             view.letters.append(send.message)
 

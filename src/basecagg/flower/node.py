@@ -175,10 +175,9 @@ class Node:
             self._seat.erase()
         self._records.erase()
         shutil.rmtree(self.folder.path, ignore_errors=True)
-        for folder in (self.folder.anchors, self.folder.path.parent):
+        for folder in self.folder.temporary:
             with suppress(OSError):  # others may have something in it
-                if folder is not None:
-                    folder.rmdir()
+                folder.rmdir()
 
     # --- records ----------------------------------------------------------------------------------
 

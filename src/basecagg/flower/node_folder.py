@@ -27,6 +27,8 @@ class NodeFolder:
     path: Path
     anchors: Path | None
     """Where the counters are kept that give an older copy of the folder away; None for the user's own place."""
+    temporary: tuple[Path, ...] = ()
+    """Folders around it that are to go with it."""
 
     def open_store(self, namespace: str) -> ParticipantStore:
         """The records of one machine."""
@@ -37,17 +39,21 @@ def locate(context: Context, federation: str) -> NodeFolder:
     """The folder, made if need be: below `state-dir` of the node config, or a temporary one in a simulation."""
     if not _FEDERATION.fullmatch(federation):
         raise DataError(f"'{federation}' is not the name of a federation")
-    place, anchors = _place(context)
-    path = place / federation
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return NodeFolder(path, anchors)
+    folder = _own(context, federation) or _simulated(context, federation)
+    folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
 
 
-def _place(context: Context) -> tuple[Path, Path | None]:
+def _own(context: Context, federation: str) -> NodeFolder | None:
     chosen = context.node_config.get("state-dir")
-    if chosen:
-        anchors = context.node_config.get("anchor-dir")
-        return Path(str(chosen)).expanduser(), Path(str(anchors)) if anchors else None
+    if not chosen:
+        return None
+    anchors = context.node_config.get("anchor-dir")
+    path = Path(str(chosen)).expanduser() / federation
+    return NodeFolder(path, Path(str(anchors)) if anchors else None)
+
+
+def _simulated(context: Context, federation: str) -> NodeFolder:
     simulated = context.run_config.get("basecagg-state-dir")
     if simulated is None and not in_simulation():
         raise DataError(
@@ -55,8 +61,9 @@ def _place(context: Context) -> tuple[Path, Path | None]:
             " flower-supernode --node-config \"state-dir='/a/folder/of/its/own'\""
         )
     root = Path(str(simulated)) if simulated else Path(tempfile.gettempdir()) / "basecagg-flower"
-    folder = root / str(context.run_id) / str(context.node_id)
-    return folder, folder / "anchors"
+    run = root / str(context.run_id)
+    node = run / str(context.node_id)
+    return NodeFolder(node / federation, node / "anchors", (node / "anchors", node, run))
 
 
 def in_simulation() -> bool:
