@@ -1,0 +1,165 @@
+"""Training in a process of its own: the node goes on answering, and a process that dies is noticed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from audit import noting_plain_updates, noting_sums, require_exact
+from fake_grid import make_grid
+from flwr.app import Message
+from small_app import initial_arrays, make_app
+
+from basecagg.channels.wire import unpack
+from basecagg.flower import BufferedSecAgg, basecagg_mod, detached, loop
+from basecagg.flower.visits import REPORT, unpack_letters
+from basecagg.protocol.messages import Answer
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+
+
+def wait_for(folder: Path) -> detached.Outcome:
+    end = time.monotonic() + 20
+    while (outcome := detached.look(folder)).state == "running" and time.monotonic() < end:
+        time.sleep(0.01)
+    return outcome
+
+
+def test_a_process_of_its_own_leaves_its_update(tmp_path: Path) -> None:
+    detached.launch(tmp_path, lambda: np.full(3, os.getpid(), np.float64))
+    outcome = wait_for(tmp_path)
+    assert outcome.state == "done"
+    assert outcome.update is not None
+    assert outcome.update[0] != os.getpid()
+    detached.clear(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_it_goes_on_while_others_look(tmp_path: Path) -> None:
+    def train() -> Any:
+        while not (tmp_path / "go").exists():
+            time.sleep(0.01)
+        return np.zeros(1)
+
+    detached.launch(tmp_path, train)
+    assert detached.look(tmp_path).state == "running"
+    (tmp_path / "go").touch()
+    assert wait_for(tmp_path).state == "done"
+
+
+def test_an_error_leaves_its_name_and_not_its_text(tmp_path: Path) -> None:
+    def train() -> Any:
+        raise ValueError("patient 4711")
+
+    detached.launch(tmp_path, train)
+    assert wait_for(tmp_path) == ("failed", None, "ValueError")
+    assert "patient 4711" in (tmp_path / "training" / "output.log").read_text()
+
+
+@pytest.mark.parametrize("end", [detached.stop, None])
+def test_a_process_that_dies_is_noticed(tmp_path: Path, end: Any) -> None:
+    detached.launch(tmp_path, lambda: time.sleep(60))  # type: ignore[arg-type,return-value]
+    pid = tmp_path / "training" / "pid"
+    while not (pid.exists() and pid.read_text()):
+        time.sleep(0.01)
+    if end is None:
+        os.kill(int(pid.read_text()), signal.SIGKILL)
+    else:
+        end(tmp_path)
+    outcome = wait_for(tmp_path)
+    assert outcome == ("failed", None, "ProcessDied")
+
+
+def strategy(**options: Any) -> BufferedSecAgg:
+    defaults = {
+        "buffer_size": 3,
+        "concurrency": 4,
+        "poll_interval": 0.001,
+        "collect_interval": 0.02,
+        "seed": 1,
+        "min_available_nodes": 6,
+    }
+    return BufferedSecAgg(**(defaults | options))
+
+
+def test_a_training_node_answers_recoveries(tmp_path: Path) -> None:
+    """One node trains until it is told to stop, and meanwhile answers for the sums of the others."""
+    go, answered_while_training = tmp_path / "go", 0
+
+    def hold_one(node_id: int, before: Any, after: Any) -> None:
+        while node_id == slow and not go.exists():
+            time.sleep(0.01)
+
+    def look(node_id: int, reply: Message) -> None:
+        nonlocal answered_while_training
+        letters = [unpack(frame, len(frame)) for frame in unpack_letters(reply.content)]
+        running = reply.content[REPORT]["activity"] == "running"
+        answers = [letter for letter in letters if isinstance(letter, Answer)]
+        answered_while_training += node_id == slow and running and bool(answers)
+
+    def release(version: int, _: Any) -> None:
+        if version == 4:
+            go.touch()
+
+    grid = make_grid(6, make_app([basecagg_mod], watch=hold_one), tmp_path / "nodes")
+    slow = next(iter(grid.nodes))
+    grid.after.append(look)
+    with noting_plain_updates(tmp_path), noting_sums() as sums:
+        # D = 0: no sum opens unless every node answers, the one that trains too.
+        strategy(max_dropouts=0, concurrency=6).start(
+            grid=grid, initial_arrays=initial_arrays(), num_rounds=6, evaluate_fn=release
+        )
+    require_exact(sums, tmp_path)
+    assert answered_while_training >= 3
+
+
+def test_a_training_process_that_is_killed_costs_one_update_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "_FAREWELL", 1.0)
+    marker = tmp_path / "killed"
+
+    def kill_the_first(node_id: int, before: Any, after: Any) -> None:
+        try:
+            marker.touch(exist_ok=False)
+        except FileExistsError:
+            return
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    problems: set[str] = set()
+    grid = make_grid(6, make_app([basecagg_mod], watch=kill_the_first), tmp_path / "nodes")
+    grid.after.append(lambda _, reply: problems.add(reply.content[REPORT]["problem"]))
+    with noting_plain_updates(tmp_path), noting_sums() as sums:
+        strategy().start(grid=grid, initial_arrays=initial_arrays(), num_rounds=4)
+    assert problems == {"", "ProcessDied"}
+    assert len(sums) == 4
+    require_exact(sums, tmp_path)
+
+
+def test_an_update_outlives_a_server_that_restarts(tmp_path: Path) -> None:
+    """What was trained while nobody was there is collected and counts, if it is not too old."""
+
+    class CableError(BaseException):
+        pass
+
+    def pull(version: int, _: Any) -> None:
+        if version == 1:
+            raise CableError
+
+    grid = make_grid(6, make_app([basecagg_mod]), tmp_path / "nodes")
+    state = tmp_path / "server.db"
+    with noting_plain_updates(tmp_path), noting_sums() as sums:
+        with pytest.raises(CableError):
+            strategy(server_state=state).start(
+                grid=grid, initial_arrays=initial_arrays(), num_rounds=3, evaluate_fn=pull
+            )
+        grid.outstanding.clear()
+        strategy(server_state=state).start(grid=grid, initial_arrays=initial_arrays(), num_rounds=3)
+    assert [released.version for released in sums] == [0, 1, 2]
+    assert 0 in sums[1].base_versions
+    require_exact(sums, tmp_path)

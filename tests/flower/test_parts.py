@@ -1,0 +1,266 @@
+"""The small parts: models as vectors, metrics in slots, the line, the folder, and what is asked of flwr."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_grid import context_of, make_grid
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from hypothesis import given
+from hypothesis import strategies as st
+from small_app import make_app
+
+from basecagg.errors import ChannelError, DataError, LocalProtocolError, StorageError
+from basecagg.flower.flat import Layout, only_arrays
+from basecagg.flower.line import Line
+from basecagg.flower.metrics import MetricSlots
+from basecagg.flower.node import Node
+from basecagg.flower.node_folder import locate
+from basecagg.flower.visits import (
+    LETTERS,
+    ORDER,
+    REPORT,
+    Order,
+    Report,
+    pack_letters,
+    read_order,
+    read_report,
+    unpack_letters,
+    write,
+)
+from basecagg.protocol.messages import Refusal
+
+FEDERATION = "0f" * 16
+
+
+# --- models as vectors ---
+
+
+def model() -> ArrayRecord:
+    return ArrayRecord(
+        {
+            "w": Array(np.arange(6, dtype=np.float32).reshape(2, 3)),
+            "batches": Array(np.array(7, dtype=np.int64)),
+            "b": Array(np.array(0.5, dtype=np.float32)),
+        }
+    )
+
+
+def test_a_model_comes_back_as_it_was() -> None:
+    layout = Layout.of(model())
+    vector = layout.flatten(model())
+    assert layout.size == vector.size == 7
+    back = layout.unflatten(vector)
+    assert list(back) == ["w", "batches", "b"]
+    for key, array in model().items():
+        np.testing.assert_array_equal(back[key].numpy(), array.numpy())
+        assert back[key].dtype == array.dtype
+
+
+def test_whole_numbers_are_not_learned() -> None:
+    layout = Layout.of(model())
+    assert int(layout.unflatten(np.zeros(7, np.float32))["batches"].numpy()) == 7
+
+
+@pytest.mark.parametrize("change", ["missing", "shape"])
+def test_another_model_is_refused(change: str) -> None:
+    other = model()
+    if change == "missing":
+        del other["w"]
+    else:
+        other["w"] = Array(np.zeros((3, 3), np.float32))
+    with pytest.raises(DataError, match="array 'w' is"):
+        Layout.of(model()).flatten(other)
+
+
+def test_half_precision_is_refused() -> None:
+    with pytest.raises(DataError, match="float16"):
+        Layout.of(ArrayRecord([np.zeros(2, np.float16)]))
+
+
+def test_training_returns_one_record_of_arrays() -> None:
+    with pytest.raises(DataError, match="2 ArrayRecords"):
+        only_arrays(RecordDict({"a": model(), "b": model()}))
+
+
+# --- metrics ---
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 1000), st.floats(-5, 5)), min_size=1, max_size=8),
+)
+def test_slots_give_the_weighted_average(clients: list[tuple[int, float]]) -> None:
+    slots = MetricSlots.of("n", {"loss": 5.0, "n": 1000})
+    total = sum(slots.encode({"n": n, "loss": loss}, 4.0) for n, loss in clients)
+    assert isinstance(total, np.ndarray)
+    assert np.abs(total).max() <= 4.0 * len(clients)
+    expected = sum(n * loss for n, loss in clients) / sum(n for n, _ in clients)
+    found = slots.decode(total)
+    assert found is not None
+    assert found["loss"] == pytest.approx(expected, abs=1e-9)
+
+
+def test_values_beyond_their_limit_are_clipped() -> None:
+    slots = MetricSlots.of("n", {"n": 10, "loss": 1.0})
+    np.testing.assert_array_equal(slots.encode({"n": 99, "loss": -7.0}, 4.0), [4.0, -4.0])
+
+
+def test_nobody_with_examples_gives_no_average() -> None:
+    slots = MetricSlots.of("n", {"n": 10, "loss": 1.0})
+    assert slots.decode(slots.encode(None, 4.0)) is None
+    assert MetricSlots.of("n", None).decode(np.zeros(0)) is None
+
+
+def test_a_metric_that_is_not_there_is_named() -> None:
+    with pytest.raises(DataError, match="no number 'loss'"):
+        MetricSlots.of("n", {"n": 10, "loss": 1.0}).encode({"n": 3}, 4.0)
+
+
+def test_slots_travel_in_a_record() -> None:
+    record = ConfigRecord()
+    slots = MetricSlots.of("n", {"n": 10, "loss": 1.0})
+    slots.write(record, "train")
+    MetricSlots.of("n", None).write(record, "evaluate")
+    assert MetricSlots.read(record, "train") == slots
+    assert MetricSlots.read(record, "evaluate").size == 0
+
+
+# --- visits ---
+
+
+def test_orders_and_reports_come_back_as_they_were() -> None:
+    order = Order(stage="visit", federation=FEDERATION, version=3, task="train", resume=True)
+    assert read_order(RecordDict({ORDER: write(order)})) == order
+    report = Report(name=str(2**64 - 1), ready=2, activity="done", signing_key=bytes(32))
+    assert read_report(RecordDict({REPORT: write(report)})) == report
+
+
+def test_letters_come_back_as_they_were() -> None:
+    letters = [Refusal("A", "first"), Refusal("B", "second" * 50)]
+    content = RecordDict({LETTERS: pack_letters(letters)})
+    assert [len(frame) for frame in unpack_letters(content)] == [
+        int(n) for n in pack_letters(letters)["lengths"].numpy()
+    ]
+    assert unpack_letters(RecordDict()) == []
+
+
+def test_letters_of_a_wrong_length_are_refused() -> None:
+    record = pack_letters([Refusal("A", "first")])
+    record["lengths"] = Array(np.array([3], np.uint32))
+    with pytest.raises(ChannelError, match="announced"):
+        unpack_letters(RecordDict({LETTERS: record}))
+
+
+def test_unknown_facts_are_refused() -> None:
+    with pytest.raises(ChannelError, match="one version of basecagg"):
+        read_report(RecordDict({REPORT: ConfigRecord({"loss": 0.1})}))
+    with pytest.raises(ChannelError, match="mods="):
+        read_report(RecordDict({"metrics": MetricRecord({"loss": 0.1})}))
+
+
+# --- the line ---
+
+
+def test_a_node_has_one_message_at_a_time(tmp_path: Path) -> None:
+    grid = make_grid(1, make_app([]), tmp_path)
+    line, (node_id,) = Line(grid, ttl=60), grid.nodes
+    assert line.send(node_id, RecordDict(), "train")
+    with pytest.raises(LocalProtocolError, match="one at a time"):
+        line.send(node_id, RecordDict(), "train")
+
+
+def test_node_ids_keep_all_their_bits(tmp_path: Path) -> None:
+    grid = make_grid(3, make_app([]), tmp_path)
+    assert Line(grid, ttl=60).present() == set(grid.nodes)
+    assert all(type(node_id) is int and node_id > 2**63 for node_id in grid.nodes)
+    assert any(int(float(node_id)) != node_id for node_id in grid.nodes)
+
+
+def test_a_message_that_is_never_answered_is_given_up(tmp_path: Path) -> None:
+    now = 0.0
+    grid = make_grid(1, make_app([]), tmp_path, fault=lambda *_: "late")
+    line, (node_id,) = Line(grid, ttl=60, clock=lambda: now), grid.nodes
+    line.send(node_id, RecordDict(), "train")
+    assert line.receive() == []
+    now = 1000.0
+    assert line.receive() == [(node_id, None)]
+    assert line.is_idle
+
+
+def test_a_message_that_flower_does_not_take_is_noticed(tmp_path: Path) -> None:
+    grid = make_grid(1, make_app([]), tmp_path)
+    grid.push_messages = lambda messages: [None]  # type: ignore[method-assign,list-item]
+    (node_id,) = grid.nodes
+    assert not Line(grid, ttl=60).send(node_id, RecordDict(), "train")
+
+
+# --- the folder ---
+
+
+def test_a_node_config_names_the_folder(tmp_path: Path) -> None:
+    folder = locate(context_of(5, 0, tmp_path), FEDERATION)
+    assert folder.path == tmp_path / "0" / FEDERATION
+    assert folder.path.stat().st_mode & 0o077 == 0
+
+
+def test_a_simulation_has_a_folder_for_each_run_and_node(tmp_path: Path) -> None:
+    context = context_of(2**64 - 1, 0, None, **{"basecagg-state-dir": str(tmp_path)})
+    assert locate(context, FEDERATION).path == tmp_path / "1" / str(2**64 - 1) / FEDERATION
+
+
+def test_without_a_folder_the_text_says_how_to_give_one() -> None:
+    with pytest.raises(DataError, match="--node-config"):
+        locate(context_of(5, 0, None), FEDERATION)
+
+
+@pytest.mark.parametrize("name", ["", "..", "../../etc", "0F" * 16, "0f" * 17])
+def test_a_server_cannot_choose_another_folder(tmp_path: Path, name: str) -> None:
+    with pytest.raises(DataError, match="not the name"):
+        locate(context_of(5, 0, tmp_path), name)
+
+
+def test_a_node_is_open_once(tmp_path: Path) -> None:
+    folder = locate(context_of(5, 0, tmp_path), FEDERATION)
+    with Node(folder), pytest.raises(StorageError, match="running already"):
+        Node(folder)
+
+
+def test_a_node_keeps_the_first_operator_it_is_told(tmp_path: Path) -> None:
+    folder = locate(context_of(5, 0, tmp_path), FEDERATION)
+    with Node(folder) as node:
+        first = node.introduce("5", b"k" * 32)
+    with Node(folder) as node:
+        assert node.introduce("5", b"k" * 32) == first
+        with pytest.raises(Exception, match="another operator"):
+            node.introduce("5", b"x" * 32)
+
+
+# --- the package ---
+
+
+def python(script: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+
+
+def test_a_missing_flwr_is_answered_with_its_install_command() -> None:
+    done = python("import sys; sys.modules['flwr'] = None\nimport basecagg.flower")
+    assert "pip install 'basecagg[flower]'" in done.stderr
+
+
+def test_flwr_is_imported_by_this_room_only() -> None:
+    script = "import sys, basecagg, basecagg.cli; print('flwr' in sys.modules)"
+    assert python(script).stdout.strip() == "False"
+
+
+def test_the_names_are_there() -> None:
+    import basecagg.flower as room
+
+    names: Any = room.__all__
+    assert names == ["BufferedSecAgg", "basecagg_mod"]
