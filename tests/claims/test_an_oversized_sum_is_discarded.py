@@ -13,7 +13,7 @@ from parties import (
     submit,
 )
 
-from basecagg.protocol import contributor as contributor_module
+from basecagg.protocol import masking
 from basecagg.protocol.effects import Uploaded
 from basecagg.protocol.opening import Opened
 from basecagg.protocol.recovery import Recovery
@@ -24,7 +24,12 @@ MODES = pytest.mark.parametrize("consistency", ["certified", "honest-server"])
 @pytest.fixture
 def unclipped(monkeypatch):
     """A contributor that leaves the clipping out."""
-    monkeypatch.setattr(contributor_module, "clip_update", lambda update, clip: (update, 0))
+
+    def copy(update, clip, *, out):
+        out[:] = update
+        return out, 0
+
+    monkeypatch.setattr(masking, "clip_update", copy)
 
 
 @MODES

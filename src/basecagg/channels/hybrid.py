@@ -20,7 +20,7 @@ SECRET_BYTES = _MLKEM_SECRET + 32
 class HybridSealer:
     """Seals with a key encapsulated afresh for every envelope."""
 
-    def seal(self, recipient_key: bytes, context: bytes, plaintext: bytes) -> bytes:
+    def seal(self, recipient_key: bytes, context: bytes, plaintext: bytes | memoryview) -> bytes:
         """Encrypt to the recipient; the context is bound to the envelope but not sent."""
         mlkem, hpke = _library()
         try:

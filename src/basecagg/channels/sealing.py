@@ -95,7 +95,7 @@ class X25519Sealer:
         self._secrets: dict[bytes, HMAC] = {}
         self._uses: Counter[bytes] = Counter()
 
-    def seal(self, recipient_key: bytes, context: bytes, plaintext: bytes) -> bytes:
+    def seal(self, recipient_key: bytes, context: bytes, plaintext: bytes | memoryview) -> bytes:
         """Encrypt to the recipient; the context is bound to the envelope but not sent."""
         if self._uses[recipient_key] == _MASKS_PER_SENDER_KEY:
             self._renew()

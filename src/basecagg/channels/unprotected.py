@@ -28,9 +28,9 @@ class NoSealing:
 
     public_key = bytes(32)
 
-    def seal(self, recipient_key: bytes, context: bytes, plaintext: bytes) -> bytes:
+    def seal(self, recipient_key: bytes, context: bytes, plaintext: bytes | memoryview) -> bytes:
         """The plaintext itself."""
-        return plaintext
+        return bytes(plaintext)
 
     def open(self, context: bytes, sealed: bytes) -> bytes:
         """The plaintext itself."""

@@ -12,26 +12,31 @@ import numpy.typing as npt
 
 from basecagg.errors import DataError, ParameterError
 from basecagg.maths.elements import Elements, check_values, checked, checked_shape, destination
-from basecagg.maths.kernels.rounding import round_and_mask
+from basecagg.maths.kernels.rounding import clip_and_count, round_and_mask
 from basecagg.maths.primes import require_modulus
 from basecagg.maths.randomness import Words
 
 Reals = npt.NDArray[np.float32 | np.float64]
 
 
-def clip_update(x: Reals, clip: float) -> tuple[Reals, int]:
+def clip_update(x: Reals, clip: float, *, out: Reals | None = None) -> tuple[Reals, int]:
     """x with every element clipped to ±B, and how many elements that changed.
 
-    NaN and ±Inf are refused, not clipped: they say that training went wrong.
+    NaN and ±Inf are refused, not clipped: they say that training went wrong. After an error `out`
+    holds nothing of use.
     """
     x = _checked_reals(x)
-    _check_finite(x)
     if not 0 < clip < float("inf"):
         raise ParameterError(
             f"clip B = {clip} must be a positive, finite number", rule="B > 0 and finite"
         )
-    bound = _round_towards_zero(clip, x.dtype)
-    return np.clip(x, -bound, bound), int(np.count_nonzero(np.abs(x) > bound))
+    out = np.empty_like(x) if out is None else out
+    if (out.shape, out.dtype) != (x.shape, x.dtype) or not out.flags.c_contiguous:
+        raise DataError(f"out must be a contiguous vector: np.empty({x.size}, np.{x.dtype})")
+    count = int(clip_and_count(x, _round_towards_zero(clip, x.dtype), out))
+    if count < 0:
+        _check_finite(x)
+    return out, count
 
 
 def quantize(
@@ -82,7 +87,9 @@ def signed(values: Elements, modulus: int) -> npt.NDArray[np.int64]:
     """φ⁻¹, Eq. (inv_phi): a value below (q − 1)/2 is positive, any other stands for value − q."""
     require_modulus(modulus, least=3)
     check_values(checked(values, "values"), "values", modulus)
-    return values.astype(np.int64) - modulus * (values >= (modulus - 1) // 2)
+    numbers = values.astype(np.int64)
+    np.subtract(numbers, modulus, out=numbers, where=values >= (modulus - 1) // 2)
+    return numbers
 
 
 def _quantize_wrapped(x: Reals, levels: int, modulus: int, random_words: Words) -> Elements:

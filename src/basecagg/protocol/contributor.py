@@ -133,7 +133,7 @@ class Contributor:
             self._sealer.seal(
                 holder.sealing_key,
                 sealing_context(self.agreement.id, mask.name, index),
-                share.astype("<u4", copy=False).tobytes(),
+                share.astype("<u4", copy=False).data.cast("B"),
             )
             for index, (holder, share) in enumerate(
                 zip(self.agreement.epoch.holders, shares, strict=True)

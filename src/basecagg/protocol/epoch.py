@@ -117,10 +117,13 @@ class Agreement:
 
     def signed_by_holder(self, message: Message, holder: int, signature: bytes) -> bool:
         """Whether holder number `holder` signed the message."""
+        return self._signed(statement(message), holder, signature)
+
+    def _signed(self, stated: bytes, holder: int, signature: bytes) -> bool:
         if not 0 <= holder < len(self.epoch.holders):
             return False
         key = self.epoch.holders[holder].signing_key
-        return self.verifier.verify(key, statement(message), signature)
+        return self.verifier.verify(key, stated, signature)
 
     def require_id(self, epoch_id: bytes) -> None:
         """Refuse a message of another epoch."""
@@ -161,11 +164,9 @@ class Agreement:
         quorum, holders = self.parameters.quorum, [holder for holder, _ in certificate.signatures]
         if len(set(holders)) != len(holders) or len(holders) < quorum:
             raise BadCertificate(f"{len(set(holders))} holders endorsed, a quorum is {quorum}")
+        vote = statement(Endorsement(self.id, certificate.version, certificate.digest, 0))
         for holder, signature in certificate.signatures:
-            endorsement = Endorsement(
-                certificate.epoch, certificate.version, certificate.digest, holder
-            )
-            if not self.signed_by_holder(endorsement, holder, signature):
+            if not self._signed(vote, holder, signature):
                 raise BadCertificate(f"the endorsement of holder {holder} is forged")
         _remember(certificate, self._certificates, _REMEMBERED_CERTIFICATES)
 

@@ -29,4 +29,4 @@ def global_step(
 ) -> Model:
     """x ← x − η_g·Σ s·Δ / Σ s: Eq. (global_update), in float64, kept in the model's own precision."""
     step = weighted_sum * (learning_rate / total_weight)
-    return (model.astype(np.float64) - step).astype(model.dtype)
+    return np.subtract(model, step, out=step).astype(model.dtype)

@@ -21,10 +21,9 @@ def shares_of(seed: bytes, code: MaskCode, parameters: ProtocolParameters) -> Wo
 def hide(update: Reals, seed: bytes, parameters: ProtocolParameters) -> tuple[Words, int]:
     """Clip, quantise and mask an update Δ (Eq. masked_update); also how many elements lay outside ±B."""
     p = parameters
-    clipped, count = clip_update(update, p.clip)
     # The pad is 0, and masked like the rest.
-    padded = np.zeros(p.padded_size, dtype=clipped.dtype)
-    padded[: p.model_size] = clipped
+    padded = np.zeros(p.padded_size, dtype=update.dtype)
+    _, count = clip_update(update, p.clip, out=padded[: p.model_size])
     coins = WordStream(derive_seed(seed, "rounding")).draw(p.padded_size)
     return quantize_and_mask(padded, p.update_levels, p.modulus, coins, _mask(seed, p)), count
 

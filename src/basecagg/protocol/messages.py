@@ -233,6 +233,9 @@ def statement(message: Message) -> bytes:
     if isinstance(message, Answer):
         *rest, words, _ = msgspec.structs.astuple(message)
         return _tagged("Answer", (*rest, hashlib.sha256(words).digest()))
+    if isinstance(message, Endorsement):
+        # Not who endorses: the key says so, and a certificate is one statement with many signatures.
+        return _tagged("Endorsement", (message.epoch, message.version, message.digest))
     return _known_statement(message) if isinstance(message, _MET_AGAIN) else _statement(message)
 
 

@@ -28,7 +28,7 @@ class Verifier(Protocol):
 class Sealer(Protocol):
     """Closes envelopes that only their recipient can open."""
 
-    def seal(self, recipient_key: bytes, context: bytes, plaintext: bytes) -> bytes:
+    def seal(self, recipient_key: bytes, context: bytes, plaintext: bytes | memoryview) -> bytes:
         """Encrypt to the recipient; the context is bound to the envelope but not sent."""
         ...
 

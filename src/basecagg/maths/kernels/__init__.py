@@ -14,9 +14,10 @@ def warm_up() -> float:
     start = time.perf_counter()
     import numpy as np
 
+    from basecagg.maths.kernels.accumulate import add_row, reduce_totals, subtract_row
     from basecagg.maths.mds_code import MaskCode
     from basecagg.maths.prime_field import PrimeField
-    from basecagg.maths.quantization import quantize
+    from basecagg.maths.quantization import clip_update, quantize
 
     field, one = PrimeField(), np.ones(1, np.uint32)
     for operation in (field.add, field.sub, field.mul):
@@ -26,5 +27,10 @@ def warm_up() -> float:
     shares = code.encode(one, one.reshape(1, 1))
     code.correct(dict(enumerate(shares)))
     for dtype in (np.float32, np.float64):
+        clip_update(np.ones(1, dtype), 1.0)
         quantize(np.ones(1, dtype), 1, field.modulus, one)
+    total, q = np.zeros(1, np.uint64), np.uint32(field.modulus)
+    add_row(total, one)
+    subtract_row(total, one, q)
+    reduce_totals(total, q, one)
     return time.perf_counter() - start

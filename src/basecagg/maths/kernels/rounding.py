@@ -1,4 +1,4 @@
-"""Round, lift into the field and mask, in one pass over memory."""
+"""Clip; round, lift into the field and mask: each in one pass over memory."""
 
 from __future__ import annotations
 
@@ -7,6 +7,22 @@ import numpy.typing as npt
 
 from basecagg.maths.elements import Elements
 from basecagg.maths.kernels.machine import kernel
+
+
+@kernel
+def clip_and_count(
+    x: npt.NDArray[np.float32 | np.float64],
+    bound: np.float32 | np.float64,
+    out: npt.NDArray[np.float32 | np.float64],
+) -> int:
+    """out = x within ±bound; how many elements lay outside, or −1 if one is NaN or infinite."""
+    outside, finite = 0, True
+    for i in range(x.size):
+        size = abs(x[i])
+        outside += size > bound
+        finite &= size < np.inf  # false for NaN as well
+        out[i] = x[i] if size <= bound else (bound if x[i] > 0 else -bound)
+    return outside if finite else -1
 
 
 @kernel
