@@ -280,3 +280,22 @@ def test_a_model_of_two_precisions_is_refused(tmp_path: Path) -> None:
     mixed = ArrayRecord([np.zeros(2, np.float32), np.zeros(2, np.float64)])
     with pytest.raises(DataError, match="float32, float64"):
         strategy().start(grid=make_grid(2, make_app([]), tmp_path), initial_arrays=mixed)
+
+
+# --- pace ---
+
+
+def test_updates_do_not_age_behind_sums_that_open_slowly(tmp_path: Path) -> None:
+    """Training takes no time and answers take long: no more updates are under way than FedBuff would have."""
+    chooser = random.Random(2)
+
+    def slow(node_id: int, message: Message) -> str | None:
+        return "late" if "arrays" not in message.content and chooser.random() < 0.7 else None
+
+    grid = make_grid(12, make_app([basecagg_mod]), tmp_path, fault=slow)
+    with noting_sums() as sums:
+        strategy(concurrency=6, min_available_nodes=12).start(
+            grid=grid, initial_arrays=initial_arrays(), num_rounds=10
+        )
+    ages = [s.version - base for s in sums for base in s.base_versions]
+    assert max(ages) <= (6 + 3 - 1) // 3 + 1

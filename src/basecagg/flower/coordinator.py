@@ -177,10 +177,17 @@ class Coordinator(ABC):
         """Let a node evaluate, if that is wanted, and train."""
         self.nodes[node_id].task = "evaluate" if self.settings.evaluate else "train"
 
-    @property
-    def training(self) -> int:
-        """How many train at present."""
-        return sum(view.trains for view in self.nodes.values())
+    def room(self, concurrency: int) -> int:
+        """How many more may begin to train.
+
+        At most C train at a time. A sum takes a while to open, unlike FedBuff's; so that updates do not age in
+        the queue behind it, no more of them are under way than FedBuff would have: C, and K − 1 in the buffer.
+        """
+        if self.machine is None:
+            return 0
+        training = sum(view.trains for view in self.nodes.values())
+        queued = len(self.machine.buffer.waiting) + len(self.machine.opening.outstanding())
+        return min(concurrency, concurrency + self.settings.buffer_size - 1 - queued) - training
 
     # --- what a protection does -------------------------------------------------------------------
 

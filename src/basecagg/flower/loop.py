@@ -74,7 +74,7 @@ class Loop:
 
     def _assign(self, now: float) -> None:
         present = sum(view.present for view in self.coordinator.nodes.values())
-        room = self.concurrency(present) - self.coordinator.training
+        room = self.coordinator.room(self.concurrency(present))
         if room <= 0:
             return
         free = [n for n in self.coordinator.candidates(now) if not self.line.is_busy(n)]
