@@ -384,13 +384,16 @@ MNIST = _experiment(
         tolerance=0.5,
     )
 )
-CIFAR10_SETTING = Setting("cifar10", "small-cnn", 0.1, 1, 120, 10, protocol="arithmetic")
+CIFAR10_SETTING = Setting("cifar10", "small-cnn", 0.1, 1, 30, 10, protocol="unmasked")
+CIFAR10_STEPS = replace(
+    CIFAR10_SETTING, local_epochs=0, local_steps=2, versions=300, evaluate_every=30
+)
 CIFAR10 = _experiment(
     Figure(
         "accuracy-cifar10",
         {
-            "full": CIFAR10_SETTING,
-            "quick": replace(CIFAR10_SETTING, versions=30, seeds=(1,)),
+            "full": CIFAR10_STEPS,
+            "quick": replace(CIFAR10_STEPS, versions=40, seeds=(1,)),
             "smoke": SMOKE,
         },
         tolerance=1.0,
