@@ -19,8 +19,9 @@ MEMBERS = 70
 """K: rows of the weighted sum."""
 FEDML_REPEATS = {100: REPEATS, 200: 3, 500: 3, 1000: 2}
 """A call of FedML takes about 10 s for 500 users and 40 s for 1000."""
-HOW = f"minima of {REPEATS} interleaved repeats; of FedML and the dense product " + ", ".join(
-    f"{repeats} at N = {n}" for n, repeats in FEDML_REPEATS.items() if n > 100
+HOW = (
+    f"minima of {REPEATS} interleaved repeats, each of 50 ms or one call; of FedML and the dense product "
+    + ", ".join(f"{repeats} at N = {n}" for n, repeats in FEDML_REPEATS.items() if n > 100)
 )
 
 
