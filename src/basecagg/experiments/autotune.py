@@ -144,7 +144,7 @@ def report(results: Results, size: Size) -> Publication:
     return Publication(
         "autotune",
         "Auto-tuning of c_l",
-        f"{setting.heading}, E = {setting.local_epochs} local epochs, {setting.versions} versions, polynomial"
+        f"{setting.heading}, {setting.length}, {setting.versions} versions, polynomial"
         " weights, otherwise as for the accuracy. Each bad start runs untuned and tuned.",
         lines,
         notes=_notes(),

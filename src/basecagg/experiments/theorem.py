@@ -106,7 +106,7 @@ _EVERYTHING = {
     "local_steps": (1, 2, 5, 10),
 }
 EXTENTS: Mapping[Size, Extent] = {
-    "full": Extent(2000, 50, 1000, _EVERYTHING, 100_000),
+    "full": Extent(1000, 30, 1000, _EVERYTHING, 100_000),
     "quick": Extent(500, 20, 1000, _EVERYTHING, 20_000),
     "smoke": Extent(
         60,
