@@ -274,8 +274,8 @@ def _claims(sweeps: Results, gaps: Results, lemma: Results) -> list[Claim]:
             "With η_l·η_g·K·E ≤ 1/L the mean squared gradient is below a bound that falls with J.",
             found + ".",
             "corrected",
-            "The printed bound misses a factor K and four sources of error;"
-            " [the page on the theorem](../explanation/theorem.md) derives one that holds.",
+            "the printed bound has a factor K too many and leaves out four sources of error;"
+            " [the page on the theorem](../explanation/theorem.md) proves one that holds",
             "theorem-sweeps",
         ),
         Claim(
