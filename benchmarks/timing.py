@@ -1,7 +1,7 @@
 """Minima of interleaved repeats: noise only adds time, and a slow minute slows all rivals alike.
 
-A repeat of a short task is a row of calls: its first call pays for the caches and the clock that the task before
-it has left behind, which a single call of a long rival does not feel.
+A repeat of a short task is a row of calls: its first call pays for the caches and the clock that the task
+before it has left behind, which a single call of a long rival does not feel.
 """
 
 from __future__ import annotations
