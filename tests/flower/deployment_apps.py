@@ -23,8 +23,11 @@ def train(*arguments, quick=train):
 '''
 
 
-def slow_app(folder: Path, seconds: float, **options: object) -> Path:
-    """The example, with so many more seconds of training, and these options of the strategy."""
+def slow_app(folder: Path, seconds: float | str, **options: object) -> Path:
+    """The example with these options of the strategy, and with so many more seconds of training.
+
+    The seconds may be an expression of `node`, which is "node0" for the first.
+    """
     app = copy_of(EXAMPLE, folder)
     server, task = app / "flower_mnist" / "server_app.py", app / "flower_mnist" / "task.py"
     text = server.read_text("utf-8")

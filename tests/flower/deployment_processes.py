@@ -20,7 +20,7 @@ from typing import TypeVar
 
 PROGRAMS = Path(sys.executable).parent
 _MARK = "FLOWER_TEST_MEMBER"
-_PATIENCE = 300.0
+_PATIENCE = 1200.0
 """Seconds after which something that should have happened will not; no test asserts a time."""
 _FAREWELL = 15.0
 T = TypeVar("T")
@@ -103,6 +103,7 @@ class Processes:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.05)
+        self._started[name].wait(_FAREWELL)
 
     @contextmanager
     def stopped_at_the_end(self) -> Iterator[None]:

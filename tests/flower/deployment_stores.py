@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 from basecagg.protocol.records import HeldShare, Progress, parse
@@ -29,8 +29,11 @@ def holder_version(state_folder: Path) -> int:
 
 def _records(state_folder: Path, kind: str) -> Iterator[tuple[str, bytes]]:
     for path in state_folder.glob("*/state.db"):
-        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
-            yield from connection.execute(_HOLDER, (kind,)).fetchall()
+        # A store that is just being made cannot be read yet: the next look finds it.
+        with suppress(sqlite3.OperationalError):
+            with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+                found = connection.execute(_HOLDER, (kind,)).fetchall()
+            yield from found
 
 
 class AnswerBook:
