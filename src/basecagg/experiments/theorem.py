@@ -301,7 +301,8 @@ def _draw_sweeps(sweeps: Results) -> Any:
             for axes, name in zip(row, shown, strict=True):
                 _draw_sweep(axes, _of_kind(sweeps, f"sweep/{problem}/{name}"), _SYMBOLS[name])
             row[0].set_ylabel(f"{problem}\nmean of ‖∇F‖²")
-        grid[0][0].legend(fontsize=8)
+        handles, names = grid[0][0].get_legend_handles_labels()
+        figure.legend(handles, names, loc="outside upper center", ncols=len(names))
         return figure
 
     return draw()
