@@ -22,7 +22,7 @@ def test_the_experiment_in_seconds(tmp_path: Path) -> None:
         *((name, tuned) for name in BAD for tuned in (False, True)),
     }
     for name in BAD:
-        lost, still = (lines[name, tuned]["points from 2^16"] for tuned in (False, True))
+        lost, still = (float(lines[name, tuned]["points from 2^16"]) for tuned in (False, True))
         assert lost <= -LOST, name
         assert still >= lost / 2, name
         assert lines[name, True]["epochs"] >= 2

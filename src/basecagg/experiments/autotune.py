@@ -117,9 +117,9 @@ def lines_of(results: Results) -> list[dict[str, Any]]:
                     "start": name,
                     "tuned": mode == "tuned",
                     "seeds": len(own),
-                    "accuracy, %": round(mean(own), 2),
-                    "± seeds": round(spread(own), 2),
-                    "points from 2^16": round(mean(own) - mean(good), 2),
+                    "accuracy, %": f"{mean(own):.2f}",
+                    "± seeds": f"{spread(own):.2f}" if len(own) > 1 else "–",
+                    "points from 2^16": f"{mean(own) - mean(good):+.2f}",
                     **_found(groups[f"{name}/{mode}"]),
                 }
             )
@@ -173,7 +173,7 @@ def _notes() -> list[str]:
 
 
 def _claim(lines: Sequence[Mapping[str, Any]]) -> Claim:
-    gaps = {(line["start"], line["tuned"]): line["points from 2^16"] for line in lines}
+    gaps = {(line["start"], line["tuned"]): float(line["points from 2^16"]) for line in lines}
     known = [name for name in BAD if (name, True) in gaps and (name, False) in gaps]
     found = "; ".join(
         f"{name}: {gaps[name, False]:+.2f} points untuned, {gaps[name, True]:+.2f} tuned"
