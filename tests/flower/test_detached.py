@@ -75,6 +75,14 @@ def test_a_process_that_dies_is_noticed(tmp_path: Path, end: Any) -> None:
     assert outcome == ("failed", None, "ProcessDied")
 
 
+class CableError(BaseException):
+    """Somebody pulled it out."""
+
+
+def pull() -> None:
+    raise CableError
+
+
 def strategy(**options: Any) -> BufferedSecAgg:
     defaults = {
         "buffer_size": 3,
@@ -141,22 +149,37 @@ def test_a_training_process_that_is_killed_costs_one_update_only(
     require_exact(sums, tmp_path)
 
 
+def test_training_that_takes_too_long_is_ended(tmp_path: Path) -> None:
+    def hang(node_id: int, before: Any, after: Any) -> None:
+        time.sleep(60 if node_id == stuck else 0)
+
+    problems: set[str] = set()
+    grid = make_grid(6, make_app([basecagg_mod], watch=hang), tmp_path / "nodes")
+    stuck = next(iter(grid.nodes))
+    grid.after.append(lambda _, reply: problems.add(reply.content[REPORT]["problem"]))
+    with pytest.raises(CableError):
+        strategy(concurrency=6).start(
+            grid=grid,
+            initial_arrays=initial_arrays(),
+            num_rounds=500,
+            timeout=1.0,
+            evaluate_fn=lambda *_: pull() if "TimedOut" in problems else None,
+        )
+    assert problems == {"", "TimedOut"}
+
+
 def test_an_update_outlives_a_server_that_restarts(tmp_path: Path) -> None:
     """What was trained while nobody was there is collected and counts, if it is not too old."""
-
-    class CableError(BaseException):
-        pass
-
-    def pull(version: int, _: Any) -> None:
-        if version == 1:
-            raise CableError
 
     grid = make_grid(6, make_app([basecagg_mod]), tmp_path / "nodes")
     state = tmp_path / "server.db"
     with noting_plain_updates(tmp_path), noting_sums() as sums:
         with pytest.raises(CableError):
             strategy(server_state=state).start(
-                grid=grid, initial_arrays=initial_arrays(), num_rounds=3, evaluate_fn=pull
+                grid=grid,
+                initial_arrays=initial_arrays(),
+                num_rounds=3,
+                evaluate_fn=lambda v, _: pull() if v else None,
             )
         grid.outstanding.clear()
         strategy(server_state=state).start(grid=grid, initial_arrays=initial_arrays(), num_rounds=3)

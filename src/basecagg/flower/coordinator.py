@@ -42,6 +42,8 @@ class Workload(NamedTuple):
     initial: Model
     train_config: ConfigRecord
     evaluate_config: ConfigRecord
+    patience: float
+    """Seconds that a node may take."""
 
 
 class NewVersion(NamedTuple):
@@ -144,6 +146,7 @@ class Coordinator(ABC):
         self.machine: Server | None = None
         self.asked_at: float | None = None
         self._configs = {"train": workload.train_config, "evaluate": workload.evaluate_config}
+        self._patience = workload.patience
         self._store = store
         self._news: list[NewVersion] = []
 

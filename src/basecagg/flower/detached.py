@@ -12,6 +12,7 @@ import shutil
 import signal
 import sys
 import traceback
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -44,7 +45,10 @@ def launch(node_folder: Path, train: Callable[[], Model]) -> None:
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         disk.lock(lock)  # shared with the child, and free again when the child ends
-        child = os.fork()
+        with warnings.catch_warnings():
+            # Newer Pythons warn that the parent's threads are not copied. The child needs none of them.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            child = os.fork()
         if child == 0:
             _become_own_process(folder, train)
         os.waitpid(child, 0)

@@ -150,12 +150,13 @@ class MaskedCoordinator(Coordinator):
             return self._hello(view)
         if self.machine is None or self.agreement is None:
             return None
+        lacks = now - view.visited_at > self.settings.collect_interval and self._lacks_mask(view)
         if view.resume:
-            view.letters = [send.message for send in sends_of(self.machine.reconnect(view.name))]
+            missed = [send.message for send in sends_of(self.machine.reconnect(view.name))]
+            view.letters += [letter for letter in missed if letter not in view.letters]
         collect = view.collect_at is not None and now >= view.collect_at
         urgent = any(isinstance(letter, _URGENT) for letter in view.letters)
         joined = view.epoch == self.agreement.id.hex()
-        lacks = now - view.visited_at > self.settings.collect_interval and self._lacks_mask(view)
         if not (urgent or collect or view.task or view.resume or not joined or lacks):
             return None
         view.visited_at = now
@@ -190,6 +191,7 @@ class MaskedCoordinator(Coordinator):
             resume=view.resume,
             task=view.task,
             detach=self.settings.training == "detached",
+            patience=float(self._patience),
             arrays_key=self.settings.arrays_key,
         )
 
@@ -223,19 +225,33 @@ class MaskedCoordinator(Coordinator):
 
     def may_train(self, view: View) -> bool:
         """Whether it has a mask that enough holders have confirmed, and is not kept for answering."""
+        return self._contributes(view) and self._has_mask(view)
+
+    def _contributes(self, view: View) -> bool:
         if self.agreement is None or view.epoch != self.agreement.id.hex():
             return False
         holds = self.agreement.holder_index(view.name) is not None
-        if holds and not self.settings.holders_train:
-            return False
-        enough = self.agreement.holders_needed
+        return self.settings.holders_train or not holds
+
+    def _has_mask(self, view: View) -> bool:
+        enough = self.recovery.agreement.holders_needed
         return view.ready > 0 or any(len(held) >= enough for held in view.confirmed.values())
 
     def _lacks_mask(self, view: View) -> bool:
-        """Whether all its masks are used up or expired: it deals one whenever it is visited."""
-        masks = [self.recovery.mailroom.find(name) for name in view.dealt]
-        view.dealt = {mask.name for mask in masks if mask and mask.state == "dealt"}
-        return not view.dealt and not view.ready and not view.doing
+        """Whether it will never have a mask unless it is visited.
+
+        All of them are used up or expired: it deals one on every visit. Or one is confirmed, but receipts were
+        lost with a server that restarted: then it has to ask for them again.
+        """
+        if view.trains or not self._contributes(view) or self._has_mask(view):
+            return False
+        found = [self.recovery.mailroom.find(name) for name in view.dealt]
+        masks = [mask for mask in found if mask is not None and mask.state == "dealt"]
+        view.dealt = {mask.name for mask in masks}
+        enough = self.recovery.agreement.holders_needed
+        confirmed = any(len(mask.holders) >= enough for mask in masks)
+        view.resume = view.resume or confirmed
+        return confirmed or not masks
 
     # --- letters ----------------------------------------------------------------------------------
 

@@ -31,6 +31,8 @@ class Job(Record):
 
     version: int
     model_hash: bytes
+    began: float
+    """When, by this machine's clock."""
 
 
 class Evaluation(Record):
@@ -151,7 +153,8 @@ class Node:
         return parse_record(stored, Job) if stored else None
 
     def drop_job(self) -> None:
-        """It came to nothing."""
+        """It is over, one way or the other."""
+        detached.stop(self.folder.path)
         detached.clear(self.folder.path)
         self._records.commit([Forget("job", "")])
 

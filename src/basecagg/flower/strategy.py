@@ -155,11 +155,11 @@ class BufferedSecAgg(FedAvg):
     ) -> Result:
         """Train until the model has reached version `num_rounds`; the arguments are Flower's own.
 
-        `timeout` is the time to live of every message to a node, in seconds.
+        `timeout` is the time to live of every message to a node in seconds, and what training may take.
         """
         layout = Layout.of(initial_arrays)
         configs = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
-        workload = Workload(layout, layout.flatten(initial_arrays), *configs)
+        workload = Workload(layout, layout.flatten(initial_arrays), *configs, timeout)
         with ExitStack() as opened:
             coordinator = self._coordinator(workload, opened)
             loop = Loop(

@@ -46,6 +46,8 @@ class Order:
     task: Task = ""
     detach: bool = False
     """Whether to train in a process of its own and reply at once."""
+    patience: float = 3600.0
+    """Seconds after which such a process is ended."""
     arrays_key: str = "arrays"
     """Where the app's own records are in the same message."""
 

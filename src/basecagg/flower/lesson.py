@@ -1,0 +1,102 @@
+"""One training as a node is told to do it: the model, the app's own function, and the update that comes out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp.typing import ClientAppCallable
+
+from basecagg.errors import DataError
+from basecagg.flower.flat import Layout, only_arrays
+from basecagg.flower.metrics import MetricSlots
+from basecagg.flower.node import Job, Node
+from basecagg.flower.node_folder import NodeFolder, in_simulation
+from basecagg.flower.visits import LETTERS, METRICS, ORDER, SLOTS, Order
+from basecagg.protocol.global_model import Model, model_hash
+
+_OURS = (ORDER, LETTERS, METRICS, SLOTS)
+
+
+@dataclass(frozen=True)
+class Call:
+    """One message that the node was given."""
+
+    message: Message
+    context: Context
+    call_next: ClientAppCallable
+    order: Order
+    folder: NodeFolder
+
+    @property
+    def detach(self) -> bool:
+        """Whether to train in a process of its own. On Ray nodes do not wait for one another anyway."""
+        return self.order.detach and not in_simulation()
+
+    def ask_app(self) -> RecordDict:
+        """Let the app's own function handle its part of the message."""
+        content = self.message.content
+        own = RecordDict({key: record for key, record in content.items() if key not in _OURS})
+        answer = self.call_next(_with(self.message, own), self.context)
+        if answer.has_error():
+            raise DataError(f"the app answered with error {answer.error.code}")
+        return answer.content
+
+
+def _with(message: Message, content: RecordDict) -> Message:
+    """The same message with other content."""
+    return Message(metadata=message.metadata, content=content)  # type: ignore[call-overload,no-any-return]
+
+
+def numbers(content: RecordDict) -> dict[str, Any]:
+    """All metrics in the app's answer."""
+    return {name: v for record in content.metric_records.values() for name, v in record.items()}
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """All that training needs, without an open store."""
+
+    call: Call
+    layout: Layout
+    start: Model
+    job: Job
+    train_slots: MetricSlots
+    evaluate_slots: MetricSlots
+    evaluation: Mapping[str, float] | None
+    clip: float
+
+    @classmethod
+    def of(cls, call: Call, node: Node) -> Lesson:
+        """Read the model from the message; its hash is computed here."""
+        content, version = call.message.content, call.order.version
+        arrays: Any = content[call.order.arrays_key]
+        slots: Any = content[SLOTS]
+        metrics: Any = content[METRICS]
+        layout = Layout.of(arrays)
+        start = layout.flatten(arrays)
+        whole = np.concatenate([start, slots["slots"].numpy()])
+        return cls(
+            call,
+            layout,
+            start,
+            Job(version=version, model_hash=model_hash(version, whole), began=time.time()),
+            MetricSlots.read(metrics, "train"),
+            MetricSlots.read(metrics, "evaluate"),
+            node.evaluation,
+            node.seat.agreement.parameters.clip,
+        )
+
+    def learn(self) -> Model:
+        """Δ = x − x_i after the app's own training, and behind it the metrics that are averaged."""
+        answer = self.call.ask_app()
+        trained = self.layout.flatten(only_arrays(answer))
+        slots = (
+            self.train_slots.encode(numbers(answer), self.clip),
+            self.evaluate_slots.encode(self.evaluation, self.clip),
+        )
+        return np.concatenate([self.start - trained, *slots]).astype(self.layout.dtype)
