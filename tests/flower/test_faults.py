@@ -38,7 +38,7 @@ def strategy(**options: Any) -> BufferedSecAgg:
         "training": "attached",
         "poll_interval": 0.0,
         "answer_timeout": 0.2,
-        "collect_interval": 0.01,
+        "collect_interval": 0.2,
         "seed": 1,
         "min_available_nodes": 8,
     }
@@ -104,7 +104,7 @@ def watched(count: int, folder: Path, **options: Any) -> WatchedGrid:
 
 
 @pytest.mark.parametrize("consistency", ["honest-server", "certified"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_errors_and_lost_replies_change_no_sum(tmp_path: Path, seed: int, consistency: Any) -> None:
     chooser = random.Random(seed)
 
@@ -117,9 +117,9 @@ def test_errors_and_lost_replies_change_no_sum(tmp_path: Path, seed: int, consis
     grid = watched(8, tmp_path / "nodes", fault=fault)
     with noting_plain_updates(tmp_path), noting_sums() as sums:
         strategy(consistency=consistency).start(
-            grid=grid, initial_arrays=initial_arrays(), num_rounds=6
+            grid=grid, initial_arrays=initial_arrays(), num_rounds=4
         )
-    assert len(sums) == 6
+    assert len(sums) == 4
     require_exact(sums, tmp_path)
     grid.ledger.require_once()
 
