@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -16,6 +17,7 @@ DIFFS = dict(
 )
 """File → what changes in it."""
 MOST_CHANGED_LINES = 10
+FIGURES = "benchmarks/results/flower-deployment.json"
 
 
 def side(diff: str, sign: str) -> list[str]:
@@ -51,6 +53,13 @@ def test_what_the_diff_starts_from_is_a_plain_flower_app(tmp_path: Path) -> None
     assert "ClientApp()" in texts["flower_mnist/client_app.py"]
     assert "FedAvg(" in texts["flower_mnist/server_app.py"]
     assert not [name for name, text in texts.items() if "basecagg.flower" in text]
+
+
+def test_the_figure_on_the_page_is_the_measured_one() -> None:
+    figures = json.loads((PAGE.parents[2] / FIGURES).read_text("utf-8"))
+    each = figures["processor seconds per message"]
+    assert each == round(figures["processor seconds"] / figures["messages"], 1)
+    assert f"{each} s of processor time" in PAGE.read_text("utf-8")
 
 
 def test_the_python_on_the_page_runs() -> None:
