@@ -279,6 +279,23 @@ def test_a_server_killed_while_a_sum_is_opened_asks_again(tmp_path: Path) -> Non
     grid.ledger.require_once()
 
 
+def test_fedbuff_goes_on_after_a_restart(tmp_path: Path) -> None:
+    def pull(version: int, arrays: Any) -> None:
+        if version == 2:
+            raise CableError
+
+    grid = make_grid(8, make_app([]), tmp_path)
+    plain = {"protection": "none", "server_state": tmp_path / "server.db"}
+    with noting_sums() as sums:
+        with pytest.raises(CableError):
+            strategy(**plain).start(
+                grid=grid, initial_arrays=initial_arrays(), num_rounds=4, evaluate_fn=pull
+            )
+        grid.outstanding.clear()
+        strategy(**plain).start(grid=grid, initial_arrays=initial_arrays(), num_rounds=4)
+    assert [released.version for released in sums] == [0, 1, 2, 3]
+
+
 def test_fedbuff_survives_the_same_faults(tmp_path: Path) -> None:
     chooser = random.Random(1)
 

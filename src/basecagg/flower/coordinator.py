@@ -59,7 +59,8 @@ class View:
     """A node as the server sees it."""
 
     node_id: int
-    name: str = ""
+    name: str
+    """Under which its machines are known: the node id that it had when it first joined."""
     present: bool = False
     task: Task = ""
     """What it is to do next."""
@@ -155,7 +156,7 @@ class Coordinator(ABC):
     def meet(self, present: set[int]) -> None:
         """Note who can be reached now."""
         for node_id in sorted(present - self.nodes.keys()):
-            self.nodes[node_id] = View(node_id)
+            self.nodes[node_id] = View(node_id, str(node_id))
         for node_id, view in self.nodes.items():
             if view.present and node_id not in present:
                 view.lose()

@@ -57,7 +57,6 @@ class PlainCoordinator(Coordinator):
 
     def may_train(self, view: View) -> bool:
         """Anybody may, once enough nodes are there."""
-        view.name = str(view.node_id)
         present = sum(each.present for each in self.nodes.values())
         return present >= self.settings.min_available_nodes
 
