@@ -132,6 +132,19 @@ def test_the_ledger_notices_a_second_answer(tmp_path: Path) -> None:
         ledger.require_once()
 
 
+def test_nobody_waits_for_a_node_that_never_starts(tmp_path: Path) -> None:
+    def fault(node_id: int, message: Message) -> Any:
+        return Error(1, "cannot load the app") if node_id == broken else None
+
+    grid = watched(7, tmp_path / "nodes", fault=fault)
+    broken = next(iter(grid.nodes))
+    with noting_plain_updates(tmp_path), noting_sums() as sums:
+        strategy(min_available_nodes=6).start(
+            grid=grid, initial_arrays=initial_arrays(), num_rounds=1
+        )
+    require_exact(sums, tmp_path)
+
+
 def test_training_goes_on_without_a_node_that_never_returns(tmp_path: Path) -> None:
     grid = watched(8, tmp_path / "nodes")
     gone = next(iter(grid.nodes))

@@ -53,7 +53,7 @@ _VISIT_BYTES = 32 * 2**20
 """Letters in one visit, about; the rest go with the next."""
 _ENVELOPE = 512
 _HOPELESS = 3
-"""Failures of every node after which the app, not the nodes, must be at fault."""
+"""Failures in a row after which nobody waits for a node; when all fail so, the app must be at fault."""
 
 
 class MaskedCoordinator(Coordinator):
@@ -88,8 +88,9 @@ class MaskedCoordinator(Coordinator):
 
     def _found(self) -> None:
         """Once the holders have shown their keys: sign the epoch and start the machine."""
-        met = [view for view in self.nodes.values() if view.signing_key]
-        self._require_hope(met)
+        present = [view for view in self.nodes.values() if view.present]
+        met = [view for view in present if view.signing_key]
+        self._require_hope(present, met)
         chosen = self._choose(met)
         if chosen is None:
             return
@@ -108,9 +109,10 @@ class MaskedCoordinator(Coordinator):
         """The holders, in the order of their names; None while too few are known."""
         wanted, least = self.settings.holders, self.settings.min_available_nodes
         if wanted is None:
-            present = [view for view in self.nodes.values() if view.present]
-            everyone = len(met) >= max(2, least) and all(view.signing_key for view in present)
-            return sorted(met, key=lambda view: view.name) if everyone else None
+            views = [view for view in self.nodes.values() if view.present and not view.signing_key]
+            expected = any(view.failures < _HOPELESS for view in views)
+            enough = len(met) >= max(2, least) and not expected
+            return sorted(met, key=lambda view: view.name) if enough else None
         if isinstance(wanted, int):
             known = sorted(met, key=lambda view: view.name)
             if len(met) < max(wanted, least):
@@ -119,8 +121,7 @@ class MaskedCoordinator(Coordinator):
         named = [view for view in met if view.node_id in set(wanted)]
         return sorted(named, key=lambda view: view.name) if len(named) == len(wanted) else None
 
-    def _require_hope(self, met: Sequence[View]) -> None:
-        present = [view for view in self.nodes.values() if view.present]
+    def _require_hope(self, present: Sequence[View], met: Sequence[View]) -> None:
         if present and not met and all(view.failures >= _HOPELESS for view in present):
             raise LocalProtocolError(
                 "no node can take part. Has every node ClientApp(mods=[basecagg_mod])? One says:"
@@ -138,9 +139,9 @@ class MaskedCoordinator(Coordinator):
         rules = ServerSettings.of(agreement, settings.global_rate)
         self.recovery = recovery
         self.machine = Server(rules, recovery, self._store, self._initial)
-        self.perform(self.machine.start())
-        if self.machine.is_opening:  # what holders said before a restart is lost: ask again
-            self.perform(self.machine.deadline())
+        self.perform(
+            self.machine.start()
+        )  # after a restart, holders are asked again as they are met
 
     # --- visits -----------------------------------------------------------------------------------
 
