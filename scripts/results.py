@@ -144,7 +144,7 @@ def _claim(command: str, publication: Publication, claim: Claim) -> str:
 
 def _duration(publication: Publication) -> str:
     minutes = publication.seconds / 60
-    return f"; {minutes:,.0f} processor minutes" if minutes >= 1 else ""
+    return f"; all runs together took {minutes:,.0f} minutes" if minutes >= 1 else ""
 
 
 def table(lines: Sequence[Line], columns: Sequence[str]) -> str:

@@ -305,11 +305,12 @@ def _lead(setting: Setting, results: Results) -> str:
 
 def _choices(setting: Setting) -> list[str]:
     p = setting.config().protocol_parameters(model_size=1)
+    people = f"N = {p.num_users}, T = {p.max_colluders}, D = {p.max_dropouts}, U = {p.recovery_threshold}"
+    if setting.protocol == "unmasked":
+        people = "U, T and D, which play no part without masks"
     return [
-        f"Chosen, because the paper leaves it open: {setting.length},"
-        f" {setting.versions} versions, N = {p.num_users} holders, T = {p.max_colluders}, D ="
-        f" {p.max_dropouts}, U = {p.recovery_threshold}. BASecAgg ran"
-        f" {_PROTOCOL_WORDS[setting.protocol]}.",
+        f"Chosen, because the paper leaves it open: {setting.length}, {setting.versions} versions, {people}."
+        f" BASecAgg ran {_PROTOCOL_WORDS[setting.protocol]}.",
         _why_so_short(setting.config()),
         "Both methods start from the same weights, meet the same users and draw the same staleness: what"
         " differs is the quantisation of updates and weights.",
