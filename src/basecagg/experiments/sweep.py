@@ -131,6 +131,7 @@ def config(setting: Setting, choice: Choice, rung: Rung) -> SimulationConfig:
         global_rate=choice.global_rate,
         local_rate=choice.local_rate,
         weight_decay=choice.weight_decay,
+        local_steps=0,
         local_epochs=rung.epochs,
         versions=rung.versions,
         evaluate_every=rung.versions,
