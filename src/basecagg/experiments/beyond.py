@@ -154,8 +154,8 @@ def report(results: Results, size: Size) -> Publication:
         notes=[
             "Recovery with holders gone ran sealed and signed; the other parts did the arithmetic only,"
             " whose sums are the same.",
-            "Few updates a version (small K, large C) are stale and swing; many (K = N) wait for the slowest, and"
-            " take few steps. K up to N works all the same: no memory of a trusted enclave limits it.",
+            "Small K and large C make updates stale, and the model swings; K = N waits for the slowest, and"
+            " takes few steps. K up to N works all the same: no memory of a trusted enclave limits it.",
             "Holders that are gone are drawn anew for every sum. D = 30 % of them were planned for, so none"
             " of these sums fails.",
             f"Time to {TARGET:.0%} is of the mean over seeds; '–' means that it was not reached.",

@@ -12,7 +12,9 @@ from typing import Any, Literal
 from basecagg.extras import require
 from basecagg.reports import page
 
-Verdict = Literal["reproduced", "partly", "not reproduced", "corrected", "beyond the paper"]
+Verdict = Literal[
+    "reproduced", "partly", "not reproduced", "undecided", "corrected", "beyond the paper"
+]
 
 
 @dataclass(frozen=True)
