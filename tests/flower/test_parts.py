@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from fake_grid import context_of, make_grid
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 from hypothesis import given
 from hypothesis import strategies as st
 from small_app import make_app
@@ -197,6 +198,19 @@ def test_a_message_that_flower_does_not_take_is_noticed(tmp_path: Path) -> None:
     grid.push_messages = lambda messages: [None]  # type: ignore[method-assign,list-item]
     (node_id,) = grid.nodes
     assert not Line(grid, ttl=60).send(node_id, RecordDict(), "train")
+
+
+def test_a_superlink_that_restarts_halfway_has_not_taken_the_message(tmp_path: Path) -> None:
+    grid = make_grid(1, make_app([]), tmp_path)
+
+    def push(messages: object) -> list[str]:
+        raise ObjectPushError("object", 1, "session")
+
+    grid.push_messages = push  # type: ignore[method-assign,assignment]
+    (node_id,) = grid.nodes
+    line = Line(grid, ttl=60)
+    assert not line.send(node_id, RecordDict(), "train")
+    assert not line.is_busy(node_id)
 
 
 # --- the folder ---

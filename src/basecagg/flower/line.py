@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 
 from basecagg.errors import LocalProtocolError
 
@@ -46,7 +47,10 @@ class Line:
         if self.is_busy(node_id):
             raise LocalProtocolError(f"node {node_id} has a message already: one at a time")
         message = Message(content, node_id, message_type, ttl=self._ttl)
-        message_ids = list(self._grid.push_messages([message]))
+        try:
+            message_ids = list(self._grid.push_messages([message]))
+        except ObjectPushError:  # the SuperLink restarted after the message and before its content
+            return False
         if not message_ids or not message_ids[0]:
             return False
         self._outstanding[node_id] = message_ids[0], self._clock()
