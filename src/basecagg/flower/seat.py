@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import groupby
 
 from basecagg.channels.identity import Ed25519Verifier, Identity
 from basecagg.channels.sealing import SealingSecret, make_sealer
@@ -16,19 +15,15 @@ from basecagg.channels.wire import MAX_CONTROL_BYTES, unpack
 from basecagg.errors import Refused, WrongEpoch
 from basecagg.flower.node_folder import NodeFolder
 from basecagg.protocol.contributor import Contributor
-from basecagg.protocol.effects import Effect, Store, refusal_reply, sends_of, writes_of
-from basecagg.protocol.epoch import SERVER, Agreement, Epoch, accept
+from basecagg.protocol.effects import Effect, Store, sends_of, writes_of
+from basecagg.protocol.epoch import Agreement, Epoch, accept
 from basecagg.protocol.global_model import Model
-from basecagg.protocol.messages import Credential, Message, Parcel, Receipt, Refusal, Verdict
+from basecagg.protocol.letters import handle, runs_of
+from basecagg.protocol.messages import Credential, Message, Refusal
 from basecagg.protocol.share_keeper import ShareKeeper
 from basecagg.storage.participant import ParticipantStore
 
 _LOG = logging.getLogger("flwr")
-_TO_CONTRIBUTOR = (Receipt, Verdict)
-_BATCHED = (Parcel, Receipt)
-"""Handling these reads no record, so a run of them is written in one transaction."""
-_TOGETHER = 16
-"""Most of them in one go: every dealer in a receipt gets the whole of it, so it must not become long."""
 _AHEAD = 1
 """Masks that are kept ready, so that an update need not wait for receipts."""
 
@@ -101,10 +96,8 @@ class Seat:
     def take(self, messages: Sequence[Message]) -> list[Message]:
         """Deal with letters from the server."""
         replies: list[Message] = []
-        for (for_contributor, batched), same in groupby(messages, key=_handling):
-            run, size = list(same), _TOGETHER if batched else 1
-            for at in range(0, len(run), size):
-                replies += self._handle(run[at : at + size], for_contributor)
+        for for_contributor, run in runs_of(messages):
+            replies += self._handle(run, for_contributor)
         return replies
 
     def deal(self, version: int) -> list[Message]:
@@ -141,18 +134,8 @@ class Seat:
         machine = self.contributor if for_contributor else self.keeper
         if machine is None:
             return []
-        effects: list[Effect] = []
-        for message in messages:
-            try:
-                effects += machine.receive(message)
-            except Refused as refusal:
-                _LOG.info("%s refused: %s", type(message).__name__, refusal)
-                reply = refusal_reply(SERVER, message, refusal)
-                effects += [] if reply is None else [reply]
-        if isinstance(machine, ShareKeeper):
-            effects += machine.acknowledge()
         store = self._contributor_store if for_contributor else self._keeper_store
-        return self._perform(store, effects)
+        return self._perform(store, handle(machine, messages, _tell_of_refusal))
 
     @staticmethod
     def _perform(store: Store, effects: Sequence[Effect]) -> list[Message]:
@@ -161,9 +144,8 @@ class Seat:
         return [send.message for send in sends_of(effects)]
 
 
-def _handling(message: Message) -> tuple[bool, bool]:
-    """Whether a message is for the contributor, and whether it may share a transaction."""
-    return isinstance(message, _TO_CONTRIBUTOR), isinstance(message, _BATCHED)
+def _tell_of_refusal(message: Message, refusal: Refused) -> None:
+    _LOG.info("%s refused: %s", type(message).__name__, refusal)
 
 
 def parse(frame: bytes) -> Message | None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -16,16 +15,10 @@ from basecagg.channels.sealing import make_sealer
 from basecagg.channels.wire import MAX_CONTROL_BYTES, limit_for, unpack
 from basecagg.errors import BASecAggError, Refused
 from basecagg.protocol.contributor import Contributor
-from basecagg.protocol.effects import Effect, MaskEnded, news_of, refusal_reply, sends_of, writes_of
-from basecagg.protocol.epoch import SERVER, Agreement
-from basecagg.protocol.messages import (
-    Credential,
-    Message,
-    Parcel,
-    Receipt,
-    Refusal,
-    Verdict,
-)
+from basecagg.protocol.effects import Effect, MaskEnded, news_of, sends_of, writes_of
+from basecagg.protocol.epoch import Agreement
+from basecagg.protocol.letters import handle, runs_of
+from basecagg.protocol.messages import Credential, Message, Parcel, Refusal
 from basecagg.protocol.share_keeper import ShareKeeper
 from basecagg.service.framing import Numbered
 from basecagg.service.profile import Profile
@@ -33,11 +26,6 @@ from basecagg.service.training import Vector
 from basecagg.storage.participant import ParticipantStore
 
 _LOG = logging.getLogger("basecagg.agent")
-_TO_CONTRIBUTOR = (Receipt, Verdict)
-_BATCHED = (Parcel, Receipt)
-"""Handling these reads no record, so a run of them is written in one transaction."""
-_TOGETHER = 16
-"""Most of them in one go: every dealer in a receipt gets the whole of it, so it must not become long."""
 _AHEAD = 2
 """Masks that are kept ready, so that an update need not wait for receipts."""
 
@@ -104,10 +92,8 @@ class Seat:
         """Deal with letters from the server; what it returns must be sent before they are acknowledged."""
         messages = [message for letter in letters if (message := self._open_letter(letter.frame))]
         replies: list[Message] = []
-        for (for_contributor, batched), same in groupby(messages, key=_handling):
-            run, size = list(same), _TOGETHER if batched else 1
-            for at in range(0, len(run), size):
-                replies += self._handle(run[at : at + size], for_contributor)
+        for for_contributor, run in runs_of(messages):
+            replies += self._handle(run, for_contributor)
         return replies
 
     def deal(self, version: int) -> list[Message]:
@@ -163,24 +149,8 @@ class Seat:
         machine = self.contributor if for_contributor else self.keeper
         if machine is None:
             return []
-        effects: list[Effect] = []
-        for message in messages:
-            try:
-                effects += machine.receive(message)
-            except Refused as refusal:
-                effects += self._refuse(message, refusal)
-        if isinstance(machine, ShareKeeper):
-            effects += machine.acknowledge()
         store = self._contributor_store if for_contributor else self._keeper_store
-        return self._perform(store, effects)
-
-    def _refuse(self, message: Message, refusal: Refused) -> list[Effect]:
-        kind = type(message).__name__
-        _LOG.info(
-            "refuse", extra={"fields": {"kind": kind, "code": refusal.code, "reason": str(refusal)}}
-        )
-        reply = refusal_reply(SERVER, message, refusal)
-        return [] if reply is None else [reply]
+        return self._perform(store, handle(machine, messages, _tell_of_refusal))
 
     def _perform(self, store: ParticipantStore, effects: Sequence[Effect]) -> list[Message]:
         """First everything durable, then everything that is sent."""
@@ -194,6 +164,8 @@ class Seat:
         return [send.message for send in sends_of(effects)]
 
 
-def _handling(message: Message) -> tuple[bool, bool]:
-    """Whether a message is for the contributor, and whether it may share a transaction."""
-    return isinstance(message, _TO_CONTRIBUTOR), isinstance(message, _BATCHED)
+def _tell_of_refusal(message: Message, refusal: Refused) -> None:
+    kind = type(message).__name__
+    _LOG.info(
+        "refuse", extra={"fields": {"kind": kind, "code": refusal.code, "reason": str(refusal)}}
+    )

@@ -24,15 +24,12 @@ from basecagg.protocol.effects import (
     writes_of,
 )
 from basecagg.protocol.epoch import SERVER
-from basecagg.protocol.messages import Message, Parcel, Receipt, Verdict
+from basecagg.protocol.letters import BATCHED, TO_CONTRIBUTORS
+from basecagg.protocol.messages import Message
 from basecagg.protocol.server import Server
 from basecagg.protocol.share_keeper import ShareKeeper
 
 Machine: TypeAlias = Server | ShareKeeper | Contributor
-
-_TO_CONTRIBUTORS = (Receipt, Verdict)
-_BATCHED = (Parcel, Receipt)
-"""Handling these reads no record, so a run of them is written in one transaction."""
 
 
 class Address(NamedTuple):
@@ -115,7 +112,7 @@ class Loopback:
         """Hand letters to one machine; to one that is offline they are lost."""
         if address not in self.nodes:
             return
-        for batched, letters in groupby(mail, key=lambda each: isinstance(each.message, _BATCHED)):
+        for batched, letters in groupby(mail, key=lambda each: isinstance(each.message, BATCHED)):
             if batched:
                 self._handle(address, letters)
             else:
@@ -140,4 +137,4 @@ class Loopback:
 def _destination(recipient: str, message: Message) -> Address:
     if recipient == SERVER:
         return AT_SERVER
-    return Address("contributor" if isinstance(message, _TO_CONTRIBUTORS) else "holder", recipient)
+    return Address("contributor" if isinstance(message, TO_CONTRIBUTORS) else "holder", recipient)
