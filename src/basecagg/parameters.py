@@ -298,6 +298,16 @@ _CHOICES = {
 }
 
 
+def usual_tolerance(
+    num_users: int, buffer_size: int, consistency: Consistency, max_dropouts: int | None = None
+) -> tuple[int, int]:
+    """D and T for whoever has not chosen them: 30 % of the holders, and the largest T that fits, up to 8."""
+    dropouts = int(0.3 * num_users) if max_dropouts is None else max_dropouts
+    certified = consistency == "certified"
+    room = num_users - 2 * dropouts - 2 if certified else num_users - dropouts - 1
+    return dropouts, max(1, min(8, room, buffer_size - 2))
+
+
 def _check_types(parameters: ProtocolParameters) -> None:
     for entry in fields(parameters):
         name, value = entry.name, getattr(parameters, entry.name)

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 from basecagg.errors import ParameterError
 from basecagg.flower.metrics import MetricSlots
 from basecagg.maths.staleness import StalenessFunction
-from basecagg.parameters import Consistency, ProtocolParameters
+from basecagg.parameters import Consistency, ProtocolParameters, usual_tolerance
 from basecagg.protocol.weighing import Weighing
 
 Protection: TypeAlias = Literal["basecagg", "none"]
@@ -85,15 +85,13 @@ class Settings:
 
     def parameters(self, num_holders: int, model_size: int) -> ProtocolParameters:
         """The epoch's parameters for so many holders; what was left open gets the largest T and U that fit."""
-        dropouts = self.max_dropouts
-        if dropouts is None:
-            dropouts = int(0.3 * num_holders)
-        certified = self.consistency == "certified"
-        room = num_holders - 2 * dropouts - 2 if certified else num_holders - dropouts - 1
+        dropouts, colluders = usual_tolerance(
+            num_holders, self.buffer_size, self.consistency, self.max_dropouts
+        )
         return ProtocolParameters(
             num_users=num_holders,
             recovery_threshold=self.recovery_threshold or num_holders - dropouts,
-            max_colluders=self.max_colluders or max(1, min(8, room, self.buffer_size - 2)),
+            max_colluders=self.max_colluders or colluders,
             max_dropouts=dropouts,
             buffer_size=self.buffer_size,
             model_size=model_size,

@@ -166,9 +166,10 @@ class Contributor:
     def submit(self, update: Model, base_version: int, model_hash: bytes) -> list[Effect]:
         """Clip, quantise and mask an update Δ (Eq. masked_update), and upload it. The mask is used up."""
         fingerprint = self._require_fresh(update)
-        if not self.ready:
+        ready = self.ready
+        if not ready:
             raise LocalProtocolError("no mask is ready: deal one and wait for the receipts")
-        mask = self._masks[self.ready[0].key]
+        mask = self._masks[ready[0].key]
         masked, clipped = hide(update, mask.seed, self._parameters)
         words = masked.astype("<u4", copy=False).tobytes()
         ticket = Ticket(

@@ -5,6 +5,7 @@ Opening takes simulated time; users can download the new version only when it is
 
 from __future__ import annotations
 
+import hashlib
 import time
 from abc import ABC, abstractmethod
 from collections import Counter, deque
@@ -233,6 +234,11 @@ def travel(parameters: ProtocolParameters, devices: Devices) -> float:
     questions = 2 if parameters.consistency == "certified" else 1
     answer = devices.upload(4 * parameters.share_size)
     return (2 * questions - 1) * devices.config.latency + answer
+
+
+def seed_of(run: int, name: MaskName) -> bytes:
+    """The seed of one mask in a run without contributors: the same in every run with this seed."""
+    return hashlib.sha256(f"{run}/{name.key}".encode()).digest()
 
 
 class SeededEntropy:

@@ -6,7 +6,6 @@ them, so nothing is sealed, signed or refused; simulated time and bytes are char
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,7 +21,7 @@ from basecagg.protocol.plain import PlainOpening
 from basecagg.protocol.records import BufferedUpdate
 from basecagg.protocol.weighing import Weighing
 from basecagg.schedules.schedule import Vector
-from basecagg.simulation.aggregation import PlainAggregation, travel
+from basecagg.simulation.aggregation import PlainAggregation, seed_of, travel
 from basecagg.simulation.config import SimulationConfig
 from basecagg.simulation.devices import Devices
 from basecagg.simulation.prices import Prices
@@ -32,10 +31,12 @@ from basecagg.storage.memory import MemoryStore
 class MaskedOpening(PlainOpening):
     """Hides the updates of a full buffer under masks, and opens their sum with the shares of U holders."""
 
-    def __init__(self, parameters: ProtocolParameters, store: MemoryStore, seed: int) -> None:
+    def __init__(
+        self, parameters: ProtocolParameters, weighing: Weighing, store: MemoryStore, seed: int
+    ) -> None:
         """Take updates in clear; the masks follow from the run's seed."""
         p = parameters
-        super().__init__(p.model_size, Weighing.of(p), store)
+        super().__init__(p.model_size, weighing, store)
         self._parameters = p
         self._field = PrimeField(p.modulus)
         self._code = MaskCode(p.num_users, p.recovery_threshold, p.max_colluders, p.modulus)
@@ -56,20 +57,16 @@ class MaskedOpening(PlainOpening):
         """The weighted sum of the masks: every holder adds up its shares, and U of the sums are decoded."""
         p = self._parameters
         holders = range(p.num_users - p.recovery_threshold, p.num_users)
-        shares = [shares_of(self._mask_seed(name), self._code, p) for name in names]
+        shares = [shares_of(seed_of(self._seed, name), self._code, p) for name in names]
         # The holders do the same with their rows, so they do it all together.
         rows = [each[holders.start :].reshape(-1) for each in shares]
         sums = self._field.weighted_sum(rows, weights).reshape(len(holders), p.share_size)
         return self._code.decode(dict(zip(holders, sums, strict=True)))
 
     def _hide(self, name: MaskName) -> Words:
-        masked, clipped = hide(self._read(name), self._mask_seed(name), self._parameters)
+        masked, clipped = hide(self._read(name), seed_of(self._seed, name), self._parameters)
         self.clipped += clipped
         return masked
-
-    def _mask_seed(self, name: MaskName) -> bytes:
-        """The same in every run with this seed."""
-        return hashlib.sha256(f"{self._seed}/{name.key}".encode()).digest()
 
 
 class ArithmeticAggregation(PlainAggregation):
@@ -90,7 +87,7 @@ class ArithmeticAggregation(PlainAggregation):
     def _opening(
         self, config: SimulationConfig, size: int, weighing: Weighing, store: MemoryStore
     ) -> MaskedOpening:
-        return MaskedOpening(self._parameters, store, config.seed)
+        return MaskedOpening(self._parameters, weighing, store, config.seed)
 
     def prepare(self, user: int) -> float:
         """Deal one mask: what it costs is charged now, the work is done when the sum is opened."""

@@ -13,7 +13,7 @@ import msgspec
 from basecagg.errors import DataError, ParameterError
 from basecagg.maths.primes import PAPER_MODULUS
 from basecagg.maths.staleness import StalenessFunction, constant, hinge, polynomial
-from basecagg.parameters import Consistency, ProtocolParameters
+from basecagg.parameters import Consistency, ProtocolParameters, usual_tolerance
 from basecagg.protections.lightsecagg import IN_ROUNDS
 from basecagg.protections.pairs import CODED, PAIRWISE, Pair, preset, require_compatible
 
@@ -249,14 +249,12 @@ class SimulationConfig:
         }
         ages = IN_ROUNDS if self.pair.protection == "lightsecagg" else by_age
         holders = self.holders or self.users
-        dropouts = self.max_dropouts if self.max_dropouts >= 0 else int(0.3 * holders)
-        certified = self.consistency == "certified"
-        room = holders - 2 * dropouts - 2 if certified else holders - dropouts - 1
-        colluders = self.max_colluders or max(1, min(8, room, self.buffer_size - 2))
+        chosen = self.max_dropouts if self.max_dropouts >= 0 else None
+        dropouts, colluders = usual_tolerance(holders, self.buffer_size, self.consistency, chosen)
         return ProtocolParameters(
             num_users=holders,
             recovery_threshold=self.recovery_threshold or holders - dropouts,
-            max_colluders=colluders,
+            max_colluders=self.max_colluders or colluders,
             max_dropouts=dropouts,
             buffer_size=self.buffer_size,
             model_size=model_size,

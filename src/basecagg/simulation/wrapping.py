@@ -6,7 +6,6 @@ around; an experiment must, to show what that does.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -22,7 +21,7 @@ from basecagg.protocol.opening import Opened, Step
 from basecagg.protocol.plain import PlainOpening
 from basecagg.protocol.records import BufferedUpdate
 from basecagg.protocol.weighing import Weighing
-from basecagg.simulation.aggregation import PlainAggregation
+from basecagg.simulation.aggregation import PlainAggregation, seed_of
 from basecagg.simulation.config import SimulationConfig
 from basecagg.storage.memory import MemoryStore
 
@@ -89,9 +88,7 @@ class FieldOpening(PlainOpening):
         return update
 
     def _coins(self, name: MaskName) -> Words:
-        """The same in every run with this seed."""
-        text = f"{self._config.seed}/{name.key}"
-        return WordStream(hashlib.sha256(text.encode()).digest()).draw(self._model_size)
+        return WordStream(seed_of(self._config.seed, name)).draw(self._model_size)
 
 
 class WrappingAggregation(PlainAggregation):
