@@ -9,6 +9,8 @@ import numpy as np
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+from basecagg.flower import BufferedSecAgg
+
 TRUTH = np.arange(1, 6, dtype=np.float32)
 
 
@@ -54,3 +56,15 @@ def make_app(mods: list[Any], watch: Callable[[int, Any, Any], None] | None = No
         return Message(RecordDict({"metrics": MetricRecord(metrics)}), reply_to=message)
 
     return app
+
+
+def small_strategy(**options: Any) -> BufferedSecAgg:
+    """A strategy for grids of a few nodes in one process."""
+    defaults = {
+        "buffer_size": 3,
+        "concurrency": 4,
+        "training": "attached",
+        "poll_interval": 0.0,
+        "seed": 1,
+    }
+    return BufferedSecAgg(**(defaults | options))

@@ -13,7 +13,7 @@ import pytest
 from audit import noting_plain_updates, noting_sums, require_exact
 from fake_grid import FakeGrid, make_grid
 from flwr.app import Error, Message
-from small_app import initial_arrays, make_app
+from small_app import initial_arrays, make_app, small_strategy
 
 from basecagg.channels.wire import unpack
 from basecagg.flower import BufferedSecAgg, basecagg_mod, loop
@@ -32,17 +32,8 @@ def _short_farewell(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def strategy(**options: Any) -> BufferedSecAgg:
-    defaults = {
-        "buffer_size": 3,
-        "concurrency": 4,
-        "training": "attached",
-        "poll_interval": 0.0,
-        "answer_timeout": 0.2,
-        "collect_interval": 0.2,
-        "seed": 1,
-        "min_available_nodes": 8,
-    }
-    return BufferedSecAgg(**(defaults | options))
+    impatient = {"answer_timeout": 0.2, "collect_interval": 0.2, "min_available_nodes": 8}
+    return small_strategy(**(impatient | options))
 
 
 def frames_of(message: Message) -> list[Any]:

@@ -11,7 +11,7 @@ import pytest
 from audit import noting_plain_updates, noting_sums, require_exact
 from fake_grid import FakeGrid, flat, make_grid
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from small_app import TRUTH, initial_arrays, make_app
+from small_app import TRUTH, initial_arrays, make_app, small_strategy
 
 from basecagg.errors import DataError, LocalProtocolError, ParameterError
 from basecagg.flower import BufferedSecAgg, basecagg_mod
@@ -19,15 +19,7 @@ from basecagg.maths.staleness import constant, polynomial
 
 
 def strategy(**options: Any) -> BufferedSecAgg:
-    defaults = {
-        "buffer_size": 3,
-        "concurrency": 4,
-        "training": "attached",
-        "poll_interval": 0.0,
-        "seed": 1,
-        "min_available_nodes": 6,
-    }
-    return BufferedSecAgg(**(defaults | options))
+    return small_strategy(**({"min_available_nodes": 6} | options))
 
 
 def error_of(arrays: Any) -> float:

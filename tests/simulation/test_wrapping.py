@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
-
 from basecagg.errors import ParameterError
 from basecagg.simulation import SimulationConfig, simulate
 from basecagg.simulation.wrapping import FieldErrors, WrappingAggregation
