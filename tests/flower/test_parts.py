@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from hypothesis import strategies as st
 from small_app import make_app
 
 from basecagg.errors import ChannelError, DataError, LocalProtocolError, StorageError
+from basecagg.flower import loop
 from basecagg.flower.flat import Layout, only_arrays
 from basecagg.flower.line import Line
 from basecagg.flower.metrics import MetricSlots
@@ -213,6 +216,33 @@ def test_a_superlink_that_restarts_halfway_has_not_taken_the_message(tmp_path: P
     assert not line.is_busy(node_id)
 
 
+# --- the loop ---
+
+
+@pytest.mark.parametrize(
+    ("chosen", "simulated", "pause"), [(None, True, 0.1), (None, False, 1.0), (0.0, False, 0.0)]
+)
+def test_looks_for_replies_are_seldom_where_they_cost(
+    monkeypatch: pytest.MonkeyPatch, chosen: float | None, simulated: bool, pause: float
+) -> None:
+    monkeypatch.setattr(loop, "in_simulation", lambda: simulated)
+    pauses: list[float] = []
+    coordinator: Any = SimpleNamespace(version=0, arrays=None, farewell=list)
+    silent = loop.Loop(
+        *(1, coordinator, None, None, None, random.Random(0), chosen),  # type: ignore[arg-type]
+        sleep=pauses.append,
+    )
+    steps = iter([False, False, True])
+
+    def step() -> bool:
+        coordinator.version = int(heard := next(steps))
+        return heard
+
+    monkeypatch.setattr(silent, "step", step)
+    silent.run(ArrayRecord())
+    assert pauses == [pause, pause]
+
+
 # --- the folder ---
 
 
@@ -270,6 +300,12 @@ def test_a_missing_flwr_is_answered_with_its_install_command() -> None:
 
 def test_flwr_is_imported_by_this_room_only() -> None:
     script = "import sys, basecagg, basecagg.cli; print('flwr' in sys.modules)"
+    assert python(script).stdout.strip() == "False"
+
+
+def test_a_node_does_not_pay_for_the_servers_database() -> None:
+    """Every message starts a process that imports the room."""
+    script = "import sys, basecagg.flower; print('sqlalchemy' in sys.modules)"
     assert python(script).stdout.strip() == "False"
 
 

@@ -13,9 +13,12 @@ from flwr.serverapp.strategy import Result
 
 from basecagg.flower.coordinator import LOG, Coordinator, Errand
 from basecagg.flower.line import Line
+from basecagg.flower.node_folder import in_simulation
 
 _LOOK_AROUND = 1.0
 """Seconds between two questions who is there."""
+_SHORT_PAUSE, _LONG_PAUSE = 0.1, 1.0
+"""Seconds between two looks for replies: a look costs nothing in a simulation, and the SuperLink elsewhere."""
 _FAREWELL = 30.0
 """Seconds that the nodes are given to delete what they keep when the run is over."""
 Evaluate: TypeAlias = Callable[[int, ArrayRecord], MetricRecord | None]
@@ -33,7 +36,8 @@ class Loop:
     """C, by how many nodes are there."""
     evaluate: Evaluate | None
     chooser: random.Random
-    poll_interval: float
+    poll_interval: float | None
+    """Seconds between two looks for replies; None for what suits the engine."""
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     result: Result = field(default_factory=Result)
@@ -46,7 +50,7 @@ class Loop:
             self._evaluate(0)
         while self.coordinator.version < self.versions:
             if not self.step():
-                self.sleep(self.poll_interval)
+                self._pause()
         self.result.arrays = self.coordinator.arrays
         self._part()
         return self.result
@@ -68,6 +72,10 @@ class Loop:
         self.coordinator.tick(self.clock())
         self._publish()
         return bool(heard)
+
+    def _pause(self) -> None:
+        usual = _SHORT_PAUSE if in_simulation() else _LONG_PAUSE
+        self.sleep(usual if self.poll_interval is None else self.poll_interval)
 
     def _free(self) -> list[int]:
         return [node_id for node_id in self.coordinator.nodes if not self.line.is_busy(node_id)]
@@ -112,4 +120,4 @@ class Loop:
             for errand in [left.pop(node_id) for node_id in ready]:
                 self.line.send(*errand)
             if not self.line.receive():
-                self.sleep(self.poll_interval)
+                self._pause()

@@ -25,7 +25,6 @@ from basecagg.maths.staleness import StalenessFunction, polynomial
 from basecagg.parameters import Consistency
 from basecagg.protocol.effects import Store
 from basecagg.storage.memory import MemoryStore
-from basecagg.storage.server import ServerStore
 
 
 class BufferedSecAgg(FedAvg):
@@ -61,7 +60,7 @@ class BufferedSecAgg(FedAvg):
         retries: int = 20,
         server_state: str | Path | None = None,
         erase_state: bool = True,
-        poll_interval: float = 0.1,
+        poll_interval: float | None = None,
         seed: int | None = None,
         fraction_train: float = 1.0,
         fraction_evaluate: float = 0.0,
@@ -96,7 +95,9 @@ class BufferedSecAgg(FedAvg):
         Time and state
             After `answer_timeout` seconds silent holders are asked again, `retries` times. `server_state` is a
             file that a restarted ServerApp goes on from. `erase_state=False` keeps what nodes have stored when
-            the run is over. `seed` makes the choice of nodes repeatable (never the masks).
+            the run is over. `poll_interval` is the pause between two looks for replies, in seconds: without it
+            0.1 on the simulation engine, and 1 on the deployment engine, where the SuperLink pays for each.
+            `seed` makes the choice of nodes repeatable (never the masks).
         """
         _require_all_or_none(fraction_evaluate, protection, evaluate_metrics)
         self.settings = Settings(
@@ -185,6 +186,9 @@ class BufferedSecAgg(FedAvg):
         path = self.settings.server_state
         if path is None:
             return MemoryStore()
+        # Here, because every message starts a process that imports this module, and SQLAlchemy takes long.
+        from basecagg.storage.server import ServerStore
+
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         return opened.enter_context(closing(ServerStore(f"sqlite:///{path}", namespace)))
 
