@@ -27,9 +27,9 @@ T = TypeVar("T")
 
 
 @contextmanager
-def short_folder() -> Iterator[Path]:
+def short_folder(inside: Path | None = None) -> Iterator[Path]:
     """A temporary folder with a short name: the sockets of Ray must fit into 107 characters."""
-    with tempfile.TemporaryDirectory(prefix="fl-") as name:
+    with tempfile.TemporaryDirectory(prefix="fl-", dir=inside) as name:
         yield Path(name).resolve()
 
 
@@ -42,7 +42,7 @@ def free_port() -> int:
 class Processes:
     """Programs by name, with a log each."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **environment: str) -> None:
         self.folder = folder
         for name in ("home", "tmp", "logs", "work"):
             (folder / name).mkdir()
@@ -56,6 +56,7 @@ class Processes:
             "RAY_USAGE_STATS_ENABLED": "0",
             "OMP_NUM_THREADS": "1",
             "PYTHONUNBUFFERED": "1",
+            **environment,
         }
         self._started: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -82,7 +83,8 @@ class Processes:
 
     def said(self, name: str) -> str:
         """Its log, in all its lives."""
-        return self._log(name).read_text(encoding="utf-8", errors="replace")
+        log = self._log(name)
+        return log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
 
     def wait_for(self, look: Callable[[], T | None], what: str) -> T:
         """Look ten times a second until there is something; give it."""
@@ -98,7 +100,7 @@ class Processes:
 
     def kill(self, name: str) -> None:
         """End it as a power cut would, with all that it started."""
-        while pids := self._alive(self._mark(name)):
+        while pids := self.members(name):
             for pid in pids:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -123,6 +125,10 @@ class Processes:
             time.sleep(0.1)
         for name in self._started:
             self.kill(name)
+
+    def members(self, name: str) -> list[int]:
+        """It and all that it started, as far as they run."""
+        return self._alive(self._mark(name))
 
     def leftovers(self) -> list[int]:
         """Every process that was started here, or by one that was, and still runs."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -10,14 +11,32 @@ from deployment_harness import EXAMPLE, Deployment, Simulation
 
 NODES, BUFFER = 6, 3
 CHANCE = 0.1
+TRACES = ("ray/session_*", "basecagg*", "basecagg*/*", "flwr*", "flower*")
+"""What the three leave among temporary files."""
 
 
 def footprints() -> set[tuple[str, int]]:
-    """The files where Flower and basecagg would write if nobody told them otherwise, and the example's own."""
+    """The files that Flower, Ray and basecagg write if nobody tells them otherwise, and the example's."""
     home = Path.home()
-    places = [home / ".flwr", home / ".local" / "state" / "basecagg", EXAMPLE]
-    files = [file for place in places for file in place.rglob("*") if file.is_file()]
-    return {(str(file), file.stat().st_mtime_ns) for file in files}
+    own = [home / ".flwr", home / ".local" / "state" / "basecagg", EXAMPLE]
+    shared = [Path(tempfile.gettempdir()), Path("/tmp"), Path("/var/tmp"), Path("/dev/shm")]
+    files = [file for place in own for file in place.rglob("*") if file.is_file()]
+    traces = [trace for place in shared for name in TRACES for trace in place.glob(name)]
+    return {(str(path), path.lstat().st_mtime_ns) for path in (*files, *traces)}
+
+
+@pytest.mark.parametrize(
+    "place", [".flwr/a", ".local/state/basecagg/a/b", "ray/session_1/a", "basecagg-flower/1/a"]
+)
+def test_footprints_are_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = footprints()
+    (tmp_path / place).parent.mkdir(parents=True)
+    (tmp_path / place).touch()
+    assert footprints() != before
 
 
 def test_it_learns_on_the_simulation_engine() -> None:
