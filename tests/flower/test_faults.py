@@ -17,7 +17,7 @@ from small_app import initial_arrays, make_app, small_strategy
 
 from basecagg.channels.wire import unpack
 from basecagg.flower import BufferedSecAgg, basecagg_mod, loop
-from basecagg.flower.visits import unpack_letters
+from basecagg.flower.visits import ORDER, unpack_letters
 from basecagg.protocol.effects import Abandoned
 from basecagg.protocol.messages import Answer, RecoveryRequest, Upload
 
@@ -281,6 +281,23 @@ def test_a_server_killed_while_a_sum_is_opened_asks_again(tmp_path: Path) -> Non
     assert [released.version for released in sums] == [0, 1, 2]
     require_exact(sums, tmp_path)
     grid.ledger.require_once()
+
+
+def test_a_node_that_may_still_keep_its_keys_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fault(node_id: int, message: Message) -> Any:
+        parting = message.content[ORDER]["stage"] == "goodbye"
+        return Error(8, "as if") if parting and node_id == victim else None
+
+    said: list[str] = []
+    monkeypatch.setattr(loop.LOG, "warning", lambda text, *rest: said.append(text % rest))
+    grid = watched(6, tmp_path, fault=fault)
+    victim = next(iter(grid.nodes))
+    strategy(min_available_nodes=6).start(grid=grid, initial_arrays=initial_arrays(), num_rounds=1)
+    assert said == [f"nodes that may still keep keys and shares of this run: {{{victim}}}"]
+    (kept,) = tmp_path.rglob("state.db")
+    assert kept.is_relative_to(str(grid.nodes[victim].context.node_config["state-dir"]))
 
 
 def test_fedbuff_goes_on_after_a_restart(tmp_path: Path) -> None:

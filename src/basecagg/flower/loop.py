@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from flwr.app import ArrayRecord, MetricRecord
+from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.serverapp.strategy import Result
 
 from basecagg.flower.coordinator import LOG, Coordinator, Errand
@@ -19,8 +19,8 @@ _LOOK_AROUND = 1.0
 """Seconds between two questions who is there."""
 _SHORT_PAUSE, _LONG_PAUSE = 0.1, 1.0
 """Seconds between two looks for replies: a look costs nothing in a simulation, and the SuperLink elsewhere."""
-_FAREWELL = 30.0
-"""Seconds that the nodes are given to delete what they keep when the run is over."""
+_FAREWELL = 300.0
+"""Seconds that the nodes are given, at most, to delete what they keep when the run is over."""
 Evaluate: TypeAlias = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
@@ -113,11 +113,19 @@ class Loop:
 
     def _part(self) -> None:
         """Let the nodes delete what they keep, each as soon as it has answered its last message."""
-        left = {errand[0]: errand for errand in self.coordinator.farewell()}
-        end = self.clock() + (_FAREWELL if left else 0.0)
-        while self.clock() < end and (left or not self.line.is_idle):
-            ready = [node_id for node_id in left if not self.line.is_busy(node_id)]
-            for errand in [left.pop(node_id) for node_id in ready]:
-                self.line.send(*errand)
-            if not self.line.receive():
+        untold = {errand[0]: errand for errand in self.coordinator.farewell()}
+        keeping = set(untold)
+        end = self.clock() + _FAREWELL
+        while (untold or any(map(self.line.is_busy, keeping))) and self.clock() < end:
+            for node_id in [n for n in untold if not self.line.is_busy(n)]:
+                self.line.send(*untold.pop(node_id))
+            heard = self.line.receive()
+            keeping -= {n for n, reply in heard if n not in untold and _is_good(reply)}
+            if not heard:
                 self._pause()
+        if keeping:
+            LOG.warning("nodes that may still keep keys and shares of this run: %s", keeping)
+
+
+def _is_good(reply: Message | None) -> bool:
+    return reply is not None and not reply.has_error()
