@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from basecagg.errors import DataError
 from basecagg.maths.kernels import balanced, cosets, machine, product, roots, sums
 from basecagg.maths.kernels.cosets import CosetEvaluation
 from basecagg.maths.kernels.machine import addresses_of
@@ -104,6 +105,21 @@ def test_values_on_cosets_are_exact(coset, element, coefficients):
         column = rows[:, 0].tolist()
         points = roots.points(coset, number)
         assert out[:, 0].tolist() == [oracle.horner(column, x, Q) for x in points]
+
+
+@pytest.mark.parametrize("most", [9, Q - 1])  # one group of weights, and one for each or two
+@pytest.mark.parametrize("size", [31, 32, 33, 2048, 2048 + 33])
+@pytest.mark.parametrize("number", [*range(1, 18), 70])
+def test_a_weighted_sum_adds_and_looks_at_every_word(number, size, most):
+    rng = np.random.default_rng(number * size)
+    rows = rng.integers(0, Q, (number, size), np.uint32)
+    weights = rng.integers(0, most, number, np.uint64, endpoint=True)
+    expected = (rows * weights[:, None] % Q).sum(axis=0) % Q
+    assert (PrimeField(threads=1).weighted_sum(rows, weights) == expected).all()
+    i, j = rng.integers(number), rng.integers(size)
+    rows[i, j] = Q
+    with pytest.raises(DataError, match=f"row {i}"):
+        PrimeField(threads=1).weighted_sum(rows, weights)
 
 
 @pytest.mark.parametrize("q", PRIMES)

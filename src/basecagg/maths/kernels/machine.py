@@ -16,6 +16,7 @@ from typing import Any, TypeVar, cast
 import numba
 import numpy as np
 import numpy.typing as npt
+from llvmlite import ir
 from llvmlite.binding import get_host_cpu_features
 from numba.extending import intrinsic
 
@@ -94,6 +95,18 @@ def _numbers_of(typing: Any, array: Any) -> Any:
     return _types.CPointer(array.dtype)(array), point
 
 
+def _fetch(typing: Any, address: Any) -> Any:
+    def ask(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        form = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+        prefetch = builder.module.declare_intrinsic("llvm.prefetch", [byte], form)
+        reading, nearest, data = number(0), number(3), number(1)
+        builder.call(prefetch, [builder.inttoptr(arguments[0], byte), reading, nearest, data])
+        return context.get_dummy_value()
+
+    return _types.void(_types.uint64), ask
+
+
 _intrinsic: Any = intrinsic
 
 fma: Callable[[float, float, float], float] = _intrinsic(_fma)
@@ -102,8 +115,11 @@ fma: Callable[[float, float, float], float] = _intrinsic(_fma)
 words_at: Callable[[np.uint64], Pointer] = _intrinsic(_words_at)
 """The row of uint32 that begins at an address."""
 
-numbers_of: Callable[[npt.NDArray[np.float64]], Pointer] = _intrinsic(_numbers_of)
+numbers_of: Callable[[npt.NDArray[Any]], Pointer] = _intrinsic(_numbers_of)
 """The numbers of an array that the caller of the kernel holds."""
+
+fetch: Callable[[np.uint64], None] = _intrinsic(_fetch)
+"""Ask for the cache line at an address, and do not wait. The address need not be valid."""
 
 
 def addresses_of(rows: Sequence[npt.NDArray[np.uint32]] | npt.NDArray[np.uint32]) -> Addresses:
