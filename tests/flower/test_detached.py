@@ -17,6 +17,7 @@ from small_app import initial_arrays, make_app
 
 from basecagg.channels.wire import unpack
 from basecagg.flower import BufferedSecAgg, basecagg_mod, detached, loop
+from basecagg.flower.coordinator import View
 from basecagg.flower.visits import REPORT, unpack_letters
 from basecagg.protocol.messages import Answer
 
@@ -124,6 +125,19 @@ def test_a_training_node_answers_recoveries(tmp_path: Path) -> None:
         )
     require_exact(sums, tmp_path)
     assert answered_while_training >= 3
+
+
+def test_a_node_is_asked_when_its_training_may_have_ended() -> None:
+    view = View(1, "1")
+    asked = []
+    for now in (100.0, 105.0):
+        view.goes_on(now, 5.0)
+        asked.append(view.collect_at)
+    view.finish(140.0)
+    for now in (200.0, 232.0, 237.0):
+        view.goes_on(now, 5.0)
+        asked.append(view.collect_at)
+    assert asked == [105.0, 110.0, 232.0, 237.0, 242.0]
 
 
 def test_a_training_process_that_is_killed_costs_one_update_only(

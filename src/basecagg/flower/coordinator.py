@@ -31,6 +31,8 @@ from basecagg.protocol.server import Server
 LOG = logging.getLogger("flwr")
 FIRST_REST, LONGEST_REST = 1.0, 60.0
 """Seconds that a node is left alone after a failure: twice as long each time."""
+_EARLY = 0.8
+"""The part of the last training's time after which a node is asked whether the present one is over."""
 Errand: TypeAlias = tuple[int, RecordDict, str]
 """A node, what to send it, and the message's type."""
 
@@ -89,6 +91,10 @@ class View:
     dealt: set[MaskName] = field(default_factory=set)
     """Masks that it has dealt and not used."""
     collect_at: float | None = None
+    began: float | None = None
+    """When the training began that goes on beside its messages."""
+    lasted: float = 0.0
+    """How long the one before took, as far as was seen."""
     visited_at: float = float("-inf")
 
     @property
@@ -109,7 +115,20 @@ class View:
         self.train_after = now + _rest(self.lapses)
         self.lapses += 1
         self.task = self.doing = ""
+        self.began = None
         LOG.warning("node %d: %s", self.node_id, problem)
+
+    def goes_on(self, now: float, interval: float) -> None:
+        """It trains still: look again when it may have ended, for each look costs a message."""
+        self.doing = "train"
+        self.began = now if self.began is None else self.began
+        self.collect_at = max(now + interval, self.began + _EARLY * self.lasted)
+
+    def finish(self, now: float) -> None:
+        """It has done what it was told."""
+        self.doing, self.lapses = "", 0
+        if self.began is not None:
+            self.lasted, self.began = now - self.began, None
 
     def put_receipt(self, receipt: Receipt) -> None:
         """Keep a receipt until the node trains."""
@@ -126,7 +145,7 @@ class View:
     def lose(self) -> None:
         """It cannot be reached, or what it did is not known: everything begins again when it comes back."""
         self.task = self.doing = ""
-        self.collect_at = None
+        self.collect_at = self.began = None
         self.letters.clear()
         self.take_receipts()
         self.resume = True

@@ -286,8 +286,7 @@ class MaskedCoordinator(Coordinator):
 
     def _note_activity(self, view: View, report: Report, now: float) -> None:
         if report.activity == "running":
-            view.doing = "train"
-            view.collect_at = now + self.settings.collect_interval
+            view.goes_on(now, self.settings.collect_interval)
         elif report.activity == "failed":
             view.lapse(now, f"its app failed with {report.problem}")
         elif report.activity == "no mask":  # receipts were lost: have it ask for them again
@@ -295,7 +294,7 @@ class MaskedCoordinator(Coordinator):
         elif view.doing == "evaluate":
             view.doing, view.task = "", "train"
         else:
-            view.doing, view.lapses = "", 0
+            view.finish(now)
 
     def _open(self, view: View, frame: bytes) -> None:
         try:

@@ -90,8 +90,8 @@ class BufferedSecAgg(FedAvg):
             to train; fractions between 0 and 1 would single out nodes and are refused.
         Nodes
             `training`: "detached" trains in a process beside the SuperNode's, which can answer meanwhile, and
-            is collected every `collect_interval` seconds; "attached" trains within the message. On the
-            simulation engine training is always attached.
+            is asked for every `collect_interval` seconds once it may have ended, judging by the node's last
+            one; "attached" trains within the message. On the simulation engine training is always attached.
         Time and state
             After `answer_timeout` seconds silent holders are asked again, `retries` times. `server_state` is a
             file that a restarted ServerApp goes on from. `erase_state=False` keeps what nodes have stored when
