@@ -1,7 +1,7 @@
 """`python -m benchmarks.flower_deployment`: how to keep training from blocking recoveries on Flower.
 
-A SuperLink and six SuperNodes over TLS with authentication on this machine, as the tests start them, and on
-them three runs of the example, each of its trainings 10 to 30 s longer than it is. A SuperNode handles one
+A SuperLink and four SuperNodes over TLS with authentication on this machine, as the tests start them, and on
+them three runs of the example, each of its trainings 20 to 40 s longer than it is. A SuperNode handles one
 message at a time, so a holder that trains within a message cannot answer. Measured for each run:
 
 1. from the request for a sum until it is open, and from one version to the next: medians of what followed the
@@ -36,15 +36,15 @@ from deployment_apps import slow_app
 from deployment_harness import Deployment
 
 RESULTS = Path("benchmarks/results/flower-deployment.json")
-NODES, BUFFER = 6, 3
-SLOWNESS = "__import__('random').uniform(10, 30)"
+NODES, BUFFER = 4, 2
+SLOWNESS = "__import__('random').uniform(20, 40)"
 """Extra seconds of training: uneven, as in life, or all nodes would train in step."""
 WAYS: Mapping[str, Mapping[str, Any]] = {
     "detached": {"training": "detached"},
     "attached": {"training": "attached"},
-    "holders apart": {"training": "attached", "holders": 3, "holders_train": False},
+    "holders apart": {"training": "attached", "holders": 2, "holders_train": False},
 }
-"""What the strategy is told. First everybody holds and trains; in the end three nodes hold and three train."""
+"""What the strategy is told. First everybody holds and trains; in the end two nodes hold and two train."""
 STOPWATCH = '''
 
 import time
@@ -176,7 +176,7 @@ def _processor_seconds(pid: int) -> float:
 def _how(versions: int) -> str:
     return (
         f"examples/flower-mnist, {NODES} SuperNodes over TLS with authentication on this machine, K = {BUFFER},"
-        f" {versions} versions, trainings 10 to 30 s longer than they are; medians after the first version"
+        f" {versions} versions, trainings 20 to 40 s longer than they are; medians after the first version"
     )
 
 
