@@ -9,7 +9,14 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from basecagg.maths.kernels.machine import Pointer, fma, inner, words_at
+from basecagg.maths.kernels.machine import (
+    CACHE_LINE,
+    Pointer,
+    fetch_early,
+    fma,
+    inner,
+    words_at,
+)
 
 Panel = npt.NDArray[np.float64]
 
@@ -20,14 +27,12 @@ WIDTH = 128
 # 2⁵² hold no fractions. The addition is part of an fma, so rounding costs one subtraction.
 _ROUND = 1.5 * 2.0**52
 
-_CACHE_LINE = 64  # bytes
-
 
 def new_panel(rows: int) -> Panel:
     """A panel of zeros. It begins with a cache line, so that no vector straddles two."""
     numbers = rows * WIDTH
-    memory = np.zeros(numbers + _CACHE_LINE // 8)
-    start = -memory.ctypes.data % _CACHE_LINE // 8
+    memory = np.zeros(numbers + CACHE_LINE // 8)
+    start = -memory.ctypes.data % CACHE_LINE // 8
     return memory[start : start + numbers]
 
 
@@ -78,11 +83,23 @@ def times(x: float, w: float, w_over_q: float, q: float) -> float:
 
 
 @inner
+def fetch(address: np.uint64, begin: int) -> None:
+    """Ask for a row's columns that will be loaded or stored soon, and do not wait for them.
+
+    Runs as short as a panel is wide are over before the machine sees that they are runs.
+    """
+    first = address + np.uint64(4 * begin)
+    for line in range(0, 4 * WIDTH, CACHE_LINE):
+        fetch_early(first + np.uint64(line))
+
+
+@inner
 def load(
     address: np.uint64, begin: int, count: int, panel: Pointer, row: int, q: float
 ) -> np.int64:
     """Write words of a row to the panel, as numbers |b| ≤ 2³¹; return the largest word."""
     words = words_at(address)
+    fetch(address, begin + WIDTH)
     wrap = 4294967296.0 - q
     largest = np.uint32(0)
     for j in range(count):

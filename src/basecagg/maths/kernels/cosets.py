@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from basecagg.maths.kernels.balanced import WIDTH, Panel, load, new_panel, store
+from basecagg.maths.kernels.balanced import WIDTH, Panel, fetch, load, new_panel, store
 from basecagg.maths.kernels.columns import over_columns
 from basecagg.maths.kernels.dot import dot, padded, table_of
 from basecagg.maths.kernels.fourier import FOLDED, table_19, transform_10, transform_19
@@ -90,10 +90,21 @@ def _evaluate(
                 for s in range(point, point + 10):
                     transform_19(values, s * WIDTH, scratch, table_19, tens // 2)
             for ten in range(point, point + 10 * tens, 10):
-                transform_10(values, ten * WIDTH)
-                for i in range(ten, min(ten + 10, out.size)):
-                    store(values, i * WIDTH, out[i], column, count, _Q, 1.0 / _Q)
+                _transform_and_store(values, ten, out, column, count)
     return largest
+
+
+@inner
+def _transform_and_store(
+    values: Pointer, ten: int, out: Addresses, column: int, count: int
+) -> None:
+    """Make the values at ten points, and write those that are wanted."""
+    wanted = range(ten, min(ten + 10, out.size))
+    for i in wanted:
+        fetch(out[i], column)
+    transform_10(values, ten * WIDTH)
+    for i in wanted:
+        store(values, i * WIDTH, out[i], column, count, _Q, 1.0 / _Q)
 
 
 @inner

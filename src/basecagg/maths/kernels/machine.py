@@ -95,16 +95,19 @@ def _numbers_of(typing: Any, array: Any) -> Any:
     return _types.CPointer(array.dtype)(array), point
 
 
-def _fetch(typing: Any, address: Any) -> Any:
-    def ask(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
-        form = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
-        prefetch = builder.module.declare_intrinsic("llvm.prefetch", [byte], form)
-        reading, nearest, data = number(0), number(3), number(1)
-        builder.call(prefetch, [builder.inttoptr(arguments[0], byte), reading, nearest, data])
-        return context.get_dummy_value()
+def _fetch_to(nearness: int) -> Any:
+    def fetch(typing: Any, address: Any) -> Any:
+        def ask(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+            form = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+            prefetch = builder.module.declare_intrinsic("llvm.prefetch", [byte], form)
+            place, to_read, data = builder.inttoptr(arguments[0], byte), number(0), number(1)
+            builder.call(prefetch, [place, to_read, number(nearness), data])
+            return context.get_dummy_value()
 
-    return _types.void(_types.uint64), ask
+        return _types.void(_types.uint64), ask
+
+    return fetch
 
 
 _intrinsic: Any = intrinsic
@@ -118,8 +121,14 @@ words_at: Callable[[np.uint64], Pointer] = _intrinsic(_words_at)
 numbers_of: Callable[[npt.NDArray[Any]], Pointer] = _intrinsic(_numbers_of)
 """The numbers of an array that the caller of the kernel holds."""
 
-fetch: Callable[[np.uint64], None] = _intrinsic(_fetch)
+fetch_soon: Callable[[np.uint64], None] = _intrinsic(_fetch_to(3))
 """Ask for the cache line at an address, and do not wait. The address need not be valid."""
+
+fetch_early: Callable[[np.uint64], None] = _intrinsic(_fetch_to(2))
+"""The same for later: the line waits in the second cache, where it pushes nothing aside."""
+
+CACHE_LINE = 64
+"""Bytes."""
 
 
 def addresses_of(rows: Sequence[npt.NDArray[np.uint32]] | npt.NDArray[np.uint32]) -> Addresses:

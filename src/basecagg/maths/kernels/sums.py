@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from basecagg.maths.kernels.machine import (
+    CACHE_LINE,
     Addresses,
     Pointer,
-    fetch,
+    fetch_soon,
     inner,
     kernel,
     numbers_of,
@@ -29,7 +30,6 @@ _AT_ONCE = 8
 _FEW = _AT_ONCE // 2
 # Every _STEP columns memory is asked for those that will be needed _AHEAD columns later.
 _STEP, _AHEAD = 32, 256
-_CACHE_LINE = 64  # bytes
 # Products of a word and 16 bits that fit 64 bits: 2¹⁵·2³²·2¹⁶ = 2⁶³.
 _LONGEST = 2**15
 
@@ -123,8 +123,8 @@ def _fetch_ahead(rows: Addresses, row: int, end: int, column: int) -> None:
     """Ask for what is next of each row. The machine's own guesses begin anew with every page."""
     begin = np.uint64(4 * (column + _AHEAD))
     for r in range(row, end):
-        for line in range(0, 4 * _STEP, _CACHE_LINE):
-            fetch(rows[r] + begin + np.uint64(line))
+        for line in range(0, 4 * _STEP, CACHE_LINE):
+            fetch_soon(rows[r] + begin + np.uint64(line))
 
 
 @inner
