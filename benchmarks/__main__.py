@@ -12,7 +12,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from rich.console import Console
 
-from benchmarks import bars, fedml_peer, kernels, machine, plot, report, scaling
+from benchmarks import bars, fedml_peer, first_use, kernels, machine, plot, report, scaling
 from benchmarks.sizes import Sizes
 
 RESULTS = Path("benchmarks/results/kernels.json")
@@ -27,15 +27,18 @@ def main() -> int:
     d = 10**5 if options.quick else 10**6
     seconds = _measure(console, users, d, options.peers)
     rows = _scale(console, users, [d] if options.quick else [10**5, 10**6, 10**7])
+    console.print("first use …")
+    starts = list(first_use.measure())
     lines = list(bars.results(seconds))
     report.show_seconds(console, seconds, kernels.HOW)
     report.show_scaling(console, rows)
+    report.show_first_use(console, starts)
     report.show_bars(console, lines)
     if options.quick:
         console.print("A quick run: too small for the bars, and nothing is written.")
         return 0
     about = machine.describe() | {"model_size": d, "how": kernels.HOW}
-    report.write(RESULTS, about, lines, seconds, rows)
+    report.write(RESULTS, about, bars=lines, first_use=starts, seconds=seconds, scaling=rows)
     plot.draw(seconds, users, d, f"{about['cpu']}, {about['date']}", PICTURE)
     console.print(f"Written: {RESULTS}, {PICTURE}")
     return 0 if len(lines) == len(bars.BARS) and all(line.ok for line in lines) else 1

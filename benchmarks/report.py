@@ -10,14 +10,23 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.bars import Result
+from benchmarks.first_use import FirstUse
 
 
 def show_bars(console: Console, lines: Sequence[Result]) -> None:
     """Each bar as a line: ratio · bar · reached · ok."""
     table = _table("Bars", "ratio", "bar", "reached", "ok")
     for line in lines:
-        mark = "[green]ok" if line.ok else "[red]no"
-        table.add_row(line.ratio, line.bar, f"{line.reached:.3g}", mark)
+        table.add_row(line.ratio, line.bar, f"{line.reached:.3g}", _mark(line.ok))
+    console.print(table)
+
+
+def show_first_use(console: Console, starts: Sequence[FirstUse]) -> None:
+    """What a person waits for once: limit · seconds · ok."""
+    table = _table("First use", "what", "limit s", "s", "ok")
+    for start in starts:
+        row = start.what, f"≤ {start.limit:g}", f"{start.seconds:.3g}", _mark(start.ok)
+        table.add_row(*row)
     console.print(table)
 
 
@@ -45,19 +54,26 @@ def show_scaling(console: Console, rows: Sequence[Mapping[str, float]]) -> None:
 def write(
     file: Path,
     about: Mapping[str, str | int],
-    lines: Sequence[Result],
+    *,
+    bars: Sequence[Result],
+    first_use: Sequence[FirstUse],
     seconds: Mapping[str, float],
     scaling: Sequence[Mapping[str, float]],
 ) -> None:
     """All of it as JSON."""
     content = {
         "about": about,
-        "bars": [line._asdict() for line in lines],
+        "bars": [line._asdict() for line in bars],
+        "first_use": [start._asdict() for start in first_use],
         "seconds": seconds,
         "scaling": scaling,
     }
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _mark(ok: bool) -> str:
+    return "[green]ok" if ok else "[red]no"
 
 
 def _table(title: str, first: str, *others: str) -> Table:
