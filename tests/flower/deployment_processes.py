@@ -56,6 +56,7 @@ class Processes:
             "RAY_USAGE_STATS_ENABLED": "0",
             "OMP_NUM_THREADS": "1",
             "PYTHONUNBUFFERED": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",  # `flwr run` imports the app where it lies
             **environment,
         }
         self._started: dict[str, subprocess.Popen[bytes]] = {}
