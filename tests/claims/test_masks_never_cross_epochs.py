@@ -163,7 +163,8 @@ def test_a_contributor_burns_its_masks_when_the_epoch_closes(first):
     first.network.perform(at("ann"), ann.close())
     assert ann.states() == {}
     store = first.network.nodes[at("ann")].store
-    assert [kind for kind in ("mask", "upload", "shipment") if store.scan(kind)] == []
+    kept = ("mask", "dealing", "sealed", "ticket", "upload")
+    assert [kind for kind in kept if store.scan(kind)] == []
 
 
 def test_control_with_one_store_for_both_a_share_would_cross(first, second, monkeypatch):

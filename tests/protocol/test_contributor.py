@@ -1,7 +1,5 @@
 """The contributor's machine: deals, counts receipts, masks, retries. Its refusals are in claims/ too."""
 
-import hashlib
-
 import msgspec
 import numpy as np
 import pytest
@@ -43,6 +41,7 @@ from basecagg.protocol.messages import (
     Receipt,
     Shipment,
     Verdict,
+    content_hash,
     sealing_context,
     signed,
     statement,
@@ -74,8 +73,8 @@ def dealt(federation):
 def test_a_deal_is_written_before_it_is_sent(federation, ann):
     effects = ann.deal(0)
     kinds = [type(effect) for effect in effects]
-    assert kinds == [Persist, Persist, Send]
-    assert [effect.kind for effect in effects[:2]] == ["mask", "shipment"]
+    assert kinds == [Persist, Persist, Persist, Send]
+    assert [effect.kind for effect in effects[:3]] == ["mask", "dealing", "sealed"]
 
 
 def test_the_shares_are_the_code_word_of_the_mask(federation, ann):
@@ -141,7 +140,7 @@ def test_ready_when_enough_holders_confirmed(federation, ann):
     assert ann.ready == []
     effects = ann.receive(receipt(federation, needed - 1, mask))
     assert MaskReady(mask) in effects
-    assert Forget("shipment", mask.key) in effects
+    assert {Forget("dealing", mask.key), Forget("sealed", mask.key)} <= set(effects)
     assert ann.ready == [mask]
 
 
@@ -184,15 +183,16 @@ def test_the_mask_that_expires_first_is_used_first(federation, ann):
 def test_an_upload_is_written_before_it_is_sent(federation, ann):
     deal(federation, "ann")
     effects = ann.submit(fresh_update(), 0, federation.server.model_hash)
-    assert [type(effect) for effect in effects] == [Persist, Persist, Persist, Send, Uploaded]
-    assert {effect.kind for effect in effects[:3] if effect.irreversible} == {"mask", "upload"}
+    assert [type(effect) for effect in effects] == [*[Persist] * 4, Send, Uploaded]
+    lasting = {effect.kind for effect in effects[:4] if effect.irreversible}
+    assert lasting == {"mask", "ticket", "upload"}
 
 
 def test_the_ticket_says_what_and_from_which_model(federation, ann):
     submitted = intercept(federation, "ann", base=0, model_hash=b"h" * 32)
     ticket = submitted.ticket
     assert (ticket.base_version, ticket.model_hash) == (0, b"h" * 32)
-    assert ticket.upload_hash == hashlib.sha256(submitted.upload.words).digest()
+    assert ticket.upload_hash == content_hash(submitted.upload.words)
     key = federation.identity("ann").public_key
     assert federation.agreement.verifier.verify(key, statement(ticket), ticket.signature)
 

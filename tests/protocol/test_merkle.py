@@ -49,7 +49,7 @@ def test_a_path_of_another_length_leads_nowhere(count):
 
 def test_a_path_is_short():
     levels = merkle.tree(leaves(100))
-    assert max(len(merkle.path(levels, index)) for index in range(100)) == 7
+    assert max(len(merkle.path(levels, index)) for index in range(100)) == 10
 
 
 def test_leaves_and_inner_nodes_cannot_be_mistaken_for_each_other():
@@ -79,12 +79,16 @@ def test_trees_of_different_sizes_differ():
 
 
 def test_a_known_tree():
-    """Three leaves, by hand: ((a b) c)."""
-    a, b, c = leaves(3)
+    """Six leaves, by hand: ((a b c d) (e f)). A fifth alone moves up as it is."""
+    a, b, c, d, e, f = leaves(6)
     size = (7).to_bytes(8, "big")
     assert a == hashlib.sha256(b"\x00\x00\x00\x00\x00" + size + b"share 0").digest()
-    pair = hashlib.sha256(b"\x01" + a + b).digest()
-    levels = merkle.tree([a, b, c])
-    assert levels[-1][0] == hashlib.sha256(b"\x01" + pair + c).digest()
-    assert merkle.path(levels, 2) == (pair,)
-    assert merkle.path(levels, 0) == (b, c)
+    four = hashlib.sha256(b"\x01" + a + b + c + d).digest()
+    two = hashlib.sha256(b"\x01" + e + f).digest()
+    levels = merkle.tree([a, b, c, d, e, f])
+    assert levels[-1][0] == hashlib.sha256(b"\x01" + four + two).digest()
+    assert merkle.path(levels, 5) == (e, four)
+    assert merkle.path(levels, 2) == (a, b, d, two)
+    five = merkle.tree([a, b, c, d, e])
+    assert five[-1][0] == hashlib.sha256(b"\x01" + four + e).digest()
+    assert merkle.path(five, 4) == (four,)

@@ -1,7 +1,5 @@
 """The server's machine: who may deal and upload, what becomes of it, and what a restart keeps."""
 
-import hashlib
-
 import msgspec
 import numpy as np
 import pytest
@@ -46,6 +44,7 @@ from basecagg.protocol.messages import (
     Refusal,
     Upload,
     Verdict,
+    content_hash,
     signed,
 )
 from basecagg.protocol.plain import PlainOpening
@@ -78,7 +77,7 @@ def shipment(federation):
 
 def test_a_shipment_is_written_before_it_is_relayed(federation, shipment):
     effects = federation.server.receive("ann", shipment)
-    assert len(writes_of(effects)) == 8
+    assert len(writes_of(effects)) == 9  # two notes and seven parcels
     sent = {send.recipient: send.message for send in sends_of(effects)}
     assert sorted(sent) == sorted(USERS)
     root = shipment.dealing.root
@@ -232,7 +231,7 @@ def test_two_uploads_for_one_mask(federation):
     first = submit(federation, "ann")
     federation.network.run()
     words = bytes(len(first.upload.words))
-    ticket = resigned(federation, "ann", first.ticket, upload_hash=hashlib.sha256(words).digest())
+    ticket = resigned(federation, "ann", first.ticket, upload_hash=content_hash(words))
     server_refuses(federation, "ann", Upload(ticket, words), AlreadyBuffered)
     assert [each.name for each in federation.server.buffer.waiting] == [first.ticket.mask]
 
@@ -268,7 +267,7 @@ def test_words_that_are_none(federation, words):
         "not below q": b"\xfb\xff\xff\xff" + upload.words[4:],
         "other bytes": bytes(len(upload.words)),
     }[words]
-    digest = hashlib.sha256(changed).digest()
+    digest = content_hash(changed)
     if words == "other bytes":
         digest = upload.ticket.upload_hash
     ticket = resigned(federation, "ann", upload.ticket, upload_hash=digest)

@@ -6,16 +6,10 @@ import pytest
 
 from basecagg.channels.wire import pack, unpack
 from basecagg.errors import ChannelError
+from basecagg.protocol import merkle
 from basecagg.protocol.effects import Forget, Persist
-from basecagg.protocol.messages import (
-    Credential,
-    Dealing,
-    MaskName,
-    Parcel,
-    Refusal,
-    Verdict,
-    encode,
-)
+from basecagg.protocol.messages import Credential, Dealing, MaskName, Parcel, Refusal, Verdict
+from basecagg.protocol.records import Relay, write
 from basecagg.service import framing, mailboxes
 from basecagg.service.mailboxes import Mailboxes
 from basecagg.storage.memory import MemoryStore
@@ -23,11 +17,13 @@ from basecagg.storage.memory import MemoryStore
 NAME = MaskName("alice", bytes(16))
 ADMITTED = Verdict(bytes(32), NAME, "admitted")
 OPENED = Verdict(bytes(32), NAME, "opened")
+LEAVES = tuple(bytes([index]) * 32 for index in range(5))
 
 
 def parcel() -> Parcel:
     credential = Credential(bytes(32), "alice", bytes(32))
-    return Parcel(Dealing(bytes(32), NAME, 9, bytes(32), credential), 3, (), b"sealed" * 100)
+    dealing = Dealing(bytes(32), NAME, 9, bytes(32), credential)
+    return Parcel(dealing, 3, merkle.path(merkle.tree(LEAVES), 3), b"sealed" * 100)
 
 
 def boxes(store: MemoryStore, heard: list | None = None) -> Mailboxes:
@@ -61,7 +57,8 @@ def test_a_letter_is_gone_when_it_is_dealt_with_and_not_before() -> None:
 
 def test_a_parcel_is_kept_once_and_read_when_it_is_fetched() -> None:
     store, sealed = MemoryStore(), parcel()
-    store.commit([Persist("parcel:3", NAME.key, encode(sealed))])
+    relay = Relay(dealing=sealed.dealing, leaves=LEAVES)
+    store.commit([Persist("parcel:3", NAME.key, sealed.sealed), write("relay", NAME.key, relay)])
     first = boxes(store)
     first.post("bob", sealed)
     ((_, letter),) = store.scan("mail:bob")

@@ -6,14 +6,13 @@ and the user trains afresh, for the same Δ in two sums would be their differenc
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from basecagg.errors import DataError, LocalProtocolError, Malformed, UnknownMask
+from basecagg.maths.fingerprints import fingerprint
 from basecagg.maths.randomness import SEED_BYTES, system_entropy
 from basecagg.protocol import life, merkle
 from basecagg.protocol.effects import Effect, Forget, MaskEnded, MaskReady, Persist, Send, Uploaded
@@ -30,15 +29,18 @@ from basecagg.protocol.messages import (
     Ticket,
     Upload,
     Verdict,
+    content_hash,
     encode,
     sealing_context,
     signed,
 )
 from basecagg.protocol.ports import Records, Sealer, Signer
-from basecagg.protocol.records import Fingerprints, OwnMask, bind, load, parse, write
+from basecagg.protocol.records import Fingerprints, OwnMask, bind, load, parse, require, write
 
 _SERIAL_BYTES = 16
 _REMEMBERED_UPDATES = 64
+_SHIPPED = ("dealing", "sealed")
+_UPLOADED = ("ticket", "upload")
 
 
 class Contributor:
@@ -100,9 +102,20 @@ class Contributor:
         Receipts and verdicts are lost when the server crashes. A shipment that comes again is delivered again
         and confirmed again; an upload that comes again is answered with its verdict, whatever it is by then.
         """
-        shipments = [parse(value, Shipment) for _, value in self._records.scan("shipment")]
-        uploads = [parse(value, Upload) for _, value in self._records.scan("upload")]
+        dealings = load(self._records, "dealing", Dealing)
+        tickets = load(self._records, "ticket", Ticket)
+        shipments = [self._stored_shipment(key, dealing) for key, dealing in dealings.items()]
+        uploads = [self._stored_upload(key, ticket) for key, ticket in tickets.items()]
         return [Send(SERVER, message) for message in (*shipments, *uploads)]
+
+    def _stored_shipment(self, key: str, dealing: Dealing) -> Shipment:
+        joined = require(self._records, "sealed", key)
+        size = len(joined) // self._parameters.num_users
+        sealed = tuple(joined[at : at + size] for at in range(0, len(joined), size))
+        return Shipment(dealing, _leaves(sealed), sealed)
+
+    def _stored_upload(self, key: str, ticket: Ticket) -> Upload:
+        return Upload(ticket, require(self._records, "upload", key))
 
     # --- phase 1: deal a mask -----------------------------------------------------------------
 
@@ -123,7 +136,9 @@ class Contributor:
         self._masks[name.key] = mask
         return [
             write("mask", name.key, mask),
-            Persist("shipment", name.key, encode(shipment)),
+            Persist("dealing", name.key, encode(shipment.dealing)),
+            # All are of one length: joined once, not encoded, for this is most of what dealing writes.
+            Persist("sealed", name.key, b"".join(shipment.sealed)),
             Send(SERVER, shipment),
         ]
 
@@ -139,7 +154,7 @@ class Contributor:
                 zip(self.agreement.epoch.holders, shares, strict=True)
             )
         )
-        leaves = tuple(merkle.leaf(index, parcel) for index, parcel in enumerate(sealed))
+        leaves = _leaves(sealed)
         root = merkle.tree(leaves)[-1][0]
         dealing = Dealing(self.agreement.id, mask.name, mask.expires, root, self._credential)
         return Shipment(signed(dealing, self._signer), leaves, sealed)
@@ -159,13 +174,14 @@ class Contributor:
             return []
         mask.state = life.after(life.CONTRIBUTOR, mask.state, "enough receipts")
         key = mask.name.key
-        return [write("mask", key, mask), Forget("shipment", key), MaskReady(mask.name)]
+        delivered = [Forget(kind, key) for kind in _SHIPPED]
+        return [write("mask", key, mask), *delivered, MaskReady(mask.name)]
 
     # --- phase 2: mask an update --------------------------------------------------------------
 
     def submit(self, update: Model, base_version: int, model_hash: bytes) -> list[Effect]:
         """Clip, quantise and mask an update Δ (Eq. masked_update), and upload it. The mask is used up."""
-        fingerprint = self._require_fresh(update)
+        seen = self._require_fresh(update)
         ready = self.ready
         if not ready:
             raise LocalProtocolError("no mask is ready: deal one and wait for the receipts")
@@ -177,17 +193,18 @@ class Contributor:
             mask.name,
             base_version,
             model_hash,
-            hashlib.sha256(words).digest(),
+            content_hash(words),
         )
         upload = Upload(signed(ticket, self._signer), words)
         mask.state = life.after(life.CONTRIBUTOR, mask.state, "upload")
         mask.seed = b""  # nobody can unmask the update any more, not even who steals this store
-        self._sent.recent = [*self._sent.recent, fingerprint][-_REMEMBERED_UPDATES:]
+        self._sent.recent = [*self._sent.recent, seen][-_REMEMBERED_UPDATES:]
         key = mask.name.key
         return [
             write("mask", key, mask, irreversible=True),
             write("sent", "", self._sent),
-            Persist("upload", key, encode(upload), irreversible=True),
+            Persist("ticket", key, encode(upload.ticket), irreversible=True),
+            Persist("upload", key, words, irreversible=True),
             Send(SERVER, upload),
             Uploaded(mask.name, clipped),
         ]
@@ -202,12 +219,12 @@ class Contributor:
         # Numbers that agree to float32 are the same update, in any precision and with either sign of zero.
         with np.errstate(over="ignore"):
             numbers = np.add(update, 0.0, dtype=np.float32)
-        fingerprint = hmac.digest(self._sent.salt, numbers.data, "sha256")[:16]
-        if fingerprint in self._sent.recent:
+        own = fingerprint(self._sent.salt, numbers)
+        if own in self._sent.recent:
             raise LocalProtocolError(
                 "this update was masked before; one local update is sent at most once: train again"
             )
-        return fingerprint
+        return own
 
     # --- endings ------------------------------------------------------------------------------
 
@@ -235,7 +252,7 @@ class Contributor:
     def _end(self, mask: OwnMask, state: str, reason: str) -> list[Effect]:
         key = mask.name.key
         del self._masks[key]
-        gone = [Forget(kind, key) for kind in ("mask", "shipment", "upload")]
+        gone = [Forget(kind, key) for kind in ("mask", *_SHIPPED, *_UPLOADED)]
         return [*gone, MaskEnded(mask.name, state, reason)]
 
     def _require_own(self, name: MaskName) -> OwnMask:
@@ -243,3 +260,7 @@ class Contributor:
         if mask is None:
             raise UnknownMask(f"{name.key} is not a live mask of mine", peer=SERVER)
         return mask
+
+
+def _leaves(sealed: Sequence[bytes]) -> tuple[bytes, ...]:
+    return tuple(merkle.leaf(index, envelope) for index, envelope in enumerate(sealed))

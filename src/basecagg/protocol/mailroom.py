@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from functools import lru_cache
 
 from basecagg.errors import KnownMask, Malformed, MaskExpired, NotEnrolled, QuotaExceeded
 from basecagg.protocol import life, merkle
 from basecagg.protocol.effects import Effect, Forget, Persist, Send
 from basecagg.protocol.epoch import Agreement
-from basecagg.protocol.messages import (
-    Dealing,
-    MaskName,
-    Message,
-    Parcel,
-    Receipt,
-    Shipment,
-    encode,
-)
+from basecagg.protocol.messages import MaskName, Message, Parcel, Receipt, Shipment
 from basecagg.protocol.ports import Records
-from basecagg.protocol.records import RelayedMask, load, parse, write
+from basecagg.protocol.records import Relay, RelayedMask, load, parse, require, write
 
 _SEALING_OVERHEAD = 2048
 """The most that any suite adds to a sealed share."""
@@ -52,13 +45,13 @@ class Mailroom:
         who keep their share confirm it once more.
         """
         self._check(sender, shipment, version)
-        parcels = _parcels(shipment)
         names = self.agreement.holder_names
-        sends = [Send(names[parcel.holder], parcel) for parcel in parcels]
+        sends = [Send(names[parcel.holder], parcel) for parcel in _parcels(shipment)]
         new = shipment.dealing.mask.key not in self._masks
-        return [*self._store(shipment.dealing, parcels), *sends] if new else [*sends]
+        return [*self._store(shipment), *sends] if new else [*sends]
 
-    def _store(self, dealing: Dealing, parcels: Sequence[Parcel]) -> list[Effect]:
+    def _store(self, shipment: Shipment) -> list[Effect]:
+        dealing = shipment.dealing
         name = dealing.mask
         mask = RelayedMask(
             name=name,
@@ -70,8 +63,13 @@ class Mailroom:
         )
         self._masks[name.key] = mask
         self._live[name.contributor] += 1
-        pending = [Persist(_pending(p.holder), name.key, encode(p)) for p in parcels]
-        return [write("relayed", name.key, mask), *pending]
+        relay = Relay(dealing=dealing, leaves=shipment.leaves)
+        sealed = enumerate(shipment.sealed)
+        return [
+            write("relayed", name.key, mask),
+            write("relay", name.key, relay),
+            *(Persist(pending(holder), name.key, envelope) for holder, envelope in sealed),
+        ]
 
     def confirm(self, sender: str, receipt: Receipt) -> list[Effect]:
         """A holder keeps its shares: note it, and let the dealers know."""
@@ -83,7 +81,7 @@ class Mailroom:
         live = [mask for mask in masks if mask.state in _LIVE]
         effects: list[Effect] = []
         for mask in live:
-            effects.append(Forget(_pending(receipt.holder), mask.name.key))
+            effects.append(Forget(pending(receipt.holder), mask.name.key))
             if receipt.holder not in mask.holders:
                 mask.holders.add(receipt.holder)
                 effects.append(write("relayed", mask.name.key, mask))
@@ -96,7 +94,8 @@ class Mailroom:
 
     def undelivered(self, holder: int) -> list[Message]:
         """The parcels that a holder has not confirmed."""
-        return [parse(value, Parcel) for _, value in self._records.scan(_pending(holder))]
+        kept = self._records.scan(pending(holder))
+        return [_parcel(self._records, holder, key, sealed) for key, sealed in kept]
 
     def move(self, name: MaskName, event: str) -> list[Effect]:
         """One step in the life of a mask."""
@@ -130,7 +129,8 @@ class Mailroom:
 
     def _forget_parcels(self, mask: RelayedMask) -> list[Effect]:
         missing = set(range(self.agreement.parameters.num_users)) - mask.holders
-        return [Forget(_pending(index), mask.name.key) for index in sorted(missing)]
+        key = mask.name.key
+        return [Forget("relay", key), *(Forget(pending(index), key) for index in sorted(missing))]
 
     def _check(self, sender: str, shipment: Shipment, version: int) -> None:
         dealing, parameters = shipment.dealing, self.agreement.parameters
@@ -161,18 +161,36 @@ class Mailroom:
             raise Malformed(
                 f"a shipment has {parameters.num_users} sealed shares of {most} bytes at most"
             )
-        if merkle.tree(shipment.leaves)[-1][0] != shipment.dealing.root:
+        if _levels(shipment.leaves)[-1][0] != shipment.dealing.root:
             raise Malformed("the sealed shares do not lead to the signed root")
 
 
 def _parcels(shipment: Shipment) -> list[Parcel]:
-    levels = merkle.tree(shipment.leaves)
+    levels = _levels(shipment.leaves)
     return [
         Parcel(shipment.dealing, index, merkle.path(levels, index), sealed)
         for index, sealed in enumerate(shipment.sealed)
     ]
 
 
-def _pending(holder: int) -> str:
-    """The kind of record that holds the undelivered parcels of one holder."""
+def stored_parcel(records: Records, holder: int, mask: str) -> Parcel | None:
+    """A parcel that the holder has not confirmed; None if it has, or if the mask is over."""
+    sealed = records.read(pending(holder), mask)
+    return None if sealed is None else _parcel(records, holder, mask, sealed)
+
+
+def _parcel(records: Records, holder: int, mask: str, sealed: bytes) -> Parcel:
+    relay = parse(require(records, "relay", mask), Relay)
+    path = merkle.path(_levels(relay.leaves), holder)
+    return Parcel(relay.dealing, holder, path, sealed)
+
+
+@lru_cache(maxsize=64)
+def _levels(leaves: tuple[bytes, ...]) -> list[list[bytes]]:
+    """The same for all holders of a mask, who come one after the other."""
+    return merkle.tree(leaves)
+
+
+def pending(holder: int) -> str:
+    """The kind of record that holds the undelivered sealed shares of one holder."""
     return f"parcel:{holder}"

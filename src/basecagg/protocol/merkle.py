@@ -1,7 +1,7 @@
 """One signature for N sealed shares: a hash tree over them, with a short path for each.
 
 Leaves carry their index, and leaves and inner nodes are tagged apart: a path proves one share for one holder.
-An odd node moves up unpaired.
+A node has up to four children, for time is spent per level; one without siblings moves up as it is.
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ from collections.abc import Sequence
 
 HEAD, TAIL = 1152, 16
 """Of an envelope: the sender's key of any suite and the nonce lie in its head; its tail is the AEAD's tag."""
+
+
+CHILDREN = 4
 
 
 def leaf(index: int, envelope: bytes) -> bytes:
@@ -25,39 +28,41 @@ def leaf(index: int, envelope: bytes) -> bytes:
     return hashlib.sha256(prefix + ends).digest()
 
 
-def _inner(left: bytes, right: bytes) -> bytes:
-    return hashlib.sha256(b"\x01" + left + right).digest()
+def _inner(children: bytes) -> bytes:
+    return hashlib.sha256(b"\x01" + children).digest()
 
 
 def tree(leaves: Sequence[bytes]) -> list[list[bytes]]:
     """All levels, from the leaves up to the root."""
     levels = [list(leaves)]
-    while len(levels[-1]) > 1:
-        below = levels[-1]
-        pairs = [_inner(below[i], below[i + 1]) for i in range(0, len(below) - 1, 2)]
-        levels.append(pairs + below[len(pairs) * 2 :])
+    while len(below := levels[-1]) > 1:
+        families = [below[first : first + CHILDREN] for first in range(0, len(below), CHILDREN)]
+        levels.append([_inner(b"".join(f)) if len(f) > 1 else f[0] for f in families])
     return levels
 
 
 def path(levels: Sequence[Sequence[bytes]], index: int) -> tuple[bytes, ...]:
     """The siblings from the leaf to the root."""
-    siblings = []
+    siblings: list[bytes] = []
     for level in levels[:-1]:
-        if index ^ 1 < len(level):
-            siblings.append(level[index ^ 1])
-        index //= 2
+        first = index - index % CHILDREN
+        siblings += level[first:index]
+        siblings += level[index + 1 : first + CHILDREN]
+        index //= CHILDREN
     return tuple(siblings)
 
 
 def root_from(index: int, count: int, node: bytes, siblings: Sequence[bytes]) -> bytes | None:
     """The root that this leaf and path lead to, or None when the path has a wrong length."""
-    used, known = 0, len(siblings)
+    used = 0
     while count > 1:
-        if index ^ 1 < count:
-            if used == known:
-                return None
-            sibling = siblings[used]
-            used += 1
-            node = _inner(sibling, node) if index & 1 else _inner(node, sibling)
-        index, count = index // 2, (count + 1) // 2
-    return node if used == known else None
+        place = index % CHILDREN
+        others = min(CHILDREN, count - index + place) - 1
+        family = [*siblings[used : used + others]]
+        if len(family) < others:
+            return None
+        if others:
+            family.insert(place, node)
+            node = _inner(b"".join(family))
+        used, index, count = used + others, index // CHILDREN, -(-count // CHILDREN)
+    return node if used == len(siblings) else None

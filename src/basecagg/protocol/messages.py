@@ -2,16 +2,18 @@
 
 A message is an array on the wire, so it has one encoding only. What is signed is `statement(message)`: a domain
 tag, the protocol version, the message's name and all its fields but the signature, which always comes last.
-Large payloads enter a statement by their SHA-256.
+Large payloads enter a statement by their `content_hash`.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
+from blake3 import blake3
 from msgspec import Meta, Struct
 
 if TYPE_CHECKING:
@@ -89,7 +91,7 @@ class Parcel(Message, frozen=True):
 
     dealing: Dealing
     holder: HolderIndex
-    path: Annotated[tuple[Digest, ...], Meta(max_length=17)]
+    path: Annotated[tuple[Digest, ...], Meta(max_length=27)]
     sealed: bytes
 
 
@@ -228,28 +230,43 @@ def _tagged(role: str, content: tuple[object, ...]) -> bytes:
     return _ENCODER.encode(("basecagg", PROTOCOL_VERSION, role, *content))
 
 
+def content_hash(words: bytes) -> bytes:
+    """BLAKE3 of a large payload: three times as fast as SHA-256, and uploads are most of what is hashed."""
+    return blake3(words).digest()
+
+
 def statement(message: Message) -> bytes:
     """The bytes that a signature of this message covers."""
-    if isinstance(message, Answer):
-        *rest, words, _ = msgspec.structs.astuple(message)
-        return _tagged("Answer", (*rest, hashlib.sha256(words).digest()))
-    if isinstance(message, Endorsement):
-        # Not who endorses: the key says so, and a certificate is one statement with many signatures.
-        return _tagged("Endorsement", (message.epoch, message.version, message.digest))
-    return _known_statement(message) if isinstance(message, _MET_AGAIN) else _statement(message)
-
-
-_MET_AGAIN = (Ticket, Dealing, Credential)
-"""A server and its holders meet these again and again. No other kind is remembered: it may be large."""
-
-
-@lru_cache(maxsize=1 << 13)
-def _known_statement(message: Message) -> bytes:
-    return _statement(message)
+    return _STATEMENTS.get(type(message), _statement)(message)
 
 
 def _statement(message: Message) -> bytes:
     return _tagged(type(message).__name__, msgspec.structs.astuple(message)[:-1])
+
+
+@lru_cache(maxsize=1 << 13)
+def _known_statement(message: Message) -> bytes:
+    """A server and its holders meet these again and again. No other kind is remembered: it may be large."""
+    return _statement(message)
+
+
+def _answer_statement(answer: Answer) -> bytes:
+    content = (answer.epoch, answer.version, answer.digest, answer.holder)
+    return _tagged("Answer", (*content, content_hash(answer.words)))
+
+
+def _endorsement_statement(vote: Endorsement) -> bytes:
+    """Not who endorses: the key says so, and a certificate is one statement with many signatures."""
+    return _tagged("Endorsement", (vote.epoch, vote.version, vote.digest))
+
+
+_STATEMENTS: dict[type[Message], Callable[[Any], bytes]] = {
+    Answer: _answer_statement,
+    Endorsement: _endorsement_statement,
+    Ticket: _known_statement,
+    Dealing: _known_statement,
+    Credential: _known_statement,
+}
 
 
 SignedMessage = TypeVar("SignedMessage", bound=Message)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy.typing as npt
 
 from basecagg.errors import Malformed, NotEnrolled
 from basecagg.protocol.effects import Effect, Forget, Persist
-from basecagg.protocol.messages import MaskName, Message, PlainUpdate
+from basecagg.protocol.messages import MaskName, Message, PlainUpdate, content_hash
 from basecagg.protocol.opening import LAST_VERDICT, Ending, LastVerdict, Opened, Step, Update
 from basecagg.protocol.ports import Records
 from basecagg.protocol.records import BufferedUpdate, EndedUpdate, load, require, write
@@ -46,7 +45,7 @@ class PlainOpening:
             name=update.mask,
             base_version=update.base_version,
             model_hash=update.model_hash,
-            content_hash=hashlib.sha256(update.values).digest(),
+            content_hash=content_hash(update.values),
         )
 
     def last_verdict(self, name: MaskName) -> LastVerdict | None:

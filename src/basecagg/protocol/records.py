@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from basecagg.errors import StorageError
 from basecagg.protocol.effects import Persist
-from basecagg.protocol.messages import MaskName
+from basecagg.protocol.messages import Dealing, MaskName
 from basecagg.protocol.ports import Records
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -127,6 +127,13 @@ class RelayedMask(Record):
     expires: int
     state: str
     holders: set[int]
+
+
+class Relay(Record):
+    """What the server adds to a sealed share to make a parcel of it."""
+
+    dealing: Dealing
+    leaves: tuple[bytes, ...]
 
 
 class BufferedUpdate(Struct, frozen=True, kw_only=True):

@@ -7,7 +7,6 @@ shrunk, never reweighted.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -43,6 +42,7 @@ from basecagg.protocol.messages import (
     Ticket,
     Upload,
     coin_of,
+    content_hash,
     encode,
     signed,
 )
@@ -125,7 +125,7 @@ class Recovery:
         peer = upload.ticket.mask.contributor
         if len(words) != 4 * size:
             raise Malformed(f"an upload has {size} words, this one {len(words)} bytes", peer=peer)
-        if hashlib.sha256(words).digest() != upload.ticket.upload_hash:
+        if content_hash(words) != upload.ticket.upload_hash:
             raise Malformed("the ticket is for other bytes", peer=peer)
         if np.frombuffer(words, "<u4").max() >= self._parameters.modulus:
             raise Malformed("a word of the upload is not below q", peer=peer)

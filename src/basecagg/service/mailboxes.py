@@ -11,8 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from basecagg.channels.wire import MAGIC, pack
+from basecagg.channels.wire import pack
 from basecagg.protocol.effects import Forget, Persist, Store
+from basecagg.protocol.mailroom import pending, stored_parcel
 from basecagg.protocol.messages import CertifiedRequest, Message, Parcel, RecoveryRequest, Verdict
 from basecagg.service.framing import Numbered
 
@@ -127,9 +128,9 @@ class Mailboxes:
 
     def _content(self, message: Message) -> bytes:
         if isinstance(message, Parcel):
-            kind, key = f"parcel:{message.holder}", message.dealing.mask.key
-            if self._store.read(kind, key) is not None:  # else it was confirmed, and comes again
-                return _REFERENCE + f"{kind}\0{key}".encode()
+            holder, key = message.holder, message.dealing.mask.key
+            if self._store.read(pending(holder), key) is not None:  # else it comes again
+                return _REFERENCE + f"{holder}\0{key}".encode()
         if self._last is None or self._last[0] is not message:
             self._last = (message, _FRAME + pack(message))  # the next holder gets the same bytes
         return self._last[1]
@@ -137,9 +138,9 @@ class Mailboxes:
     def _frame(self, content: bytes) -> bytes | None:
         if content[:1] == _FRAME:
             return content[1:]
-        kind, _, key = content[1:].decode().partition("\0")
-        body = self._store.read(kind, key)
-        return None if body is None else MAGIC + body
+        holder, _, key = content[1:].decode().partition("\0")
+        parcel = stored_parcel(self._store, int(holder), key)
+        return None if parcel is None else pack(parcel)
 
 
 def _is_urgent(message: Message) -> bool:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
+from msgspec import Struct
+
 from basecagg.errors import Refused
 from basecagg.protocol.contributor import Contributor
 from basecagg.protocol.effects import (
@@ -42,8 +44,7 @@ class Address(NamedTuple):
 AT_SERVER = Address("server", SERVER)
 
 
-@dataclass(frozen=True)
-class Letter:
+class Letter(Struct, frozen=True):
     """One message on its way."""
 
     sender: str
