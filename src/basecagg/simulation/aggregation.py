@@ -20,7 +20,7 @@ from basecagg.channels.sealing import OVERHEAD
 from basecagg.errors import LocalProtocolError
 from basecagg.maths.randomness import Seed, WordStream, derive_seed
 from basecagg.parameters import ProtocolParameters
-from basecagg.protocol.effects import Abandoned, MaskEnded, Released, Uploaded
+from basecagg.protocol.effects import Abandoned, Effect, MaskEnded, Released, Uploaded
 from basecagg.protocol.epoch import Agreement
 from basecagg.protocol.messages import MaskName, PlainUpdate
 from basecagg.protocol.plain import PlainOpening
@@ -35,6 +35,8 @@ from basecagg.simulation.metering import MeteredLoopback
 from basecagg.simulation.prices import Prices
 from basecagg.storage.memory import MemoryStore
 
+_TOGETHER, _UNDELIVERED_BYTES = 16, 2**26
+"""Users whose dealings are delivered at once, and the most that may wait meanwhile."""
 _ANSWER_DEADLINE = 10.0
 """Simulated seconds that the server waits for answers before it asks again."""
 
@@ -302,6 +304,9 @@ class SecureAggregation(ServerAggregation):
         uses = config.buffer_size * parameters.mask_lifetime // config.users
         self._ahead = max(1, min(parameters.mask_quota, uses))
         self._absent = np.random.default_rng((config.seed, 0xAB5E))
+        self._undelivered: dict[str, list[Effect]] = {}
+        most = _UNDELIVERED_BYTES // (self._ahead * self._shipment_bytes())
+        self._together = max(1, min(_TOGETHER, most))
         if state:
             self.restore(state)
 
@@ -312,25 +317,36 @@ class SecureAggregation(ServerAggregation):
 
     def prepare(self, user: int) -> float:
         """Deal as many masks ahead as will be used, unless one is left: one receipt confirms them all."""
-        contributor = self._federation.contributor(user_name(user))
-        self.network.perform(
-            Address("contributor", user_name(user)), contributor.expire(self.server.version)
-        )
+        name, version = user_name(user), self.server.version
+        if name in self._undelivered:
+            return 0.0
+        contributor = self._federation.contributor(name)
+        self.network.perform(Address("contributor", name), contributor.expire(version))
         if contributor.ready:
             return 0.0
         started, remembered = time.process_time(), self.network.remembered
-        for _ in range(self._ahead):
-            self._federation.deal(user_name(user))
+        dealt = [effect for _ in range(self._ahead) for effect in contributor.deal(version)]
         seconds = self.network.charge("contributor", started, remembered)
-        self.network.run()
-        self._collect_news()
+        self._undelivered[name] = dealt
+        if len(self._undelivered) == self._together:
+            self._deliver()
         if self._config.crypto_time == "prices":
             seconds = self._ahead * self._prices.deal()
         return seconds + self._devices.upload(self._ahead * self._shipment_bytes())
 
+    def _deliver(self) -> None:
+        """Dealings of several users at once: a holder looks into its mailbox now and then, and confirms all."""
+        for name, dealt in self._undelivered.items():
+            self.network.perform(Address("contributor", name), dealt)
+        self._undelivered.clear()
+        self.network.run()
+        self._collect_news()
+
     def submit(self, user: int, update: Vector, base_version: int) -> None:
         """Mask the update, upload it, and open the sum if the buffer is full."""
         before, name = self.server.version, user_name(user)
+        if name in self._undelivered:
+            self._deliver()
         digest = self.server.hash_of(base_version)
         if digest is None or not self._federation.contributor(name).ready:
             self.counts["updates too stale"] += 1
@@ -385,6 +401,7 @@ class SecureAggregation(ServerAggregation):
 
     def state(self) -> dict[str, Any]:
         """Everything that a resumed run needs."""
+        self._deliver()
         state = super().state()
         return state | {
             "entropy": dict(self._entropy.drawn),
