@@ -387,9 +387,9 @@ MNIST_STEPS = replace(
     MNIST_SETTING,
     local_epochs=0,
     local_steps=4,
-    versions=800,
-    evaluate_every=40,
-    protocol="unmasked",
+    versions=1000,
+    evaluate_every=50,
+    protocol="arithmetic",
     other_steps=((60, 64),),
 )
 MNIST = _experiment(
@@ -407,9 +407,9 @@ _JPEG = (
     "The committed figures come from CIFAR-10 images that went through JPEG (quality 75), so accuracies can"
     " differ slightly from those of the original files."
 )
-CIFAR10_SETTING = Setting("cifar10", "small-cnn", 0.1, 1, 30, 10, protocol="unmasked")
+CIFAR10_SETTING = Setting("cifar10", "small-cnn", 0.1, 1, 30, 10, protocol="arithmetic")
 CIFAR10_STEPS = replace(
-    CIFAR10_SETTING, local_epochs=0, local_steps=2, versions=300, evaluate_every=30
+    CIFAR10_SETTING, local_epochs=0, local_steps=1, versions=600, evaluate_every=50
 )
 CIFAR10 = _experiment(
     Figure(
@@ -427,9 +427,10 @@ _LARGE = Setting(
     "cifar10",
     "fedasync-cnn",
     0.1,
-    1,
-    30,
-    10,
+    0,
+    60,
+    20,
+    local_steps=2,
     seeds=(1,),
     weightings=("polynomial",),
     protocol="unmasked",

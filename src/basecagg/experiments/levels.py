@@ -261,7 +261,14 @@ MNIST = _experiment(
         noise=0.5,
     )
 )
-_CIFAR10 = replace(accuracy.CIFAR10_SETTING, seeds=(1,), evaluate_every=10)
+_CIFAR10 = replace(
+    accuracy.CIFAR10_SETTING,
+    local_epochs=0,
+    local_steps=4,
+    versions=60,
+    seeds=(1,),
+    evaluate_every=20,
+)
 CIFAR10 = _experiment(
     Figure(
         "levels-cifar10",
