@@ -228,8 +228,9 @@ def test_looks_for_replies_are_seldom_where_they_cost(
     monkeypatch.setattr(loop, "in_simulation", lambda: simulated)
     pauses: list[float] = []
     coordinator: Any = SimpleNamespace(version=0, arrays=None, farewell=list)
+    line: Any = SimpleNamespace(is_busy=lambda node_id: False)
     silent = loop.Loop(
-        *(1, coordinator, None, None, None, random.Random(0), chosen),  # type: ignore[arg-type]
+        *(1, coordinator, line, lambda present: 1, None, random.Random(0), chosen),
         sleep=pauses.append,
     )
     steps = iter([False, False, True])
