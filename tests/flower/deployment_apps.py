@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from deployment_harness import EXAMPLE, copy_of
@@ -10,7 +12,7 @@ from deployment_harness import EXAMPLE, copy_of
 _SLOW = '''
 
 def train(*arguments, quick=train):
-    """Train as above, but take long, and leave a trace meanwhile."""
+    """Train as above, but take long, as long as there is a file `hold`, and leave a trace meanwhile."""
     import os
     import time
 
@@ -18,6 +20,8 @@ def train(*arguments, quick=train):
     trace = Path(folder, "work", f"{node}.trains")
     trace.touch()
     time.sleep(%s)
+    while trace.with_name("hold").exists():
+        time.sleep(0.1)
     trace.unlink()
     return quick(*arguments)
 '''
@@ -36,6 +40,15 @@ def slow_app(folder: Path, seconds: float | str, **options: object) -> Path:
     server.write_text(text.replace("BufferedSecAgg(\n", f"BufferedSecAgg(\n{added}"), "utf-8")
     task.write_text(task.read_text("utf-8") + _SLOW % seconds, "utf-8")
     return app
+
+
+@contextmanager
+def nobody_finishes(folder: Path) -> Iterator[None]:
+    """Meanwhile no training of the federation in `folder` ends, so its run cannot end either."""
+    hold = folder / "work" / "hold"
+    hold.touch()
+    yield
+    hold.unlink()
 
 
 def training_nodes(folder: Path) -> list[int]:

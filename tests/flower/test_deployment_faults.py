@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from deployment_apps import slow_app, training_nodes
+from deployment_apps import nobody_finishes, slow_app, training_nodes
 from deployment_harness import Deployment
 from deployment_stores import AnswerBook, held_shares, holder_version
 
@@ -24,7 +24,7 @@ OPTIONS = {
     "erase_state": False,
     "poll_interval": 1.0,
 }
-VERSIONS = 4
+VERSIONS = 5
 SECONDS = 8.0
 """Extra seconds of training: long enough to be killed in."""
 
@@ -85,8 +85,9 @@ def test_a_node_killed_in_training_and_one_in_recovery_come_back(tmp_path: Path)
         federation.start_run(slow_app(tmp_path, SECONDS, **OPTIONS), settings)
         trained = kill_one(federation, observer.training, "a node that trains")
         recovered = kill_one(federation, observer.owing, "a node that owes an answer")
-        for node in (trained, recovered):
-            bring_back(federation, node)
+        with nobody_finishes(federation.folder):
+            for node in (trained, recovered):
+                bring_back(federation, node)
         at_return = {node: observer.version(node) for node in (trained, recovered)}
         while federation.is_running("run"):
             observer.look()
