@@ -8,7 +8,7 @@ changes nothing.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Literal, TypeVar
@@ -88,6 +88,7 @@ class Agreement:
         self.parameters = epoch.parameters
         self.verifier = verifier
         self.holder_names = tuple(holder.name for holder in epoch.holders)
+        self._holder_keys = tuple(holder.signing_key for holder in epoch.holders)
         self.checks_saved = 0
         """Signatures that were not checked again because all of a certificate or credential was known."""
         self._credentials: dict[Credential, None] = {}
@@ -117,13 +118,15 @@ class Agreement:
 
     def signed_by_holder(self, message: Message, holder: int, signature: bytes) -> bool:
         """Whether holder number `holder` signed the message."""
-        return self._signed(statement(message), holder, signature)
+        return self._signed_by_all(statement(message), [(holder, signature)]) is None
 
-    def _signed(self, stated: bytes, holder: int, signature: bytes) -> bool:
-        if not 0 <= holder < len(self.epoch.holders):
-            return False
-        key = self.epoch.holders[holder].signing_key
-        return self.verifier.verify(key, stated, signature)
+    def _signed_by_all(self, stated: bytes, signatures: Iterable[tuple[int, bytes]]) -> int | None:
+        """None, or the first holder who did not sign the statement."""
+        keys, verify = self._holder_keys, self.verifier.verify
+        for holder, signature in signatures:
+            if not (0 <= holder < len(keys) and verify(keys[holder], stated, signature)):
+                return holder
+        return None
 
     def require_id(self, epoch_id: bytes) -> None:
         """Refuse a message of another epoch."""
@@ -165,9 +168,9 @@ class Agreement:
         if len(set(holders)) != len(holders) or len(holders) < quorum:
             raise BadCertificate(f"{len(set(holders))} holders endorsed, a quorum is {quorum}")
         vote = statement(Endorsement(self.id, certificate.version, certificate.digest, 0))
-        for holder, signature in certificate.signatures:
-            if not self._signed(vote, holder, signature):
-                raise BadCertificate(f"the endorsement of holder {holder} is forged")
+        forger = self._signed_by_all(vote, certificate.signatures)
+        if forger is not None:
+            raise BadCertificate(f"the endorsement of holder {forger} is forged")
         _remember(certificate, self._certificates, _REMEMBERED_CERTIFICATES)
 
     @cached_property
