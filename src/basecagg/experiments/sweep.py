@@ -283,7 +283,7 @@ def _panel(axes: Any, first: Mapping[Choice, float], place: int) -> None:
 
 _MNIST = replace(accuracy.MNIST_SETTING, seeds=(1,))
 LADDERS: Mapping[Size, Ladder] = {
-    "full": Ladder(_MNIST, (Rung(len(GRID), 3), Rung(18, 12, 2), Rung(4, 30, 5))),
+    "full": Ladder(_MNIST, (Rung(len(GRID), 2), Rung(16, 6, 2), Rung(4, 15, 4))),
     "quick": Ladder(_MNIST, (Rung(len(GRID), 1), Rung(20, 4))),
     "smoke": Ladder(accuracy.SMOKE, (Rung(6, 1), Rung(2, 2))),
 }
