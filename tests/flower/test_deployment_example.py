@@ -11,7 +11,7 @@ from deployment_harness import EXAMPLE, Deployment, Simulation
 
 NODES, BUFFER = 6, 3
 CHANCE = 0.1
-TRACES = ("ray/session_*", "basecagg*", "basecagg*/*", "flwr*", "flower*")
+TRACES = ("ray/session_*", "basecagg*", "basecagg*/*", "flwr*")
 """What the three leave among temporary files."""
 
 
