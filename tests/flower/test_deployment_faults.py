@@ -23,6 +23,7 @@ OPTIONS = {
     "recovery_threshold": ANSWERS,
     "erase_state": False,
     "poll_interval": 1.0,
+    "answer_timeout": 30.0,
 }
 VERSIONS = 5
 SECONDS = 8.0

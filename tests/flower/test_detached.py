@@ -13,7 +13,7 @@ import pytest
 from audit import noting_plain_updates, noting_sums, require_exact
 from fake_grid import make_grid
 from flwr.app import Message
-from small_app import initial_arrays, make_app
+from small_app import initial_arrays, make_app, small_strategy
 
 from basecagg.channels.wire import unpack
 from basecagg.flower import BufferedSecAgg, basecagg_mod, detached, loop
@@ -200,3 +200,23 @@ def test_an_update_outlives_a_server_that_restarts(tmp_path: Path) -> None:
     assert [released.version for released in sums] == [0, 1, 2]
     assert 0 in sums[1].base_versions
     require_exact(sums, tmp_path)
+
+
+@pytest.mark.parametrize(("training", "seconds"), [("detached", 40.0), ("attached", 900.0)])
+def test_a_message_lives_as_long_as_what_it_asks_for(
+    tmp_path: Path, training: Any, seconds: float
+) -> None:
+    """A node that is killed and back at once never looks lost: its last message must end soon by itself."""
+    grid = make_grid(3, make_app([basecagg_mod]), tmp_path)
+    push, seen = grid.push_messages, set[float]()
+
+    def noting(messages: Any) -> Any:
+        seen.update(message.metadata.ttl for message in messages)
+        return push(messages)
+
+    grid.push_messages = noting  # type: ignore[method-assign]
+    strategy = small_strategy(
+        training=training, protection="none", buffer_size=2, answer_timeout=20.0
+    )
+    strategy.start(grid=grid, initial_arrays=initial_arrays(), num_rounds=1, timeout=900)
+    assert seen == {seconds}

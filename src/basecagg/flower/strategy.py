@@ -19,6 +19,7 @@ from basecagg.flower.line import Line
 from basecagg.flower.loop import Loop
 from basecagg.flower.masked import MaskedCoordinator
 from basecagg.flower.metrics import MetricSlots
+from basecagg.flower.node_folder import in_simulation
 from basecagg.flower.plain import MetricsFunction, PlainCoordinator
 from basecagg.flower.settings import Protection, Settings, Training
 from basecagg.maths.staleness import StalenessFunction, polynomial
@@ -156,7 +157,8 @@ class BufferedSecAgg(FedAvg):
     ) -> Result:
         """Train until the model has reached version `num_rounds`; the arguments are Flower's own.
 
-        `timeout` is the time to live of every message to a node in seconds, and what training may take.
+        `timeout` is what training may take, in seconds, and the time to live of a message that waits for it.
+        Where training is detached a message is a short visit: it is given up after twice `answer_timeout`.
         """
         layout = Layout.of(initial_arrays)
         configs = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
@@ -166,13 +168,19 @@ class BufferedSecAgg(FedAvg):
             loop = Loop(
                 num_rounds,
                 coordinator,
-                Line(grid, timeout),
+                Line(grid, self._time_to_live(timeout)),
                 self._concurrency,
                 evaluate_fn,
                 self._chooser,
                 self._poll_interval,
             )
             return loop.run(initial_arrays)
+
+    def _time_to_live(self, timeout: float) -> float:
+        """A node that was killed and is back at once never looks lost: only this ends its last message."""
+        if self.settings.training == "attached" or in_simulation():
+            return timeout
+        return min(timeout, 2 * self.settings.answer_timeout)
 
     def _coordinator(self, workload: Workload, opened: ExitStack) -> Coordinator:
         store = self._open("server", opened)
