@@ -51,7 +51,7 @@ def _measure(console: Console, users: list[int], d: int, peers: Path) -> dict[st
         console.print(f"encode and decode, N = {n}, d = {d:,} …")
         seconds |= kernels.code_seconds(Sizes(n, d), fedml)
     console.print(f"streams, rounding and sums, d = {d:,} …")
-    return seconds | kernels.stream_seconds(d)
+    return seconds | kernels.stream_seconds(d) | kernels.growth_seconds(d)
 
 
 def _scale(console: Console, users: list[int], model_sizes: list[int]) -> list[dict[str, float]]:

@@ -40,7 +40,9 @@ BARS = (
     Bar("weighted sum / read bandwidth, K = 70", "≥", 0.85, "read of 70 rows", "weighted sum"),
     Bar("PRG / raw AES-CTR", "≥", 0.8, "raw AES-CTR", "PRG"),
     Bar("quantise + mask / copy bandwidth", "≥", 0.5, "copy of as much", "quantise + mask"),
-    Bar("encode, N = 1000 / N = 100", "≤", 2, "encode, N = 1000", "encode, N = 100"),
+    Bar(
+        "encode, N = 1000 / N = 100", "≤", 2, "encode in turn, N = 1000", "encode in turn, N = 100"
+    ),
 )
 
 

@@ -70,6 +70,17 @@ def stream_seconds(d: int) -> dict[str, float]:
     )
 
 
+def growth_seconds(d: int) -> dict[str, float]:
+    """Encoding for few and for many users in turn: what is compared must meet the same machine."""
+    few, many = (_Case(Sizes(n, d)) for n in (100, 1000))
+    return minima(
+        [
+            Task("encode in turn, N = 100", few.encode),
+            Task("encode in turn, N = 1000", many.encode),
+        ]
+    )
+
+
 class _Case:
     """One mask and its shares, in memory that has been touched before."""
 

@@ -199,7 +199,7 @@ def test_a_model_of_any_size_comes_back_once_padded(size):
     assert not decoded[size:].any()
 
 
-@pytest.mark.parametrize("columns", [1, 127, 128, 129, 20_005])
+@pytest.mark.parametrize("columns", [1, 127, 128, 129, 159, 160, 161, 20_005])
 @pytest.mark.parametrize("num_users", [9, 23, 301])
 def test_columns_are_independent_however_they_are_cut(columns, num_users):
     code = MaskCode(num_users, 7, 3, threads=3)

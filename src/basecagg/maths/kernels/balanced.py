@@ -20,7 +20,7 @@ from basecagg.maths.kernels.machine import (
 
 Panel = npt.NDArray[np.float64]
 
-WIDTH = 128
+WIDTH = 160
 """Columns in a panel. Loops of this constant length vectorise without a remainder."""
 
 # Adding and subtracting 1.5·2⁵² rounds a number below 2⁵¹ to the nearest integer, as floats above
