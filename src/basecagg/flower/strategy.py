@@ -10,6 +10,7 @@ from pathlib import Path
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
+from flwr.superlink.grid import InMemoryGrid
 
 from basecagg.errors import ParameterError
 from basecagg.flower.charter import Charter
@@ -19,7 +20,6 @@ from basecagg.flower.line import Line
 from basecagg.flower.loop import Loop
 from basecagg.flower.masked import MaskedCoordinator
 from basecagg.flower.metrics import MetricSlots
-from basecagg.flower.node_folder import in_simulation
 from basecagg.flower.plain import MetricsFunction, PlainCoordinator
 from basecagg.flower.settings import Protection, Settings, Training
 from basecagg.maths.staleness import StalenessFunction, polynomial
@@ -168,7 +168,7 @@ class BufferedSecAgg(FedAvg):
             loop = Loop(
                 num_rounds,
                 coordinator,
-                Line(grid, self._time_to_live(timeout)),
+                Line(grid, self._time_to_live(grid, timeout)),
                 self._concurrency,
                 evaluate_fn,
                 self._chooser,
@@ -176,10 +176,10 @@ class BufferedSecAgg(FedAvg):
             )
             return loop.run(initial_arrays)
 
-    def _time_to_live(self, timeout: float) -> float:
+    def _time_to_live(self, grid: Grid, timeout: float) -> float:
         """A node that was killed and is back at once never looks lost: only this ends its last message."""
-        if self.settings.training == "attached" or in_simulation():
-            return timeout
+        if self.settings.training == "attached" or isinstance(grid, InMemoryGrid):
+            return timeout  # in a simulation training is attached too
         return min(timeout, 2 * self.settings.answer_timeout)
 
     def _coordinator(self, workload: Workload, opened: ExitStack) -> Coordinator:
