@@ -118,7 +118,7 @@ def lines_in(path: Path) -> int:
 
 
 def test_ctrl_c_then_resume_gives_the_identical_result(tmp_path: Path) -> None:
-    many = [*SMALL, "--method", "basecagg", "--set", "versions=40"]
+    many = [*SMALL, "--method", "basecagg", "--set", "versions=120"]
     many[1] = "40"
     cut, whole = tmp_path / "cut", tmp_path / "whole"
     command = [sys.executable, "-c", "from basecagg.cli import main; main()", "run", *many]
