@@ -15,13 +15,17 @@ def model_hash(version: int, model: Model) -> bytes:
     """What a ticket says an update was trained from: the version and every number of it."""
     header = f"basecagg/model/{version}/{model.dtype.newbyteorder('<').str}/".encode()
     digest = hashlib.sha256(header)
-    digest.update(model_bytes(model))
+    digest.update(_little_endian(model).data)
     return digest.digest()
 
 
 def model_bytes(model: Model) -> bytes:
     """The numbers as little-endian bytes."""
-    return np.ascontiguousarray(model).astype(model.dtype.newbyteorder("<"), copy=False).tobytes()
+    return _little_endian(model).tobytes()
+
+
+def _little_endian(model: Model) -> Model:
+    return np.ascontiguousarray(model).astype(model.dtype.newbyteorder("<"), copy=False)
 
 
 def global_step(

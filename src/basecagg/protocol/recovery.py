@@ -346,7 +346,8 @@ class Recovery:
         update, pad = total[: p.model_size], total[p.model_size :]
         if pad.any():
             return self._wait_or_burn("the pad of the sum is not zero: a share or answer is wrong")
-        if np.abs(update).max() > sum(weights) * (p.update_levels * p.clip + 1):
+        largest = max(int(update.max()), -int(update.min()))
+        if largest > sum(weights) * (p.update_levels * p.clip + 1):
             return Burned("the sum is larger than clipped updates can make it")
         # |update| ≤ (q − 3)/2 < 2³¹ is exact in float64.
         return Opened(update / p.update_levels, tuple(weights), wrong)
