@@ -10,7 +10,6 @@ from pathlib import Path
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
-from flwr.superlink.grid import InMemoryGrid
 
 from basecagg.errors import ParameterError
 from basecagg.flower.charter import Charter
@@ -178,6 +177,8 @@ class BufferedSecAgg(FedAvg):
 
     def _time_to_live(self, grid: Grid, timeout: float) -> float:
         """A node that was killed and is back at once never looks lost: only this ends its last message."""
+        from flwr.superlink.grid import InMemoryGrid  # brings a database that nodes need not load
+
         if self.settings.training == "attached" or isinstance(grid, InMemoryGrid):
             return timeout  # in a simulation training is attached too
         return min(timeout, 2 * self.settings.answer_timeout)
