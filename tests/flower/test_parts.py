@@ -225,10 +225,9 @@ def test_a_superlink_that_restarts_halfway_has_not_taken_the_message(tmp_path: P
 def test_looks_for_replies_are_seldom_where_they_cost(
     monkeypatch: pytest.MonkeyPatch, chosen: float | None, simulated: bool, pause: float
 ) -> None:
-    monkeypatch.setattr(loop, "in_simulation", lambda: simulated)
     pauses: list[float] = []
     coordinator: Any = SimpleNamespace(version=0, arrays=None, farewell=list)
-    line: Any = SimpleNamespace(is_busy=lambda node_id: False)
+    line: Any = SimpleNamespace(is_busy=lambda node_id: False, is_simulated=simulated)
     silent = loop.Loop(
         *(1, coordinator, line, lambda present: 1, None, random.Random(0), chosen),
         sleep=pauses.append,

@@ -29,6 +29,11 @@ class Line:
         self._clock = clock
         self._outstanding: dict[int, tuple[str, float]] = {}
 
+    @property
+    def is_simulated(self) -> bool:
+        """Whether the nodes are simulated. The grid knows; Ray may still be starting when the run begins."""
+        return is_simulated(self._grid)
+
     def present(self) -> set[int]:
         """The nodes that can be reached now."""
         return {int(node_id) for node_id in self._grid.get_node_ids()}
@@ -75,3 +80,10 @@ class Line:
         for node_id in late:
             del self._outstanding[node_id]
         return late
+
+
+def is_simulated(grid: Grid) -> bool:
+    """Whether this is the grid of Flower's simulation engine."""
+    from flwr.superlink.grid import InMemoryGrid  # brings a database that nodes need not load
+
+    return isinstance(grid, InMemoryGrid)

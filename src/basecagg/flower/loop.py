@@ -13,7 +13,6 @@ from flwr.serverapp.strategy import Result
 
 from basecagg.flower.coordinator import LOG, Coordinator, Errand
 from basecagg.flower.line import Line
-from basecagg.flower.node_folder import in_simulation
 
 _LOOK_AROUND = 1.0
 """Seconds between two questions who is there."""
@@ -74,7 +73,7 @@ class Loop:
         return bool(heard)
 
     def _pause(self) -> None:
-        usual = _SHORT_PAUSE if in_simulation() else _LONG_PAUSE
+        usual = _SHORT_PAUSE if self.line.is_simulated else _LONG_PAUSE
         self.sleep(usual if self.poll_interval is None else self.poll_interval)
 
     def _free(self) -> list[int]:

@@ -15,7 +15,7 @@ from basecagg.errors import ParameterError
 from basecagg.flower.charter import Charter
 from basecagg.flower.coordinator import Coordinator, Workload
 from basecagg.flower.flat import Layout
-from basecagg.flower.line import Line
+from basecagg.flower.line import Line, is_simulated
 from basecagg.flower.loop import Loop
 from basecagg.flower.masked import MaskedCoordinator
 from basecagg.flower.metrics import MetricSlots
@@ -177,9 +177,7 @@ class BufferedSecAgg(FedAvg):
 
     def _time_to_live(self, grid: Grid, timeout: float) -> float:
         """A node that was killed and is back at once never looks lost: only this ends its last message."""
-        from flwr.superlink.grid import InMemoryGrid  # brings a database that nodes need not load
-
-        if self.settings.training == "attached" or isinstance(grid, InMemoryGrid):
+        if self.settings.training == "attached" or is_simulated(grid):
             return timeout  # in a simulation training is attached too
         return min(timeout, 2 * self.settings.answer_timeout)
 
