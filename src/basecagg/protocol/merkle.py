@@ -11,8 +11,6 @@ from collections.abc import Sequence
 
 HEAD, TAIL = 1152, 16
 """Of an envelope: the sender's key of any suite and the nonce lie in its head; its tail is the AEAD's tag."""
-
-
 CHILDREN = 4
 
 
