@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
 
 from basecagg.errors import Refused
@@ -40,12 +41,22 @@ def handle(
     """What the machine wants done about one run; a refusal is told to `refused` and answered."""
     effects: list[Effect] = []
     for message in messages:
-        try:
-            effects += machine.receive(message)
-        except Refused as refusal:
-            refused(message, refusal)
-            reply = refusal_reply(SERVER, message, refusal)
-            effects += [] if reply is None else [reply]
+        effects += answered(SERVER, message, partial(machine.receive, message), refused)
     if isinstance(machine, ShareKeeper):
         effects += machine.acknowledge()
     return effects
+
+
+def answered(
+    sender: str,
+    message: Message,
+    receive: Callable[[], list[Effect]],
+    refused: Callable[[Message, Refused], None],
+) -> list[Effect]:
+    """What is to be done about one message: what the machine wants, or the reply to a refused one."""
+    try:
+        return receive()
+    except Refused as refusal:
+        refused(message, refusal)
+        reply = refusal_reply(sender, message, refusal)
+        return [] if reply is None else [reply]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
@@ -21,12 +22,11 @@ from basecagg.protocol.effects import (
     News,
     Store,
     news_of,
-    refusal_reply,
     sends_of,
     writes_of,
 )
 from basecagg.protocol.epoch import SERVER
-from basecagg.protocol.letters import BATCHED, TO_CONTRIBUTORS
+from basecagg.protocol.letters import BATCHED, TO_CONTRIBUTORS, answered
 from basecagg.protocol.messages import Message
 from basecagg.protocol.server import Server
 from basecagg.protocol.share_keeper import ShareKeeper
@@ -122,14 +122,13 @@ class Loopback:
 
     def _handle(self, address: Address, letters: Iterable[Letter]) -> None:
         node, effects = self.nodes[address], list[Effect]()
+
+        def refused(_: Message, refusal: Refused) -> None:
+            self.refusals.append((address, refusal))
+
         for letter in letters:
-            try:
-                effects += node.receive(letter)
-            except Refused as refusal:
-                self.refusals.append((address, refusal))
-                reply = refusal_reply(letter.sender, letter.message, refusal)
-                if reply is not None:
-                    effects.append(reply)
+            receive = partial(node.receive, letter)
+            effects += answered(letter.sender, letter.message, receive, refused)
         if isinstance(node.machine, ShareKeeper):
             effects += node.machine.acknowledge()
         self.perform(address, effects)
