@@ -16,16 +16,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from rich.console import Console
+from rich.progress import track
 from rich.table import Table
 
 from basecagg import ProtocolParameters
 from basecagg.channels.identity import Ed25519Verifier, Identity
 from basecagg.channels.unprotected import NoVerifier
-from basecagg.maths.mds_code import MaskCode
-from basecagg.maths.prime_field import PrimeField
-from basecagg.maths.randomness import FieldStream, WordStream
 from basecagg.protocol.effects import Store
 from basecagg.protocol.epoch import Agreement
 from basecagg.protocol.share_keeper import ShareKeeper
@@ -34,6 +31,7 @@ from basecagg.simulation.loopback import AT_SERVER, Address
 from basecagg.storage.participant import ParticipantStore
 from basecagg.storage.server import ServerStore
 from benchmarks import machine
+from benchmarks.bare import BareCycle
 from benchmarks.bars import Result
 
 RESULTS = Path(__file__).parent / "results" / "cycle.json"
@@ -45,7 +43,7 @@ PARAMETERS = ProtocolParameters(
     buffer_size=10,
     model_size=10**6,
 )
-REPEATS = 3
+REPEATS = 6
 
 
 class CountingVerifier(Ed25519Verifier):
@@ -125,80 +123,21 @@ def run_cycle(federation: Federation, updates: np.ndarray) -> None:
         raise SystemExit(f"the sum did not open: {federation.network.refusals[:3]}")
 
 
-def best_cycle(make: Callable[[], Federation], updates: np.ndarray, repeats: int) -> float:
-    """CPU seconds of the best of some cycles, each of one federation with fresh updates."""
-    federation, times = make(), []
-    for repeat in range(repeats):
-        started = time.process_time()
-        run_cycle(federation, updates + np.float32(repeat * 1e-3))
-        times.append(time.process_time() - started)
-    return min(times)
+class Rival:
+    """One kind of cycle, run again and again; the best time counts."""
 
+    def __init__(self, federation: Federation, updates: np.ndarray, clock: Callable[[], float]):
+        """Time cycles of this federation by this clock."""
+        self._federation, self._updates, self._clock = federation, updates, clock
+        self._runs, self.best = 0, float("inf")
 
-def best_wall(make: Callable[[], Federation], updates: np.ndarray, repeats: int) -> float:
-    """Wall seconds of the best of some cycles."""
-    federation, times = make(), []
-    for repeat in range(repeats):
-        started = time.perf_counter()
-        run_cycle(federation, updates + np.float32(repeat * 1e-3))
-        times.append(time.perf_counter() - started)
-    return min(times)
-
-
-def bare_costs(signatures: int, checks: int) -> dict[str, float]:
-    """CPU seconds of the primitives of one cycle, called in a row with nothing around them."""
-    p = PARAMETERS
-    code = MaskCode(p.num_users, p.recovery_threshold, p.max_colluders, modulus=p.modulus)
-    field, seed = PrimeField(p.modulus), bytes(range(32))
-    mask = FieldStream(seed, p.modulus).draw(p.padded_size)
-    noise = mask[: p.max_colluders * p.share_size].reshape(p.max_colluders, p.share_size)
-    shares = code.encode(mask, noise)
-    sealed = AESGCM(seed).encrypt(bytes(12), shares[0].tobytes(), b"")
-    identity, verifier, statement = Identity.create(), Ed25519Verifier(), bytes(300)
-    signature = identity.sign(statement)
-    weights = [p.weight_levels] * p.buffer_size
-    plain = shares[0].tobytes()
-    answers = {holder: shares[holder] for holder in range(p.recovery_threshold)}
-
-    def draw() -> None:
-        """A mask twice (dealt, then used), its noise, and the coins of rounding."""
-        stream = FieldStream(seed, p.modulus)
-        stream.draw(p.padded_size)
-        stream.draw(p.padded_size)
-        stream.draw(noise.size)
-        WordStream(seed).draw(p.padded_size)
-
-    parts: dict[str, tuple[int, Callable[[], object]]] = {
-        "PRG": (p.buffer_size, draw),
-        "encode": (p.buffer_size, lambda: code.encode(mask, noise)),
-        "AES-GCM, seal": (
-            p.buffer_size * p.num_users,
-            lambda: AESGCM(seed).encrypt(bytes(12), plain, b""),
-        ),
-        "AES-GCM, open": (
-            p.buffer_size * p.num_users,
-            lambda: AESGCM(seed).decrypt(bytes(12), sealed, b""),
-        ),
-        "holders' sums": (
-            p.num_users,
-            lambda: field.weighted_sum(shares[: p.buffer_size], weights),
-        ),
-        "server's sum": (1, lambda: field.weighted_sum([mask] * p.buffer_size, weights)),
-        "decode": (1, lambda: code.decode(answers)),
-        "sign": (signatures, lambda: identity.sign(statement)),
-        "verify": (checks, lambda: verifier.verify(identity.public_key, statement, signature)),
-    }
-    return {name: _cpu(count, call) for name, (count, call) in parts.items()}
-
-
-def _cpu(count: int, call: Callable[[], object]) -> float:
-    best = float("inf")
-    for _ in range(REPEATS):
-        started = time.process_time()
-        for _ in range(count):
-            call()
-        best = min(best, time.process_time() - started)
-    return best
+    def run(self) -> None:
+        """One more cycle. Its updates are fresh, for the same are refused; making them is not timed."""
+        updates = self._updates + np.float32(self._runs * 1e-3)
+        started = self._clock()
+        run_cycle(self._federation, updates)
+        self.best = min(self.best, self._clock() - started)
+        self._runs += 1
 
 
 @contextmanager
@@ -240,32 +179,35 @@ def main() -> None:
     verifier.checks, CountingIdentity.signatures = 0, 0
     run_cycle(counting, updates + np.float32(0.5e-3))
     counts = Counter(signatures=CountingIdentity.signatures, checks=verifier.checks)
-    console.print("bare primitives …")
-    bare = bare_costs(counts["signatures"], counts["checks"])
-    unsigned_bare = sum(bare.values()) - bare["sign"] - bare["verify"]
-    console.print("cycles, signed, unsigned and durable …")
-    full = best_cycle(lambda: BenchFederation(p, model), updates, REPEATS)
-    unsigned = best_cycle(
-        lambda: UnsignedFederation(p, model, verifier=NoVerifier()), updates, REPEATS
-    )
-    wall = best_wall(lambda: BenchFederation(p, model), updates, REPEATS)
+    primitives = BareCycle(p, counts["signatures"], counts["checks"])
+    bare = primitives.seconds()
+    signed = Rival(BenchFederation(p, model), updates, time.process_time)
+    silent = UnsignedFederation(p, model, verifier=NoVerifier())
+    unsigned = Rival(silent, updates, time.process_time)
+    memory = Rival(BenchFederation(p, model), updates, time.perf_counter)
     with durable_stores() as make_store:
-        durable = best_wall(
-            lambda: BenchFederation(p, model, make_store=make_store), updates, REPEATS
-        )
+        stored = BenchFederation(p, model, make_store=make_store)
+        durable = Rival(stored, updates, time.perf_counter)
+        # In turn: what is compared meets the same machine.
+        for _ in track(range(REPEATS), "primitives and cycles in turn …", console=console):
+            bare = {name: min(bare[name], now) for name, now in primitives.seconds().items()}
+            for rival in (signed, unsigned, memory, durable):
+                rival.run()
+    together = sum(bare.values())
+    unsigned_bare = together - bare["sign"] - bare["verify"]
     table = Table("part of one cycle", "CPU s", title="One cycle: N=100 U=70 T=8 K=10 d=10⁶")
     for name, seconds in bare.items():
         table.add_row(name, f"{seconds:.3f}")
-    table.add_row("primitives together", f"{sum(bare.values()):.3f}")
-    table.add_row("full cycle", f"{full:.3f}")
-    table.add_row("cycle without signatures", f"{unsigned:.3f}")
-    table.add_row("cycle in memory (wall)", f"{wall:.3f}")
-    table.add_row("cycle with durable stores (wall)", f"{durable:.3f}")
+    table.add_row("primitives together", f"{together:.3f}")
+    table.add_row("full cycle", f"{signed.best:.3f}")
+    table.add_row("cycle without signatures", f"{unsigned.best:.3f}")
+    table.add_row("cycle in memory (wall)", f"{memory.best:.3f}")
+    table.add_row("cycle with durable stores (wall)", f"{durable.best:.3f}")
     console.print(table)
     bars = [
-        _bar("full cycle / its primitives", 2, full / sum(bare.values())),
-        _bar("the same without signatures", 3, unsigned / unsigned_bare),
-        _bar("durable stores / memory, wall", 3, durable / wall),
+        _bar("full cycle / its primitives", 2, signed.best / together),
+        _bar("the same without signatures", 3, unsigned.best / unsigned_bare),
+        _bar("durable stores / memory, wall", 3, durable.best / memory.best),
     ]
     for bar in bars:
         console.print(f"{bar.ratio} · {bar.bar} · {bar.reached:.2f} · {'ok' if bar.ok else 'no'}")
@@ -273,7 +215,12 @@ def main() -> None:
         "machine": machine.describe(),
         "bars": [bar._asdict() for bar in bars],
         "primitives": bare,
-        "cycle": {"full": full, "unsigned": unsigned, "memory wall": wall, "durable wall": durable},
+        "cycle": {
+            "full": signed.best,
+            "unsigned": unsigned.best,
+            "memory wall": memory.best,
+            "durable wall": durable.best,
+        },
         "counts": counts,
     }
     RESULTS.parent.mkdir(exist_ok=True)

@@ -8,12 +8,17 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from rich.pretty import pretty_repr
 
 from basecagg.channels.sealing import OVERHEAD, SECRET_BYTES, SealingSecret, make_sealer
 from basecagg.errors import ChannelError, LocalProtocolError
 
 SUITES = ["x25519", "mlkem768-x25519"]
 SHARE = bytes(range(200))
+
+
+def seal(sealer, recipient_key, context, content):
+    return sealer.seal(sealer.lock(recipient_key, context), context, content)
 
 
 @pytest.fixture(params=SUITES)
@@ -28,31 +33,31 @@ def secret(suite):
 
 def test_what_is_sealed_opens(suite, secret):
     for content in (b"", b"x", SHARE, SHARE * 1000):
-        sealed = make_sealer(suite).seal(secret.public_key, b"context", content)
+        sealed = seal(make_sealer(suite), secret.public_key, b"context", content)
         assert secret.open(b"context", sealed) == content
         assert content not in sealed or content in (b"", b"x")
 
 
 def test_it_opens_after_the_key_was_read_from_a_file(suite, secret):
-    sealed = make_sealer(suite).seal(secret.public_key, b"context", SHARE)
+    sealed = seal(make_sealer(suite), secret.public_key, b"context", SHARE)
     assert SealingSecret(suite, secret.secret_bytes()).open(b"context", sealed) == SHARE
 
 
 def test_nobody_else_opens_it(suite, secret):
-    sealed = make_sealer(suite).seal(secret.public_key, b"context", SHARE)
+    sealed = seal(make_sealer(suite), secret.public_key, b"context", SHARE)
     with pytest.raises(ChannelError):
         SealingSecret.create(suite).open(b"context", sealed)
 
 
 @pytest.mark.parametrize("context", [b"", b"contex", b"context ", b"CONTEXT"])
 def test_it_does_not_open_in_another_context(suite, secret, context):
-    sealed = make_sealer(suite).seal(secret.public_key, b"context", SHARE)
+    sealed = seal(make_sealer(suite), secret.public_key, b"context", SHARE)
     with pytest.raises(ChannelError):
         secret.open(context, sealed)
 
 
 def test_every_flipped_byte_is_noticed(suite, secret):
-    sealed = make_sealer(suite).seal(secret.public_key, b"context", b"eight by")
+    sealed = seal(make_sealer(suite), secret.public_key, b"context", b"eight by")
     for index in range(len(sealed)):
         damaged = bytearray(sealed)
         damaged[index] ^= 1
@@ -61,7 +66,7 @@ def test_every_flipped_byte_is_noticed(suite, secret):
 
 
 def test_every_truncation_is_noticed(suite, secret):
-    sealed = make_sealer(suite).seal(secret.public_key, b"context", SHARE)
+    sealed = seal(make_sealer(suite), secret.public_key, b"context", SHARE)
     for length in range(0, len(sealed), 7):
         with pytest.raises(ChannelError):
             secret.open(b"context", sealed[:length])
@@ -71,9 +76,23 @@ def test_every_truncation_is_noticed(suite, secret):
 
 def test_no_two_envelopes_are_alike(suite, secret):
     sealer = make_sealer(suite)
-    sealed = [sealer.seal(secret.public_key, b"context", SHARE) for _ in range(20)]
+    sealed = [seal(sealer, secret.public_key, b"context", SHARE) for _ in range(20)]
     assert len(set(sealed)) == 20
     assert all(secret.open(b"context", each) == SHARE for each in sealed)
+
+
+def test_a_lock_closes_the_same_envelope_again(suite, secret):
+    lock = make_sealer(suite).lock(secret.public_key, b"context")
+    first, again = (make_sealer(suite).seal(lock, b"context", SHARE) for _ in range(2))
+    assert first == again
+    assert secret.open(b"context", again) == SHARE
+
+
+def test_the_lock_of_one_envelope_does_not_fit_another(suite, secret):
+    """Its key is bound to the context as well as the envelope is."""
+    lock = make_sealer(suite).lock(secret.public_key, b"context")
+    with pytest.raises(ChannelError):
+        secret.open(b"other", make_sealer(suite).seal(lock, b"other", SHARE))
 
 
 def test_a_sender_key_serves_a_few_masks_only():
@@ -83,7 +102,7 @@ def test_a_sender_key_serves_a_few_masks_only():
     keys = []
     for _ in range(12):
         for each in (first, second):
-            keys.append(sealer.seal(each.public_key, b"context", SHARE)[:32])
+            keys.append(seal(sealer, each.public_key, b"context", SHARE)[:32])
     assert len(set(keys)) == 3
     assert max(keys.count(key) for key in keys) == 8
 
@@ -91,7 +110,7 @@ def test_a_sender_key_serves_a_few_masks_only():
 def test_the_key_is_the_one_that_the_librarys_hkdf_derives():
     holder = X25519PrivateKey.generate()
     recipient = holder.public_key().public_bytes_raw()
-    sealed = make_sealer("x25519").seal(recipient, b"context", b"share")
+    sealed = seal(make_sealer("x25519"), recipient, b"context", b"share")
     sender, nonce, body = sealed[:32], sealed[32:44], sealed[44:]
     info = b"basecagg/seal/x25519/v1" + sender + recipient + b"context"
     secret = holder.exchange(X25519PublicKey.from_public_bytes(sender))
@@ -101,7 +120,7 @@ def test_the_key_is_the_one_that_the_librarys_hkdf_derives():
 
 def test_overhead_is_what_is_said():
     secret = SealingSecret.create()
-    sealed = make_sealer("x25519").seal(secret.public_key, b"context", SHARE)
+    sealed = seal(make_sealer("x25519"), secret.public_key, b"context", SHARE)
     assert len(sealed) == len(SHARE) + OVERHEAD
 
 
@@ -119,7 +138,7 @@ BAD_KEYS = {
 def test_a_key_that_is_none_is_a_typed_error(suite, key):
     """Also the all-zero key, with which X25519 gives everyone the same secret."""
     with pytest.raises(ChannelError):
-        make_sealer(suite).seal(key, b"context", SHARE)
+        seal(make_sealer(suite), key, b"context", SHARE)
 
 
 @pytest.mark.parametrize("change", [-1, 1])
@@ -138,10 +157,13 @@ def test_a_sender_key_of_low_order_is_refused():
 
 def test_nothing_secret_prints(suite, secret):
     sealer = make_sealer(suite)
-    sealer.seal(secret.public_key, b"context", SHARE)
+    seal(sealer, secret.public_key, b"context", SHARE)
     raw = secret.secret_bytes()
-    for thing in (secret, secret._opener, sealer):
-        for text in (repr(thing), str(thing), f"{[thing]}"):
+    lock = sealer.lock(secret.public_key, b"context")
+    for thing in (secret, secret._opener, sealer, lock):
+        for text in (repr(thing), str(thing), f"{[thing]}", pretty_repr(thing)):
+            assert lock.key.hex() not in text
+            assert repr(lock.key)[2:-1] not in text
             assert raw.hex() not in text
             assert raw[:8].hex() not in text
             assert repr(raw)[2:-1] not in text

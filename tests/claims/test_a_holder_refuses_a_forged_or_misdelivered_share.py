@@ -69,7 +69,8 @@ def dealt(federation, share, *, dealer="mallory", expires=5, credential=None, in
     mask = MaskName(dealer, np.random.default_rng().bytes(16))
     context = seal or sealing_context(agreement.id, mask, index)
     sealer = make_sealer(agreement.epoch.suite)
-    envelopes = [sealer.seal(each.sealing_key, context, share) for each in agreement.epoch.holders]
+    keys = [each.sealing_key for each in agreement.epoch.holders]
+    envelopes = [sealer.seal(sealer.lock(key, context), context, share) for key in keys]
     levels = merkle.tree([merkle.leaf(i, envelope) for i, envelope in enumerate(envelopes)])
     credential = credential or enrol(
         federation.identity("enrolment"), agreement.id, dealer, identity.public_key
@@ -214,7 +215,10 @@ def test_sealed_for_another_context(federation):
 
 def test_sealed_bytes_that_are_no_envelope(federation, monkeypatch):
     class Scribble:
-        def seal(self, recipient_key, context, plaintext):
+        def lock(self, recipient_key, context):
+            return None
+
+        def seal(self, lock, context, plaintext):
             return b"x"
 
     monkeypatch.setattr(
@@ -244,11 +248,9 @@ def test_another_share_under_a_known_name(federation):
     """Also by the true dealer: a name is used once."""
     parcel = parcels_of(federation)[0]
     ask(federation, "user-0", parcel)
-    sealed = make_sealer("x25519").seal(
-        federation.agreement.epoch.holders[0].sealing_key,
-        sealing_context(federation.agreement.id, parcel.dealing.mask, 0),
-        share_of(federation),
-    )
+    sealer, to = make_sealer("x25519"), federation.agreement.epoch.holders[0].sealing_key
+    context = sealing_context(federation.agreement.id, parcel.dealing.mask, 0)
+    sealed = sealer.seal(sealer.lock(to, context), context, share_of(federation))
     leaf = merkle.leaf(0, sealed)
     root = merkle.root_from(0, 7, leaf, parcel.path)
     dealing = signed(msgspec.structs.replace(parcel.dealing, root=root), federation.identity("ann"))

@@ -163,7 +163,7 @@ def test_a_contributor_burns_its_masks_when_the_epoch_closes(first):
     first.network.perform(at("ann"), ann.close())
     assert ann.states() == {}
     store = first.network.nodes[at("ann")].store
-    kept = ("mask", "dealing", "sealed", "ticket", "upload")
+    kept = ("mask", "dealing", "locks", "ticket", "upload")
     assert [kind for kind in kept if store.scan(kind)] == []
 
 

@@ -21,6 +21,7 @@ from basecagg.errors import (
     DataError,
     LocalProtocolError,
     Malformed,
+    StorageError,
     UnknownMask,
     WrongEpoch,
 )
@@ -36,6 +37,7 @@ from basecagg.protocol.effects import (
     sends_of,
     writes_of,
 )
+from basecagg.protocol.masking import shares_of
 from basecagg.protocol.messages import (
     MaskName,
     Receipt,
@@ -46,6 +48,7 @@ from basecagg.protocol.messages import (
     signed,
     statement,
 )
+from basecagg.protocol.records import Locks, parse
 
 
 @pytest.fixture
@@ -74,7 +77,7 @@ def test_a_deal_is_written_before_it_is_sent(federation, ann):
     effects = ann.deal(0)
     kinds = [type(effect) for effect in effects]
     assert kinds == [Persist, Persist, Persist, Send]
-    assert [effect.kind for effect in effects[:3]] == ["mask", "dealing", "sealed"]
+    assert [effect.kind for effect in effects[:3]] == ["mask", "dealing", "locks"]
 
 
 def test_the_shares_are_the_code_word_of_the_mask(federation, ann):
@@ -140,7 +143,7 @@ def test_ready_when_enough_holders_confirmed(federation, ann):
     assert ann.ready == []
     effects = ann.receive(receipt(federation, needed - 1, mask))
     assert MaskReady(mask) in effects
-    assert {Forget("dealing", mask.key), Forget("sealed", mask.key)} <= set(effects)
+    assert {Forget("dealing", mask.key), Forget("locks", mask.key)} <= set(effects)
     assert ann.ready == [mask]
 
 
@@ -321,6 +324,45 @@ def test_a_restart_in_every_state(federation):
     assert [each.message for each in federation.network.in_flight] == [submitted.upload]
     federation.network.run()
     assert [u.name for u in federation.server.buffer.waiting] == [submitted.ticket.mask]
+
+
+@pytest.fixture
+def other_shares(monkeypatch):
+    """As if this version of the program encoded the same seed in another way."""
+
+    def shifted(seed, code, parameters):
+        return np.roll(shares_of(seed, code, parameters), 1, axis=0)
+
+    monkeypatch.setattr("basecagg.protocol.contributor.shares_of", shifted)
+
+
+def test_other_shares_are_not_sealed_with_the_same_keys(federation, other_shares, monkeypatch):
+    with monkeypatch.context() as before:
+        before.setattr("basecagg.protocol.contributor.shares_of", shares_of)
+        dealt(federation)
+    with pytest.raises(StorageError, match="not those that were dealt"):
+        federation.contributor("ann").reconnect()
+
+
+def test_control_sealed_with_the_same_keys_they_give_each_other_away(federation, ann, monkeypatch):
+    shipment = dealt(federation)
+    mask = ann._masks[shipment.dealing.mask.key]
+    locks = parse(federation.network.nodes[at("ann")].store.read("locks", mask.name.key), Locks)
+    shares = shares_of(mask.seed, ann.agreement.code, ann.agreement.parameters)
+    monkeypatch.setattr("basecagg.protocol.contributor.shares_of", lambda *_: np.roll(shares, 1, 0))
+    one, other = (
+        np.frombuffer(s[0][44:-16], "<u4") for s in (shipment.sealed, ann._seal(mask, locks))
+    )
+    assert ((one ^ other) == (shares[0] ^ shares[-1])).all()
+
+
+def test_what_is_kept_of_a_shipment_is_small(federation, ann):
+    shipment = dealt(federation)
+    store, key = federation.network.nodes[at("ann")].store, shipment.dealing.mask.key
+    assert len(store.read("locks", key)) < 100 * len(shipment.sealed)
+    assert not any(
+        len(value) > 1000 for kind in ("mask", "dealing") for _, value in store.scan(kind)
+    )
 
 
 def test_receipts_that_were_lost_are_asked_for_again(federation):

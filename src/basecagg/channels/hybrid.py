@@ -5,32 +5,45 @@ An attacker who records sealed shares today must break both to read them later.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
+from basecagg.channels import envelopes
+from basecagg.channels.envelopes import KEY, NONCE, TAG
 from basecagg.errors import ChannelError
+from basecagg.protocol.ports import Lock
 
 _MLKEM_SECRET, _MLKEM_PUBLIC = 64, 1184
 SECRET_BYTES = _MLKEM_SECRET + 32
 """A secret is the ML-KEM seed, then the X25519 key."""
+_WRAPPED = 1088 + 32 + KEY + TAG
+"""Bytes of a key sealed by HPKE: ML-KEM's ciphertext, the sender's X25519 key, the key and its tag."""
+_HEAD = _WRAPPED + NONCE
 
 
 class HybridSealer:
-    """Seals with a key encapsulated afresh for every envelope."""
+    """Seals with a random key for every envelope, which HPKE seals to the recipient."""
 
-    def seal(self, recipient_key: bytes, context: bytes, plaintext: bytes | memoryview) -> bytes:
-        """Encrypt to the recipient; the context is bound to the envelope but not sent."""
+    def lock(self, recipient_key: bytes, context: bytes) -> Lock:
+        """A fresh lock for one envelope to the recipient."""
         mlkem, hpke = _library()
+        key = os.urandom(KEY)
         try:
             public_key = hpke.MLKEM768X25519PublicKey(
                 mlkem.MLKEM768PublicKey.from_public_bytes(recipient_key[:_MLKEM_PUBLIC]),
                 X25519PublicKey.from_public_bytes(recipient_key[_MLKEM_PUBLIC:]),
             )
-            return bytes(_suite(hpke).encrypt(plaintext, public_key, info=context))
+            wrapped = bytes(_suite(hpke).encrypt(key, public_key, info=context))
         except ValueError:
             raise ChannelError("the recipient's sealing key is not a hybrid key") from None
+        return envelopes.new_lock(wrapped, key)
+
+    def seal(self, lock: Lock, context: bytes, plaintext: bytes | memoryview) -> bytes:
+        """Close an envelope with its lock."""
+        return envelopes.seal(lock, context, plaintext)
 
 
 class HybridOpener:
@@ -51,9 +64,11 @@ class HybridOpener:
     def open(self, context: bytes, sealed: bytes) -> bytes:
         """Decrypt, or raise `ChannelError` when key, context or bytes are not the sealed ones."""
         try:
-            return bytes(_suite(self._hpke).decrypt(sealed, self._private_key, info=context))
+            wrapped = sealed[:_WRAPPED]
+            key = bytes(_suite(self._hpke).decrypt(wrapped, self._private_key, info=context))
         except (InvalidTag, ValueError):
-            raise ChannelError("the envelope does not open with this key and context") from None
+            raise envelopes.unopened() from None
+        return envelopes.open_body(_HEAD, key, context, sealed)
 
     def __repr__(self) -> str:
         """Nothing about the keys."""

@@ -5,7 +5,7 @@ Envelopes are anonymous by themselves; who made them is said by the signed deali
 
 Suite "x25519": sender's key (32) ‖ nonce (12) ‖ AES-256-GCM. The key is HKDF-SHA256 of the shared secret,
 bound to both public keys and to the context (epoch, mask, holder), which is also the associated data.
-Suite "mlkem768-x25519": HPKE (RFC 9180) of the `cryptography` library, the context being its info.
+Suite "mlkem768-x25519": a random key sealed by HPKE (RFC 9180), then nonce and AES-256-GCM likewise.
 """
 
 from __future__ import annotations
@@ -15,19 +15,18 @@ from collections import Counter
 from functools import lru_cache
 from typing import NoReturn
 
-from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.hmac import HMAC
 
-from basecagg.channels import hybrid
+from basecagg.channels import envelopes, hybrid
+from basecagg.channels.envelopes import KEY, NONCE, TAG
 from basecagg.errors import ChannelError, LocalProtocolError
 from basecagg.protocol.epoch import Suite
-from basecagg.protocol.ports import Sealer
+from basecagg.protocol.ports import Lock, Sealer
 
-_KEY, _NONCE, _TAG = 32, 12, 16
-OVERHEAD = _KEY + _NONCE + _TAG
+_HEAD = KEY + NONCE
+OVERHEAD = _HEAD + TAG
 """Bytes that sealing with X25519 adds to a share."""
 SECRET_BYTES: dict[Suite, int] = {"x25519": 32, "mlkem768-x25519": hybrid.SECRET_BYTES}
 """Any random bytes of this length are a private key."""
@@ -95,16 +94,19 @@ class X25519Sealer:
         self._secrets: dict[bytes, HMAC] = {}
         self._uses: Counter[bytes] = Counter()
 
-    def seal(self, recipient_key: bytes, context: bytes, plaintext: bytes | memoryview) -> bytes:
-        """Encrypt to the recipient; the context is bound to the envelope but not sent."""
+    def lock(self, recipient_key: bytes, context: bytes) -> Lock:
+        """A fresh lock for one envelope to the recipient."""
         if self._uses[recipient_key] == _MASKS_PER_SENDER_KEY:
             self._renew()
         self._uses[recipient_key] += 1
         if recipient_key not in self._secrets:
             self._secrets[recipient_key] = _extract(self._exchange_with(recipient_key))
         key = _expand(self._secrets[recipient_key], self._public_key, recipient_key, context)
-        nonce = os.urandom(_NONCE)
-        return self._public_key + nonce + AESGCM(key).encrypt(nonce, plaintext, context)
+        return envelopes.new_lock(self._public_key, key)
+
+    def seal(self, lock: Lock, context: bytes, plaintext: bytes | memoryview) -> bytes:
+        """Close an envelope with its lock."""
+        return envelopes.seal(lock, context, plaintext)
 
     def _exchange_with(self, recipient_key: bytes) -> bytes:
         try:
@@ -135,13 +137,13 @@ class X25519Opener:
         """Decrypt, or raise `ChannelError` when key, context or bytes are not the sealed ones."""
         if len(sealed) < OVERHEAD:
             raise ChannelError("the envelope is too short")
-        sender, nonce = sealed[:_KEY], sealed[_KEY : _KEY + _NONCE]
+        sender = sealed[:KEY]
         try:
-            key = _expand(self._exchange(sender), sender, self.public_key, context)
-            body = memoryview(sealed)[_KEY + _NONCE :]
-            return AESGCM(key).decrypt(nonce, body, context)
-        except (InvalidTag, ValueError):
-            raise ChannelError("the envelope does not open with this key and context") from None
+            exchanged = self._exchange(sender)
+        except ValueError:  # a point of low order
+            raise envelopes.unopened() from None
+        key = _expand(exchanged, sender, self.public_key, context)
+        return envelopes.open_body(_HEAD, key, context, sealed)
 
     def _exchange_with(self, sender: bytes) -> HMAC:
         return _extract(self._private_key.exchange(X25519PublicKey.from_public_bytes(sender)))
@@ -153,7 +155,7 @@ class X25519Opener:
 
 def _extract(secret: bytes) -> HMAC:
     """HKDF's first half, without salt: the same for all masks of one sender key, so it is done once."""
-    extracted = HMAC(bytes(_KEY), SHA256())
+    extracted = HMAC(bytes(KEY), SHA256())
     extracted.update(secret)
     return HMAC(extracted.finalize(), SHA256())
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from basecagg.protocol.ports import Lock
+
 
 class NoIdentity:
     """Signs with nothing."""
@@ -28,7 +30,11 @@ class NoSealing:
 
     public_key = bytes(32)
 
-    def seal(self, recipient_key: bytes, context: bytes, plaintext: bytes | memoryview) -> bytes:
+    def lock(self, recipient_key: bytes, context: bytes) -> Lock:
+        """No lock."""
+        return Lock(b"", b"")
+
+    def seal(self, lock: Lock, context: bytes, plaintext: bytes | memoryview) -> bytes:
         """The plaintext itself."""
         return bytes(plaintext)
 

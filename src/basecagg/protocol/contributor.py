@@ -11,7 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from basecagg.errors import DataError, LocalProtocolError, Malformed, UnknownMask
+from basecagg.errors import (
+    DataError,
+    LocalProtocolError,
+    Malformed,
+    StorageError,
+    UnknownMask,
+)
 from basecagg.maths.fingerprints import fingerprint
 from basecagg.maths.randomness import SEED_BYTES, system_entropy
 from basecagg.protocol import life, merkle
@@ -35,11 +41,20 @@ from basecagg.protocol.messages import (
     signed,
 )
 from basecagg.protocol.ports import Records, Sealer, Signer
-from basecagg.protocol.records import Fingerprints, OwnMask, bind, load, parse, require, write
+from basecagg.protocol.records import (
+    Fingerprints,
+    Locks,
+    OwnMask,
+    bind,
+    load,
+    parse,
+    require,
+    write,
+)
 
 _SERIAL_BYTES = 16
 _REMEMBERED_UPDATES = 64
-_SHIPPED = ("dealing", "sealed")
+_SHIPPED = ("dealing", "locks")
 _UPLOADED = ("ticket", "upload")
 
 
@@ -109,10 +124,13 @@ class Contributor:
         return [Send(SERVER, message) for message in (*shipments, *uploads)]
 
     def _stored_shipment(self, key: str, dealing: Dealing) -> Shipment:
-        joined = require(self._records, "sealed", key)
-        size = len(joined) // self._parameters.num_users
-        sealed = tuple(joined[at : at + size] for at in range(0, len(joined), size))
-        return Shipment(dealing, _leaves(sealed), sealed)
+        locks = parse(require(self._records, "locks", key), Locks)
+        sealed = self._seal(self._masks[key], locks)
+        leaves = _leaves(sealed)
+        if merkle.tree(leaves)[-1][0] != dealing.root:
+            # Sealed with the same keys, anything else would give away both.
+            raise StorageError(f"the shares of {key} are not those that were dealt")
+        return Shipment(dealing, leaves, sealed)
 
     def _stored_upload(self, key: str, ticket: Ticket) -> Upload:
         return Upload(ticket, require(self._records, "upload", key))
@@ -132,28 +150,40 @@ class Contributor:
             state=life.after(life.CONTRIBUTOR, "new", "deal"),
             holders=set(),
         )
-        shipment = self._ship(mask)
+        locks = self._lock(mask)
+        shipment = self._ship(mask, locks)
         self._masks[name.key] = mask
         return [
             write("mask", name.key, mask),
             Persist("dealing", name.key, encode(shipment.dealing)),
-            # All are of one length: joined once, not encoded, for this is most of what dealing writes.
-            Persist("sealed", name.key, b"".join(shipment.sealed)),
+            # With the seed they make the same shipment again: nothing large is written.
+            write("locks", name.key, locks),
             Send(SERVER, shipment),
         ]
 
-    def _ship(self, mask: OwnMask) -> Shipment:
-        shares = shares_of(mask.seed, self.agreement.code, self._parameters)
-        sealed = tuple(
-            self._sealer.seal(
-                holder.sealing_key,
-                sealing_context(self.agreement.id, mask.name, index),
-                share.astype("<u4", copy=False).data.cast("B"),
-            )
-            for index, (holder, share) in enumerate(
-                zip(self.agreement.epoch.holders, shares, strict=True)
-            )
+    def _lock(self, mask: OwnMask) -> Locks:
+        holders = enumerate(self.agreement.epoch.holders)
+        return Locks(
+            of_holders=[
+                self._sealer.lock(holder.sealing_key, self._context(mask, index))
+                for index, holder in holders
+            ]
         )
+
+    def _seal(self, mask: OwnMask, locks: Locks) -> tuple[bytes, ...]:
+        shares = shares_of(mask.seed, self.agreement.code, self._parameters)
+        return tuple(
+            self._sealer.seal(
+                lock, self._context(mask, index), share.astype("<u4", copy=False).data.cast("B")
+            )
+            for index, (lock, share) in enumerate(zip(locks.of_holders, shares, strict=True))
+        )
+
+    def _context(self, mask: OwnMask, index: int) -> bytes:
+        return sealing_context(self.agreement.id, mask.name, index)
+
+    def _ship(self, mask: OwnMask, locks: Locks) -> Shipment:
+        sealed = self._seal(mask, locks)
         leaves = _leaves(sealed)
         root = merkle.tree(leaves)[-1][0]
         dealing = Dealing(self.agreement.id, mask.name, mask.expires, root, self._credential)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-HEAD, TAIL = 1152, 16
-"""Of an envelope: the sender's key of any suite and the nonce lie in its head; its tail is the AEAD's tag."""
+HEAD, TAIL = 1184, 16
+"""Of an envelope: what leads to its key, in any suite, and the nonce lie in the head; the tail is the tag."""
 CHILDREN = 4
 
 

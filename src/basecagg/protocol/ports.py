@@ -6,7 +6,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+
+class Lock(Struct, frozen=True):
+    """What closes one envelope, and closes it again byte for byte: how it begins, and the key of its body."""
+
+    head: bytes
+    key: bytes
+
+    def __repr__(self) -> str:
+        """Never show the key."""
+        return "Lock(…)"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """Nor to the rich library, which asks a Struct for its fields."""
+        return []
 
 
 class Signer(Protocol):
@@ -28,8 +45,12 @@ class Verifier(Protocol):
 class Sealer(Protocol):
     """Closes envelopes that only their recipient can open."""
 
-    def seal(self, recipient_key: bytes, context: bytes, plaintext: bytes | memoryview) -> bytes:
-        """Encrypt to the recipient; the context is bound to the envelope but not sent."""
+    def lock(self, recipient_key: bytes, context: bytes) -> Lock:
+        """A fresh lock for one envelope to the recipient."""
+        ...
+
+    def seal(self, lock: Lock, context: bytes, plaintext: bytes | memoryview) -> bytes:
+        """Encrypt; the context is bound to the envelope but not sent. One lock seals one plaintext."""
         ...
 
 

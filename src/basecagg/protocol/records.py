@@ -14,7 +14,7 @@ from msgspec import Struct
 from basecagg.errors import StorageError
 from basecagg.protocol.effects import Persist
 from basecagg.protocol.messages import Dealing, MaskName
-from basecagg.protocol.ports import Records
+from basecagg.protocol.ports import Lock, Records
 
 _ENCODER = msgspec.msgpack.Encoder()
 
@@ -81,6 +81,12 @@ class OwnMask(Record):
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         """Nor to the rich library, which asks a Struct for its fields."""
         return [("name", self.name.key), ("state", self.state)]
+
+
+class Locks(Record):
+    """What seals the shares of one mask again, as long as not enough holders have confirmed them."""
+
+    of_holders: list[Lock]
 
 
 class Fingerprints(Record):
