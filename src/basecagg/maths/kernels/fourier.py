@@ -116,8 +116,8 @@ def transform_19(panel: Pointer, row: int, scratch: Pointer, table: Pointer, gro
 
     ζ^(b·k)·x_b + ζ^(−b·k)·x_(−b) = c_bk·(x_b + x_(−b)) + s_bk·(x_b − x_(−b)); for −k only the second
     sign changes. 7³ = 1 mod 19, and b ≠ 0 is ±a·7^i for one a = 1, 2, 4 and one i = 0, 1, 2; the k of
-    a group are ±a'·7^t for one a'. So the even part with c, and the odd part with s, have three
-    coefficients for each a, those at a·a'·7^(i + t). The results are below 19.1·q (k = 0) and 6.01·q.
+    a group are ±a'·7^t for one a'. So the even part, with c, and the odd part, with s, have but three
+    coefficients for each a: D_(i+t), at a·a'·7^(i+t). Results are below 19.1·q (k = 0) and 6.01·q.
     """
     _fold_19(panel, row, scratch)
     for group in range(groups):
@@ -225,7 +225,7 @@ def _three_rows(data: Pointer, place: int) -> tuple[float, float, float]:
 def _plus_products(
     high: float, low: float, x0: float, x1: float, x2: float, table: Pointer, entry: int
 ) -> tuple[float, float]:
-    """Two sums, and three products with the halves of coefficients added to them."""
+    """Two sums, with three products added to each: x times halves of coefficients."""
     high = fma(table[entry], x0, fma(table[entry + 1], x1, fma(table[entry + 2], x2, high)))
     low = fma(table[entry + 3], x0, fma(table[entry + 4], x1, fma(table[entry + 5], x2, low)))
     return high, low
