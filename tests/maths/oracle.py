@@ -18,7 +18,7 @@ def weighted_sum(rows, weights, q):
 
 
 def points(num_users, q):
-    """1…N; in the paper's field g·ζ^k·ω^s: tens of s, for k = 0, 1, −1, 2, −2 …, for g = 1, 2, …
+    """1…N; in the paper's field g·ζ^k·ω^s: tens of s, for k = 0, ±1, ±7, ±49, ±2 …, for g = 1, 2, …
 
     Up to 299 holders there is no ζ. A g that is in a coset already is left out.
     """
@@ -28,7 +28,8 @@ def points(num_users, q):
         next(r for b in range(2, 99) if (r := pow(b, (q - 1) // n, q)) != 1) for n in (5, 19)
     )
     omega = -eta % q
-    powers_of_zeta = [0] + [sign * k for k in range(1, 10) for sign in (1, -1)]
+    sixes = [[a, -a, 7 * a, -7 * a, 49 * a, -49 * a] for a in (1, 2, 4)]
+    powers_of_zeta = [0, *sixes[0], *sixes[1], *sixes[2]]
     if num_users < 300:
         powers_of_zeta = [0]
     coset = [pow(zeta, k, q) * pow(omega, s, q) % q for k in powers_of_zeta for s in range(10)]

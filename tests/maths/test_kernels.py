@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from basecagg.errors import DataError
-from basecagg.maths.kernels import balanced, cosets, machine, product, roots, sums
+from basecagg.maths.kernels import balanced, cosets, fourier, machine, product, roots, sums
 from basecagg.maths.kernels.cosets import CosetEvaluation
-from basecagg.maths.kernels.machine import addresses_of
+from basecagg.maths.kernels.machine import addresses_of, numbers_of
 from basecagg.maths.kernels.product import Product
 from basecagg.maths.mds_code import MaskCode
 from basecagg.maths.prime_field import PrimeField
@@ -90,6 +90,27 @@ def test_sums_of_the_largest_products_are_exact(terms, coefficient, element):
     assert (multiplied(matrix, rows, Q) == terms * coefficient * element % Q).all()
 
 
+@numba.njit
+def transform_19(panel, scratch, table, groups):
+    fourier.transform_19(numbers_of(panel), 0, numbers_of(scratch), numbers_of(table), groups)
+
+
+@pytest.mark.parametrize("groups", range(4))
+def test_a_transform_of_19_is_exact_up_to_its_bound(groups):
+    signs = np.random.default_rng(groups).choice([-1, 1], (19, balanced.WIDTH))
+    signs[:, 0] = 1
+    panel = balanced.new_panel(190)
+    rows = panel.reshape(19, 10, -1)[:, 0]
+    rows[:] = signs * int(1.001 * Q)
+    before = rows.astype(int).astype(object)
+    transform_19(panel, balanced.new_panel(fourier.FOLDED), fourier.table_19(), groups)
+    for place in range(1 + 6 * groups):
+        powers = [pow(roots.ZETA, b * roots.zeta_order(place), Q) for b in range(19)]
+        assert not ((rows[place].astype(int) - powers @ before) % Q).any()
+    assert np.abs(rows[0]).max() <= 19.1 * Q
+    assert np.abs(rows[1 : 1 + 6 * groups]).max(initial=0) <= 6.01 * Q
+
+
 @pytest.mark.parametrize("coset", [roots.SMALL_COSET, roots.LARGE_COSET])
 @pytest.mark.parametrize("element", [Q // 2, Q // 2 + 1, 2**31, Q - 1, None])
 @pytest.mark.parametrize("coefficients", [1, 40, 190, 191, 800])
@@ -98,7 +119,7 @@ def test_values_on_cosets_are_exact(coset, element, coefficients):
     drawn = rng.choice([Q // 2, Q // 2 + 1], (coefficients, 1))
     rows = np.full_like(drawn, element) if element else drawn
     rows = rows.astype(np.uint32)
-    for number in (1, 11, 205):
+    for number in (1, 11, 71, 205):
         out = np.empty((number, 1), np.uint32)
         evaluate = CosetEvaluation(coset, number, coefficients)
         evaluate(addresses_of(rows), addresses_of(out), 1, 1)

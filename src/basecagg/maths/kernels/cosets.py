@@ -88,7 +88,7 @@ def _evaluate(
             tens = (min(coset, out.size - point) + 9) // 10
             if coset > 10:
                 for s in range(point, point + 10):
-                    transform_19(values, s * WIDTH, scratch, table_19, tens // 2)
+                    transform_19(values, s * WIDTH, scratch, table_19, -(-(tens - 1) // 6))
             for ten in range(point, point + 10 * tens, 10):
                 _transform_and_store(values, ten, out, column, count)
     return largest

@@ -44,21 +44,18 @@ def table_of(matrix: npt.NDArray[np.uint32], modulus: int) -> npt.NDArray[np.flo
     return np.ascontiguousarray(split.transpose(1, 3, 2, 0, 4)).reshape(-1)
 
 
-def unrolled(
+def _unrolled(
     name: str,
     terms: int,
     *,
     begin: str,
     end: str,
     arguments: str = "first, second, q, inverse",
-    shared: bool = True,
 ) -> Any:
     """Compile a loop over columns j that sums `terms` products for each of two rows.
 
     The sums are high1, low1, high2, low2, after the halves of the coefficients at table[entry…];
-    `begin` and `end` are the lines before and after them, which may use `arguments`. Both rows
-    multiply the rows of `data` from `row` on, or, if that is not `shared`, the second row those
-    that follow.
+    `begin` and `end` are the lines before and after them, which may use `arguments`.
     """
     sums = ("high1", "low1", "high2", "low2")
     indices = range(terms)
@@ -66,10 +63,9 @@ def unrolled(
     for s, total in enumerate(sums):
         lines += [f" {total}_{i} = table[entry + {s * terms + i}]" for i in indices]
     lines += [" for j in range(WIDTH):", *_indented(begin)]
-    for pair, offset in ((sums[:2], 0), (sums[2:], 0 if shared else terms)):
-        lines += [f"  x{i} = data[row + {(offset + i) * WIDTH} + j]" for i in indices]
-        for total in pair:
-            lines += [f"  {total} = fma({total}_{i}, x{i}, {total})" for i in indices]
+    lines += [f"  x{i} = data[row + {i * WIDTH} + j]" for i in indices]
+    for total in sums:
+        lines += [f"  {total} = fma({total}_{i}, x{i}, {total})" for i in indices]
     lines += _indented(end)
     scope: dict[str, Any] = {"WIDTH": WIDTH, "fma": fma, "combine": combine}
     exec("\n".join(lines), scope)  # noqa: S102  # the text above, and no input
@@ -85,11 +81,11 @@ _TO_RESIDUES = """
 out[first + j] = combine(high1, low1, q, inverse)
 out[second + j] = combine(high2, low2, q, inverse)
 """
-_dot_4 = unrolled("dot_4", _SHORT, begin=_FROM_ZERO, end=_TO_RESIDUES)
-_dot_8 = unrolled("dot_8", _CHUNK, begin=_FROM_ZERO, end=_TO_RESIDUES)
+_dot_4 = _unrolled("dot_4", _SHORT, begin=_FROM_ZERO, end=_TO_RESIDUES)
+_dot_8 = _unrolled("dot_8", _CHUNK, begin=_FROM_ZERO, end=_TO_RESIDUES)
 
 # A long sum lies in four rows: high1, low1, high2, low2.
-_add_8 = unrolled(
+_add_8 = _unrolled(
     "add_8",
     _CHUNK,
     arguments="",

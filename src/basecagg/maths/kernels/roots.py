@@ -43,12 +43,17 @@ def shifts(coset: int, number: int) -> list[int]:
 
 
 def zeta_order(place: int) -> int:
-    """The power of ζ at a place 0…18 of a large coset: 0, 1, −1, 2, −2, …
+    """The power of ζ at a place 0…18 of a large coset: 0, 1, −1, 7, −7, 11, −11, 2, −2, …
 
-    A power and its inverse stand together because `cosets` computes them together: of a coset that
-    is used in part, the rest is not computed.
+    After 0 these are ±a·7^t mod 19 for a = 1, 2, 4 and t = 0, 1, 2. The six with the same a stand
+    together because `cosets` computes them together: of a coset that is used in part, the other
+    sixes are not computed.
     """
-    return (place + 1) // 2 if place % 2 else -(place // 2)
+    if place == 0:
+        return 0
+    pair, inverse = divmod(place - 1, 2)
+    power = (1, 2, 4)[pair // 3] * (1, 7, 11)[pair % 3] % 19
+    return -power if inverse else power
 
 
 def points(coset: int, number: int) -> list[int]:
