@@ -35,7 +35,7 @@ from basecagg.simulation.metering import MeteredLoopback
 from basecagg.simulation.prices import Prices
 from basecagg.storage.memory import MemoryStore
 
-_TOGETHER, _UNDELIVERED_BYTES = 16, 2**26
+_TOGETHER, _UNDELIVERED_BYTES = 64, 2**26
 """Users whose dealings are delivered at once, and the most that may wait meanwhile."""
 _ANSWER_DEADLINE = 10.0
 """Simulated seconds that the server waits for answers before it asks again."""
@@ -300,12 +300,9 @@ class SecureAggregation(ServerAggregation):
         self._devices = devices
         self._parameters = parameters
         self._prices = Prices(parameters, cryptography=True)
-        # A user among very many is not asked again before its masks expire: one will do.
-        uses = config.buffer_size * parameters.mask_lifetime // config.users
-        self._ahead = max(1, min(parameters.mask_quota, uses))
         self._absent = np.random.default_rng((config.seed, 0xAB5E))
         self._undelivered: dict[str, list[Effect]] = {}
-        most = _UNDELIVERED_BYTES // (self._ahead * self._shipment_bytes())
+        most = _UNDELIVERED_BYTES // self._shipment_bytes()
         self._together = max(1, min(_TOGETHER, most))
         if state:
             self.restore(state)
@@ -316,7 +313,7 @@ class SecureAggregation(ServerAggregation):
         return self._federation.agreement
 
     def prepare(self, user: int) -> float:
-        """Deal as many masks ahead as will be used, unless one is left: one receipt confirms them all."""
+        """Deal a mask, unless one is left of a training that came to nothing."""
         name, version = user_name(user), self.server.version
         if name in self._undelivered:
             return 0.0
@@ -325,14 +322,14 @@ class SecureAggregation(ServerAggregation):
         if contributor.ready:
             return 0.0
         started, remembered = time.process_time(), self.network.remembered
-        dealt = [effect for _ in range(self._ahead) for effect in contributor.deal(version)]
+        dealt = contributor.deal(version)
         seconds = self.network.charge("contributor", started, remembered)
         self._undelivered[name] = dealt
         if len(self._undelivered) == self._together:
             self._deliver()
         if self._config.crypto_time == "prices":
-            seconds = self._ahead * self._prices.deal()
-        return seconds + self._devices.upload(self._ahead * self._shipment_bytes())
+            seconds = self._prices.deal()
+        return seconds + self._devices.upload(self._shipment_bytes())
 
     def _deliver(self) -> None:
         """Dealings of several users at once: a holder looks into its mailbox now and then, and confirms all."""
