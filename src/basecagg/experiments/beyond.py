@@ -154,7 +154,7 @@ def report(results: Results, size: Size) -> Publication:
         notes=[
             "Recovery with holders gone ran sealed and signed; the other parts did the arithmetic only,"
             " whose sums are the same.",
-            "Small K and large C make updates stale, and the model swings; K = N waits for the slowest,"
+            "Small K and large C make updates stale, and the model swings; K = N waits for the slowest and"
             " takes few steps. K up to N works all the same: no memory of a trusted enclave limits it.",
             "Holders that are gone are drawn anew for every sum. D = 30 % of them were planned for, so none"
             " of these sums fails.",
