@@ -140,6 +140,7 @@ async def throughput(folder: Path, given: argparse.Namespace, console: Console) 
         "versions": versions,
         "sustained_updates_per_second": sustained,
         "errors": errors[:10],
+        "put_off": stand.put_off(),
         "memory_mb": memory,
     }
 

@@ -53,14 +53,13 @@ class Participant:
         self.store: Store = MemoryStore()
         self.done = ""
         self.errors: list[str] = []
+        self.put_off = 0
+        """How often the server was too busy and said so."""
 
     async def send(self, message: Message) -> Reply:
         """One message. Back-pressure is obeyed; anything but 204 after that is noted as an error."""
         frame = pack(message)
-        reply = await self.line.call("POST", "/v1/messages", frame)
-        while reply.status in (429, 503):
-            await asyncio.sleep(float(reply.headers.get("retry-after", "1")))
-            reply = await self.line.call("POST", "/v1/messages", frame)
+        reply = await self._call("POST", "/v1/messages", frame)
         if reply.status != 204:
             self.errors.append(f"{type(message).__name__}: {reply.status} {reply.body[:200]!r}")
         return reply
@@ -68,7 +67,7 @@ class Participant:
     async def mail(self, epoch: str, wait: int) -> list[Message]:
         """The next letters; those before are dealt with."""
         target = f"/v1/mailbox?epoch={epoch}&wait={wait}&done={self.done}"
-        reply = await self.line.call("GET", target)
+        reply = await self._call("GET", target)
         if reply.status != 200:
             self.errors.append(f"mailbox: {reply.status} {reply.body[:200]!r}")
             return []
@@ -76,6 +75,15 @@ class Participant:
         if letters:
             self.done = f"{reply.headers['basecagg-boot']}.{letters[-1].number}"
         return [unpack(letter.frame, 2**30) for letter in letters]
+
+    async def _call(self, method: str, target: str, body: bytes = b"") -> Reply:
+        """Call, and call again when the server says that it is busy and how long to wait."""
+        while True:
+            reply = await self.line.call(method, target, body)
+            if reply.status not in (429, 503):
+                return reply
+            self.put_off += 1
+            await asyncio.sleep(float(reply.headers.get("retry-after", "1")))
 
     async def perform(self, effects: list[Effect]) -> None:
         """Store, then send."""
@@ -183,6 +191,10 @@ class Stand:
         """What went wrong for anybody."""
         everybody = [*self.holders, *self.contributors]
         return [f"{who.name}: {error}" for who in everybody for error in who.errors]
+
+    def put_off(self) -> int:
+        """How often the server was too busy for anybody."""
+        return sum(who.put_off for who in (*self.holders, *self.contributors))
 
     def memory(self) -> int:
         """Bytes of memory that the server has in use."""
