@@ -41,7 +41,7 @@ class Sizes(NamedTuple):
     users: int = 100
     buffer: int = 10
     versions: int = 40
-    """Of 400 updates every user makes four: the masks that it deals at once, so none is dealt in vain."""
+    """Of 400 updates every user makes about four: as many masks as share a key agreement."""
     examples: int = 60_000
 
 
