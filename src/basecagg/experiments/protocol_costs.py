@@ -199,6 +199,8 @@ def notes(rows: Sequence[Row]) -> list[str]:
         " (N − D)/10 times.",
         "Times assume that users work side by side on lines of the given speed both ways, and that the"
         " server's line is never the bottleneck. Overlapped: the offline phase hides behind training.",
+        "Every cell is one measurement. Where two of them are extended along a line, their noise grows with"
+        " it: the server's part in the recovery of coded masks differs by several times between neighbours.",
         "Published gains were measured with another implementation on other machines. Here a PRG stream of"
         " AES-CTR costs about as much as copying the vector a few times, so SecAgg is far cheaper than it was"
         " there, and coded masks gain where the server expands D·(N − D) streams: many users, many dropouts,"
