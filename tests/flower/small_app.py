@@ -42,7 +42,7 @@ def make_app(mods: list[Any], watch: Callable[[int, Any, Any], None] | None = No
                 e = x @ w + b[0] - y
                 w -= 0.05 * x.T @ e / len(y)
                 b -= 0.05 * e.mean()
-        assert np.isfinite(w).all() and np.isfinite(b).all()
+        assert np.isfinite([*w, *b]).all()
         if watch is not None:
             watch(context.node_id, before, np.concatenate([w, b]))
         metrics = {"num-examples": len(y), "loss": float((e**2).mean())}
