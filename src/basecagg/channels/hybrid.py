@@ -41,9 +41,7 @@ class HybridSealer:
             raise ChannelError("the recipient's sealing key is not a hybrid key") from None
         return envelopes.new_lock(wrapped, key)
 
-    def seal(self, lock: Lock, context: bytes, plaintext: bytes | memoryview) -> bytes:
-        """Close an envelope with its lock."""
-        return envelopes.seal(lock, context, plaintext)
+    seal = staticmethod(envelopes.seal)
 
 
 class HybridOpener:

@@ -104,9 +104,7 @@ class X25519Sealer:
         key = _expand(self._secrets[recipient_key], self._public_key, recipient_key, context)
         return envelopes.new_lock(self._public_key, key)
 
-    def seal(self, lock: Lock, context: bytes, plaintext: bytes | memoryview) -> bytes:
-        """Close an envelope with its lock."""
-        return envelopes.seal(lock, context, plaintext)
+    seal = staticmethod(envelopes.seal)
 
     def _exchange_with(self, recipient_key: bytes) -> bytes:
         try:
