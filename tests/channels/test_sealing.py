@@ -4,6 +4,7 @@ import copy
 import pickle
 
 import pytest
+from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -18,7 +19,11 @@ SHARE = bytes(range(200))
 
 
 def seal(sealer, recipient_key, context, content):
-    return sealer.seal(sealer.lock(recipient_key, context), context, content)
+    return sealer.seal(lock_for(sealer, recipient_key, context), context, content)
+
+
+def lock_for(sealer, recipient_key, context):
+    return sealer.locks([recipient_key], [context])[0]
 
 
 @pytest.fixture(params=SUITES)
@@ -82,40 +87,64 @@ def test_no_two_envelopes_are_alike(suite, secret):
 
 
 def test_a_lock_closes_the_same_envelope_again(suite, secret):
-    lock = make_sealer(suite).lock(secret.public_key, b"context")
+    lock = lock_for(make_sealer(suite), secret.public_key, b"context")
     first, again = (make_sealer(suite).seal(lock, b"context", SHARE) for _ in range(2))
     assert first == again
     assert secret.open(b"context", again) == SHARE
 
 
-def test_the_lock_of_one_envelope_does_not_fit_another(suite, secret):
-    """Its key is bound to the context as well as the envelope is."""
-    lock = make_sealer(suite).lock(secret.public_key, b"context")
-    with pytest.raises(ChannelError):
-        secret.open(b"other", make_sealer(suite).seal(lock, b"other", SHARE))
+def test_every_recipient_has_a_key_of_its_own(suite):
+    secrets = [SealingSecret.create(suite) for _ in range(3)]
+    sealer, contexts = make_sealer(suite), [b"a", b"b", b"c"]
+    for _ in range(20):
+        locks = sealer.locks([each.public_key for each in secrets], contexts)
+        assert len({lock.key for lock in locks}) == 3
+        for secret, context, lock in zip(secrets, contexts, locks, strict=True):
+            assert secret.open(context, sealer.seal(lock, context, SHARE)) == SHARE
 
 
-def test_a_sender_key_serves_a_few_masks_only():
-    """Who steals a contributor's memory opens the last few envelopes, not all that it ever sealed."""
+def test_no_key_serves_two_masks():
+    secret, sealer = SealingSecret.create(), make_sealer("x25519")
+    locks = [lock_for(sealer, secret.public_key, b"context") for _ in range(100)]
+    assert len({lock.key for lock in locks}) == 100
+
+
+def test_who_takes_a_sealers_memory_opens_nothing_that_it_sealed():
+    """Every key is gone when it is used, and so is what it was made of. The control: later ones are there."""
+    secret, sealer = SealingSecret.create(), make_sealer("x25519")
+    before = [seal(sealer, secret.public_key, b"context", SHARE) for _ in range(3)]
+    taken = [key for step in sealer._steps for key in step]
+    assert set(vars(sealer)) == {"_recipients", "_public_key", "_steps"}
+    later = seal(sealer, secret.public_key, b"context", SHARE)
+    assert not any(opens(key, sealed) for key in taken for sealed in before)
+    assert any(opens(key, later) for key in taken)
+
+
+def opens(key, sealed):
+    try:
+        return AESGCM(key).decrypt(sealed[33:45], sealed[45:], b"context") == SHARE
+    except InvalidTag:
+        return False
+
+
+def test_other_recipients_get_another_sender_key():
     first, second = (SealingSecret.create() for _ in range(2))
     sealer = make_sealer("x25519")
-    keys = []
-    for _ in range(12):
-        for each in (first, second):
-            keys.append(seal(sealer, each.public_key, b"context", SHARE)[:32])
-    assert len(set(keys)) == 3
-    assert max(keys.count(key) for key in keys) == 8
+    keys = {seal(sealer, each.public_key, b"context", SHARE)[:32] for each in (first, second)}
+    assert len(keys) == 2
 
 
 def test_the_key_is_the_one_that_the_librarys_hkdf_derives():
-    holder = X25519PrivateKey.generate()
+    holder, sealer = X25519PrivateKey.generate(), make_sealer("x25519")
     recipient = holder.public_key().public_bytes_raw()
-    sealed = seal(make_sealer("x25519"), recipient, b"context", b"share")
-    sender, nonce, body = sealed[:32], sealed[32:44], sealed[44:]
-    info = b"basecagg/seal/x25519/v1" + sender + recipient + b"context"
-    secret = holder.exchange(X25519PublicKey.from_public_bytes(sender))
-    key = HKDF(SHA256(), 32, salt=None, info=info).derive(secret)
-    assert AESGCM(key).decrypt(nonce, body, b"context") == b"share"
+    for turn in range(20):
+        sealed = seal(sealer, recipient, b"context", b"share")
+        sender, step, nonce, body = sealed[:32], sealed[32:33], sealed[33:45], sealed[45:]
+        assert step[0] == turn % 8
+        salt = b"basecagg/seal/x25519/v2" + sender + recipient
+        secret = holder.exchange(X25519PublicKey.from_public_bytes(sender))
+        key = HKDF(SHA256(), 32, salt=salt, info=step).derive(secret)
+        assert AESGCM(key).decrypt(nonce, body, b"context") == b"share"
 
 
 def test_overhead_is_what_is_said():
@@ -152,14 +181,14 @@ def test_a_sender_key_of_low_order_is_refused():
     secret = SealingSecret.create()
     for weak in (bytes(32), (1).to_bytes(32, "little")):
         with pytest.raises(ChannelError):
-            secret.open(b"context", weak + bytes(12 + 16))
+            secret.open(b"context", weak + bytes(1 + 12 + 16))
 
 
 def test_nothing_secret_prints(suite, secret):
     sealer = make_sealer(suite)
     seal(sealer, secret.public_key, b"context", SHARE)
     raw = secret.secret_bytes()
-    lock = sealer.lock(secret.public_key, b"context")
+    lock = lock_for(sealer, secret.public_key, b"context")
     for thing in (secret, secret._opener, sealer, lock):
         for text in (repr(thing), str(thing), f"{[thing]}", pretty_repr(thing)):
             assert lock.key.hex() not in text

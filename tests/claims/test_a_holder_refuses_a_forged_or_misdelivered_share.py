@@ -70,7 +70,8 @@ def dealt(federation, share, *, dealer="mallory", expires=5, credential=None, in
     context = seal or sealing_context(agreement.id, mask, index)
     sealer = make_sealer(agreement.epoch.suite)
     keys = [each.sealing_key for each in agreement.epoch.holders]
-    envelopes = [sealer.seal(sealer.lock(key, context), context, share) for key in keys]
+    locks = sealer.locks(keys, [context] * len(keys))
+    envelopes = [sealer.seal(lock, context, share) for lock in locks]
     levels = merkle.tree([merkle.leaf(i, envelope) for i, envelope in enumerate(envelopes)])
     credential = credential or enrol(
         federation.identity("enrolment"), agreement.id, dealer, identity.public_key
@@ -215,8 +216,8 @@ def test_sealed_for_another_context(federation):
 
 def test_sealed_bytes_that_are_no_envelope(federation, monkeypatch):
     class Scribble:
-        def lock(self, recipient_key, context):
-            return None
+        def locks(self, recipient_keys, contexts):
+            return [None] * len(recipient_keys)
 
         def seal(self, lock, context, plaintext):
             return b"x"
@@ -250,7 +251,8 @@ def test_another_share_under_a_known_name(federation):
     ask(federation, "user-0", parcel)
     sealer, to = make_sealer("x25519"), federation.agreement.epoch.holders[0].sealing_key
     context = sealing_context(federation.agreement.id, parcel.dealing.mask, 0)
-    sealed = sealer.seal(sealer.lock(to, context), context, share_of(federation))
+    (lock,) = sealer.locks([to], [context])
+    sealed = sealer.seal(lock, context, share_of(federation))
     leaf = merkle.leaf(0, sealed)
     root = merkle.root_from(0, 7, leaf, parcel.path)
     dealing = signed(msgspec.structs.replace(parcel.dealing, root=root), federation.identity("ann"))

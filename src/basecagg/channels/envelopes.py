@@ -1,14 +1,12 @@
 """The body of an envelope: AES-256-GCM under a key of its own, which the envelope's head leads to.
 
-A lock (head and key) closes an envelope again byte for byte, so a contributor keeps a lock for each holder
-until the share is delivered, instead of the share. It is no more secret than the seed beside it, from which
-share and mask follow, and it is forgotten sooner. What it closes must be the same share every time: GCM gives
-two plaintexts away that were sealed with one key and nonce.
+A head ends with the nonce. A lock (head and key) closes an envelope again byte for byte, so a contributor
+keeps a lock for each holder until the share is delivered, instead of the share. It is no more secret than the
+seed beside it, from which share and mask follow, and it is forgotten sooner. What it closes must be the same
+share every time: GCM gives two plaintexts away that were sealed with one key and nonce.
 """
 
 from __future__ import annotations
-
-import os
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -18,11 +16,6 @@ from basecagg.protocol.ports import Lock
 
 KEY, NONCE, TAG = 32, 12, 16
 """Bytes."""
-
-
-def new_lock(way_to_key: bytes, key: bytes) -> Lock:
-    """A lock whose head tells the recipient how to find the key, and ends with a fresh nonce."""
-    return Lock(way_to_key + os.urandom(NONCE), key)
 
 
 def seal(lock: Lock, context: bytes, plaintext: bytes | memoryview) -> bytes:

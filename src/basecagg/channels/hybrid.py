@@ -6,6 +6,7 @@ An attacker who records sealed shares today must break both to read them later.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from cryptography.exceptions import InvalidTag
@@ -27,21 +28,25 @@ _HEAD = _WRAPPED + NONCE
 class HybridSealer:
     """Seals with a random key for every envelope, which HPKE seals to the recipient."""
 
-    def lock(self, recipient_key: bytes, context: bytes) -> Lock:
-        """A fresh lock for one envelope to the recipient."""
-        mlkem, hpke = _library()
-        key = os.urandom(KEY)
-        try:
-            public_key = hpke.MLKEM768X25519PublicKey(
-                mlkem.MLKEM768PublicKey.from_public_bytes(recipient_key[:_MLKEM_PUBLIC]),
-                X25519PublicKey.from_public_bytes(recipient_key[_MLKEM_PUBLIC:]),
-            )
-            wrapped = bytes(_suite(hpke).encrypt(key, public_key, info=context))
-        except ValueError:
-            raise ChannelError("the recipient's sealing key is not a hybrid key") from None
-        return envelopes.new_lock(wrapped, key)
+    def locks(self, recipient_keys: Sequence[bytes], contexts: Sequence[bytes]) -> list[Lock]:
+        """Fresh locks for one envelope to each of the recipients."""
+        return [_lock(*each) for each in zip(recipient_keys, contexts, strict=True)]
 
     seal = staticmethod(envelopes.seal)
+
+
+def _lock(recipient_key: bytes, context: bytes) -> Lock:
+    mlkem, hpke = _library()
+    key = os.urandom(KEY)
+    try:
+        public_key = hpke.MLKEM768X25519PublicKey(
+            mlkem.MLKEM768PublicKey.from_public_bytes(recipient_key[:_MLKEM_PUBLIC]),
+            X25519PublicKey.from_public_bytes(recipient_key[_MLKEM_PUBLIC:]),
+        )
+        wrapped = bytes(_suite(hpke).encrypt(key, public_key, info=context))
+    except ValueError:
+        raise ChannelError("the recipient's sealing key is not a hybrid key") from None
+    return Lock(wrapped + os.urandom(NONCE), key)
 
 
 class HybridOpener:

@@ -3,15 +3,16 @@
 The sender's key in an envelope is a short-lived one, so a stolen contributor cannot open what it sealed before.
 Envelopes are anonymous by themselves; who made them is said by the signed dealing around them.
 
-Suite "x25519": sender's key (32) ‖ nonce (12) ‖ AES-256-GCM. The key is HKDF-SHA256 of the shared secret,
-bound to both public keys and to the context (epoch, mask, holder), which is also the associated data.
+Suite "x25519": sender's key (32) ‖ step (1) ‖ nonce (12) ‖ AES-256-GCM. The key is HKDF-SHA256 of the shared
+secret, bound to both public keys and to the step; the context (epoch, mask, holder) is the associated data.
 Suite "mlkem768-x25519": a random key sealed by HPKE (RFC 9180), then nonce and AES-256-GCM likewise.
 """
 
 from __future__ import annotations
 
+import hmac
 import os
-from collections import Counter
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NoReturn
 
@@ -25,13 +26,14 @@ from basecagg.errors import ChannelError, LocalProtocolError
 from basecagg.protocol.epoch import Suite
 from basecagg.protocol.ports import Lock, Sealer
 
-_HEAD = KEY + NONCE
+_HEAD = KEY + 1 + NONCE
 OVERHEAD = _HEAD + TAG
 """Bytes that sealing with X25519 adds to a share."""
 SECRET_BYTES: dict[Suite, int] = {"x25519": 32, "mlkem768-x25519": hybrid.SECRET_BYTES}
 """Any random bytes of this length are a private key."""
-_MASKS_PER_SENDER_KEY = 4
-_DOMAIN = b"basecagg/seal/x25519/v1"
+_STEPS = 8
+"""Masks that one sender key serves."""
+_DOMAIN = b"basecagg/seal/x25519/v2"
 
 
 class SealingSecret:
@@ -82,40 +84,53 @@ def _make_opener(suite: Suite, secret: bytes) -> X25519Opener | hybrid.HybridOpe
 
 
 class X25519Sealer:
-    """Seals with a sender key that is thrown away after a few masks."""
+    """Seals with a sender key whose private half is gone before anything is sealed with it.
+
+    What remains are the keys of the next steps, one for each mask and holder; each is gone when it is used.
+    """
 
     def __init__(self) -> None:
-        """Start with a fresh sender key."""
-        self._renew()
+        """Start without a sender key."""
+        self._recipients: tuple[bytes, ...] = ()
+        self._public_key = b""
+        self._steps: list[tuple[bytes, ...]] = []
 
-    def _renew(self) -> None:
-        self._private_key = X25519PrivateKey.generate()
-        self._public_key = self._private_key.public_key().public_bytes_raw()
-        self._secrets: dict[bytes, HMAC] = {}
-        self._uses: Counter[bytes] = Counter()
-
-    def lock(self, recipient_key: bytes, context: bytes) -> Lock:
-        """A fresh lock for one envelope to the recipient."""
-        if self._uses[recipient_key] == _MASKS_PER_SENDER_KEY:
-            self._renew()
-        self._uses[recipient_key] += 1
-        if recipient_key not in self._secrets:
-            self._secrets[recipient_key] = _extract(self._exchange_with(recipient_key))
-        key = _expand(self._secrets[recipient_key], self._public_key, recipient_key, context)
-        return envelopes.new_lock(self._public_key, key)
+    def locks(self, recipient_keys: Sequence[bytes], contexts: Sequence[bytes]) -> list[Lock]:
+        """Fresh locks for one envelope to each of the recipients."""
+        if not self._steps or self._recipients != tuple(recipient_keys):
+            self._renew(tuple(recipient_keys))
+        step = _STEPS - len(self._steps)
+        # One nonce serves all: every envelope has a key of its own. It is there for copies of this process.
+        head = self._public_key + bytes([step]) + os.urandom(NONCE)
+        return [Lock(head, key) for key in self._steps.pop()]
 
     seal = staticmethod(envelopes.seal)
 
-    def _exchange_with(self, recipient_key: bytes) -> bytes:
-        try:
-            recipient = X25519PublicKey.from_public_bytes(recipient_key)
-            return self._private_key.exchange(recipient)
-        except ValueError:  # a wrong length, or a point of low order
-            raise ChannelError("the recipient's sealing key is not an X25519 key") from None
+    def _renew(self, recipients: tuple[bytes, ...]) -> None:
+        private_key = X25519PrivateKey.generate()
+        self._public_key = private_key.public_key().public_bytes_raw()
+        agreed = [_agree(private_key, self._public_key, recipient) for recipient in recipients]
+        steps = reversed(range(_STEPS))
+        self._steps = [tuple(_expand(each, step) for each in agreed) for step in steps]
+        self._recipients = recipients
 
     def __repr__(self) -> str:
         """Nothing about the keys."""
         return "X25519Sealer(…)"
+
+
+def _agree(private_key: X25519PrivateKey, sender: bytes, recipient: bytes) -> HMAC:
+    try:
+        secret = private_key.exchange(_load_public_key(recipient))
+    except ValueError:  # a wrong length, or a point of low order
+        raise ChannelError("the recipient's sealing key is not an X25519 key") from None
+    return _extract(secret, sender, recipient)
+
+
+@lru_cache(maxsize=1 << 12)
+def _load_public_key(recipient: bytes) -> X25519PublicKey:
+    """A federation's holders are the recipients of everything."""
+    return X25519PublicKey.from_public_bytes(recipient)
 
 
 class X25519Opener:
@@ -128,7 +143,7 @@ class X25519Opener:
         except ValueError:
             raise ChannelError("an x25519 sealing key is 32 secret bytes") from None
         self.public_key = self._private_key.public_key().public_bytes_raw()
-        # One sender key serves a few masks: its exchange is computed once.
+        # One sender key serves several masks: its exchange is computed once.
         self._exchange = lru_cache(maxsize=4096)(self._exchange_with)
 
     def open(self, context: bytes, sealed: bytes) -> bytes:
@@ -140,26 +155,26 @@ class X25519Opener:
             exchanged = self._exchange(sender)
         except ValueError:  # a point of low order
             raise envelopes.unopened() from None
-        key = _expand(exchanged, sender, self.public_key, context)
+        key = _expand(exchanged, sealed[KEY])
         return envelopes.open_body(_HEAD, key, context, sealed)
 
     def _exchange_with(self, sender: bytes) -> HMAC:
-        return _extract(self._private_key.exchange(X25519PublicKey.from_public_bytes(sender)))
+        secret = self._private_key.exchange(X25519PublicKey.from_public_bytes(sender))
+        return _extract(secret, sender, self.public_key)
 
     def __repr__(self) -> str:
         """Nothing about the keys."""
         return "X25519Opener(…)"
 
 
-def _extract(secret: bytes) -> HMAC:
-    """HKDF's first half, without salt: the same for all masks of one sender key, so it is done once."""
-    extracted = HMAC(bytes(KEY), SHA256())
-    extracted.update(secret)
-    return HMAC(extracted.finalize(), SHA256())
+def _extract(secret: bytes, sender: bytes, recipient: bytes) -> HMAC:
+    """HKDF's first half, salted with what both sides know: the same for all steps, so it is done once."""
+    extracted = hmac.digest(_DOMAIN + sender + recipient, secret, "sha256")
+    return HMAC(extracted, SHA256())
 
 
-def _expand(extracted: HMAC, sender: bytes, recipient: bytes, context: bytes) -> bytes:
+def _expand(extracted: HMAC, step: int) -> bytes:
     """HKDF's second half for a key of one block: a single HMAC (RFC 5869, section 2.3)."""
     block = extracted.copy()
-    block.update(_DOMAIN + sender + recipient + context + b"\x01")
+    block.update(bytes([step, 1]))
     return block.finalize()

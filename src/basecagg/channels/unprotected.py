@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from basecagg.protocol.ports import Lock
 
 
@@ -30,9 +32,9 @@ class NoSealing:
 
     public_key = bytes(32)
 
-    def lock(self, recipient_key: bytes, context: bytes) -> Lock:
-        """No lock."""
-        return Lock(b"", b"")
+    def locks(self, recipient_keys: Sequence[bytes], contexts: Sequence[bytes]) -> list[Lock]:
+        """No locks."""
+        return [Lock(b"", b"")] * len(recipient_keys)
 
     def seal(self, lock: Lock, context: bytes, plaintext: bytes | memoryview) -> bytes:
         """The plaintext itself."""

@@ -125,7 +125,8 @@ class Contributor:
 
     def _stored_shipment(self, key: str, dealing: Dealing) -> Shipment:
         locks = parse(require(self._records, "locks", key), Locks)
-        sealed = self._seal(self._masks[key], locks)
+        mask = self._masks[key]
+        sealed = self._seal(mask, locks, self._contexts(mask.name))
         leaves = _leaves(sealed)
         if merkle.tree(leaves)[-1][0] != dealing.root:
             # Sealed with the same keys, anything else would give away both.
@@ -150,8 +151,10 @@ class Contributor:
             state=life.after(life.CONTRIBUTOR, "new", "deal"),
             holders=set(),
         )
-        locks = self._lock(mask)
-        shipment = self._ship(mask, locks)
+        contexts = self._contexts(name)
+        keys = [holder.sealing_key for holder in self.agreement.epoch.holders]
+        locks = Locks(of_holders=self._sealer.locks(keys, contexts))
+        shipment = self._ship(mask, self._seal(mask, locks, contexts))
         self._masks[name.key] = mask
         return [
             write("mask", name.key, mask),
@@ -161,29 +164,17 @@ class Contributor:
             Send(SERVER, shipment),
         ]
 
-    def _lock(self, mask: OwnMask) -> Locks:
-        holders = enumerate(self.agreement.epoch.holders)
-        return Locks(
-            of_holders=[
-                self._sealer.lock(holder.sealing_key, self._context(mask, index))
-                for index, holder in holders
-            ]
-        )
-
-    def _seal(self, mask: OwnMask, locks: Locks) -> tuple[bytes, ...]:
+    def _seal(self, mask: OwnMask, locks: Locks, contexts: Sequence[bytes]) -> tuple[bytes, ...]:
         shares = shares_of(mask.seed, self.agreement.code, self._parameters)
-        return tuple(
-            self._sealer.seal(
-                lock, self._context(mask, index), share.astype("<u4", copy=False).data.cast("B")
-            )
-            for index, (lock, share) in enumerate(zip(locks.of_holders, shares, strict=True))
-        )
+        rows = (share.data.cast("B") for share in shares.astype("<u4", copy=False))
+        envelopes = zip(locks.of_holders, contexts, rows, strict=True)
+        return tuple(self._sealer.seal(lock, context, share) for lock, context, share in envelopes)
 
-    def _context(self, mask: OwnMask, index: int) -> bytes:
-        return sealing_context(self.agreement.id, mask.name, index)
+    def _contexts(self, name: MaskName) -> list[bytes]:
+        count = self._parameters.num_users
+        return [sealing_context(self.agreement.id, name, index) for index in range(count)]
 
-    def _ship(self, mask: OwnMask, locks: Locks) -> Shipment:
-        sealed = self._seal(mask, locks)
+    def _ship(self, mask: OwnMask, sealed: tuple[bytes, ...]) -> Shipment:
         leaves = _leaves(sealed)
         root = merkle.tree(leaves)[-1][0]
         dealing = Dealing(self.agreement.id, mask.name, mask.expires, root, self._credential)

@@ -19,7 +19,7 @@ from basecagg.protocol.messages import MAX_REASON, MaskName, Message, Refusal, U
 from basecagg.protocol.ports import Records
 
 
-class Persist(Struct, frozen=True):
+class Persist(Struct, frozen=True, gc=False):
     """Write a record. `irreversible` marks what must not be undone by restoring an older copy of the store."""
 
     kind: str
@@ -36,34 +36,34 @@ class Persist(Struct, frozen=True):
         return [("record", f"{self.kind}/{self.key}"), ("bytes", len(self.value))]
 
 
-class Forget(Struct, frozen=True):
+class Forget(Struct, frozen=True, gc=False):
     """Delete a record."""
 
     kind: str
     key: str
 
 
-class Send(Struct, frozen=True):
+class Send(Struct, frozen=True, gc=False):
     """Send a message, after the writes are safe. Sending it again does no harm."""
 
     recipient: str
     message: Message
 
 
-class MaskReady(Struct, frozen=True):
+class MaskReady(Struct, frozen=True, gc=False):
     """Enough holders have confirmed their shares: the mask can be used."""
 
     mask: MaskName
 
 
-class Uploaded(Struct, frozen=True):
+class Uploaded(Struct, frozen=True, gc=False):
     """An update was masked; `clipped` of its elements lay outside ±B."""
 
     mask: MaskName
     clipped: int
 
 
-class MaskEnded(Struct, frozen=True):
+class MaskEnded(Struct, frozen=True, gc=False):
     """A contributor's mask is over: opened, refused, burned or expired. Its update is not to be sent again."""
 
     mask: MaskName
@@ -83,7 +83,7 @@ class Released:
     inconsistent_holders: tuple[int, ...] = ()
 
 
-class Abandoned(Struct, frozen=True):
+class Abandoned(Struct, frozen=True, gc=False):
     """A buffer was burned; the model is unchanged and training goes on."""
 
     version: int

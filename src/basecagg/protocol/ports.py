@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
 
 
-class Lock(Struct, frozen=True):
+class Lock(Struct, frozen=True, gc=False):
     """What closes one envelope, and closes it again byte for byte: how it begins, and the key of its body."""
 
     head: bytes
@@ -45,8 +45,8 @@ class Verifier(Protocol):
 class Sealer(Protocol):
     """Closes envelopes that only their recipient can open."""
 
-    def lock(self, recipient_key: bytes, context: bytes) -> Lock:
-        """A fresh lock for one envelope to the recipient."""
+    def locks(self, recipient_keys: Sequence[bytes], contexts: Sequence[bytes]) -> list[Lock]:
+        """Fresh locks for one envelope to each of the recipients, in their contexts."""
         ...
 
     def seal(self, lock: Lock, context: bytes, plaintext: bytes | memoryview) -> bytes:

@@ -19,7 +19,7 @@ from basecagg.protocol.ports import Lock, Records
 _ENCODER = msgspec.msgpack.Encoder()
 
 
-class Record(Struct, kw_only=True):
+class Record(Struct, kw_only=True, gc=False):
     """The base of all records."""
 
 
@@ -142,7 +142,7 @@ class Relay(Record):
     leaves: tuple[bytes, ...]
 
 
-class BufferedUpdate(Struct, frozen=True, kw_only=True):
+class BufferedUpdate(Struct, frozen=True, kw_only=True, gc=False):
     """One admitted update; its payload is the record 'upload' of the same mask."""
 
     name: MaskName

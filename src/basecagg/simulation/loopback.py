@@ -44,7 +44,7 @@ class Address(NamedTuple):
 AT_SERVER = Address("server", SERVER)
 
 
-class Letter(Struct, frozen=True):
+class Letter(Struct, frozen=True, gc=False):
     """One message on its way."""
 
     sender: str
