@@ -246,13 +246,12 @@ class MaskedCoordinator(Coordinator):
         """
         if view.trains or not self._contributes(view) or self._has_mask(view):
             return False
-        found = [self.recovery.mailroom.find(name) for name in view.dealt]
-        masks = [mask for mask in found if mask is not None and mask.state == "dealt"]
-        view.dealt = {mask.name for mask in masks}
-        enough = self.recovery.agreement.holders_needed
-        confirmed = any(len(mask.holders) >= enough for mask in masks)
+        mailroom, enough = self.recovery.mailroom, self.recovery.agreement.holders_needed
+        found = [mailroom.find(name) for name in view.dealt]
+        view.dealt = {mask.name for mask in found if mask is not None and mask.state == "dealt"}
+        confirmed = any(len(mailroom.holders_of(name)) >= enough for name in view.dealt)
         view.resume = view.resume or confirmed
-        return confirmed or not masks
+        return confirmed or not view.dealt
 
     # --- letters ----------------------------------------------------------------------------------
 

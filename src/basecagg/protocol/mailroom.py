@@ -28,14 +28,28 @@ class Mailroom:
         self._records = records
         self._masks = load(records, "relayed", RelayedMask)
         self._live = Counter(m.name.contributor for m in self._masks.values() if m.state in _LIVE)
+        self._holders = self._who_confirmed()
+
+    def _who_confirmed(self) -> dict[str, set[int]]:
+        """Of every live mask all holders but those whose parcels still lie here: confirming one deletes it."""
+        everyone = range(self.agreement.parameters.num_users)
+        confirmed = {key: set(everyone) for key, m in self._masks.items() if m.state in _LIVE}
+        for holder in everyone:
+            for key in self._records.keys(pending(holder)):
+                confirmed[key].discard(holder)
+        return confirmed
 
     def find(self, name: MaskName) -> RelayedMask | None:
         """The mask of this name, if it has not expired."""
         return self._masks.get(name.key)
 
+    def holders_of(self, name: MaskName) -> set[int]:
+        """The holders that confirmed a share of a live mask."""
+        return self._holders[name.key]
+
     def common_holders(self, names: Iterable[MaskName]) -> set[int]:
         """The holders that confirmed a share of every one of these masks."""
-        sets = [self._masks[name.key].holders for name in names]
+        sets = [self._holders[name.key] for name in names]
         return set.intersection(*sets) if sets else set(range(self.agreement.parameters.num_users))
 
     def relay(self, sender: str, shipment: Shipment, version: int) -> list[Effect]:
@@ -59,9 +73,9 @@ class Mailroom:
             root=dealing.root,
             expires=dealing.expires,
             state=life.after(life.SERVER, "unknown", "shipment"),
-            holders=set(),
         )
         self._masks[name.key] = mask
+        self._holders[name.key] = set()
         self._live[name.contributor] += 1
         relay = Relay(dealing=dealing, leaves=shipment.leaves)
         sealed = enumerate(shipment.sealed)
@@ -79,14 +93,11 @@ class Mailroom:
         self.agreement.require_signed_by_holder(receipt, receipt.holder, receipt.signature)
         masks = [mask for name in receipt.masks if (mask := self._masks.get(name.key))]
         live = [mask for mask in masks if mask.state in _LIVE]
-        effects: list[Effect] = []
         for mask in live:
-            effects.append(Forget(pending(receipt.holder), mask.name.key))
-            if receipt.holder not in mask.holders:
-                mask.holders.add(receipt.holder)
-                effects.append(write("relayed", mask.name.key, mask))
+            self._holders[mask.name.key].add(receipt.holder)
+        parcels = [Forget(pending(receipt.holder), mask.name.key) for mask in live]
         dealers = dict.fromkeys(mask.name.contributor for mask in live)
-        return [*effects, *(Send(dealer, receipt) for dealer in dealers)]
+        return [*parcels, *(Send(dealer, receipt) for dealer in dealers)]
 
     def over(self) -> list[RelayedMask]:
         """The masks whose names alone are kept."""
@@ -107,8 +118,6 @@ class Mailroom:
         """A mask is over: its outcome is noted, what was not delivered is deleted."""
         mask = self._masks[name.key]
         undelivered = self._forget_parcels(mask)
-        mask.holders = set()
-        self._live[name.contributor] -= 1
         return [*self.move(name, event), *undelivered]
 
     def expire(self, version: int) -> list[Effect]:
@@ -124,12 +133,14 @@ class Mailroom:
     def _delete(self, mask: RelayedMask) -> list[Effect]:
         """Even the name: a late copy of the shipment is refused by its signed expiry."""
         del self._masks[mask.name.key]
-        self._live[mask.name.contributor] -= mask.state in _LIVE
-        return [Forget("relayed", mask.name.key), *self._forget_parcels(mask)]
+        parcels = self._forget_parcels(mask) if mask.state in _LIVE else []
+        return [Forget("relayed", mask.name.key), *parcels]
 
     def _forget_parcels(self, mask: RelayedMask) -> list[Effect]:
-        missing = set(range(self.agreement.parameters.num_users)) - mask.holders
+        """The mask does not live any more: what was not delivered never will be."""
         key = mask.name.key
+        self._live[mask.name.contributor] -= 1
+        missing = set(range(self.agreement.parameters.num_users)) - self._holders.pop(key)
         return [Forget("relay", key), *(Forget(pending(index), key) for index in sorted(missing))]
 
     def _check(self, sender: str, shipment: Shipment, version: int) -> None:

@@ -99,13 +99,18 @@ class Parcel(Message, frozen=True):
     sealed: bytes
 
 
-class Receipt(Message, frozen=True):
+class Receipt(Message, frozen=True, dict=True, gc=True):
     """Holder → server → contributors: these shares are kept."""
 
     epoch: Digest
     holder: HolderIndex
     masks: Annotated[tuple[MaskName, ...], Meta(min_length=1, max_length=100_000)]
     signature: Signature = b""
+
+    @cached_property
+    def statement(self) -> bytes:
+        """What is signed, for all the dealers to whom a server passes it on."""
+        return _statement(self)
 
 
 # --- uploading: phase 2, training, quantising, masking ----------------------------------------
@@ -267,6 +272,7 @@ def _endorsement_statement(vote: Endorsement) -> bytes:
 _STATEMENTS: dict[type[Message], Callable[[Any], bytes]] = {
     Answer: _answer_statement,
     Endorsement: _endorsement_statement,
+    Receipt: lambda receipt: receipt.statement,
     Ticket: _known_statement,
     Dealing: _known_statement,
     Credential: _known_statement,

@@ -74,6 +74,10 @@ class Records(Protocol):
         """Return the value, or None when there is none."""
         ...
 
+    def keys(self, kind: str) -> Iterable[str]:
+        """Return all keys of a kind, in order, without reading what may be large."""
+        ...
+
     def scan(self, kind: str) -> Iterable[tuple[str, bytes]]:
         """Return all (key, value) of a kind, ordered by key."""
         ...

@@ -125,14 +125,13 @@ class Progress(Record):
 
 
 class RelayedMask(Record):
-    """The server's note on one mask: who dealt it, who confirmed a share, how far it has come."""
+    """The server's note on one mask: who dealt it, and how far it has come."""
 
     name: MaskName
     dealer_key: bytes
     root: bytes
     expires: int
     state: str
-    holders: set[int]
 
 
 class Relay(Record):

@@ -144,10 +144,10 @@ class Recovery:
             raise MaskExpired(f"mask {update.name.key} expires before its buffer opens")
         if not life.allows(life.SERVER, mask.state, "admit"):
             raise AlreadyBuffered(f"mask {update.name.key} has hidden another update")
-        if len(mask.holders) < self.agreement.holders_needed:
+        count, needed = len(self.mailroom.holders_of(update.name)), self.agreement.holders_needed
+        if count < needed:
             raise TooFewHolders(
-                f"{len(mask.holders)} holders keep a share of mask {update.name.key},"
-                f" {self.agreement.holders_needed} are needed"
+                f"{count} holders keep a share of mask {update.name.key}, {needed} are needed"
             )
 
     def openable_together(self, updates: Sequence[BufferedUpdate], at: int) -> list[BufferedUpdate]:
@@ -157,7 +157,7 @@ class Recovery:
         for update in updates:
             mask = self.mailroom.find(update.name)
             assert mask is not None
-            both = common & mask.holders
+            both = common & self.mailroom.holders_of(update.name)
             if len(both) >= self.agreement.holders_needed and mask.expires >= at:
                 common = both
                 together.append(update)

@@ -30,6 +30,14 @@ class GroupCommit:
             return self._store.read(kind, key)
         return pending.value if isinstance(pending, Persist) else None
 
+    def keys(self, kind: str) -> list[str]:
+        """Return all keys of a kind, in order."""
+        found = set(self._store.keys(kind))
+        for (pending_kind, key), write in self._pending.items():
+            if pending_kind == kind:
+                (found.add if isinstance(write, Persist) else found.discard)(key)
+        return sorted(found)
+
     def scan(self, kind: str) -> list[tuple[str, bytes]]:
         """Return all (key, value) of a kind, ordered by key."""
         found = dict(self._store.scan(kind))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
@@ -88,9 +88,8 @@ class Loopback:
         if writes:
             self.nodes[address].store.commit(writes)
         for send in sends_of(effects):
-            self.post(
-                Letter(address.name, _destination(send.recipient, send.message), send.message)
-            )
+            to = _destination(send.recipient, type(send.message))
+            self.post(Letter(address.name, to, send.message))
         self.news.extend(news_of(effects))
 
     def post(self, letter: Letter) -> None:
@@ -106,8 +105,13 @@ class Loopback:
             letters.sort(
                 key=lambda letter: letter.to
             )  # stable: each machine's letters keep their order
-            for address, mail in groupby(letters, key=lambda letter: letter.to):
-                self.deliver(address, mail)
+            for role, mail in groupby(letters, key=lambda letter: letter.to.role):
+                self.deliver_to_all(role, mail)
+
+    def deliver_to_all(self, role: str, mail: Iterable[Letter]) -> None:
+        """Hand letters to machines of one role, sorted by machine."""
+        for address, letters in groupby(mail, key=lambda letter: letter.to):
+            self.deliver(address, letters)
 
     def deliver(self, address: Address, mail: Iterable[Letter]) -> None:
         """Hand letters to one machine; to one that is offline they are lost."""
@@ -134,7 +138,8 @@ class Loopback:
         self.perform(address, effects)
 
 
-def _destination(recipient: str, message: Message) -> Address:
+@lru_cache(maxsize=1 << 14)
+def _destination(recipient: str, kind: type[Message]) -> Address:
     if recipient == SERVER:
         return AT_SERVER
-    return Address("contributor" if isinstance(message, TO_CONTRIBUTORS) else "holder", recipient)
+    return Address("contributor" if issubclass(kind, TO_CONTRIBUTORS) else "holder", recipient)

@@ -31,6 +31,10 @@ class MemoryStore:
         """Return the value, or None when there is none."""
         return self._kinds[kind].get(key)
 
+    def keys(self, kind: str) -> list[str]:
+        """Return all keys of a kind, in order."""
+        return sorted(self._kinds[kind])
+
     def scan(self, kind: str) -> list[tuple[str, bytes]]:
         """Return all (key, value) of a kind, ordered by key."""
         return sorted(self._kinds[kind].items())

@@ -25,6 +25,7 @@ _SCHEMA = (
     f"PRAGMA user_version = {SCHEMA_VERSION}",
 )
 _READ = "SELECT value FROM records WHERE namespace = ? AND kind = ? AND key = ?"
+_KEYS = "SELECT key FROM records WHERE namespace = ? AND kind = ? ORDER BY key"
 _SCAN = "SELECT key, value FROM records WHERE namespace = ? AND kind = ? ORDER BY key"
 _STORE = (
     "INSERT INTO records VALUES (?, ?, ?, ?)"
@@ -65,6 +66,12 @@ class ParticipantStore:
         with self._explaining("read"):
             row = self._connection.execute(_READ, (self._id, kind, key)).fetchone()
         return None if row is None else bytes(row[0])
+
+    def keys(self, kind: str) -> list[str]:
+        """Return all keys of a kind, in order."""
+        with self._explaining("read"):
+            rows = self._connection.execute(_KEYS, (self._id, kind)).fetchall()
+        return [key for (key,) in rows]
 
     def scan(self, kind: str) -> list[tuple[str, bytes]]:
         """Return all (key, value) of a kind, ordered by key."""

@@ -99,6 +99,12 @@ class ServerStore:
         with self._transaction("read") as connection:
             return connection.execute(wanted).scalar()
 
+    def keys(self, kind: str) -> list[str]:
+        """Return all keys of a kind, in order."""
+        wanted = select(_C.key).where(_C.namespace == self.namespace, _C.kind == kind)
+        with self._transaction("read") as connection:
+            return list(connection.execute(wanted.order_by(_C.key)).scalars())
+
     def scan(self, kind: str) -> list[tuple[str, bytes]]:
         """Return all (key, value) of a kind, ordered by key."""
         wanted = select(_C.key, _C.value).where(_C.namespace == self.namespace, _C.kind == kind)
