@@ -67,7 +67,7 @@ def dealt(federation, share, *, dealer="mallory", expires=5, credential=None, in
     """A parcel that a malicious dealer makes: everything is true but what is sealed."""
     agreement, identity = federation.agreement, federation.identity(dealer)
     mask = MaskName(dealer, np.random.default_rng().bytes(16))
-    context = seal or sealing_context(agreement.id, mask, index)
+    context = seal or sealing_context(agreement.id, (mask,), index)
     sealer = make_sealer(agreement.epoch.suite)
     keys = [each.sealing_key for each in agreement.epoch.holders]
     locks = sealer.locks(keys, [context] * len(keys))
@@ -76,7 +76,7 @@ def dealt(federation, share, *, dealer="mallory", expires=5, credential=None, in
     credential = credential or enrol(
         federation.identity("enrolment"), agreement.id, dealer, identity.public_key
     )
-    dealing = Dealing(agreement.id, mask, expires, levels[-1][0], credential)
+    dealing = Dealing(agreement.id, (mask,), expires, levels[-1][0], credential)
     path = merkle.path(levels, index)
     return Parcel(signed(dealing, identity), index, path, envelopes[index])
 
@@ -96,16 +96,16 @@ def test_a_good_one_is_kept_and_confirmed(federation):
     assert isinstance(receipt, Receipt)
     for parcel, name in zip(parcels_of(federation), USERS, strict=True):
         (receipt,) = ask(federation, name, parcel)
-        assert receipt.masks == (parcel.dealing.mask,)
+        assert receipt.masks == (parcel.dealing.masks[0],)
 
 
 # --- the server forges ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("field", ["mask", "expires", "root"])
+@pytest.mark.parametrize("field", ["masks", "expires", "root"])
 def test_a_dealing_that_was_changed(federation, field):
     parcel = parcels_of(federation)[0]
-    change = {"mask": MaskName("ann", bytes(16)), "expires": 7, "root": bytes(32)}[field]
+    change = {"masks": (MaskName("ann", bytes(16)),), "expires": 7, "root": bytes(32)}[field]
     forged = msgspec.structs.replace(parcel.dealing, **{field: change})
     error = WrongRecipient if field == "root" else BadSignature
     refuse(federation, "user-0", msgspec.structs.replace(parcel, dealing=forged), error)
@@ -208,7 +208,7 @@ def test_with_a_word_that_is_not_below_q(federation, word):
 
 
 def test_sealed_for_another_context(federation):
-    other = sealing_context(federation.agreement.id, MaskName("mallory", bytes(16)), 0)
+    other = sealing_context(federation.agreement.id, (MaskName("mallory", bytes(16)),), 0)
     refuse(
         federation, "user-0", dealt(federation, share_of(federation), seal=other), WrongRecipient
     )
@@ -250,7 +250,7 @@ def test_another_share_under_a_known_name(federation):
     parcel = parcels_of(federation)[0]
     ask(federation, "user-0", parcel)
     sealer, to = make_sealer("x25519"), federation.agreement.epoch.holders[0].sealing_key
-    context = sealing_context(federation.agreement.id, parcel.dealing.mask, 0)
+    context = sealing_context(federation.agreement.id, (parcel.dealing.masks[0],), 0)
     (lock,) = sealer.locks([to], [context])
     sealed = sealer.seal(lock, context, share_of(federation))
     leaf = merkle.leaf(0, sealed)
@@ -281,7 +281,7 @@ def test_replayed_after_it_was_spent(consistency):
 def test_replayed_after_it_was_closed(consistency):
     federation = make_federation(consistency=consistency)
     caught = _deal_and_catch(federation)
-    masks = tuple({parcel.dealing.mask for parcel in caught})
+    masks = tuple({parcel.dealing.masks[0] for parcel in caught})
     closing = signed(
         Closing(federation.agreement.id, 0, masks, "burned"), federation.identity("server")
     )
@@ -297,7 +297,7 @@ def test_replayed_after_it_was_opened_and_expired(consistency):
     for turn in range(4):
         one_round(federation, [USERS[(turn + step) % 7] for step in range(3)])
     known = {key for name in USERS for key in federation.keeper(name).states()}
-    assert not known & {parcel.dealing.mask.key for parcel in caught}
+    assert not known & {parcel.dealing.key for parcel in caught}
     _all_parcels_are_refused(federation, caught, MaskExpired)
 
 
@@ -358,7 +358,7 @@ def test_control_without_tombstones_a_replayed_share_opens_twice(monkeypatch):
     request = request_for(federation, [victim, friend, pal])
     answers(federation, request)
     for parcel in caught:
-        if parcel.dealing.mask == victim.ticket.mask:
+        if parcel.dealing.masks[0] == victim.ticket.mask:
             ask(federation, USERS[parcel.holder], parcel)
     others = [intercept(federation, name) for name in ("friend", "pal")]
     again = request_for(federation, [victim, *others], 1)

@@ -218,7 +218,7 @@ def replay_after_expiry(federation):
     assert len(endorse(federation, request_for(federation, beyond, 4, previous))) == 7
     assert len(answers(federation, late)) == 7
     for letter in parcels:
-        if letter.message.dealing.mask == victim.ticket.mask:
+        if letter.message.dealing.masks[0] == victim.ticket.mask:
             federation.network.deliver(letter.to, [letter])
     federation.network.in_flight.clear()
     version = 3

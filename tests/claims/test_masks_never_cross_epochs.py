@@ -81,7 +81,9 @@ def test_everything_said_in_the_first_is_refused_in_the_second(first, second):
         if isinstance(message, Receipt | Verdict):
             machine = second.contributor("user-0")
         elif isinstance(message, Shipment | Upload):
-            sender = message.dealing.mask if isinstance(message, Shipment) else message.ticket.mask
+            sender = (
+                message.dealing.masks[0] if isinstance(message, Shipment) else message.ticket.mask
+            )
             with pytest.raises(WrongEpoch):
                 second.server.receive(sender.contributor, message)
             continue
@@ -99,7 +101,7 @@ def test_a_share_of_the_first_dealt_again_in_the_second_does_not_open(first, sec
     old = parcels[0].dealing
     levels = merkle.tree([merkle.leaf(p.holder, p.sealed) for p in parcels])
     dealing = signed(
-        Dealing(second.agreement.id, old.mask, old.expires, levels[-1][0], credential), ann
+        Dealing(second.agreement.id, old.masks, old.expires, levels[-1][0], credential), ann
     )
     for parcel in parcels:
         moved = Parcel(dealing, parcel.holder, parcel.path, parcel.sealed)
@@ -111,7 +113,7 @@ def test_a_credential_of_the_first_is_worth_nothing_in_the_second(first, second)
     shipments = caught(first, Shipment, lambda: deal(first, "ann"))
     old = shipments[0].dealing
     relabelled = signed(
-        Dealing(second.agreement.id, old.mask, old.expires, old.root, old.credential),
+        Dealing(second.agreement.id, old.masks, old.expires, old.root, old.credential),
         first.identity("ann"),
     )
     moved = Shipment(relabelled, shipments[0].leaves, shipments[0].sealed)

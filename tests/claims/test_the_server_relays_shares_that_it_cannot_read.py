@@ -55,7 +55,7 @@ def test_control_without_sealing_it_could_read_them():
     upload = next(
         each
         for each in letters
-        if isinstance(each, Upload) and each.ticket.mask == shipment.dealing.mask
+        if isinstance(each, Upload) and each.ticket.mask == shipment.dealing.masks[0]
     )
     words = np.frombuffer(upload.words, "<u4").astype(object)
     p = federation.agreement.parameters

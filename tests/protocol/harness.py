@@ -110,7 +110,8 @@ class Judge:
         self.letters.append(letter)
         message = letter.message
         if isinstance(message, Shipment):
-            self.expires[message.dealing.mask] = message.dealing.expires
+            for mask in message.dealing.masks:
+                self.expires[mask] = message.dealing.expires
         elif isinstance(message, Upload):
             self.tickets[message.ticket.mask] = message.ticket
             self._one(self.uploads[message.ticket.mask], encode(message), "uploads of a mask")
@@ -361,8 +362,8 @@ class World:
 
     # --- steps -------------------------------------------------------------------------------------
 
-    def deal(self, name: str) -> None:
-        effects = self.contributor(name).deal(self.server.version)
+    def deal(self, name: str, count: int = 1) -> None:
+        effects = self.contributor(name).deal(self.server.version, count)
         self.perform(Address("contributor", name), effects)
 
     def submit(self, name: str, base_version: int) -> None:
@@ -445,4 +446,4 @@ class World:
         if contributor.ready:
             self.submit(name, max(0, self.server.version - lag % self.parameters.max_staleness))
         elif "dealt" not in states:
-            self.deal(name)
+            self.deal(name, 1 + lag % 2)

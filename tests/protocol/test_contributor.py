@@ -83,10 +83,10 @@ def test_a_deal_is_written_before_it_is_sent(federation, ann):
 def test_the_shares_are_the_code_word_of_the_mask(federation, ann):
     """Opened by their holders, any U of them give the mask that the seed expands to."""
     shipment, p = dealt(federation), federation.agreement.parameters
-    mask = shipment.dealing.mask
+    mask = shipment.dealing.masks[0]
     shares = {}
     for index, sealed in enumerate(shipment.sealed):
-        context = sealing_context(federation.agreement.id, mask, index)
+        context = sealing_context(federation.agreement.id, (mask,), index)
         opened = federation._secret(USERS[index]).open(context, sealed)
         shares[index] = np.frombuffer(opened, "<u4")
         assert shares[index].shape == (p.share_size,)
@@ -109,7 +109,7 @@ def test_the_dealing_is_signed_over_all_shares(federation, ann):
 
 def test_no_two_masks_are_alike(federation, ann):
     shipments = [dealt(federation) for _ in range(4)]
-    assert len({s.dealing.mask for s in shipments}) == 4
+    assert len({s.dealing.masks[0] for s in shipments}) == 4
     assert len({mask.seed for mask in ann._masks.values()}) == 4
     assert len({sealed for s in shipments for sealed in s.sealed}) == 28
 
@@ -134,7 +134,7 @@ def test_a_waiting_update_does_not_count_as_dealt_ahead(federation, ann):
 
 
 def test_ready_when_enough_holders_confirmed(federation, ann):
-    mask = dealt(federation).dealing.mask
+    mask = dealt(federation).dealing.masks[0]
     needed = federation.agreement.holders_needed
     for index in range(needed - 1):
         effects = ann.receive(receipt(federation, index, mask))
@@ -149,13 +149,13 @@ def test_ready_when_enough_holders_confirmed(federation, ann):
 
 @pytest.mark.parametrize("signer", ["server", "ann", "user-1"])
 def test_a_receipt_that_its_holder_did_not_sign(federation, ann, signer):
-    mask = dealt(federation).dealing.mask
+    mask = dealt(federation).dealing.masks[0]
     with nothing_changes(federation, at("ann")), pytest.raises(BadSignature):
         ann.receive(receipt(federation, 0, mask, signer=signer))
 
 
 def test_a_receipt_that_was_changed(federation, ann):
-    mask = dealt(federation).dealing.mask
+    mask = dealt(federation).dealing.masks[0]
     true = receipt(federation, 0, MaskName("ann", bytes(16)))
     forged = msgspec.structs.replace(true, masks=(mask,))
     with pytest.raises(BadSignature):
@@ -167,7 +167,7 @@ def test_a_receipt_that_was_changed(federation, ann):
 def test_a_receipt_of_another_epoch(federation, ann):
     other = make_federation()
     with pytest.raises(WrongEpoch):
-        ann.receive(receipt(other, 0, dealt(federation).dealing.mask))
+        ann.receive(receipt(other, 0, dealt(federation).dealing.masks[0]))
 
 
 def test_a_receipt_for_somebody_elses_masks_is_passed_over(federation, ann):
@@ -346,18 +346,18 @@ def test_other_shares_are_not_sealed_with_the_same_keys(federation, other_shares
 
 def test_control_sealed_with_the_same_keys_they_give_each_other_away(federation, ann, monkeypatch):
     shipment = dealt(federation)
-    mask = ann._masks[shipment.dealing.mask.key]
+    mask = ann._masks[shipment.dealing.key]
     locks = parse(federation.network.nodes[at("ann")].store.read("locks", mask.name.key), Locks)
     shares = shares_of(mask.seed, ann.agreement.code, ann.agreement.parameters)
     monkeypatch.setattr("basecagg.protocol.contributor.shares_of", lambda *_: np.roll(shares, 1, 0))
-    again = ann._seal(mask, locks, ann._contexts(mask.name))
+    again = ann._seal([mask.seed], locks, ann._contexts([mask.name]))
     one, other = (np.frombuffer(s[0][45:-16], "<u4") for s in (shipment.sealed, again))
     assert ((one ^ other) == (shares[0] ^ shares[-1])).all()
 
 
 def test_what_is_kept_of_a_shipment_is_small(federation, ann):
     shipment = dealt(federation)
-    store, key = federation.network.nodes[at("ann")].store, shipment.dealing.mask.key
+    store, key = federation.network.nodes[at("ann")].store, shipment.dealing.key
     assert len(store.read("locks", key)) < 100 * len(shipment.sealed)
     assert not any(
         len(value) > 1000 for kind in ("mask", "dealing") for _, value in store.scan(kind)

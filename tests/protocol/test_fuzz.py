@@ -111,7 +111,7 @@ class Scene:
         self.world.train(NAMES, 1)
         for name in NAMES:
             self.world.deal(name)
-            self.world.deal(name)
+            self.world.deal(name, 2)
         self.world.network.run()
         self.world.deal(CONTRIBUTOR.name)
         self.world.network.in_flight.clear()

@@ -72,11 +72,11 @@ class Schedules(RuleBasedStateMachine):
     # --- what people do ---------------------------------------------------------------------------
 
     @precondition(lambda self: self.server)
-    @rule(name=names)
-    def deal(self, name):
+    @rule(name=names, count=st.integers(1, 3))
+    def deal(self, name, count):
         if self.contributor(name):
             with suppress(LocalProtocolError):  # too many are dealt ahead
-                self.world.deal(name)
+                self.world.deal(name, count)
 
     @precondition(lambda self: self.server)
     @rule(who=st.lists(names, min_size=1, unique=True), lag=st.integers(0, 3))

@@ -66,7 +66,7 @@ def test_one_receipt_for_a_batch(federation):
         assert [type(effect) for effect in effects] == [Persist, Persist]  # nothing is sent yet
         store_of(federation).commit(writes_of(effects))
     (send,) = keeper.acknowledge()
-    assert send.message.masks == tuple(parcel.dealing.mask for parcel in batch)
+    assert send.message.masks == tuple(parcel.dealing.masks[0] for parcel in batch)
     assert keeper.acknowledge() == []
 
 

@@ -22,7 +22,7 @@ LEAVES = tuple(bytes([index]) * 32 for index in range(5))
 
 def parcel() -> Parcel:
     credential = Credential(bytes(32), "alice", bytes(32))
-    dealing = Dealing(bytes(32), NAME, 9, bytes(32), credential)
+    dealing = Dealing(bytes(32), (NAME,), 9, bytes(32), credential)
     return Parcel(dealing, 3, merkle.path(merkle.tree(LEAVES), 3), b"sealed" * 100)
 
 

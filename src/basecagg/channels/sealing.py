@@ -4,13 +4,13 @@ The sender's key in an envelope is a short-lived one, so a stolen contributor ca
 Envelopes are anonymous by themselves; who made them is said by the signed dealing around them.
 
 Suite "x25519": sender's key (32) ‖ step (1) ‖ nonce (12) ‖ AES-256-GCM. The key is HKDF-SHA256 of the shared
-secret, bound to both public keys and to the step; the context (epoch, mask, holder) is the associated data.
+secret, salted with both public keys, of which a step takes 32 bytes; the context (epoch, masks, holder) is
+the associated data.
 Suite "mlkem768-x25519": a random key sealed by HPKE (RFC 9180), then nonce and AES-256-GCM likewise.
 """
 
 from __future__ import annotations
 
-import hmac
 import os
 from collections.abc import Sequence
 from functools import lru_cache
@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.hmac import HMAC
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from basecagg.channels import envelopes, hybrid
 from basecagg.channels.envelopes import KEY, NONCE, TAG
@@ -31,9 +31,10 @@ OVERHEAD = _HEAD + TAG
 """Bytes that sealing with X25519 adds to a share."""
 SECRET_BYTES: dict[Suite, int] = {"x25519": 32, "mlkem768-x25519": hybrid.SECRET_BYTES}
 """Any random bytes of this length are a private key."""
-_STEPS = 8
-"""Masks that one sender key serves."""
+_STEPS = 4
+"""Dealings that one sender key serves."""
 _DOMAIN = b"basecagg/seal/x25519/v2"
+_SHA256 = SHA256()
 
 
 class SealingSecret:
@@ -109,9 +110,9 @@ class X25519Sealer:
     def _renew(self, recipients: tuple[bytes, ...]) -> None:
         private_key = X25519PrivateKey.generate()
         self._public_key = private_key.public_key().public_bytes_raw()
-        agreed = [_agree(private_key, self._public_key, recipient) for recipient in recipients]
-        steps = reversed(range(_STEPS))
-        self._steps = [tuple(_expand(each, step) for each in agreed) for step in steps]
+        keys = [_agree(private_key, self._public_key, recipient) for recipient in recipients]
+        self._steps = [tuple(_key_of(step, each) for each in keys) for step in range(_STEPS)]
+        self._steps.reverse()  # the next one is taken from the end
         self._recipients = recipients
 
     def __repr__(self) -> str:
@@ -119,12 +120,12 @@ class X25519Sealer:
         return "X25519Sealer(…)"
 
 
-def _agree(private_key: X25519PrivateKey, sender: bytes, recipient: bytes) -> HMAC:
+def _agree(private_key: X25519PrivateKey, sender: bytes, recipient: bytes) -> bytes:
     try:
         secret = private_key.exchange(_load_public_key(recipient))
     except ValueError:  # a wrong length, or a point of low order
         raise ChannelError("the recipient's sealing key is not an X25519 key") from None
-    return _extract(secret, sender, recipient)
+    return _derive(secret, sender, recipient)
 
 
 @lru_cache(maxsize=1 << 12)
@@ -152,29 +153,25 @@ class X25519Opener:
             raise ChannelError("the envelope is too short")
         sender = sealed[:KEY]
         try:
-            exchanged = self._exchange(sender)
+            keys = self._exchange(sender)
         except ValueError:  # a point of low order
             raise envelopes.unopened() from None
-        key = _expand(exchanged, sealed[KEY])
-        return envelopes.open_body(_HEAD, key, context, sealed)
+        return envelopes.open_body(_HEAD, _key_of(sealed[KEY], keys), context, sealed)
 
-    def _exchange_with(self, sender: bytes) -> HMAC:
+    def _exchange_with(self, sender: bytes) -> bytes:
         secret = self._private_key.exchange(X25519PublicKey.from_public_bytes(sender))
-        return _extract(secret, sender, self.public_key)
+        return _derive(secret, sender, self.public_key)
 
     def __repr__(self) -> str:
         """Nothing about the keys."""
         return "X25519Opener(…)"
 
 
-def _extract(secret: bytes, sender: bytes, recipient: bytes) -> HMAC:
-    """HKDF's first half, salted with what both sides know: the same for all steps, so it is done once."""
-    extracted = hmac.digest(_DOMAIN + sender + recipient, secret, "sha256")
-    return HMAC(extracted, SHA256())
+def _derive(secret: bytes, sender: bytes, recipient: bytes) -> bytes:
+    """The keys of all steps, one after the other."""
+    salt = _DOMAIN + sender + recipient
+    return HKDF(_SHA256, KEY * _STEPS, salt=salt, info=None).derive(secret)
 
 
-def _expand(extracted: HMAC, step: int) -> bytes:
-    """HKDF's second half for a key of one block: a single HMAC (RFC 5869, section 2.3)."""
-    block = extracted.copy()
-    block.update(bytes([step, 1]))
-    return block.finalize()
+def _key_of(step: int, keys: bytes) -> bytes:
+    return keys[KEY * step : KEY * (step + 1)]

@@ -305,7 +305,7 @@ class MaskedCoordinator(Coordinator):
             LOG.warning("node %d refused: %s (%s)", view.node_id, message.reason, message.code)
             return
         if isinstance(message, Shipment):
-            view.dealt.add(message.dealing.mask)
+            view.dealt.update(message.dealing.masks)
         self._hand_over(view, message)
 
     def _hand_over(self, view: View, message: Message) -> None:

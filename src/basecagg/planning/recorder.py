@@ -74,10 +74,11 @@ class Recorder:
 
     def _see_shipment(self, sender: str, shipment: Shipment) -> None:
         """The server has every sealed share in its hands, and a colluder's key opens one, delivered or not."""
-        mask = shipment.dealing.mask
-        if self._is_owner(sender, shipment.dealing.epoch, mask.contributor):
-            for holder in self._colluders:
-                self._sink(ShareLine(holder, mask.key))
+        dealing = shipment.dealing
+        for mask in dealing.masks:
+            if self._is_owner(sender, dealing.epoch, mask.contributor):
+                for holder in self._colluders:
+                    self._sink(ShareLine(holder, mask.key))
 
     def _see_upload(self, sender: str, upload: Upload) -> None:
         ticket = upload.ticket

@@ -19,7 +19,7 @@ from basecagg.errors import (
     UnknownMask,
 )
 from basecagg.maths.fingerprints import fingerprint
-from basecagg.maths.randomness import SEED_BYTES, system_entropy
+from basecagg.maths.randomness import SEED_BYTES, Words, system_entropy
 from basecagg.protocol import life, merkle
 from basecagg.protocol.effects import Effect, Forget, MaskEnded, MaskReady, Persist, Send, Uploaded
 from basecagg.protocol.epoch import SERVER, Agreement
@@ -119,14 +119,18 @@ class Contributor:
         """
         dealings = load(self._records, "dealing", Dealing)
         tickets = load(self._records, "ticket", Ticket)
-        shipments = [self._stored_shipment(key, dealing) for key, dealing in dealings.items()]
+        shipments = [
+            self._stored_shipment(key, dealing)
+            for key, dealing in dealings.items()
+            if all(self._masks[name.key].state == "dealt" for name in dealing.masks)
+        ]
         uploads = [self._stored_upload(key, ticket) for key, ticket in tickets.items()]
         return [Send(SERVER, message) for message in (*shipments, *uploads)]
 
     def _stored_shipment(self, key: str, dealing: Dealing) -> Shipment:
         locks = parse(require(self._records, "locks", key), Locks)
-        mask = self._masks[key]
-        sealed = self._seal(mask, locks, self._contexts(mask.name))
+        seeds = [self._masks[name.key].seed for name in dealing.masks]
+        sealed = self._seal(seeds, locks, self._contexts(dealing.masks))
         leaves = _leaves(sealed)
         if merkle.tree(leaves)[-1][0] != dealing.root:
             # Sealed with the same keys, anything else would give away both.
@@ -138,46 +142,54 @@ class Contributor:
 
     # --- phase 1: deal a mask -----------------------------------------------------------------
 
-    def deal(self, version: int) -> list[Effect]:
-        """Draw a mask z, encode it, and seal one share to every holder (Eq. encoding)."""
+    def deal(self, version: int, count: int = 1) -> list[Effect]:
+        """Draw masks z, encode them, and seal to every holder its shares of them (Eq. encoding)."""
         ahead = sum(mask.state in ("dealt", "ready") for mask in self._masks.values())
-        if ahead >= self._parameters.mask_quota:
+        if ahead + count > self._parameters.mask_quota:
             raise LocalProtocolError(f"{ahead} masks are dealt ahead already: use one first")
-        name = MaskName(self.name, self._entropy(_SERIAL_BYTES))
-        mask = OwnMask(
-            name=name,
+        masks = [self._draw(version) for _ in range(count)]
+        names = tuple(mask.name for mask in masks)
+        contexts = self._contexts(names)
+        keys = [holder.sealing_key for holder in self.agreement.epoch.holders]
+        locks = Locks(of_holders=self._sealer.locks(keys, contexts))
+        sealed = self._seal([mask.seed for mask in masks], locks, contexts)
+        shipment = self._ship(names, masks[0].expires, sealed)
+        self._masks |= {mask.name.key: mask for mask in masks}
+        return [
+            *(write("mask", mask.name.key, mask) for mask in masks),
+            Persist("dealing", shipment.dealing.key, encode(shipment.dealing)),
+            # With the seeds they make the same shipment again: nothing large is written.
+            write("locks", shipment.dealing.key, locks),
+            Send(SERVER, shipment),
+        ]
+
+    def _draw(self, version: int) -> OwnMask:
+        return OwnMask(
+            name=MaskName(self.name, self._entropy(_SERIAL_BYTES)),
             seed=self._entropy(SEED_BYTES),
             expires=version + self._parameters.mask_lifetime,
             state=life.after(life.CONTRIBUTOR, "new", "deal"),
             holders=set(),
         )
-        contexts = self._contexts(name)
-        keys = [holder.sealing_key for holder in self.agreement.epoch.holders]
-        locks = Locks(of_holders=self._sealer.locks(keys, contexts))
-        shipment = self._ship(mask, self._seal(mask, locks, contexts))
-        self._masks[name.key] = mask
-        return [
-            write("mask", name.key, mask),
-            Persist("dealing", name.key, encode(shipment.dealing)),
-            # With the seed they make the same shipment again: nothing large is written.
-            write("locks", name.key, locks),
-            Send(SERVER, shipment),
-        ]
 
-    def _seal(self, mask: OwnMask, locks: Locks, contexts: Sequence[bytes]) -> tuple[bytes, ...]:
-        shares = shares_of(mask.seed, self.agreement.code, self._parameters)
-        rows = (share.data.cast("B") for share in shares.astype("<u4", copy=False))
-        envelopes = zip(locks.of_holders, contexts, rows, strict=True)
-        return tuple(self._sealer.seal(lock, context, share) for lock, context, share in envelopes)
+    def _seal(
+        self, seeds: Sequence[bytes], locks: Locks, contexts: Sequence[bytes]
+    ) -> tuple[bytes, ...]:
+        code, p = self.agreement.code, self._parameters
+        shares = [shares_of(seed, code, p).astype("<u4", copy=False) for seed in seeds]
+        envelopes = zip(locks.of_holders, contexts, map(_joined, *shares), strict=True)
+        return tuple(self._sealer.seal(*envelope) for envelope in envelopes)
 
-    def _contexts(self, name: MaskName) -> list[bytes]:
+    def _contexts(self, names: Sequence[MaskName]) -> list[bytes]:
         count = self._parameters.num_users
-        return [sealing_context(self.agreement.id, name, index) for index in range(count)]
+        return [sealing_context(self.agreement.id, names, index) for index in range(count)]
 
-    def _ship(self, mask: OwnMask, sealed: tuple[bytes, ...]) -> Shipment:
+    def _ship(
+        self, names: tuple[MaskName, ...], expires: int, sealed: tuple[bytes, ...]
+    ) -> Shipment:
         leaves = _leaves(sealed)
         root = merkle.tree(leaves)[-1][0]
-        dealing = Dealing(self.agreement.id, mask.name, mask.expires, root, self._credential)
+        dealing = Dealing(self.agreement.id, names, expires, root, self._credential)
         return Shipment(signed(dealing, self._signer), leaves, sealed)
 
     def _count_receipt(self, receipt: Receipt) -> list[Effect]:
@@ -281,6 +293,11 @@ class Contributor:
         if mask is None:
             raise UnknownMask(f"{name.key} is not a live mask of mine", peer=SERVER)
         return mask
+
+
+def _joined(*shares: Words) -> bytes | memoryview:
+    """A holder's shares of several masks, one after the other."""
+    return shares[0].data.cast("B") if len(shares) == 1 else b"".join(s.data for s in shares)
 
 
 def _leaves(sealed: Sequence[bytes]) -> tuple[bytes, ...]:

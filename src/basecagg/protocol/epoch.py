@@ -15,13 +15,14 @@ from typing import Annotated, Literal, TypeVar
 
 from msgspec import Meta
 
-from basecagg.errors import BadCertificate, BadSignature, NotEnrolled, WrongEpoch
+from basecagg.errors import BadCertificate, BadSignature, Malformed, NotEnrolled, WrongEpoch
 from basecagg.maths.mds_code import MaskCode
 from basecagg.parameters import Consistency, ProtocolParameters
 from basecagg.protocol.messages import (
     MAX_HOLDERS,
     Certificate,
     Credential,
+    Dealing,
     Endorsement,
     Message,
     Name,
@@ -157,6 +158,16 @@ class Agreement:
         ):
             raise NotEnrolled("the credential is not signed by the enrolment key", peer=contributor)
         _remember(credential, self._credentials, _REMEMBERED_CREDENTIALS)
+
+    def require_dealt(self, dealing: Dealing) -> None:
+        """Refuse a dealing that is not a contributor's word on masks of its own, each named once."""
+        owner = dealing.credential.contributor
+        self.require_enrolled(dealing.credential, dealing.masks[0].contributor)
+        if any(mask.contributor != owner for mask in dealing.masks):
+            raise NotEnrolled("not all of the masks are the dealer's own", peer=owner)
+        if len(set(dealing.masks)) != len(dealing.masks):
+            raise Malformed("a mask is named twice in one dealing", peer=owner)
+        self.require_signed(dealing, dealing.credential.signing_key, dealing.signature)
 
     def require_certificate(self, certificate: Certificate) -> None:
         """Refuse a certificate that is too small, forged, or lists a holder twice."""

@@ -10,7 +10,7 @@ from basecagg.errors import KnownMask, Malformed, MaskExpired, NotEnrolled, Quot
 from basecagg.protocol import life, merkle
 from basecagg.protocol.effects import Effect, Forget, Persist, Send
 from basecagg.protocol.epoch import Agreement
-from basecagg.protocol.messages import MaskName, Message, Parcel, Receipt, Shipment
+from basecagg.protocol.messages import Dealing, MaskName, Message, Parcel, Receipt, Shipment
 from basecagg.protocol.ports import Records
 from basecagg.protocol.records import Relay, RelayedMask, load, parse, require, write
 
@@ -27,16 +27,18 @@ class Mailroom:
         self.agreement = agreement
         self._records = records
         self._masks = load(records, "relayed", RelayedMask)
-        self._live = Counter(m.name.contributor for m in self._masks.values() if m.state in _LIVE)
-        self._holders = self._who_confirmed()
+        live = [mask for mask in self._masks.values() if mask.state in _LIVE]
+        self._live = Counter(mask.name.contributor for mask in live)
+        self._live_of_dealing = Counter(mask.dealing for mask in live)
+        self._confirmed = self._who_confirmed()
 
     def _who_confirmed(self) -> dict[str, set[int]]:
-        """Of every live mask all holders but those whose parcels still lie here: confirming one deletes it."""
+        """Of every live dealing all holders but those whose parcels lie here: confirming one deletes it."""
         everyone = range(self.agreement.parameters.num_users)
-        confirmed = {key: set(everyone) for key, m in self._masks.items() if m.state in _LIVE}
+        confirmed = {dealing: set(everyone) for dealing in self._live_of_dealing}
         for holder in everyone:
-            for key in self._records.keys(pending(holder)):
-                confirmed[key].discard(holder)
+            for dealing in self._records.keys(pending(holder)):
+                confirmed[dealing].discard(holder)
         return confirmed
 
     def find(self, name: MaskName) -> RelayedMask | None:
@@ -45,11 +47,11 @@ class Mailroom:
 
     def holders_of(self, name: MaskName) -> set[int]:
         """The holders that confirmed a share of a live mask."""
-        return self._holders[name.key]
+        return self._confirmed[self._masks[name.key].dealing]
 
     def common_holders(self, names: Iterable[MaskName]) -> set[int]:
         """The holders that confirmed a share of every one of these masks."""
-        sets = [self._holders[name.key] for name in names]
+        sets = [self.holders_of(name) for name in names]
         return set.intersection(*sets) if sets else set(range(self.agreement.parameters.num_users))
 
     def relay(self, sender: str, shipment: Shipment, version: int) -> list[Effect]:
@@ -61,28 +63,31 @@ class Mailroom:
         self._check(sender, shipment, version)
         names = self.agreement.holder_names
         sends = [Send(names[parcel.holder], parcel) for parcel in _parcels(shipment)]
-        new = shipment.dealing.mask.key not in self._masks
+        new = shipment.dealing.key not in self._masks
         return [*self._store(shipment), *sends] if new else [*sends]
 
     def _store(self, shipment: Shipment) -> list[Effect]:
         dealing = shipment.dealing
-        name = dealing.mask
-        mask = RelayedMask(
-            name=name,
-            dealer_key=dealing.credential.signing_key,
-            root=dealing.root,
-            expires=dealing.expires,
-            state=life.after(life.SERVER, "unknown", "shipment"),
-        )
-        self._masks[name.key] = mask
-        self._holders[name.key] = set()
-        self._live[name.contributor] += 1
-        relay = Relay(dealing=dealing, leaves=shipment.leaves)
+        masks = {
+            name.key: RelayedMask(
+                name=name,
+                dealing=dealing.key,
+                dealer_key=dealing.credential.signing_key,
+                root=dealing.root,
+                expires=dealing.expires,
+                state=life.after(life.SERVER, "unknown", "shipment"),
+            )
+            for name in dealing.masks
+        }
+        self._masks |= masks
+        self._confirmed[dealing.key] = set()
+        self._live[dealing.credential.contributor] += len(masks)
+        self._live_of_dealing[dealing.key] = len(masks)
         sealed = enumerate(shipment.sealed)
         return [
-            write("relayed", name.key, mask),
-            write("relay", name.key, relay),
-            *(Persist(pending(holder), name.key, envelope) for holder, envelope in sealed),
+            *(write("relayed", key, mask) for key, mask in masks.items()),
+            write("relay", dealing.key, Relay(dealing=dealing, leaves=shipment.leaves)),
+            *(Persist(pending(holder), dealing.key, envelope) for holder, envelope in sealed),
         ]
 
     def confirm(self, sender: str, receipt: Receipt) -> list[Effect]:
@@ -93,9 +98,10 @@ class Mailroom:
         self.agreement.require_signed_by_holder(receipt, receipt.holder, receipt.signature)
         masks = [mask for name in receipt.masks if (mask := self._masks.get(name.key))]
         live = [mask for mask in masks if mask.state in _LIVE]
-        for mask in live:
-            self._holders[mask.name.key].add(receipt.holder)
-        parcels = [Forget(pending(receipt.holder), mask.name.key) for mask in live]
+        dealings = dict.fromkeys(mask.dealing for mask in live)
+        for dealing in dealings:
+            self._confirmed[dealing].add(receipt.holder)
+        parcels = [Forget(pending(receipt.holder), dealing) for dealing in dealings]
         dealers = dict.fromkeys(mask.name.contributor for mask in live)
         return [*parcels, *(Send(dealer, receipt) for dealer in dealers)]
 
@@ -115,9 +121,8 @@ class Mailroom:
         return [write("relayed", name.key, mask)]
 
     def end(self, name: MaskName, event: str) -> list[Effect]:
-        """A mask is over: its outcome is noted, what was not delivered is deleted."""
-        mask = self._masks[name.key]
-        undelivered = self._forget_parcels(mask)
+        """A mask is over: its outcome is noted, and what was not delivered is deleted with its dealing."""
+        undelivered = self._bury(self._masks[name.key])
         return [*self.move(name, event), *undelivered]
 
     def expire(self, version: int) -> list[Effect]:
@@ -133,47 +138,61 @@ class Mailroom:
     def _delete(self, mask: RelayedMask) -> list[Effect]:
         """Even the name: a late copy of the shipment is refused by its signed expiry."""
         del self._masks[mask.name.key]
-        parcels = self._forget_parcels(mask) if mask.state in _LIVE else []
+        parcels = self._bury(mask) if mask.state in _LIVE else []
         return [Forget("relayed", mask.name.key), *parcels]
 
-    def _forget_parcels(self, mask: RelayedMask) -> list[Effect]:
-        """The mask does not live any more: what was not delivered never will be."""
-        key = mask.name.key
+    def _bury(self, mask: RelayedMask) -> list[Effect]:
+        """The mask lives no more. With the last one of a dealing, what was not delivered never will be."""
         self._live[mask.name.contributor] -= 1
-        missing = set(range(self.agreement.parameters.num_users)) - self._holders.pop(key)
-        return [Forget("relay", key), *(Forget(pending(index), key) for index in sorted(missing))]
+        self._live_of_dealing[mask.dealing] -= 1
+        if self._live_of_dealing[mask.dealing]:
+            return []
+        del self._live_of_dealing[mask.dealing]
+        everyone, confirmed = range(self.agreement.parameters.num_users), self._confirmed
+        missing = sorted(set(everyone) - confirmed.pop(mask.dealing))
+        parcels = [Forget(pending(index), mask.dealing) for index in missing]
+        return [Forget("relay", mask.dealing), *parcels]
 
     def _check(self, sender: str, shipment: Shipment, version: int) -> None:
         dealing, parameters = shipment.dealing, self.agreement.parameters
-        name = dealing.mask
         self.agreement.require_id(dealing.epoch)
-        if sender != name.contributor:
-            raise NotEnrolled(f"mask {name.key} is not the sender's", peer=sender)
-        self.agreement.require_enrolled(dealing.credential, name.contributor)
-        self.agreement.require_signed(dealing, dealing.credential.signing_key, dealing.signature)
-        known = self._masks.get(name.key)
-        if known is not None and (known.root, known.state) != (dealing.root, "dealt"):
-            raise KnownMask(f"mask {name.key} is {known.state}; a name is used once", peer=sender)
+        if sender != dealing.masks[0].contributor:
+            raise NotEnrolled(f"mask {dealing.key} is not the sender's", peer=sender)
+        self.agreement.require_dealt(dealing)
+        known = self._require_new_or_same(dealing)
         if not version <= dealing.expires <= version + parameters.mask_lifetime:
             raise MaskExpired(
-                f"mask {name.key} is to expire at version {dealing.expires}, not within"
+                f"mask {dealing.key} is to expire at version {dealing.expires}, not within"
                 f" mask_lifetime = {parameters.mask_lifetime} of {version}",
                 peer=sender,
             )
-        if known is None and self._live[sender] >= self.agreement.masks_per_contributor:
+        live = self._live[sender] + len(dealing.masks)
+        if not known and live > self.agreement.masks_per_contributor:
             raise QuotaExceeded(f"{self._live[sender]} masks are live already", peer=sender)
         self._require_complete(shipment)
 
+    def _require_new_or_same(self, dealing: Dealing) -> bool:
+        """Whether the dealing is known. A name is used once: refuse anything between."""
+        known = [mask for name in dealing.masks if (mask := self._masks.get(name.key))]
+        for mask in known:
+            same = mask.root == dealing.root and len(known) == len(dealing.masks)
+            if not same or mask.state != "dealt":
+                raise KnownMask(
+                    f"mask {mask.name.key} is {mask.state}; a name is used once",
+                    peer=mask.name.contributor,
+                )
+        return bool(known)
+
     def _require_complete(self, shipment: Shipment) -> None:
         parameters = self.agreement.parameters
-        most = 4 * parameters.share_size + _SEALING_OVERHEAD
+        most = 4 * parameters.share_size * len(shipment.dealing.masks) + _SEALING_OVERHEAD
         counts = {len(shipment.leaves), len(shipment.sealed)}
         if counts != {parameters.num_users} or max(map(len, shipment.sealed)) > most:
             raise Malformed(
-                f"a shipment has {parameters.num_users} sealed shares of {most} bytes at most"
+                f"a shipment has {parameters.num_users} envelopes of {most} bytes at most"
             )
         if _levels(shipment.leaves)[-1][0] != shipment.dealing.root:
-            raise Malformed("the sealed shares do not lead to the signed root")
+            raise Malformed("the envelopes do not lead to the signed root")
 
 
 def _parcels(shipment: Shipment) -> list[Parcel]:
@@ -184,24 +203,24 @@ def _parcels(shipment: Shipment) -> list[Parcel]:
     ]
 
 
-def stored_parcel(records: Records, holder: int, mask: str) -> Parcel | None:
-    """A parcel that the holder has not confirmed; None if it has, or if the mask is over."""
-    sealed = records.read(pending(holder), mask)
-    return None if sealed is None else _parcel(records, holder, mask, sealed)
+def stored_parcel(records: Records, holder: int, dealing: str) -> Parcel | None:
+    """A parcel that the holder has not confirmed; None if it has, or if its masks are over."""
+    sealed = records.read(pending(holder), dealing)
+    return None if sealed is None else _parcel(records, holder, dealing, sealed)
 
 
-def _parcel(records: Records, holder: int, mask: str, sealed: bytes) -> Parcel:
-    relay = parse(require(records, "relay", mask), Relay)
+def _parcel(records: Records, holder: int, dealing: str, sealed: bytes) -> Parcel:
+    relay = parse(require(records, "relay", dealing), Relay)
     path = merkle.path(_levels(relay.leaves), holder)
     return Parcel(relay.dealing, holder, path, sealed)
 
 
 @lru_cache(maxsize=64)
 def _levels(leaves: tuple[bytes, ...]) -> list[list[bytes]]:
-    """The same for all holders of a mask, who come one after the other."""
+    """The same for all holders, who come one after the other."""
     return merkle.tree(leaves)
 
 
 def pending(holder: int) -> str:
-    """The kind of record that holds the undelivered sealed shares of one holder."""
+    """The kind of record that holds the undelivered envelopes of one holder."""
     return f"parcel:{holder}"

@@ -8,7 +8,7 @@ Large payloads enter a statement by their `content_hash`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 PROTOCOL_VERSION = 1
 MAX_HOLDERS = 100_000
+MAX_MASKS = 256
+"""Of one dealing."""
 
 Digest: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=32)]
 PublicKey: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=32)]
@@ -72,18 +74,26 @@ class Credential(Message, frozen=True):
 
 
 class Dealing(Message, frozen=True):
-    """The dealer's signature over all N sealed shares of a mask, through the root of their hash tree."""
+    """The dealer's signature over what it sealed to the N holders, through the root of a hash tree.
+
+    It is for one mask or several: a holder gets its shares of all of them in one envelope.
+    """
 
     epoch: Digest
-    mask: MaskName
+    masks: Annotated[tuple[MaskName, ...], Meta(min_length=1, max_length=MAX_MASKS)]
     expires: Version
     root: Digest
     credential: Credential
     signature: Signature = b""
 
+    @property
+    def key(self) -> str:
+        """A dealing goes by the name of its first mask."""
+        return self.masks[0].key
+
 
 class Shipment(Message, frozen=True):
-    """Contributor → server: a dealing with its N sealed shares, in the order of the holders."""
+    """Contributor → server: a dealing with its N envelopes, in the order of the holders."""
 
     dealing: Dealing
     leaves: Annotated[tuple[Digest, ...], Meta(min_length=2, max_length=MAX_HOLDERS)]
@@ -91,7 +101,7 @@ class Shipment(Message, frozen=True):
 
 
 class Parcel(Message, frozen=True):
-    """Server → holder: one sealed share, with the hash path that ties it to the signed root."""
+    """Server → holder: its envelope, with the hash path that ties it to the signed root."""
 
     dealing: Dealing
     holder: HolderIndex
@@ -287,9 +297,9 @@ def signed(message: SignedMessage, signer: Signer) -> SignedMessage:
     return msgspec.structs.replace(message, signature=signer.sign(statement(message)))
 
 
-def sealing_context(epoch: bytes, mask: MaskName, holder: int) -> bytes:
-    """What is bound to a sealed share: nobody can deliver it to another holder or under another name."""
-    return _tagged("Share", (epoch, mask, holder))
+def sealing_context(epoch: bytes, masks: Sequence[MaskName], holder: int) -> bytes:
+    """What is bound to an envelope: nobody can deliver it to another holder or under other names."""
+    return _tagged("Shares", (epoch, masks, holder))
 
 
 def coin_of(epoch: bytes, mask: MaskName) -> bytes:

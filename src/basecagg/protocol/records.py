@@ -84,7 +84,7 @@ class OwnMask(Record):
 
 
 class Locks(Record):
-    """What seals the shares of one mask again, as long as not enough holders have confirmed them."""
+    """What seals the shares of one dealing again, as long as not enough holders have confirmed them."""
 
     of_holders: list[Lock]
 
@@ -125,9 +125,10 @@ class Progress(Record):
 
 
 class RelayedMask(Record):
-    """The server's note on one mask: who dealt it, and how far it has come."""
+    """The server's note on one mask: who dealt it, in which dealing, and how far it has come."""
 
     name: MaskName
+    dealing: str
     dealer_key: bytes
     root: bytes
     expires: int
@@ -135,7 +136,7 @@ class RelayedMask(Record):
 
 
 class Relay(Record):
-    """What the server adds to a sealed share to make a parcel of it."""
+    """What the server adds to an envelope to make a parcel of it."""
 
     dealing: Dealing
     leaves: tuple[bytes, ...]

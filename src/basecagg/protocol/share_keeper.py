@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,7 @@ from basecagg.protocol.messages import (
     Answer,
     CertifiedRequest,
     Closing,
+    Dealing,
     Endorsement,
     MaskName,
     Message,
@@ -129,72 +130,86 @@ class ShareKeeper:
     def _keep(self, parcel: Parcel) -> list[Effect]:
         dealing = parcel.dealing
         self.agreement.require_id(dealing.epoch)
-        mask, parcel_hash = dealing.mask, merkle.leaf(self.index, parcel.sealed)
-        known = self._held.get(mask.key)
-        if known is not None:
-            return self._keep_again(known, parcel_hash)
-        self._require_room(mask, dealing.expires)
+        parcel_hash = merkle.leaf(self.index, parcel.sealed)
+        known = [self._held[mask.key] for mask in dealing.masks if mask.key in self._held]
+        if known:
+            return self._keep_again(dealing, known, parcel_hash)
+        self._require_room(dealing)
         self._require_mine(parcel, parcel_hash)
-        share = self._open(mask, parcel.sealed)
-        held = HeldShare(
+        shares = self._open(dealing, parcel.sealed)
+        self._first_expiry = min(self._first_expiry, dealing.expires)
+        self._unacknowledged += dealing.masks
+        return [
+            effect
+            for mask, share in zip(dealing.masks, shares, strict=True)
+            for effect in self._hold(dealing, mask, parcel_hash, share)
+        ]
+
+    def _hold(
+        self, dealing: Dealing, mask: MaskName, parcel_hash: bytes, share: bytes
+    ) -> list[Effect]:
+        held = self._held[mask.key] = HeldShare(
             name=mask,
             dealer_key=dealing.credential.signing_key,
             parcel_hash=parcel_hash,
             expires=dealing.expires,
             state="unknown",
         )
-        self._held[mask.key] = held
-        self._first_expiry = min(self._first_expiry, held.expires)
         self._move(held, "parcel")
-        self._unacknowledged.append(mask)
         return [Persist("share", mask.key, share), write("held", mask.key, held)]
 
-    def _keep_again(self, known: HeldShare, parcel_hash: bytes) -> list[Effect]:
+    def _keep_again(
+        self, dealing: Dealing, known: Sequence[HeldShare], parcel_hash: bytes
+    ) -> list[Effect]:
         """The receipt may have been lost: confirm the same parcel again, refuse any other."""
-        if known.parcel_hash != parcel_hash or known.state not in _LIVE:
-            raise KnownMask(
-                f"mask {known.name.key} is {known.state} here; a name is used once",
-                peer=known.name.contributor,
-            )
-        self._unacknowledged.append(known.name)
+        for held in known:
+            same = held.parcel_hash == parcel_hash and len(known) == len(dealing.masks)
+            if not same or held.state not in _LIVE:
+                raise KnownMask(
+                    f"mask {held.name.key} is {held.state} here; a name is used once",
+                    peer=held.name.contributor,
+                )
+        self._unacknowledged += dealing.masks
         return []
 
-    def _require_room(self, mask: MaskName, expires: int) -> None:
-        if expires < self.version:
+    def _require_room(self, dealing: Dealing) -> None:
+        if dealing.expires < self.version:
             raise MaskExpired(
-                f"mask {mask.key} expired at version {expires}, the model is at {self.version}"
+                f"mask {dealing.key} expired at version {dealing.expires}, the model is at"
+                f" {self.version}"
             )
-        live = self._live[mask.contributor]
-        if live >= self.agreement.masks_per_contributor:
-            raise QuotaExceeded(f"{live} masks are live already", peer=mask.contributor)
+        dealer, live = dealing.credential.contributor, self._live[dealing.credential.contributor]
+        if live + len(dealing.masks) > self.agreement.masks_per_contributor:
+            raise QuotaExceeded(f"{live} masks are live already", peer=dealer)
 
     def _require_mine(self, parcel: Parcel, parcel_hash: bytes) -> None:
         dealing, count = parcel.dealing, self._parameters.num_users
         root = merkle.root_from(self.index, count, parcel_hash, parcel.path)
         if parcel.holder != self.index or root != dealing.root:
             raise WrongRecipient(
-                f"the sealed share of {dealing.mask.key} is not the one dealt to holder {self.index}",
+                f"the envelope of {dealing.key} is not the one dealt to holder {self.index}",
                 peer=SERVER,
             )
-        self.agreement.require_enrolled(dealing.credential, dealing.mask.contributor)
-        self.agreement.require_signed(dealing, dealing.credential.signing_key, dealing.signature)
+        self.agreement.require_dealt(dealing)
 
-    def _open(self, mask: MaskName, sealed: bytes) -> bytes:
+    def _open(self, dealing: Dealing, sealed: bytes) -> list[bytes]:
+        """The shares of the dealing's masks, which lie one after the other in the envelope."""
+        dealer, count = dealing.credential.contributor, len(dealing.masks)
         try:
-            share = self._opener.open(sealing_context(self.agreement.id, mask, self.index), sealed)
+            context = sealing_context(self.agreement.id, dealing.masks, self.index)
+            shares = self._opener.open(context, sealed)
         except ChannelError:
             raise WrongRecipient(
-                f"the sealed share of {mask.key} does not open here", peer=mask.contributor
+                f"the envelope of {dealing.key} does not open here", peer=dealer
             ) from None
-        words = np.frombuffer(share, dtype="<u4") if len(share) % 4 == 0 else None
-        if words is None or words.size != self._parameters.share_size:
+        size = 4 * self._parameters.share_size
+        if len(shares) != count * size:
             raise Malformed(
-                f"a share has {self._parameters.share_size} words, this one {len(share)} bytes",
-                peer=mask.contributor,
+                f"{count} shares have {count * size} bytes, these {len(shares)}", peer=dealer
             )
-        if words.max() >= self._parameters.modulus:
-            raise Malformed("a word of the share is not below q", peer=mask.contributor)
-        return share
+        if np.frombuffer(shares, dtype="<u4").max() >= self._parameters.modulus:
+            raise Malformed("a word of the share is not below q", peer=dealer)
+        return [shares[begin : begin + size] for begin in range(0, len(shares), size)]
 
     # --- phase 3: endorse and answer ----------------------------------------------------------
 
@@ -385,13 +400,12 @@ class ShareKeeper:
         return [effect for held in known if held.state != "closed" for effect in self._end(held)]
 
     def _end(self, held: HeldShare) -> list[Effect]:
+        answers = self._drop_answers([held.digest.hex()])
+        was_spent, key = held.state == "spent", held.name.key
         self._move(held, "close")
-        key = held.name.key
-        return [
-            Forget("share", key),
-            write("held", key, held, irreversible=True),
-            *self._drop_answers([held.digest.hex()]),
-        ]
+        if was_spent:  # its share is gone, and the record of that is as good a tombstone
+            return answers
+        return [Forget("share", key), write("held", key, held, irreversible=True), *answers]
 
     def _move(self, held: HeldShare, event: str) -> None:
         """One step in the life of a share, and the count of live ones with it."""

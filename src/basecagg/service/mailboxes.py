@@ -128,7 +128,7 @@ class Mailboxes:
 
     def _content(self, message: Message) -> bytes:
         if isinstance(message, Parcel):
-            holder, key = message.holder, message.dealing.mask.key
+            holder, key = message.holder, message.dealing.key
             if self._store.read(pending(holder), key) is not None:  # else it comes again
                 return _REFERENCE + f"{holder}\0{key}".encode()
         if self._last is None or self._last[0] is not message:

@@ -37,6 +37,8 @@ from basecagg.storage.memory import MemoryStore
 
 _TOGETHER, _UNDELIVERED_BYTES = 64, 2**26
 """Users whose dealings are delivered at once, and the most that may wait meanwhile."""
+_AHEAD_BYTES = 2**29
+"""Shares of masks that are dealt ahead take so much memory at most; else users deal one mask at a time."""
 _ANSWER_DEADLINE = 10.0
 """Simulated seconds that the server waits for answers before it asks again."""
 
@@ -302,7 +304,9 @@ class SecureAggregation(ServerAggregation):
         self._prices = Prices(parameters, cryptography=True)
         self._absent = np.random.default_rng((config.seed, 0xAB5E))
         self._undelivered: dict[str, list[Effect]] = {}
-        most = _UNDELIVERED_BYTES // self._shipment_bytes()
+        quota, size = parameters.mask_quota, self._shipment_bytes()
+        self._at_once = quota if config.users * quota * size <= _AHEAD_BYTES else 1
+        most = _UNDELIVERED_BYTES // (self._at_once * size)
         self._together = max(1, min(_TOGETHER, most))
         if state:
             self.restore(state)
@@ -313,8 +317,14 @@ class SecureAggregation(ServerAggregation):
         return self._federation.agreement
 
     def prepare(self, user: int) -> float:
-        """Deal a mask, unless one is left of a training that came to nothing."""
-        name, version = user_name(user), self.server.version
+        """Deal masks, unless one is left. A user pays for one when it begins to train, not when it deals it."""
+        seconds = self._deal(user_name(user))
+        if self._config.crypto_time == "prices":
+            seconds = self._prices.deal()
+        return seconds + self._devices.upload(self._shipment_bytes())
+
+    def _deal(self, name: str) -> float:
+        version = self.server.version
         if name in self._undelivered:
             return 0.0
         contributor = self._federation.contributor(name)
@@ -322,14 +332,11 @@ class SecureAggregation(ServerAggregation):
         if contributor.ready:
             return 0.0
         started, remembered = time.process_time(), self.network.remembered
-        dealt = contributor.deal(version)
+        self._undelivered[name] = contributor.deal(version, self._at_once)
         seconds = self.network.charge("contributor", started, remembered)
-        self._undelivered[name] = dealt
         if len(self._undelivered) == self._together:
             self._deliver()
-        if self._config.crypto_time == "prices":
-            seconds = self._prices.deal()
-        return seconds + self._devices.upload(self._shipment_bytes())
+        return seconds
 
     def _deliver(self) -> None:
         """Dealings of several users at once: a holder looks into its mailbox now and then, and confirms all."""

@@ -1,0 +1,246 @@
+"""Several masks in one dealing: one signature, one envelope and one receipt for all of them."""
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+from parties import at, holder, make_federation, one_hop
+
+from basecagg.errors import KnownMask, LocalProtocolError, Malformed, NotEnrolled, QuotaExceeded
+from basecagg.maths.randomness import FieldStream, derive_seed
+from basecagg.protocol.effects import MaskReady, sends_of, writes_of
+from basecagg.protocol.mailroom import pending
+from basecagg.protocol.messages import (
+    Closing,
+    MaskName,
+    Parcel,
+    Receipt,
+    sealing_context,
+    signed,
+)
+from basecagg.simulation.loopback import AT_SERVER
+
+MASKS = 3
+
+
+@pytest.fixture
+def federation():
+    return make_federation()
+
+
+def shipped(federation, name="ann", count=MASKS):
+    """A dealing, written down but not yet on its way."""
+    effects = federation.contributor(name).deal(federation.server.version, count)
+    federation.network.nodes[at(name)].store.commit(writes_of(effects))
+    (send,) = sends_of(effects)
+    return send.message
+
+
+def parcels(federation, shipment):
+    effects = federation.server.receive(shipment.dealing.masks[0].contributor, shipment)
+    store_of_server(federation).commit(writes_of(effects))
+    return [send.message for send in sends_of(effects)]
+
+
+def store_of_server(federation):
+    return federation.network.nodes[AT_SERVER].store
+
+
+def deal_and_deliver(federation, name, count=MASKS):
+    federation.network.perform(
+        at(name), federation.contributor(name).deal(federation.server.version, count)
+    )
+    federation.network.run()
+
+
+def submit(federation, name):
+    server = federation.server
+    size = federation.agreement.parameters.model_size
+    update = np.random.default_rng().normal(scale=0.1, size=size)
+    federation.submit(name, update, server.version, server.model_hash)
+    federation.network.run()
+
+
+def test_every_holder_gets_a_share_of_each_mask(federation):
+    """In the order of the names; any U of a mask's shares give the mask that its seed expands to."""
+    shipment, p = shipped(federation), federation.agreement.parameters
+    names, ann = shipment.dealing.masks, federation.contributor("ann")
+    opened = []
+    for index, sealed in enumerate(shipment.sealed):
+        context = sealing_context(federation.agreement.id, names, index)
+        secret = federation._secret(federation.agreement.holder_names[index])
+        opened.append(np.frombuffer(secret.open(context, sealed), "<u4").reshape(MASKS, -1))
+    for place, name in enumerate(names):
+        shares = {index: opened[index][place] for index in (1, 2, 4, 6)}
+        z = FieldStream(derive_seed(ann._masks[name.key].seed, "mask"), p.modulus)
+        assert (federation.agreement.code.decode(shares) == z.draw(p.padded_size)).all()
+
+
+def test_one_signature_one_parcel_and_one_receipt(federation):
+    for name in ("ann", "bob"):
+        federation.network.perform(at(name), federation.contributor(name).deal(0, MASKS))
+    relayed = one_hop(federation)
+    assert len([letter for letter in relayed if isinstance(letter.message, Parcel)]) == 2 * 7
+    receipts = [letter.message for letter in one_hop(federation)]
+    assert [len(receipt.masks) for receipt in receipts] == [MASKS] * 2 * 7
+    federation.network.run()
+    assert [len(federation.contributor(name).ready) for name in ("ann", "bob")] == [MASKS, MASKS]
+
+
+def test_each_mask_serves_one_sum_after_the_other(federation):
+    people = ("ann", "bob", "cat")
+    for name in people:
+        deal_and_deliver(federation, name)
+    for version in range(MASKS):
+        assert federation.server.version == version
+        for name in people:
+            submit(federation, name)
+    assert federation.server.version == MASKS
+    assert federation.network.refusals == []
+    assert not any(federation.contributor(name).ready for name in people)
+
+
+def test_all_of_them_count_as_dealt_ahead(federation):
+    quota = federation.agreement.parameters.mask_quota
+    shipped(federation, count=quota - 1)
+    with pytest.raises(LocalProtocolError, match="ahead"):
+        federation.contributor("ann").deal(0, 2)
+    shipped(federation, count=1)
+
+
+def test_a_restarted_dealer_ships_the_same_bytes(federation):
+    shipment = shipped(federation)
+    federation.start(at("ann"))
+    (again,) = sends_of(federation.contributor("ann").reconnect())
+    assert again.message == shipment
+
+
+def test_a_restarted_server_knows_who_confirmed(federation):
+    """From the parcels that still lie there. Holder 6 was away; each of the masks says so."""
+    away = holder(federation.agreement.holder_names[6])
+    federation.stop(away)
+    deal_and_deliver(federation, "ann")
+    federation.start(AT_SERVER)
+    mailroom = federation.server.opening.mailroom
+    for name in federation.contributor("ann").ready:
+        assert mailroom.holders_of(name) == set(range(6))
+    federation.start(away)
+    federation.network.run()
+    assert all(mailroom.holders_of(n) == set(range(7)) for n in federation.contributor("ann").ready)
+    assert not store_of_server(federation).keys(pending(6))
+
+
+def test_a_holder_that_was_away_forgets_what_is_over_and_keeps_the_rest(federation):
+    """The parcel that waits for it has shares of a mask that was opened meanwhile."""
+    away = holder(federation.agreement.holder_names[6])
+    federation.stop(away)
+    people = ("ann", "bob", "cat")
+    for name in people:
+        deal_and_deliver(federation, name, 2)
+    for name in people:
+        submit(federation, name)
+    assert federation.server.version == 1
+    federation.start(away)
+    federation.network.run()
+    keeper = federation.keeper(away.name)
+    assert sorted(keeper.states().values()) == ["closed"] * 3 + ["held"] * 3
+    kept = {key for key, _ in federation.network.nodes[away].store.scan("share")}
+    assert kept == {name.key for each in people for name in federation.contributor(each).ready}
+
+
+def test_parcels_are_kept_until_the_last_mask_is_over(federation):
+    away = holder(federation.agreement.holder_names[6])
+    federation.stop(away)
+    people = ("ann", "bob", "cat")
+    for name in people:
+        deal_and_deliver(federation, name, 2)
+    for undelivered in (3, 0):
+        for name in people:
+            submit(federation, name)
+        assert len(store_of_server(federation).keys(pending(6))) == undelivered
+    assert store_of_server(federation).keys("relay") == []
+
+
+def resigned(federation, shipment, **changes):
+    dealing = signed(replace(shipment.dealing, **changes), federation.identity("ann"))
+    return replace(shipment, dealing=dealing)
+
+
+def test_a_name_twice_in_one_dealing(federation):
+    shipment = shipped(federation, count=2)
+    first = shipment.dealing.masks[0]
+    twice = resigned(federation, shipment, masks=(first, first))
+    with pytest.raises(Malformed):
+        federation.server.receive("ann", twice)
+
+
+def test_a_mask_of_somebody_else_in_ones_dealing(federation):
+    """Else the dealer could use up the other's quota, or take its names."""
+    shipment = shipped(federation, count=2)
+    first, second = shipment.dealing.masks
+    stolen = resigned(federation, shipment, masks=(first, MaskName("bob", second.serial)))
+    with pytest.raises(NotEnrolled):
+        federation.server.receive("ann", stolen)
+    parcel = parcels(federation, shipment)[0]
+    with pytest.raises(NotEnrolled):
+        federation.keeper("user-0").receive(replace(parcel, dealing=stolen.dealing))
+
+
+def test_a_known_name_among_new_ones(federation):
+    """Also with the very same envelopes: a holder would confirm a mask that it does not keep."""
+    shipment = shipped(federation, count=2)
+    parcel = parcels(federation, shipment)[0]
+    keeper = federation.keeper("user-0")
+    keeper.receive(parcel)
+    first = shipment.dealing.masks[0]
+    other = resigned(federation, shipment, masks=(first, MaskName("ann", bytes(16))))
+    with pytest.raises(KnownMask):
+        federation.server.receive("ann", other)
+    with pytest.raises(KnownMask):
+        keeper.receive(replace(parcel, dealing=other.dealing))
+    (send,) = keeper.acknowledge()
+    assert send.message.masks == shipment.dealing.masks
+
+
+def test_the_same_names_in_another_order_do_not_open(federation):
+    """The order says which share is whose."""
+    shipment = shipped(federation, count=2)
+    parcel = parcels(federation, shipment)[0]
+    turned = resigned(federation, shipment, masks=shipment.dealing.masks[::-1])
+    with pytest.raises(Exception, match="does not open"):
+        federation.keeper("user-0").receive(replace(parcel, dealing=turned.dealing))
+
+
+def test_more_masks_than_a_dealer_may_have(federation):
+    shipment = shipped(federation, count=2)
+    most = federation.agreement.masks_per_contributor
+    names = tuple(MaskName("ann", bytes([n]) * 16) for n in range(most + 1))
+    greedy = resigned(federation, shipment, masks=names)
+    with pytest.raises(QuotaExceeded):
+        federation.server.receive("ann", greedy)
+    parcel = parcels(federation, shipment)[0]
+    with pytest.raises(QuotaExceeded):
+        federation.keeper("user-0").receive(replace(parcel, dealing=greedy.dealing))
+
+
+def test_a_holder_that_confirms_only_one_of_the_masks(federation):
+    """With enough such liars one mask is ready and used while another waits: a restart still goes well."""
+    shipment, ann = shipped(federation, count=2), federation.contributor("ann")
+    first, second = shipment.dealing.masks
+    ready = []
+    for index, name in enumerate(federation.agreement.holder_names):
+        lie = Receipt(federation.agreement.id, index, (second,))
+        effects = ann.receive(signed(lie, federation.identity(name)))
+        federation.network.nodes[at("ann")].store.commit(writes_of(effects))
+        ready += [effect.mask for effect in effects if isinstance(effect, MaskReady)]
+    assert ready == [second]
+    federation.start(at("ann"))
+    assert federation.contributor("ann").states() == {first.key: "dealt", second.key: "ready"}
+
+
+def test_closing_one_mask_leaves_the_others(federation):
+    deal_and_deliver(federation, "ann")
+    first, *others = federation.contributor("ann").ready
+    closing = Closing(federation.agreement.id, 0, (first,), "burned")
+    keeper = federation.keeper("user-0")
+    keeper.receive(signed(closing, federation.identity("server")))
+    assert keeper.states() == {first.key: "closed"} | {name.key: "held" for name in others}
