@@ -9,6 +9,7 @@ HEAVY = (
     "numpy",
     "numba",
     "cryptography",
+    "nacl",
     "msgspec",
     "sqlalchemy",
     "click",

@@ -4,6 +4,7 @@ import copy
 import pickle
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from basecagg.channels.identity import Ed25519Verifier, Identity, RememberingVerifier, enrol
 from basecagg.errors import ChannelError, LocalProtocolError
@@ -62,6 +63,13 @@ def test_bytes_that_are_no_signature_are_no_exception(verifier, identity, signat
 @pytest.mark.parametrize("key", [b"", bytes(31), bytes(33), b"\xff" * 32])
 def test_bytes_that_are_no_key_are_no_exception(verifier, identity, key):
     assert not verifier.verify(key, b"statement", identity.sign(b"statement"))
+
+
+def test_a_key_for_which_anybody_can_sign_is_refused(verifier):
+    """The neutral point as key and half a signature verifies for any statement. The control: OpenSSL."""
+    neutral = (1).to_bytes(32, "little")
+    Ed25519PublicKey.from_public_bytes(neutral).verify(neutral + bytes(32), b"anything")
+    assert not verifier.verify(neutral, b"anything", neutral + bytes(32))
 
 
 @pytest.mark.parametrize("shift", [1, 4, 32, -1, -5])
