@@ -56,9 +56,9 @@ def write(
     about: Mapping[str, str | int],
     *,
     bars: Sequence[Result],
-    first_use: Sequence[FirstUse],
     seconds: Mapping[str, float],
-    scaling: Sequence[Mapping[str, float]],
+    first_use: Sequence[FirstUse] = (),
+    scaling: Sequence[Mapping[str, float]] = (),
 ) -> None:
     """All of it as JSON."""
     content = {

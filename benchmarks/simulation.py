@@ -64,7 +64,7 @@ def main() -> int:
         console.print("A quick run: too small for the bars, and nothing is written.")
         return 0
     about = machine.describe() | {"how": HOW, "data": source, **sizes._asdict()}
-    report.write(RESULTS, about, lines, seconds, [])
+    report.write(RESULTS, about, bars=lines, seconds=seconds)
     console.print(f"Written: {RESULTS}")
     return 0 if len(lines) == 4 and all(line.ok for line in lines) else 1
 
