@@ -147,6 +147,32 @@ def test_a_holder_that_was_away_forgets_what_is_over_and_keeps_the_rest(federati
     assert kept == {name.key for each in people for name in federation.contributor(each).ready}
 
 
+def test_a_lost_receipt_is_given_again_for_what_is_still_of_use(federation):
+    """One of the masks is over by then; the holder keeps its share of the other, and the server must know."""
+    lost = holder(federation.agreement.holder_names[6])
+    people = ("ann", "bob", "cat")
+    for name in people:
+        federation.network.perform(at(name), federation.contributor(name).deal(0, 2))
+    one_hop(federation)
+    receipts = [each for each in one_hop(federation) if each.sender == lost.name]
+    for receipt in receipts:
+        federation.network.in_flight.remove(receipt)
+    federation.network.run()
+    for name in people:
+        submit(federation, name)
+    assert len(store_of_server(federation).keys(pending(6))) == 3
+    federation.network.perform(AT_SERVER, federation.server.reconnect(lost.name))
+    federation.network.run()
+    assert store_of_server(federation).keys(pending(6)) == []
+    assert [refusal for address, refusal in federation.network.refusals if address == lost] == []
+
+
+@pytest.mark.parametrize("count", [-1, 0, 257])
+def test_no_mask_or_far_too_many(federation, count):
+    with pytest.raises(LocalProtocolError, match="at once"):
+        federation.contributor("ann").deal(0, count)
+
+
 def test_parcels_are_kept_until_the_last_mask_is_over(federation):
     away = holder(federation.agreement.holder_names[6])
     federation.stop(away)

@@ -26,6 +26,7 @@ from basecagg.protocol.epoch import SERVER, Agreement
 from basecagg.protocol.global_model import Model
 from basecagg.protocol.masking import hide, shares_of
 from basecagg.protocol.messages import (
+    MAX_MASKS,
     Credential,
     Dealing,
     MaskName,
@@ -144,6 +145,8 @@ class Contributor:
 
     def deal(self, version: int, count: int = 1) -> list[Effect]:
         """Draw masks z, encode them, and seal to every holder its shares of them (Eq. encoding)."""
+        if not 1 <= count <= MAX_MASKS:
+            raise LocalProtocolError(f"1 to {MAX_MASKS} masks are dealt at once, not {count}")
         ahead = sum(mask.state in ("dealt", "ready") for mask in self._masks.values())
         if ahead + count > self._parameters.mask_quota:
             raise LocalProtocolError(f"{ahead} masks are dealt ahead already: use one first")

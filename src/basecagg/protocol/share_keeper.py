@@ -162,14 +162,15 @@ class ShareKeeper:
         self, dealing: Dealing, known: Sequence[HeldShare], parcel_hash: bytes
     ) -> list[Effect]:
         """The receipt may have been lost: confirm the same parcel again, refuse any other."""
-        for held in known:
-            same = held.parcel_hash == parcel_hash and len(known) == len(dealing.masks)
-            if not same or held.state not in _LIVE:
-                raise KnownMask(
-                    f"mask {held.name.key} is {held.state} here; a name is used once",
-                    peer=held.name.contributor,
-                )
-        self._unacknowledged += dealing.masks
+        hashes = {held.parcel_hash for held in known}
+        same = hashes == {parcel_hash} and len(known) == len(dealing.masks)
+        live = [held.name for held in known if held.state in _LIVE]
+        if not same or not live:
+            name, state = known[0].name, known[0].state
+            raise KnownMask(
+                f"mask {name.key} is {state} here; a name is used once", peer=name.contributor
+            )
+        self._unacknowledged += live
         return []
 
     def _require_room(self, dealing: Dealing) -> None:

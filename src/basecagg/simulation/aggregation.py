@@ -22,7 +22,7 @@ from basecagg.maths.randomness import Seed, WordStream, derive_seed
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.effects import Abandoned, Effect, MaskEnded, Released, Uploaded
 from basecagg.protocol.epoch import Agreement
-from basecagg.protocol.messages import MaskName, PlainUpdate
+from basecagg.protocol.messages import MAX_MASKS, MaskName, PlainUpdate
 from basecagg.protocol.plain import PlainOpening
 from basecagg.protocol.server import Server, ServerSettings
 from basecagg.protocol.weighing import Weighing
@@ -305,7 +305,8 @@ class SecureAggregation(ServerAggregation):
         self._absent = np.random.default_rng((config.seed, 0xAB5E))
         self._undelivered: dict[str, list[Effect]] = {}
         quota, size = parameters.mask_quota, self._shipment_bytes()
-        self._at_once = quota if config.users * quota * size <= _AHEAD_BYTES else 1
+        ahead = config.users * quota * size
+        self._at_once = min(quota, MAX_MASKS) if ahead <= _AHEAD_BYTES else 1
         most = _UNDELIVERED_BYTES // (self._at_once * size)
         self._together = max(1, min(_TOGETHER, most))
         if state:
