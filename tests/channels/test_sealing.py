@@ -127,6 +127,16 @@ def opens(key, sealed):
         return False
 
 
+def test_two_recipients_with_the_same_key_never_share_key_and_nonce(suite, secret):
+    """A holder that claims another's key as its own; GCM would give both shares away."""
+    sealer = make_sealer(suite)
+    for _ in range(20):
+        locks = sealer.locks([secret.public_key] * 2, [b"one", b"other"])
+        assert locks[0].head[-12:] != locks[1].head[-12:]
+        for lock, context in zip(locks, (b"one", b"other"), strict=True):
+            assert secret.open(context, sealer.seal(lock, context, SHARE)) == SHARE
+
+
 def test_other_recipients_get_another_sender_key():
     first, second = (SealingSecret.create() for _ in range(2))
     sealer = make_sealer("x25519")

@@ -87,7 +87,7 @@ def _make_opener(suite: Suite, secret: bytes) -> X25519Opener | hybrid.HybridOpe
 class X25519Sealer:
     """Seals with a sender key whose private half is gone before anything is sealed with it.
 
-    What remains are the keys of the next steps, one for each mask and holder; each is gone when it is used.
+    What remains are the keys of the next steps, one for each dealing and holder; each is gone when it is used.
     """
 
     def __init__(self) -> None:
@@ -100,10 +100,12 @@ class X25519Sealer:
         """Fresh locks for one envelope to each of the recipients."""
         if not self._steps or self._recipients != tuple(recipient_keys):
             self._renew(tuple(recipient_keys))
-        step = _STEPS - len(self._steps)
-        # One nonce serves all: every envelope has a key of its own. It is there for copies of this process.
-        head = self._public_key + bytes([step]) + os.urandom(NONCE)
-        return [Lock(head, key) for key in self._steps.pop()]
+        way_to_key = self._public_key + bytes([_STEPS - len(self._steps)])
+        # A key seals one envelope, so any nonce would do; but this process may be copied while it runs, and
+        # two recipients may have the same key.
+        nonces = os.urandom(NONCE * len(recipient_keys))
+        heads = (way_to_key + nonces[at : at + NONCE] for at in range(0, len(nonces), NONCE))
+        return [Lock(head, key) for head, key in zip(heads, self._steps.pop(), strict=True)]
 
     seal = staticmethod(envelopes.seal)
 
@@ -144,7 +146,7 @@ class X25519Opener:
         except ValueError:
             raise ChannelError("an x25519 sealing key is 32 secret bytes") from None
         self.public_key = self._private_key.public_key().public_bytes_raw()
-        # One sender key serves several masks: its exchange is computed once.
+        # One sender key serves several dealings: its exchange is computed once.
         self._exchange = lru_cache(maxsize=4096)(self._exchange_with)
 
     def open(self, context: bytes, sealed: bytes) -> bytes:
