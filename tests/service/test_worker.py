@@ -142,6 +142,7 @@ def test_a_group_is_readable_before_it_is_durable() -> None:
     assert group.read("k", "new") == b"3"
     assert group.read("k", "gone") is None
     assert group.scan("k") == [("new", b"3"), ("old", b"1")]
+    assert group.keys("k") == ["new", "old"]
     assert store.scan("k") == [("gone", b"2"), ("old", b"1")]
     group.flush()
     assert store.scan("k") == [("new", b"3"), ("old", b"1")]

@@ -53,6 +53,7 @@ def content(store):
     """Everything in the store, in the order of its keys."""
     found = {name: store.scan(name) for name in NAMES}
     assert all(rows == sorted(rows) for rows in found.values())
+    assert all(store.keys(name) == [key for key, _ in rows] for name, rows in found.items())
     return {(name, key): value for name, rows in found.items() for key, value in rows}
 
 
