@@ -137,6 +137,14 @@ def test_two_recipients_with_the_same_key_never_share_key_and_nonce(suite, secre
             assert secret.open(context, sealer.seal(lock, context, SHARE)) == SHARE
 
 
+def test_a_bad_recipient_spoils_nothing():
+    secret, sealer = SealingSecret.create(), make_sealer("x25519")
+    seal(sealer, secret.public_key, b"context", SHARE)
+    with pytest.raises(ChannelError):
+        sealer.locks([secret.public_key, bytes(32)], [b"context"] * 2)
+    assert secret.open(b"context", seal(sealer, secret.public_key, b"context", SHARE)) == SHARE
+
+
 def test_other_recipients_get_another_sender_key():
     first, second = (SealingSecret.create() for _ in range(2))
     sealer = make_sealer("x25519")

@@ -297,7 +297,7 @@ def test_replayed_after_it_was_opened_and_expired(consistency):
     for turn in range(4):
         one_round(federation, [USERS[(turn + step) % 7] for step in range(3)])
     known = {key for name in USERS for key in federation.keeper(name).states()}
-    assert not known & {parcel.dealing.key for parcel in caught}
+    assert not known & {mask.key for parcel in caught for mask in parcel.dealing.masks}
     _all_parcels_are_refused(federation, caught, MaskExpired)
 
 

@@ -134,7 +134,8 @@ def test_a_waiting_update_does_not_count_as_dealt_ahead(federation, ann):
 
 
 def test_ready_when_enough_holders_confirmed(federation, ann):
-    mask = dealt(federation).dealing.masks[0]
+    dealing = dealt(federation).dealing
+    (mask,) = dealing.masks
     needed = federation.agreement.holders_needed
     for index in range(needed - 1):
         effects = ann.receive(receipt(federation, index, mask))
@@ -143,7 +144,7 @@ def test_ready_when_enough_holders_confirmed(federation, ann):
     assert ann.ready == []
     effects = ann.receive(receipt(federation, needed - 1, mask))
     assert MaskReady(mask) in effects
-    assert {Forget("dealing", mask.key), Forget("locks", mask.key)} <= set(effects)
+    assert {Forget("dealing", dealing.key), Forget("locks", dealing.key)} <= set(effects)
     assert ann.ready == [mask]
 
 
@@ -346,8 +347,9 @@ def test_other_shares_are_not_sealed_with_the_same_keys(federation, other_shares
 
 def test_control_sealed_with_the_same_keys_they_give_each_other_away(federation, ann, monkeypatch):
     shipment = dealt(federation)
-    mask = ann._masks[shipment.dealing.key]
-    locks = parse(federation.network.nodes[at("ann")].store.read("locks", mask.name.key), Locks)
+    mask = ann._masks[shipment.dealing.masks[0].key]
+    store = federation.network.nodes[at("ann")].store
+    locks = parse(store.read("locks", shipment.dealing.key), Locks)
     shares = shares_of(mask.seed, ann.agreement.code, ann.agreement.parameters)
     monkeypatch.setattr("basecagg.protocol.contributor.shares_of", lambda *_: np.roll(shares, 1, 0))
     again = ann._seal([mask.seed], locks, ann._contexts([mask.name]))

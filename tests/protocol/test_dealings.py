@@ -14,6 +14,7 @@ from basecagg.protocol.messages import (
     MaskName,
     Parcel,
     Receipt,
+    _known_statement,
     sealing_context,
     signed,
 )
@@ -248,19 +249,108 @@ def test_more_masks_than_a_dealer_may_have(federation):
         federation.keeper("user-0").receive(replace(parcel, dealing=greedy.dealing))
 
 
-def test_a_holder_that_confirms_only_one_of_the_masks(federation):
-    """With enough such liars one mask is ready and used while another waits: a restart still goes well."""
+def test_holders_that_confirm_only_one_of_the_masks(federation):
+    """All masks are ready together, whatever is said of them: no lock is left when the first one is used."""
     shipment, ann = shipped(federation, count=2), federation.contributor("ann")
-    first, second = shipment.dealing.masks
+    store, (_, second) = federation.network.nodes[at("ann")].store, shipment.dealing.masks
     ready = []
     for index, name in enumerate(federation.agreement.holder_names):
+        assert bool(store.keys("locks")) == (not ready)
         lie = Receipt(federation.agreement.id, index, (second,))
         effects = ann.receive(signed(lie, federation.identity(name)))
-        federation.network.nodes[at("ann")].store.commit(writes_of(effects))
+        store.commit(writes_of(effects))
         ready += [effect.mask for effect in effects if isinstance(effect, MaskReady)]
-    assert ready == [second]
+    assert sorted(ready) == sorted(shipment.dealing.masks)
+    assert store.keys("locks") == store.keys("dealing") == []
     federation.start(at("ann"))
-    assert federation.contributor("ann").states() == {first.key: "dealt", second.key: "ready"}
+    assert set(federation.contributor("ann").states().values()) == {"ready"}
+
+
+def test_undelivered_masks_expire_with_their_locks(federation):
+    shipped(federation)
+    store = federation.network.nodes[at("ann")].store
+    store.commit(writes_of(federation.contributor("ann").expire(1000)))
+    assert [kind for kind in ("mask", "dealing", "locks") if store.keys(kind)] == []
+
+
+@pytest.mark.parametrize("change", ["order", "fewer", "expires"])
+def test_the_same_envelopes_under_another_dealing(federation, change):
+    """Holders would keep something else than the server believes."""
+    shipment = shipped(federation, count=2)
+    parcels(federation, shipment)
+    names = shipment.dealing.masks
+    other = {
+        "order": {"masks": names[::-1]},
+        "fewer": {"masks": names[1:]},
+        "expires": {"expires": 3},
+    }
+    with pytest.raises(KnownMask):
+        federation.server.receive("ann", resigned(federation, shipment, **other[change]))
+
+
+def test_a_name_that_has_expired_may_begin_another_dealing(federation):
+    """The first mask is deleted, the second still waits to be summed: two dealings, one first name."""
+    old = shipped(federation, count=2)
+    old = resigned(federation, old, expires=0)
+    mailroom = federation.server.opening.mailroom
+    mailroom.relay("ann", old, 0)
+    for index in range(7):
+        receipt = Receipt(federation.agreement.id, index, old.dealing.masks)
+        name = federation.agreement.holder_names[index]
+        mailroom.confirm(name, signed(receipt, federation.identity(name)))
+    first, second = old.dealing.masks
+    mailroom.move(second, "admit")
+    mailroom.expire(1)
+    assert mailroom.find(first) is None
+    fresh = resigned(
+        federation, shipped(federation, count=2), masks=(first, MaskName("ann", bytes(16)))
+    )
+    mailroom.relay("ann", fresh, 1)
+    for name in fresh.dealing.masks:
+        mailroom.end(name, "refuse")
+    assert mailroom.holders_of(second) == set(range(7))
+
+
+def test_a_dealing_of_far_too_many_masks_is_not_even_hashed(federation):
+    """What is hashed is remembered, and the dealer chooses how large it is."""
+    shipment = shipped(federation, count=2)
+    names = tuple(MaskName("ann", bytes([n]) * 16) for n in range(250))
+    many = resigned(federation, shipment, masks=names)
+    before = _known_statement.cache_info().currsize
+    with pytest.raises(QuotaExceeded):
+        federation.server.receive("ann", many)
+    assert _known_statement.cache_info().currsize == before
+
+
+def test_what_is_over_makes_room_for_the_parcels_of_a_holder_that_returns(federation):
+    away, people = holder(federation.agreement.holder_names[6]), ("ann", "bob", "cat")
+    most = federation.agreement.masks_per_contributor
+    federation.network.deliver = without_closings(federation.network, away)
+    for _ in range(most):
+        for name in people:
+            deal_and_deliver(federation, name, 1)
+        for name in people:
+            submit(federation, name)
+    del federation.network.deliver
+    keeper = federation.keeper(away.name)
+    assert keeper._live["ann"] == most
+    federation.stop(away)
+    deal_and_deliver(federation, "ann", 2)
+    federation.start(away)
+    federation.network.run()
+    assert [refused for refused in federation.network.refusals if refused[0] == away] == []
+    assert store_of_server(federation).keys(pending(6)) == []
+
+
+def without_closings(network, away):
+    """It hears of new masks only: neither what is asked nor what is over."""
+    deliver = network.deliver
+
+    def some(address, mail):
+        kept = [letter for letter in mail if address != away or isinstance(letter.message, Parcel)]
+        deliver(address, kept)
+
+    return some
 
 
 def test_closing_one_mask_leaves_the_others(federation):

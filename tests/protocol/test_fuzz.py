@@ -110,7 +110,6 @@ class Scene:
         self.world.judge.inspect(self.world.network)
         self.world.train(NAMES, 1)
         for name in NAMES:
-            self.world.deal(name)
             self.world.deal(name, 2)
         self.world.network.run()
         self.world.deal(CONTRIBUTOR.name)

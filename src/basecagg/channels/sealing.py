@@ -111,11 +111,11 @@ class X25519Sealer:
 
     def _renew(self, recipients: tuple[bytes, ...]) -> None:
         private_key = X25519PrivateKey.generate()
-        self._public_key = private_key.public_key().public_bytes_raw()
-        keys = [_agree(private_key, self._public_key, recipient) for recipient in recipients]
+        public_key = private_key.public_key().public_bytes_raw()
+        keys = [_agree(private_key, public_key, recipient) for recipient in recipients]
+        self._recipients, self._public_key = recipients, public_key
         self._steps = [tuple(_key_of(step, each) for each in keys) for step in range(_STEPS)]
         self._steps.reverse()  # the next one is taken from the end
-        self._recipients = recipients
 
     def __repr__(self) -> str:
         """Nothing about the keys."""

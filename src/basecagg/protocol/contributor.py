@@ -6,6 +6,7 @@ and the user trains afresh, for the same Δ in two sums would be their differenc
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -82,6 +83,8 @@ class Contributor:
         self._entropy = entropy
         self._parameters = agreement.parameters
         self._masks = load(records, "mask", OwnMask)
+        self._confirmed: defaultdict[str, set[int]] = defaultdict(set)
+        """By dealing. Nothing is written before there are enough: a restart asks all holders again."""
         sent = records.read("sent", "")
         self._sent = parse(sent, Fingerprints) if sent else Fingerprints(salt=b"", recent=[])
 
@@ -120,11 +123,7 @@ class Contributor:
         """
         dealings = load(self._records, "dealing", Dealing)
         tickets = load(self._records, "ticket", Ticket)
-        shipments = [
-            self._stored_shipment(key, dealing)
-            for key, dealing in dealings.items()
-            if all(self._masks[name.key].state == "dealt" for name in dealing.masks)
-        ]
+        shipments = [self._stored_shipment(key, dealing) for key, dealing in dealings.items()]
         uploads = [self._stored_upload(key, ticket) for key, ticket in tickets.items()]
         return [Send(SERVER, message) for message in (*shipments, *uploads)]
 
@@ -150,30 +149,25 @@ class Contributor:
         ahead = sum(mask.state in ("dealt", "ready") for mask in self._masks.values())
         if ahead + count > self._parameters.mask_quota:
             raise LocalProtocolError(f"{ahead} masks are dealt ahead already: use one first")
-        masks = [self._draw(version) for _ in range(count)]
-        names = tuple(mask.name for mask in masks)
-        contexts = self._contexts(names)
+        seeds = {self._draw_name(): self._entropy(SEED_BYTES) for _ in range(count)}
+        contexts = self._contexts(tuple(seeds))
         keys = [holder.sealing_key for holder in self.agreement.epoch.holders]
         locks = Locks(of_holders=self._sealer.locks(keys, contexts))
-        sealed = self._seal([mask.seed for mask in masks], locks, contexts)
-        shipment = self._ship(names, masks[0].expires, sealed)
-        self._masks |= {mask.name.key: mask for mask in masks}
+        sealed = self._seal(list(seeds.values()), locks, contexts)
+        shipment = self._ship(tuple(seeds), version + self._parameters.mask_lifetime, sealed)
+        dealing = shipment.dealing
+        masks = {name.key: _own(name, seed, dealing) for name, seed in seeds.items()}
+        self._masks |= masks
         return [
-            *(write("mask", mask.name.key, mask) for mask in masks),
-            Persist("dealing", shipment.dealing.key, encode(shipment.dealing)),
+            *(write("mask", key, mask) for key, mask in masks.items()),
+            Persist("dealing", dealing.key, encode(dealing)),
             # With the seeds they make the same shipment again: nothing large is written.
-            write("locks", shipment.dealing.key, locks),
+            write("locks", dealing.key, locks),
             Send(SERVER, shipment),
         ]
 
-    def _draw(self, version: int) -> OwnMask:
-        return OwnMask(
-            name=MaskName(self.name, self._entropy(_SERIAL_BYTES)),
-            seed=self._entropy(SEED_BYTES),
-            expires=version + self._parameters.mask_lifetime,
-            state=life.after(life.CONTRIBUTOR, "new", "deal"),
-            holders=set(),
-        )
+    def _draw_name(self) -> MaskName:
+        return MaskName(self.name, self._entropy(_SERIAL_BYTES))
 
     def _seal(
         self, seeds: Sequence[bytes], locks: Locks, contexts: Sequence[bytes]
@@ -199,19 +193,30 @@ class Contributor:
         self.agreement.require_id(receipt.epoch)
         self.agreement.require_signed_by_holder(receipt, receipt.holder, receipt.signature)
         own = [self._masks[name.key] for name in receipt.masks if name.key in self._masks]
-        return [effect for mask in own for effect in self._add_holder(mask, receipt.holder)]
+        dealings = dict.fromkeys(mask.dealing for mask in own if mask.state == "dealt")
+        return [e for dealing in dealings for e in self._add_holder(dealing, receipt.holder)]
 
-    def _add_holder(self, mask: OwnMask, holder: int) -> list[Effect]:
-        """Count the holder; nothing is written before there are enough: a restart asks all of them again."""
-        if mask.state != "dealt":
+    def _add_holder(self, dealing: str, holder: int) -> list[Effect]:
+        """Count the holder. Who has one share of a dealing has them all, so its masks are ready together.
+
+        They must be: as long as one of them has a seed, locks open the envelopes of all.
+        """
+        self._confirmed[dealing].add(holder)
+        if len(self._confirmed[dealing]) < self.agreement.holders_needed:
             return []
-        mask.holders.add(holder)
-        if len(mask.holders) < self.agreement.holders_needed:
-            return []
-        mask.state = life.after(life.CONTRIBUTOR, mask.state, "enough receipts")
-        key = mask.name.key
-        delivered = [Forget(kind, key) for kind in _SHIPPED]
-        return [write("mask", key, mask), *delivered, MaskReady(mask.name)]
+        masks = [mask for mask in self._masks.values() if mask.dealing == dealing]
+        for mask in masks:
+            mask.state = life.after(life.CONTRIBUTOR, mask.state, "enough receipts")
+        return [
+            *(write("mask", mask.name.key, mask) for mask in masks),
+            *self._forget_shipment(dealing),
+            *(MaskReady(mask.name) for mask in masks),
+        ]
+
+    def _forget_shipment(self, dealing: str) -> list[Forget]:
+        """It is delivered, or will not be repeated."""
+        self._confirmed.pop(dealing, None)
+        return [Forget(kind, dealing) for kind in _SHIPPED]
 
     # --- phase 2: mask an update --------------------------------------------------------------
 
@@ -288,14 +293,25 @@ class Contributor:
     def _end(self, mask: OwnMask, state: str, reason: str) -> list[Effect]:
         key = mask.name.key
         del self._masks[key]
-        gone = [Forget(kind, key) for kind in ("mask", *_SHIPPED, *_UPLOADED)]
-        return [*gone, MaskEnded(mask.name, state, reason)]
+        gone = [Forget(kind, key) for kind in ("mask", *_UPLOADED)]
+        undelivered = self._forget_shipment(mask.dealing) if mask.state == "dealt" else []
+        return [*gone, *undelivered, MaskEnded(mask.name, state, reason)]
 
     def _require_own(self, name: MaskName) -> OwnMask:
         mask = self._masks.get(name.key)
         if mask is None:
             raise UnknownMask(f"{name.key} is not a live mask of mine", peer=SERVER)
         return mask
+
+
+def _own(name: MaskName, seed: bytes, dealing: Dealing) -> OwnMask:
+    return OwnMask(
+        name=name,
+        dealing=dealing.key,
+        seed=seed,
+        expires=dealing.expires,
+        state=life.after(life.CONTRIBUTOR, "new", "deal"),
+    )
 
 
 def _joined(*shares: Words) -> bytes | memoryview:

@@ -15,7 +15,14 @@ from typing import Annotated, Literal, TypeVar
 
 from msgspec import Meta
 
-from basecagg.errors import BadCertificate, BadSignature, Malformed, NotEnrolled, WrongEpoch
+from basecagg.errors import (
+    BadCertificate,
+    BadSignature,
+    Malformed,
+    NotEnrolled,
+    QuotaExceeded,
+    WrongEpoch,
+)
 from basecagg.maths.mds_code import MaskCode
 from basecagg.parameters import Consistency, ProtocolParameters
 from basecagg.protocol.messages import (
@@ -161,7 +168,9 @@ class Agreement:
 
     def require_dealt(self, dealing: Dealing) -> None:
         """Refuse a dealing that is not a contributor's word on masks of its own, each named once."""
-        owner = dealing.credential.contributor
+        owner, most = dealing.credential.contributor, self.masks_per_contributor
+        if len(dealing.masks) > most:
+            raise QuotaExceeded(f"{len(dealing.masks)} masks, {most} may live at a time")
         self.require_enrolled(dealing.credential, dealing.masks[0].contributor)
         if any(mask.contributor != owner for mask in dealing.masks):
             raise NotEnrolled("not all of the masks are the dealer's own", peer=owner)

@@ -6,7 +6,14 @@ from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
 
-from basecagg.errors import KnownMask, Malformed, MaskExpired, NotEnrolled, QuotaExceeded
+from basecagg.errors import (
+    KnownMask,
+    Malformed,
+    MaskExpired,
+    NotEnrolled,
+    QuotaExceeded,
+    StorageError,
+)
 from basecagg.protocol import life, merkle
 from basecagg.protocol.effects import Effect, Forget, Persist, Send
 from basecagg.protocol.epoch import Agreement
@@ -38,6 +45,8 @@ class Mailroom:
         confirmed = {dealing: set(everyone) for dealing in self._live_of_dealing}
         for holder in everyone:
             for dealing in self._records.keys(pending(holder)):
+                if dealing not in confirmed:
+                    raise StorageError(f"a parcel of {dealing} is stored, but none of its masks")
                 confirmed[dealing].discard(holder)
         return confirmed
 
@@ -63,7 +72,7 @@ class Mailroom:
         self._check(sender, shipment, version)
         names = self.agreement.holder_names
         sends = [Send(names[parcel.holder], parcel) for parcel in _parcels(shipment)]
-        new = shipment.dealing.key not in self._masks
+        new = shipment.dealing.key not in self._live_of_dealing
         return [*self._store(shipment), *sends] if new else [*sends]
 
     def _store(self, shipment: Shipment) -> list[Effect]:
@@ -73,7 +82,6 @@ class Mailroom:
                 name=name,
                 dealing=dealing.key,
                 dealer_key=dealing.credential.signing_key,
-                root=dealing.root,
                 expires=dealing.expires,
                 state=life.after(life.SERVER, "unknown", "shipment"),
             )
@@ -157,12 +165,12 @@ class Mailroom:
         dealing, parameters = shipment.dealing, self.agreement.parameters
         self.agreement.require_id(dealing.epoch)
         if sender != dealing.masks[0].contributor:
-            raise NotEnrolled(f"mask {dealing.key} is not the sender's", peer=sender)
+            raise NotEnrolled(f"mask {dealing.masks[0].key} is not the sender's", peer=sender)
         self.agreement.require_dealt(dealing)
         known = self._require_new_or_same(dealing)
         if not version <= dealing.expires <= version + parameters.mask_lifetime:
             raise MaskExpired(
-                f"mask {dealing.key} is to expire at version {dealing.expires}, not within"
+                f"mask {dealing.masks[0].key} is to expire at version {dealing.expires}, not within"
                 f" mask_lifetime = {parameters.mask_lifetime} of {version}",
                 peer=sender,
             )
@@ -175,8 +183,7 @@ class Mailroom:
         """Whether the dealing is known. A name is used once: refuse anything between."""
         known = [mask for name in dealing.masks if (mask := self._masks.get(name.key))]
         for mask in known:
-            same = mask.root == dealing.root and len(known) == len(dealing.masks)
-            if not same or mask.state != "dealt":
+            if mask.dealing != dealing.key or mask.state != "dealt":
                 raise KnownMask(
                     f"mask {mask.name.key} is {mask.state}; a name is used once",
                     peer=mask.name.contributor,

@@ -73,7 +73,7 @@ class Credential(Message, frozen=True):
 # --- dealing: phase 1, offline encoding and sharing of masks ----------------------------------
 
 
-class Dealing(Message, frozen=True):
+class Dealing(Message, frozen=True, dict=True, gc=True):
     """The dealer's signature over what it sealed to the N holders, through the root of a hash tree.
 
     It is for one mask or several: a holder gets its shares of all of them in one envelope.
@@ -86,10 +86,10 @@ class Dealing(Message, frozen=True):
     credential: Credential
     signature: Signature = b""
 
-    @property
+    @cached_property
     def key(self) -> str:
-        """A dealing goes by the name of its first mask."""
-        return self.masks[0].key
+        """What a dealing goes by in stores. Names come back when they have expired; this never does."""
+        return hashlib.sha256(statement(self)).hexdigest()
 
 
 class Shipment(Message, frozen=True):

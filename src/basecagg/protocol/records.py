@@ -69,10 +69,10 @@ class OwnMask(Record):
     """A contributor's mask: its seed (a secret) and how far it has come."""
 
     name: MaskName
+    dealing: str
     seed: bytes
     expires: int
     state: str
-    holders: set[int]
 
     def __repr__(self) -> str:
         """Never show the seed."""
@@ -130,7 +130,6 @@ class RelayedMask(Record):
     name: MaskName
     dealing: str
     dealer_key: bytes
-    root: bytes
     expires: int
     state: str
 

@@ -208,14 +208,15 @@ class Recovery:
         return [Send(names[holder], question) for holder in holders]
 
     def unanswered(self, holder: str, version: int) -> list[Message]:
-        """All that a holder may have missed: its parcels, what is over, and the present question.
+        """All that a holder may have missed: what is over, its parcels, and the present question.
 
-        In this order: of a parcel's masks some may be over.
+        What is over makes room for the parcels, and is said again after them: some of their masks may be.
         """
         index = self.agreement.holder_index(holder)
         if index is None:
             return []
-        missed = [*self.mailroom.undelivered(index), *self._closings(version)]
+        closings, parcels = self._closings(version), self.mailroom.undelivered(index)
+        missed = [*closings, *parcels, *(closings if parcels else [])]
         asked = self._request is not None and index in self._asked
         return [*missed, self._question()] if asked and index not in self._answers else missed
 

@@ -176,7 +176,7 @@ class ShareKeeper:
     def _require_room(self, dealing: Dealing) -> None:
         if dealing.expires < self.version:
             raise MaskExpired(
-                f"mask {dealing.key} expired at version {dealing.expires}, the model is at"
+                f"mask {dealing.masks[0].key} expired at version {dealing.expires}, the model is at"
                 f" {self.version}"
             )
         dealer, live = dealing.credential.contributor, self._live[dealing.credential.contributor]
@@ -188,7 +188,7 @@ class ShareKeeper:
         root = merkle.root_from(self.index, count, parcel_hash, parcel.path)
         if parcel.holder != self.index or root != dealing.root:
             raise WrongRecipient(
-                f"the envelope of {dealing.key} is not the one dealt to holder {self.index}",
+                f"the envelope of {dealing.masks[0].key} is not the one dealt to holder {self.index}",
                 peer=SERVER,
             )
         self.agreement.require_dealt(dealing)
@@ -201,7 +201,7 @@ class ShareKeeper:
             shares = self._opener.open(context, sealed)
         except ChannelError:
             raise WrongRecipient(
-                f"the envelope of {dealing.key} does not open here", peer=dealer
+                f"the envelope of {dealing.masks[0].key} does not open here", peer=dealer
             ) from None
         size = 4 * self._parameters.share_size
         if len(shares) != count * size:
@@ -401,12 +401,13 @@ class ShareKeeper:
         return [effect for held in known if held.state != "closed" for effect in self._end(held)]
 
     def _end(self, held: HeldShare) -> list[Effect]:
-        answers = self._drop_answers([held.digest.hex()])
-        was_spent, key = held.state == "spent", held.name.key
         self._move(held, "close")
-        if was_spent:  # its share is gone, and the record of that is as good a tombstone
-            return answers
-        return [Forget("share", key), write("held", key, held, irreversible=True), *answers]
+        key = held.name.key
+        return [
+            Forget("share", key),
+            write("held", key, held, irreversible=True),
+            *self._drop_answers([held.digest.hex()]),
+        ]
 
     def _move(self, held: HeldShare, event: str) -> None:
         """One step in the life of a share, and the count of live ones with it."""
