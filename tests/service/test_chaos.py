@@ -15,6 +15,7 @@ from private_postgres import private_postgres
 
 from basecagg.channels.wire import MAX_CONTROL_BYTES, unpack
 from basecagg.protocol.records import HeldShare, ModelState, load, parse, write
+from basecagg.service.host import LedgerEntry
 from basecagg.service.registry import Charter
 from basecagg.storage.participant import ParticipantStore
 from basecagg.storage.server import ServerStore
@@ -94,10 +95,13 @@ def require_that_the_check_can_fail(database: str, user: Path, anchors: Path) ->
     with ServerStore(database, "service") as store:
         charter = load(store, "charter", Charter)[""]
     epoch_id = unpack(charter.epoch, MAX_CONTROL_BYTES).id.hex()
+    with ServerStore(database, f"epoch:{epoch_id}") as store:
+        ledger = load(store, "ledger", LedgerEntry).values()
+    opened = {mask for entry in ledger for mask in entry.members}
     namespace = f"holder:{epoch_id[:32]}"
     with ParticipantStore(user / "state.db", namespace, anchor_folder=anchors) as store:
         held = load(store, "held", HeldShare)
-        key, share = next((key, share) for key, share in held.items() if share.digest)
+        key, share = next((k, share) for k, share in held.items() if share.digest and k in opened)
         store.commit([write("held", key, msgspec.structs.replace(share, digest=bytes(32)))])
     with ServerStore(database, f"epoch:{epoch_id}") as store:
         state = parse(store.read("model-state", "") or b"", ModelState)

@@ -58,13 +58,18 @@ def test_a_letter_is_gone_when_it_is_dealt_with_and_not_before() -> None:
 def test_a_parcel_is_kept_once_and_read_when_it_is_fetched() -> None:
     store, sealed = MemoryStore(), parcel()
     relay = Relay(dealing=sealed.dealing, leaves=LEAVES)
-    store.commit([Persist("parcel:3", NAME.key, sealed.sealed), write("relay", NAME.key, relay)])
+    store.commit(
+        [
+            Persist("parcel:3", sealed.dealing.key, sealed.sealed),
+            write("relay", sealed.dealing.key, relay),
+        ]
+    )
     first = boxes(store)
     first.post("bob", sealed)
     ((_, letter),) = store.scan("mail:bob")
     assert len(letter) < 100
     assert frames(first.collect("bob", 10**6)) == [sealed]
-    store.commit([Forget("parcel:3", NAME.key)])  # the mask is over
+    store.commit([Forget("parcel:3", sealed.dealing.key)])  # the mask is over
     assert first.collect("bob", 10**6) == []
 
 
