@@ -172,6 +172,8 @@ def test_a_finished_run_is_not_run_again_but_reported(tmp_path: Path) -> None:
         (("--set", "colour=red"), "unknown setting colour"),
         (("--set", "colour"), "is not key=value"),
         (("missing.toml",), "missing.toml"),
+        (("fedbuff",), "--method fedbuff"),
+        (("--method", "fedasync", "--set", "protection=basecagg"), "cannot protect the immediate"),
         (("--resume", "nowhere"), "nowhere holds no runs"),
         (("--versions", "0"), "versions = 0"),
         (("--executor", "magic"), "executor"),

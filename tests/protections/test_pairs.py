@@ -13,6 +13,7 @@ from basecagg.protections.pairs import (
     preset,
     require_compatible,
 )
+from basecagg.simulation import SimulationConfig
 
 
 def test_every_preset_fits_together() -> None:
@@ -55,3 +56,15 @@ def test_unknown_names_are_refused(schedule: str, protection: str) -> None:
 def test_an_unknown_method_is_refused() -> None:
     with pytest.raises(ParameterError, match="unknown"):
         preset("fedmagic")
+
+
+def test_what_is_named_beside_a_method_counts() -> None:
+    """Who asks for protection gets it, or an error: never a run without."""
+    with pytest.raises(ParameterError, match="cannot protect the immediate schedule"):
+        SimulationConfig(method="fedasync", protection="basecagg")
+    config = SimulationConfig(method="fedbuff", protection="basecagg")
+    assert config.pair == preset("basecagg")
+    assert config.label == "buffered+basecagg"
+    assert SimulationConfig(method="fedbuff").label == "fedbuff"
+    plain = SimulationConfig(method="", schedule="synchronous", protection="none")
+    assert plain.pair == preset("fedavg")

@@ -15,7 +15,7 @@ from basecagg.maths.primes import PAPER_MODULUS
 from basecagg.maths.staleness import StalenessFunction, constant, hinge, polynomial
 from basecagg.parameters import Consistency, ProtocolParameters, usual_tolerance
 from basecagg.protections.lightsecagg import IN_ROUNDS
-from basecagg.protections.pairs import CODED, PAIRWISE, Pair, preset, require_compatible
+from basecagg.protections.pairs import CODED, PAIRWISE, PRESETS, Pair, preset, require_compatible
 
 Clock = Literal["devices", "uniform-staleness"]
 Speed = Literal["constant", "uniform", "half-normal", "log-normal"]
@@ -28,11 +28,11 @@ class SimulationConfig:
 
     # --- what is compared
     method: str = "basecagg"
-    """fedavg, fedasync, fedbuff, fedat, ldp, secagg, secagg+, lightsecagg, basecagg; or '' and the next two."""
+    """fedavg, fedasync, fedbuff, fedat, ldp, secagg, secagg+, lightsecagg, basecagg: names for the next two."""
     schedule: str = ""
-    """synchronous, immediate, buffered or tiered, if `method` is ''."""
+    """synchronous, immediate, buffered or tiered; '' is that of the method."""
     protection: str = ""
-    """none, local-dp, secagg, secagg+, lightsecagg or basecagg, if `method` is ''."""
+    """none, local-dp, secagg, secagg+, lightsecagg or basecagg; '' is that of the method."""
     cryptography: Literal["full", "arithmetic"] = "full"
     """The whole protocol, sealed and signed, or only its field arithmetic (for sweeps)."""
 
@@ -220,15 +220,17 @@ class SimulationConfig:
 
     @property
     def pair(self) -> Pair:
-        """The schedule and the protection that the method stands for."""
-        if self.method:
-            return preset(self.method)
-        return require_compatible(self.schedule, self.protection)
+        """The schedule and the protection that the method stands for, unless another is named."""
+        usual = preset(self.method) if self.method else Pair("", "")
+        return require_compatible(
+            self.schedule or usual.schedule, self.protection or usual.protection
+        )
 
     @property
     def label(self) -> str:
         """A short name for tables and plots."""
-        return self.method or f"{self.pair.schedule}+{self.pair.protection}"
+        named = self.method and self.pair == preset(self.method)
+        return self.method if named else f"{self.pair.schedule}+{self.pair.protection}"
 
     @property
     def staleness_function(self) -> StalenessFunction:
@@ -279,7 +281,8 @@ def read_settings(path: Path | None) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise DataError(f"cannot read the configuration {path}: {error}") from None
+        hint = f"; the method of this name is --method {path}" if str(path) in PRESETS else ""
+        raise DataError(f"cannot read the configuration {path}: {error}{hint}") from None
 
 
 def config_from(values: Mapping[str, Any]) -> SimulationConfig:
