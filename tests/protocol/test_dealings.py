@@ -249,6 +249,57 @@ def test_more_masks_than_a_dealer_may_have(federation):
         federation.keeper("user-0").receive(replace(parcel, dealing=greedy.dealing))
 
 
+def test_the_servers_quota_counts_all_masks_of_all_dealings(federation):
+    """Ann's machine would not deal so many ahead; another program of hers might."""
+    mailroom, most = federation.server.opening.mailroom, federation.agreement.masks_per_contributor
+    assert most == 8
+    for number in range(2):
+        mailroom.relay("ann", renamed(federation, number, 3), 0)
+    with pytest.raises(QuotaExceeded, match="6 masks"):
+        mailroom.relay("ann", renamed(federation, 2, 3), 0)
+    mailroom.relay("ann", renamed(federation, 3, 2), 0)
+
+
+def renamed(federation, number, count):
+    """The same envelopes for so many masks of other names."""
+    if not federation.contributor("ann").states():
+        federation.shipment = shipped(federation, count=1)
+    names = tuple(MaskName("ann", bytes([number, place]) * 8) for place in range(count))
+    return resigned(federation, federation.shipment, masks=names)
+
+
+def test_what_expires_leaves_nothing(federation):
+    """Neither parcels nor a place in the quota, whether it was used or not."""
+    mailroom, store = federation.server.opening.mailroom, store_of_server(federation)
+    shipment = renamed(federation, 0, 3)
+    store.commit(writes_of(mailroom.relay("ann", shipment, 0)))
+    store.commit(writes_of(mailroom.end(shipment.dealing.masks[0], "refuse")))
+    assert len(store.keys(pending(0))) == 1
+    store.commit(writes_of(mailroom.expire(shipment.dealing.expires + 1)))
+    kinds = ("relay", "relayed", *(pending(index) for index in range(7)))
+    assert [kind for kind in kinds if store.keys(kind)] == []
+    assert not +mailroom._live
+    assert not mailroom._live_of_dealing
+    assert not mailroom._confirmed
+
+
+def test_a_receipt_that_comes_when_all_is_over_is_passed_over(federation):
+    mailroom, shipment = federation.server.opening.mailroom, renamed(federation, 0, 2)
+    mailroom.relay("ann", shipment, 0)
+    for name in shipment.dealing.masks:
+        mailroom.end(name, "refuse")
+    receipt = Receipt(federation.agreement.id, 0, shipment.dealing.masks)
+    assert mailroom.confirm("user-0", signed(receipt, federation.identity("user-0"))) == []
+
+
+def test_envelopes_of_several_large_shares():
+    """Larger than one share and all that sealing may add."""
+    federation = make_federation(model_size=6000)
+    assert 4 * federation.agreement.parameters.share_size > 2048
+    deal_and_deliver(federation, "ann")
+    assert len(federation.contributor("ann").ready) == MASKS
+
+
 def test_holders_that_confirm_only_one_of_the_masks(federation):
     """All masks are ready together, whatever is said of them: no lock is left when the first one is used."""
     shipment, ann = shipped(federation, count=2), federation.contributor("ann")
@@ -316,10 +367,10 @@ def test_a_dealing_of_far_too_many_masks_is_not_even_hashed(federation):
     shipment = shipped(federation, count=2)
     names = tuple(MaskName("ann", bytes([n]) * 16) for n in range(250))
     many = resigned(federation, shipment, masks=names)
-    before = _known_statement.cache_info().currsize
+    before = _known_statement.cache_info().misses
     with pytest.raises(QuotaExceeded):
         federation.server.receive("ann", many)
-    assert _known_statement.cache_info().currsize == before
+    assert _known_statement.cache_info().misses == before
 
 
 def test_what_is_over_makes_room_for_the_parcels_of_a_holder_that_returns(federation):

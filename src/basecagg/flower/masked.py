@@ -304,13 +304,13 @@ class MaskedCoordinator(Coordinator):
         if isinstance(message, Refusal):
             LOG.warning("node %d refused: %s (%s)", view.node_id, message.reason, message.code)
             return
-        if isinstance(message, Shipment):
-            view.dealt.update(message.dealing.masks)
         self._hand_over(view, message)
 
     def _hand_over(self, view: View, message: Message) -> None:
         try:
             effects = self.running.receive(view.name, message)
+            if isinstance(message, Shipment):
+                view.dealt.update(message.dealing.masks)
         except Refused as refusal:
             LOG.info("%s of node %d refused: %s", type(message).__name__, view.node_id, refusal)
             reply = refusal_reply(view.name, message, refusal)

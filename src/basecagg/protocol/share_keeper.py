@@ -179,9 +179,10 @@ class ShareKeeper:
                 f"mask {dealing.masks[0].key} expired at version {dealing.expires}, the model is at"
                 f" {self.version}"
             )
-        dealer, live = dealing.credential.contributor, self._live[dealing.credential.contributor]
-        if live + len(dealing.masks) > self.agreement.masks_per_contributor:
-            raise QuotaExceeded(f"{live} masks are live already", peer=dealer)
+        dealer = dealing.credential.contributor
+        # Some of its masks may be over already, so they are not counted: the server has counted them.
+        if self._live[dealer] >= self.agreement.masks_per_contributor:
+            raise QuotaExceeded(f"{self._live[dealer]} masks are live already", peer=dealer)
 
     def _require_mine(self, parcel: Parcel, parcel_hash: bytes) -> None:
         dealing, count = parcel.dealing, self._parameters.num_users

@@ -15,7 +15,7 @@ from basecagg.storage import anchor, sqlite
 from basecagg.storage.anchor import Anchor, Mark
 from basecagg.storage.batch import Batch
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 # Ordered by (namespace, kind, key): what a machine loads at its start lies together, apart from the shares.
 _SCHEMA = (
     "CREATE TABLE namespaces (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE,"

@@ -37,7 +37,7 @@ from basecagg.protocol.effects import Write
 from basecagg.storage import sqlite
 from basecagg.storage.batch import Batch
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 _METADATA = MetaData()
 # Keys are ordered by their bytes everywhere; SQLite does so by itself.
 _NAME = Text().with_variant(Text(collation="C"), "postgresql")
