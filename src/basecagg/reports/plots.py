@@ -93,7 +93,7 @@ def _accuracy(runs: Sequence[RunRecord], key: str, label: str) -> Figure:
         axes.plot(x, y, color=colour, label=f"{run.name} ({y[-1]:.1f} %)", linewidth=1.6)
     axes.set_xlabel(label)
     axes.set_ylabel("test accuracy, %")
-    axes.legend()
+    figure.legend(loc="outside lower center", ncols=3)  # never over a curve
     return figure
 
 
