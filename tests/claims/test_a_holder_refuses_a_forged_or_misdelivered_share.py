@@ -96,7 +96,7 @@ def test_a_good_one_is_kept_and_confirmed(federation):
     assert isinstance(receipt, Receipt)
     for parcel, name in zip(parcels_of(federation), USERS, strict=True):
         (receipt,) = ask(federation, name, parcel)
-        assert receipt.masks == (parcel.dealing.masks[0],)
+        assert receipt.masks == parcel.dealing.masks
 
 
 # --- the server forges ------------------------------------------------------------------------
@@ -250,7 +250,7 @@ def test_another_share_under_a_known_name(federation):
     parcel = parcels_of(federation)[0]
     ask(federation, "user-0", parcel)
     sealer, to = make_sealer("x25519"), federation.agreement.epoch.holders[0].sealing_key
-    context = sealing_context(federation.agreement.id, (parcel.dealing.masks[0],), 0)
+    context = sealing_context(federation.agreement.id, parcel.dealing.masks, 0)
     (lock,) = sealer.locks([to], [context])
     sealed = sealer.seal(lock, context, share_of(federation))
     leaf = merkle.leaf(0, sealed)

@@ -85,13 +85,13 @@ def fresh_update(scale: float = 0.5, size: int = SIZE) -> np.ndarray:
 # --- honest moves -----------------------------------------------------------------------------
 
 
-def deal(federation: Federation, *names: str, version: int | None = None) -> None:
-    """Each of them deals a mask, and all its shares arrive. A cheating server may claim any version."""
+def deal(federation: Federation, *names: str, version: int | None = None, count: int = 1) -> None:
+    """Each of them deals masks, and all their shares arrive. A cheating server may claim any version."""
     if version is not None:
         federation.server._state.version = version
     version = federation.server.version
     for name in names:
-        federation.network.perform(at(name), federation.contributor(name).deal(version))
+        federation.network.perform(at(name), federation.contributor(name).deal(version, count))
     federation.network.run()
 
 

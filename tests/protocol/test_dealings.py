@@ -3,9 +3,16 @@
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from parties import at, holder, make_federation, one_hop
+from parties import at, deal, holder, make_federation, one_hop, one_round
 
-from basecagg.errors import KnownMask, LocalProtocolError, Malformed, NotEnrolled, QuotaExceeded
+from basecagg.errors import (
+    KnownMask,
+    LocalProtocolError,
+    Malformed,
+    NotEnrolled,
+    QuotaExceeded,
+    WrongRecipient,
+)
 from basecagg.maths.randomness import FieldStream, derive_seed
 from basecagg.protocol.effects import MaskReady, sends_of, writes_of
 from basecagg.protocol.mailroom import pending
@@ -46,21 +53,6 @@ def store_of_server(federation):
     return federation.network.nodes[AT_SERVER].store
 
 
-def deal_and_deliver(federation, name, count=MASKS):
-    federation.network.perform(
-        at(name), federation.contributor(name).deal(federation.server.version, count)
-    )
-    federation.network.run()
-
-
-def submit(federation, name):
-    server = federation.server
-    size = federation.agreement.parameters.model_size
-    update = np.random.default_rng().normal(scale=0.1, size=size)
-    federation.submit(name, update, server.version, server.model_hash)
-    federation.network.run()
-
-
 def test_every_holder_gets_a_share_of_each_mask(federation):
     """In the order of the names; any U of a mask's shares give the mask that its seed expands to."""
     shipment, p = shipped(federation), federation.agreement.parameters
@@ -89,12 +81,10 @@ def test_one_signature_one_parcel_and_one_receipt(federation):
 
 def test_each_mask_serves_one_sum_after_the_other(federation):
     people = ("ann", "bob", "cat")
-    for name in people:
-        deal_and_deliver(federation, name)
+    deal(federation, *people, count=MASKS)
     for version in range(MASKS):
         assert federation.server.version == version
-        for name in people:
-            submit(federation, name)
+        one_round(federation, people)
     assert federation.server.version == MASKS
     assert federation.network.refusals == []
     assert not any(federation.contributor(name).ready for name in people)
@@ -119,7 +109,7 @@ def test_a_restarted_server_knows_who_confirmed(federation):
     """From the parcels that still lie there. Holder 6 was away; each of the masks says so."""
     away = holder(federation.agreement.holder_names[6])
     federation.stop(away)
-    deal_and_deliver(federation, "ann")
+    deal(federation, "ann", count=MASKS)
     federation.start(AT_SERVER)
     mailroom = federation.server.opening.mailroom
     for name in federation.contributor("ann").ready:
@@ -135,10 +125,8 @@ def test_a_holder_that_was_away_forgets_what_is_over_and_keeps_the_rest(federati
     away = holder(federation.agreement.holder_names[6])
     federation.stop(away)
     people = ("ann", "bob", "cat")
-    for name in people:
-        deal_and_deliver(federation, name, 2)
-    for name in people:
-        submit(federation, name)
+    deal(federation, *people, count=2)
+    one_round(federation, people)
     assert federation.server.version == 1
     federation.start(away)
     federation.network.run()
@@ -159,8 +147,7 @@ def test_a_lost_receipt_is_given_again_for_what_is_still_of_use(federation):
     for receipt in receipts:
         federation.network.in_flight.remove(receipt)
     federation.network.run()
-    for name in people:
-        submit(federation, name)
+    one_round(federation, people)
     assert len(store_of_server(federation).keys(pending(6))) == 3
     federation.network.perform(AT_SERVER, federation.server.reconnect(lost.name))
     federation.network.run()
@@ -178,11 +165,9 @@ def test_parcels_are_kept_until_the_last_mask_is_over(federation):
     away = holder(federation.agreement.holder_names[6])
     federation.stop(away)
     people = ("ann", "bob", "cat")
-    for name in people:
-        deal_and_deliver(federation, name, 2)
+    deal(federation, *people, count=2)
     for undelivered in (3, 0):
-        for name in people:
-            submit(federation, name)
+        one_round(federation, people)
         assert len(store_of_server(federation).keys(pending(6))) == undelivered
     assert store_of_server(federation).keys("relay") == []
 
@@ -190,6 +175,15 @@ def test_parcels_are_kept_until_the_last_mask_is_over(federation):
 def resigned(federation, shipment, **changes):
     dealing = signed(replace(shipment.dealing, **changes), federation.identity("ann"))
     return replace(shipment, dealing=dealing)
+
+
+def both_refuse(federation, true, forged, error):
+    """The server when it is shipped, and a holder to whom it comes all the same."""
+    with pytest.raises(error):
+        federation.server.receive("ann", forged)
+    parcel = parcels(federation, true)[0]
+    with pytest.raises(error):
+        federation.keeper("user-0").receive(replace(parcel, dealing=forged.dealing))
 
 
 def test_a_name_twice_in_one_dealing(federation):
@@ -205,11 +199,7 @@ def test_a_mask_of_somebody_else_in_ones_dealing(federation):
     shipment = shipped(federation, count=2)
     first, second = shipment.dealing.masks
     stolen = resigned(federation, shipment, masks=(first, MaskName("bob", second.serial)))
-    with pytest.raises(NotEnrolled):
-        federation.server.receive("ann", stolen)
-    parcel = parcels(federation, shipment)[0]
-    with pytest.raises(NotEnrolled):
-        federation.keeper("user-0").receive(replace(parcel, dealing=stolen.dealing))
+    both_refuse(federation, shipment, stolen, NotEnrolled)
 
 
 def test_a_known_name_among_new_ones(federation):
@@ -233,7 +223,7 @@ def test_the_same_names_in_another_order_do_not_open(federation):
     shipment = shipped(federation, count=2)
     parcel = parcels(federation, shipment)[0]
     turned = resigned(federation, shipment, masks=shipment.dealing.masks[::-1])
-    with pytest.raises(Exception, match="does not open"):
+    with pytest.raises(WrongRecipient, match="does not open"):
         federation.keeper("user-0").receive(replace(parcel, dealing=turned.dealing))
 
 
@@ -241,37 +231,31 @@ def test_more_masks_than_a_dealer_may_have(federation):
     shipment = shipped(federation, count=2)
     most = federation.agreement.masks_per_contributor
     names = tuple(MaskName("ann", bytes([n]) * 16) for n in range(most + 1))
-    greedy = resigned(federation, shipment, masks=names)
-    with pytest.raises(QuotaExceeded):
-        federation.server.receive("ann", greedy)
-    parcel = parcels(federation, shipment)[0]
-    with pytest.raises(QuotaExceeded):
-        federation.keeper("user-0").receive(replace(parcel, dealing=greedy.dealing))
+    both_refuse(federation, shipment, resigned(federation, shipment, masks=names), QuotaExceeded)
 
 
 def test_the_servers_quota_counts_all_masks_of_all_dealings(federation):
     """Ann's machine would not deal so many ahead; another program of hers might."""
     mailroom, most = federation.server.opening.mailroom, federation.agreement.masks_per_contributor
     assert most == 8
+    shipment = shipped(federation, count=1)
     for number in range(2):
-        mailroom.relay("ann", renamed(federation, number, 3), 0)
+        mailroom.relay("ann", for_others(federation, shipment, number, 3), 0)
     with pytest.raises(QuotaExceeded, match="6 masks"):
-        mailroom.relay("ann", renamed(federation, 2, 3), 0)
-    mailroom.relay("ann", renamed(federation, 3, 2), 0)
+        mailroom.relay("ann", for_others(federation, shipment, 2, 3), 0)
+    mailroom.relay("ann", for_others(federation, shipment, 3, 2), 0)
 
 
-def renamed(federation, number, count):
+def for_others(federation, shipment, number, count):
     """The same envelopes for so many masks of other names."""
-    if not federation.contributor("ann").states():
-        federation.shipment = shipped(federation, count=1)
     names = tuple(MaskName("ann", bytes([number, place]) * 8) for place in range(count))
-    return resigned(federation, federation.shipment, masks=names)
+    return resigned(federation, shipment, masks=names)
 
 
 def test_what_expires_leaves_nothing(federation):
     """Neither parcels nor a place in the quota, whether it was used or not."""
     mailroom, store = federation.server.opening.mailroom, store_of_server(federation)
-    shipment = renamed(federation, 0, 3)
+    shipment = shipped(federation, count=3)
     store.commit(writes_of(mailroom.relay("ann", shipment, 0)))
     store.commit(writes_of(mailroom.end(shipment.dealing.masks[0], "refuse")))
     assert len(store.keys(pending(0))) == 1
@@ -284,7 +268,7 @@ def test_what_expires_leaves_nothing(federation):
 
 
 def test_a_receipt_that_comes_when_all_is_over_is_passed_over(federation):
-    mailroom, shipment = federation.server.opening.mailroom, renamed(federation, 0, 2)
+    mailroom, shipment = federation.server.opening.mailroom, shipped(federation, count=2)
     mailroom.relay("ann", shipment, 0)
     for name in shipment.dealing.masks:
         mailroom.end(name, "refuse")
@@ -296,7 +280,7 @@ def test_envelopes_of_several_large_shares():
     """Larger than one share and all that sealing may add."""
     federation = make_federation(model_size=6000)
     assert 4 * federation.agreement.parameters.share_size > 2048
-    deal_and_deliver(federation, "ann")
+    deal(federation, "ann", count=MASKS)
     assert len(federation.contributor("ann").ready) == MASKS
 
 
@@ -378,15 +362,12 @@ def test_what_is_over_makes_room_for_the_parcels_of_a_holder_that_returns(federa
     most = federation.agreement.masks_per_contributor
     federation.network.deliver = without_closings(federation.network, away)
     for _ in range(most):
-        for name in people:
-            deal_and_deliver(federation, name, 1)
-        for name in people:
-            submit(federation, name)
+        one_round(federation, people)
     del federation.network.deliver
     keeper = federation.keeper(away.name)
     assert keeper._live["ann"] == most
     federation.stop(away)
-    deal_and_deliver(federation, "ann", 2)
+    deal(federation, "ann", count=2)
     federation.start(away)
     federation.network.run()
     assert [refused for refused in federation.network.refusals if refused[0] == away] == []
@@ -405,7 +386,7 @@ def without_closings(network, away):
 
 
 def test_closing_one_mask_leaves_the_others(federation):
-    deal_and_deliver(federation, "ann")
+    deal(federation, "ann", count=MASKS)
     first, *others = federation.contributor("ann").ready
     closing = Closing(federation.agreement.id, 0, (first,), "burned")
     keeper = federation.keeper("user-0")
