@@ -98,7 +98,7 @@ def test_every_kind_of_statement_has_its_own_name(agreement):
     statements = [statement(kind(*fields[kind])) for kind in kinds]
     assert len(set(statements)) == len(kinds)
     for kind, stated in zip(kinds, statements, strict=True):
-        assert msgspec.msgpack.decode(stated)[:3] == ["basecagg", 1, kind.__name__]
+        assert msgspec.msgpack.decode(stated)[:3] == ["basecagg", 2, kind.__name__]
 
 
 def test_what_is_remembered_stays_small(federation, agreement):

@@ -8,8 +8,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from nacl.bindings import crypto_sign_open
 from nacl.exceptions import BadSignatureError
 
+from basecagg.channels.sealing import fits
 from basecagg.errors import ChannelError, LocalProtocolError
-from basecagg.protocol.messages import Credential, signed
+from basecagg.protocol.messages import Credential, Suite, signed
 from basecagg.protocol.ports import Signer, Verifier
 
 _KEY, _SIGNATURE = 32, 64
@@ -55,7 +56,7 @@ class Identity:
 
 
 class Ed25519Verifier:
-    """Checks Ed25519 signatures, with libsodium: twice as fast as OpenSSL, which makes them."""
+    """Checks sealing keys, and signatures with libsodium: twice as fast as OpenSSL, which makes them."""
 
     def verify(self, public_key: bytes, statement: bytes, signature: bytes) -> bool:
         """Say whether the holder of the key signed the statement."""
@@ -66,6 +67,8 @@ class Ed25519Verifier:
         except BadSignatureError:
             return False
         return True
+
+    fits = staticmethod(fits)
 
 
 class RememberingVerifier:
@@ -89,6 +92,10 @@ class RememberingVerifier:
             if len(self._good) > _REMEMBERED:
                 del self._good[next(iter(self._good))]
         return good
+
+    def fits(self, suite: Suite, sealing_key: bytes) -> bool:
+        """Say whether envelopes can be sealed to this public key in the suite."""
+        return self._verifier.fits(suite, sealing_key)
 
 
 _REMEMBERED = 1 << 16

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from basecagg.channels import envelopes, hybrid
 from basecagg.channels.envelopes import KEY, NONCE, TAG
 from basecagg.errors import ChannelError, LocalProtocolError
-from basecagg.protocol.epoch import Suite
+from basecagg.protocol.messages import Suite
 from basecagg.protocol.ports import Lock, Sealer
 
 _HEAD = KEY + 1 + NONCE
@@ -78,6 +78,16 @@ class SealingSecret:
 def make_sealer(suite: Suite) -> Sealer:
     """The contributor's side of a suite."""
     return X25519Sealer() if suite == "x25519" else hybrid.HybridSealer()
+
+
+@lru_cache(maxsize=1 << 12)
+def fits(suite: Suite, public_key: bytes) -> bool:
+    """Whether envelopes can be sealed to this key: it has the suite's length and is no point of low order."""
+    try:
+        make_sealer(suite).locks([public_key], [b""])
+    except ChannelError:
+        return False
+    return True
 
 
 def _make_opener(suite: Suite, secret: bytes) -> X25519Opener | hybrid.HybridOpener:

@@ -20,6 +20,8 @@ from basecagg.protocol.messages import (
     Closing,
     Credential,
     Endorsement,
+    EpochEnd,
+    HolderKey,
     Message,
     Parcel,
     PlainUpdate,
@@ -40,6 +42,8 @@ _ENVELOPE_BYTES = 4096
 
 AnyMessage = (
     Epoch
+    | EpochEnd
+    | HolderKey
     | Credential
     | Shipment
     | Parcel

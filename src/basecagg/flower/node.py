@@ -17,9 +17,9 @@ from basecagg.flower.node_folder import NodeFolder
 from basecagg.flower.seat import Seat, agree, parse
 from basecagg.flower.visits import Report
 from basecagg.protocol.effects import Forget, Persist
-from basecagg.protocol.epoch import Epoch, Suite
+from basecagg.protocol.epoch import Epoch
 from basecagg.protocol.global_model import Model
-from basecagg.protocol.messages import Credential, Message
+from basecagg.protocol.messages import Credential, Message, Suite
 from basecagg.protocol.records import Record, write
 from basecagg.protocol.records import parse as parse_record
 

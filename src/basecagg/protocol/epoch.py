@@ -7,11 +7,10 @@ changes nothing.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, TypeAlias, TypeVar
 
 from msgspec import Meta
 
@@ -27,6 +26,7 @@ from basecagg.maths.mds_code import MaskCode
 from basecagg.parameters import Consistency, ProtocolParameters
 from basecagg.protocol.messages import (
     MAX_HOLDERS,
+    PROTOCOL_VERSION,
     Certificate,
     Credential,
     Dealing,
@@ -36,7 +36,9 @@ from basecagg.protocol.messages import (
     PublicKey,
     SealingKey,
     Signature,
+    Suite,
     Version,
+    digest_of,
     signed,
     statement,
 )
@@ -45,11 +47,13 @@ from basecagg.protocol.ports import Signer, Verifier
 _REMEMBERED_CREDENTIALS, _REMEMBERED_CERTIFICATES = 1 << 14, 8
 SERVER = "server"
 """The server's name among the participants."""
-Suite = Literal["x25519", "mlkem768-x25519"]
 Good = TypeVar("Good", Certificate, Credential)
+Seconds: TypeAlias = Annotated[int, Meta(ge=0, lt=2**62)]
+"""Since 1970."""
+NEVER = 2**62 - 1
 
 
-class Holder(Message, frozen=True):
+class Holder(Message, frozen=True, tag="Holder"):
     """One keeper of shares: its name and public keys."""
 
     name: Name
@@ -57,12 +61,16 @@ class Holder(Message, frozen=True):
     sealing_key: SealingKey
 
 
-class Epoch(Message, frozen=True):
+class Epoch(Message, frozen=True, tag="Epoch"):
     """All that the participants agree on. The holders' order is their index 0 … N−1."""
 
+    protocol: Annotated[int, Meta(ge=1, lt=2**16)]
+    """The version of the protocol that its messages speak."""
     federation: Name
-    number: Version
+    number: Annotated[int, Meta(ge=1, lt=2**62)]
     first_version: Version
+    ends: Seconds
+    """When it is over by everybody's own clock."""
     parameters: ProtocolParameters
     suite: Suite
     holders: Annotated[tuple[Holder, ...], Meta(min_length=2, max_length=MAX_HOLDERS)]
@@ -74,7 +82,7 @@ class Epoch(Message, frozen=True):
     @property
     def id(self) -> bytes:
         """The digest that every message of this epoch carries."""
-        return hashlib.sha256(statement(self)).digest()
+        return digest_of(self)
 
 
 @dataclass(frozen=True)
@@ -126,13 +134,16 @@ class Agreement:
 
     def signed_by_holder(self, message: Message, holder: int, signature: bytes) -> bool:
         """Whether holder number `holder` signed the message."""
-        return self._signed_by_all(statement(message), [(holder, signature)]) is None
+        keys = self._holder_keys
+        return 0 <= holder < len(keys) and self.verifier.verify(
+            keys[holder], statement(message), signature
+        )
 
-    def _signed_by_all(self, stated: bytes, signatures: Iterable[tuple[int, bytes]]) -> int | None:
-        """None, or the first holder who did not sign the statement."""
-        keys, verify = self._holder_keys, self.verifier.verify
-        for holder, signature in signatures:
-            if not (0 <= holder < len(keys) and verify(keys[holder], stated, signature)):
+    def _forger_in(self, certificate: Certificate) -> int | None:
+        """None, or the first holder who did not endorse what the certificate says."""
+        for holder, signature in certificate.signatures:
+            vote = Endorsement(self.id, certificate.version, certificate.digest, holder)
+            if not self.signed_by_holder(vote, holder, signature):
                 return holder
         return None
 
@@ -187,8 +198,7 @@ class Agreement:
         quorum, holders = self.parameters.quorum, [holder for holder, _ in certificate.signatures]
         if len(set(holders)) != len(holders) or len(holders) < quorum:
             raise BadCertificate(f"{len(set(holders))} holders endorsed, a quorum is {quorum}")
-        vote = statement(Endorsement(self.id, certificate.version, certificate.digest, 0))
-        forger = self._signed_by_all(vote, certificate.signatures)
+        forger = self._forger_in(certificate)
         if forger is not None:
             raise BadCertificate(f"the endorsement of holder {forger} is forged")
         _remember(certificate, self._certificates, _REMEMBERED_CERTIFICATES)
@@ -215,15 +225,18 @@ def draft_epoch(
     operator: Signer,
     number: int = 1,
     first_version: int = 0,
+    ends: int = NEVER,
     suite: Suite = "x25519",
 ) -> Epoch:
     """The operator's part: lay down an epoch and sign it."""
     p = parameters
     code = MaskCode(p.num_users, p.recovery_threshold, p.max_colluders, modulus=p.modulus)
     epoch = Epoch(
+        PROTOCOL_VERSION,
         federation,
         number,
         first_version,
+        ends,
         parameters,
         suite,
         tuple(holders),
@@ -248,6 +261,10 @@ def accept(
 
 def _require_sound(agreement: Agreement) -> None:
     epoch, parameters = agreement.epoch, agreement.parameters
+    if epoch.protocol != PROTOCOL_VERSION:
+        raise WrongEpoch(
+            f"it speaks version {epoch.protocol} of the protocol, I {PROTOCOL_VERSION}"
+        )
     if parameters.allow_wraparound:
         raise WrongEpoch("allow_wraparound is for experiments; no epoch may use it")
     if len(epoch.holders) != parameters.num_users:
@@ -258,6 +275,11 @@ def _require_sound(agreement: Agreement) -> None:
         raise WrongEpoch(f"no participant may be called '{SERVER}'")
     if len({holder.signing_key for holder in epoch.holders}) != parameters.num_users:
         raise WrongEpoch("two holders have the same signing key")
+    unfit = [
+        h.name for h in epoch.holders if not agreement.verifier.fits(epoch.suite, h.sealing_key)
+    ]
+    if unfit:
+        raise WrongEpoch(f"the sealing key of {unfit[0]} is none of the suite {epoch.suite}")
     if epoch.points != tuple(int(point) for point in agreement.code.points):
         raise WrongEpoch("the evaluation points are not the code's distinct, nonzero points")
 

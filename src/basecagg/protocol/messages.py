@@ -1,8 +1,8 @@
 """Every message of the protocol, as data.
 
-A message is an array on the wire, so it has one encoding only. What is signed is `statement(message)`: a domain
-tag, the protocol version, the message's name and all its fields but the signature, which always comes last.
-Large payloads enter a statement by their `content_hash`.
+A message is an array on the wire, so it has one encoding only. What is signed is `statement(message)`: it is
+derived from *all* fields but the signature, which always comes last, so that none can be forgotten. A field of
+the type `Bulk` enters by its `content_hash`. Each kind has a tag that stays when its class is renamed.
 """
 
 from __future__ import annotations
@@ -10,16 +10,27 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    TypeAlias,
+    TypeVar,
+    get_args,
+    get_type_hints,
+)
 
 import msgspec
 from blake3 import blake3
 from msgspec import Meta, Struct
 
+from basecagg.errors import LocalProtocolError
+
 if TYPE_CHECKING:
     from basecagg.protocol.ports import Signer
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 MAX_HOLDERS = 100_000
 MAX_MASKS = 256
 """Of one dealing."""
@@ -28,14 +39,22 @@ Digest: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=32)]
 PublicKey: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=32)]
 SealingKey: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=2048)]
 Signature: TypeAlias = Annotated[bytes, Meta(max_length=64)]
-Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"\A[A-Za-z0-9._@-]+\Z")]
+_BULK = Meta(extra={"signed by": "hash"})
+Bulk: TypeAlias = Annotated[bytes, _BULK]
+"""A payload that may be large: a statement has its hash."""
+Suite: TypeAlias = Literal["x25519", "mlkem768-x25519"]
+"""How shares are sealed."""
+Name: TypeAlias = Annotated[
+    str, Meta(min_length=1, max_length=64, pattern=r"\A[A-Za-z0-9][A-Za-z0-9._@-]*\Z")
+]
+"""It may become the name of a file, so it does not begin with a dot."""
 Version: TypeAlias = Annotated[int, Meta(ge=0, lt=2**62)]
 HolderIndex: TypeAlias = Annotated[int, Meta(ge=0, lt=MAX_HOLDERS)]
 MAX_REASON = 500
 Reason: TypeAlias = Annotated[str, Meta(max_length=MAX_REASON)]
 
 
-class Message(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True, gc=False):
+class Message(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """The base of all messages: frozen, hashable, one canonical encoding.
 
     The garbage collector need not look at them: they refer to nothing that could refer back. Records, effects
@@ -43,7 +62,7 @@ class Message(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, 
     """
 
 
-class MaskName(Message, frozen=True, order=True, dict=True, gc=True):
+class MaskName(Message, frozen=True, tag="MaskName", order=True, dict=True, gc=True):
     """A mask's name within its epoch.
 
     Differs from the paper: its (i, t_i) collides when a user downloads one version twice.
@@ -61,7 +80,7 @@ class MaskName(Message, frozen=True, order=True, dict=True, gc=True):
 # --- enrolment --------------------------------------------------------------------------------
 
 
-class Credential(Message, frozen=True):
+class Credential(Message, frozen=True, tag="Credential"):
     """The enrolment key's word that a contributor belongs to the epoch."""
 
     epoch: Digest
@@ -70,10 +89,31 @@ class Credential(Message, frozen=True):
     signature: Signature = b""
 
 
+class HolderKey(Message, frozen=True, tag="HolderKey"):
+    """Participant → operator: seal to this key in the next epoch that I join."""
+
+    federation: Name
+    name: Name
+    suite: Suite
+    sealing_key: SealingKey
+    after: Version
+    """The number of the last epoch that the participant joined."""
+    signature: Signature = b""
+
+
+class EpochEnd(Message, frozen=True, tag="EpochEnd"):
+    """Operator → participants: this epoch is over. Nothing else ends one before its time."""
+
+    epoch: Digest
+    last_version: Version
+    model_hash: Digest
+    signature: Signature = b""
+
+
 # --- dealing: phase 1, offline encoding and sharing of masks ----------------------------------
 
 
-class Dealing(Message, frozen=True, dict=True, gc=True):
+class Dealing(Message, frozen=True, tag="Dealing", dict=True, gc=True):
     """The dealer's signature over what it sealed to the N holders, through the root of a hash tree.
 
     It is for one mask or several: a holder gets its shares of all of them in one envelope.
@@ -89,10 +129,10 @@ class Dealing(Message, frozen=True, dict=True, gc=True):
     @cached_property
     def key(self) -> str:
         """What a dealing goes by in stores. Names come back when they have expired; this never does."""
-        return hashlib.sha256(statement(self)).hexdigest()
+        return digest_of(self).hex()
 
 
-class Shipment(Message, frozen=True):
+class Shipment(Message, frozen=True, tag="Shipment"):
     """Contributor → server: a dealing with its N envelopes, in the order of the holders."""
 
     dealing: Dealing
@@ -100,16 +140,16 @@ class Shipment(Message, frozen=True):
     sealed: Annotated[tuple[bytes, ...], Meta(min_length=2, max_length=MAX_HOLDERS)]
 
 
-class Parcel(Message, frozen=True):
+class Parcel(Message, frozen=True, tag="Parcel"):
     """Server → holder: its envelope, with the hash path that ties it to the signed root."""
 
     dealing: Dealing
     holder: HolderIndex
     path: Annotated[tuple[Digest, ...], Meta(max_length=27)]
-    sealed: bytes
+    sealed: Bulk
 
 
-class Receipt(Message, frozen=True, dict=True, gc=True):
+class Receipt(Message, frozen=True, tag="Receipt", dict=True, gc=True):
     """Holder → server → contributors: these shares are kept."""
 
     epoch: Digest
@@ -126,7 +166,7 @@ class Receipt(Message, frozen=True, dict=True, gc=True):
 # --- uploading: phase 2, training, quantising, masking ----------------------------------------
 
 
-class Ticket(Message, frozen=True):
+class Ticket(Message, frozen=True, tag="Ticket"):
     """The dealer's word on one upload: which mask, trained from which model, which bytes."""
 
     epoch: Digest
@@ -137,23 +177,23 @@ class Ticket(Message, frozen=True):
     signature: Signature = b""
 
 
-class Upload(Message, frozen=True):
+class Upload(Message, frozen=True, tag="Upload"):
     """Contributor → server: the masked update Δ̃ as little-endian 32-bit words, with its ticket."""
 
     ticket: Ticket
-    words: bytes
+    words: Bulk
 
 
-class PlainUpdate(Message, frozen=True):
+class PlainUpdate(Message, frozen=True, tag="PlainUpdate"):
     """Contributor → server: an update in clear, for protection 'none' (FedBuff)."""
 
     mask: MaskName
     base_version: Version
     model_hash: Digest
-    values: bytes
+    values: Bulk
 
 
-class Verdict(Message, frozen=True):
+class Verdict(Message, frozen=True, tag="Verdict"):
     """Server → contributor: what became of an update. Anything but 'admitted' ends the mask."""
 
     epoch: Digest
@@ -165,7 +205,7 @@ class Verdict(Message, frozen=True):
 # --- opening: phase 3, one-shot recovery of the sum -------------------------------------------
 
 
-class Certificate(Message, frozen=True):
+class Certificate(Message, frozen=True, tag="Certificate"):
     """`quorum` endorsements of one digest: no other request with any of the same masks can have as many."""
 
     epoch: Digest
@@ -174,7 +214,7 @@ class Certificate(Message, frozen=True):
     signatures: Annotated[tuple[tuple[HolderIndex, Signature], ...], Meta(max_length=MAX_HOLDERS)]
 
 
-class RecoveryRequest(Message, frozen=True, dict=True, gc=True):
+class RecoveryRequest(Message, frozen=True, tag="RecoveryRequest", dict=True, gc=True):
     """Server → holders: open the weighted sum of these K updates at version t."""
 
     epoch: Digest
@@ -185,9 +225,8 @@ class RecoveryRequest(Message, frozen=True, dict=True, gc=True):
 
     @cached_property
     def digest(self) -> bytes:
-        """What holders endorse: the epoch, the version and the members, but not how the request got here."""
-        content = (self.epoch, self.version, self.tickets)
-        return hashlib.sha256(_tagged("RecoveryDigest", content)).digest()
+        """What holders endorse: all that the server signed."""
+        return digest_of(self)
 
     @property
     def masks(self) -> tuple[MaskName, ...]:
@@ -195,7 +234,7 @@ class RecoveryRequest(Message, frozen=True, dict=True, gc=True):
         return tuple(ticket.mask for ticket in self.tickets)
 
 
-class Endorsement(Message, frozen=True):
+class Endorsement(Message, frozen=True, tag="Endorsement"):
     """Holder → server: I endorse this digest, and will endorse no other with any of its masks."""
 
     epoch: Digest
@@ -205,25 +244,25 @@ class Endorsement(Message, frozen=True):
     signature: Signature = b""
 
 
-class CertifiedRequest(Message, frozen=True):
+class CertifiedRequest(Message, frozen=True, tag="CertifiedRequest"):
     """Server → holders: enough of you endorsed this request; now answer it."""
 
     request: RecoveryRequest
     certificate: Certificate
 
 
-class Answer(Message, frozen=True):
+class Answer(Message, frozen=True, tag="Answer"):
     """Holder → server: Σ s̄·share over the members, as little-endian 32-bit words."""
 
     epoch: Digest
     version: Version
     digest: Digest
     holder: HolderIndex
-    words: bytes
+    words: Bulk
     signature: Signature = b""
 
 
-class Closing(Message, frozen=True):
+class Closing(Message, frozen=True, tag="Closing"):
     """Server → holders: these masks are over, opened or burned; delete what you still have of them."""
 
     epoch: Digest
@@ -233,7 +272,7 @@ class Closing(Message, frozen=True):
     signature: Signature = b""
 
 
-class Refusal(Message, frozen=True):
+class Refusal(Message, frozen=True, tag="Refusal"):
     """Anyone → sender: your message was refused, and why. Never carries a byte of a share."""
 
     code: Name
@@ -245,7 +284,7 @@ class Refusal(Message, frozen=True):
 _ENCODER = msgspec.msgpack.Encoder()
 
 
-def _tagged(role: str, content: tuple[object, ...]) -> bytes:
+def _tagged(role: str, content: Sequence[object]) -> bytes:
     return _ENCODER.encode(("basecagg", PROTOCOL_VERSION, role, *content))
 
 
@@ -259,34 +298,40 @@ def statement(message: Message) -> bytes:
     return _STATEMENTS.get(type(message), _statement)(message)
 
 
+def digest_of(message: Message) -> bytes:
+    """What a signed message goes by: the hash of its statement."""
+    return hashlib.sha256(statement(message)).digest()
+
+
 def _statement(message: Message) -> bytes:
-    return _tagged(type(message).__name__, msgspec.structs.astuple(message)[:-1])
+    content = list(msgspec.structs.astuple(message)[:-1])
+    for place in _bulk_in(type(message)):
+        content[place] = content_hash(content[place])
+    return _tagged(str(message.__struct_config__.tag), content)
 
 
 @lru_cache(maxsize=1 << 13)
 def _known_statement(message: Message) -> bytes:
-    """A server and its holders meet these again and again. No other kind is remembered: it may be large."""
     return _statement(message)
 
 
-def _answer_statement(answer: Answer) -> bytes:
-    content = (answer.epoch, answer.version, answer.digest, answer.holder)
-    return _tagged("Answer", (*content, content_hash(answer.words)))
-
-
-def _endorsement_statement(vote: Endorsement) -> bytes:
-    """Not who endorses: the key says so, and a certificate is one statement with many signatures."""
-    return _tagged("Endorsement", (vote.epoch, vote.version, vote.digest))
-
-
 _STATEMENTS: dict[type[Message], Callable[[Any], bytes]] = {
-    Answer: _answer_statement,
-    Endorsement: _endorsement_statement,
     Receipt: lambda receipt: receipt.statement,
     Ticket: _known_statement,
     Dealing: _known_statement,
     Credential: _known_statement,
 }
+"""A server and its holders meet these again and again. No other kind is remembered: it may be large."""
+
+
+@lru_cache
+def _bulk_in(kind: type[Message]) -> tuple[int, ...]:
+    """The places of a signed message's large fields."""
+    if kind.__struct_fields__[-1] != "signature":
+        raise LocalProtocolError(f"{kind.__name__} is not a message that is signed")
+    hints = get_type_hints(kind, include_extras=True)
+    fields = enumerate(kind.__struct_fields__)
+    return tuple(place for place, name in fields if _BULK in get_args(hints[name]))
 
 
 SignedMessage = TypeVar("SignedMessage", bound=Message)

@@ -10,6 +10,8 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
+from basecagg.protocol.messages import Suite
+
 
 class Lock(Struct, frozen=True, gc=False):
     """What closes one envelope, and closes it again byte for byte: how it begins, and the key of its body."""
@@ -35,10 +37,14 @@ class Signer(Protocol):
 
 
 class Verifier(Protocol):
-    """Checks other people's signatures."""
+    """Checks other people's signatures and keys."""
 
     def verify(self, public_key: bytes, statement: bytes, signature: bytes) -> bool:
         """Say whether the holder of the key signed the statement."""
+        ...
+
+    def fits(self, suite: Suite, sealing_key: bytes) -> bool:
+        """Say whether envelopes can be sealed to this public key in the suite."""
         ...
 
 

@@ -8,8 +8,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from basecagg.errors import DataError
-from basecagg.protocol.epoch import Suite
-from basecagg.protocol.messages import Digest, Name, PublicKey, SealingKey, Signature
+from basecagg.protocol.messages import Digest, Name, PublicKey, SealingKey, Signature, Suite
 
 OPERATOR = "operator"
 RESERVED = ("operator", "server")

@@ -20,7 +20,8 @@ from basecagg.channels.identity import Ed25519Verifier, Identity, enrol
 from basecagg.channels.wire import MAX_CONTROL_BYTES, pack, unpack
 from basecagg.errors import DataError, LocalProtocolError
 from basecagg.parameters import ProtocolParameters
-from basecagg.protocol.epoch import Epoch, Holder, Suite, draft_epoch
+from basecagg.protocol.epoch import Epoch, Holder, draft_epoch
+from basecagg.protocol.messages import Suite
 from basecagg.service.certificates import Certified, make_authority, make_server_certificate
 from basecagg.service.connection import Connection
 from basecagg.service.documents import (

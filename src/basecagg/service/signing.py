@@ -17,9 +17,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-import msgspec
-
 from basecagg.channels.identity import Ed25519Verifier
+from basecagg.protocol.messages import Digest, Message, Name, Signature, signed, statement
 from basecagg.protocol.ports import Signer
 from basecagg.service.problems import Problem
 
@@ -30,6 +29,20 @@ _NONCE_BYTES = 16
 _HEADER = re.compile(
     r"Basecagg ([A-Za-z0-9._@-]{1,64}) (\d{1,15}) ([\w-]{22}) ([\w-]{43}) ([\w-]{86})", re.ASCII
 )
+
+
+class HttpRequest(Message, frozen=True, tag="HttpRequest"):
+    """A request, as its caller signs it."""
+
+    federation: Name
+    name: Name
+    method: str
+    target: str
+    """Path and query."""
+    time_ms: int
+    nonce: bytes
+    body_hash: Digest
+    signature: Signature = b""
 
 
 class Claim(NamedTuple):
@@ -50,8 +63,8 @@ class Caller(NamedTuple):
 def sign_request(caller: Caller, method: str, target: str, body: bytes, time_ms: int) -> str:
     """The `Authorization` header of a request; `target` is path and query."""
     nonce, body_hash = os.urandom(_NONCE_BYTES), hashlib.sha256(body).digest()
-    said = _statement((caller.federation, caller.name, method, target, time_ms, nonce, body_hash))
-    signature = caller.signer.sign(said)
+    request = HttpRequest(caller.federation, caller.name, method, target, time_ms, nonce, body_hash)
+    signature = signed(request, caller.signer).signature
     fields = (caller.name, str(time_ms), *map(_text, (nonce, body_hash, signature)))
     return " ".join(("Basecagg", *fields))
 
@@ -81,10 +94,10 @@ class Guard:
             raise Problem(401, "Unsigned", "sign the request with your enrolled key")
         name, time_ms = match[1], int(match[2])
         nonce, body_hash, signature = (_bytes(match[group]) for group in (3, 4, 5))
-        said = _statement((self._federation, name, method, target, time_ms, nonce, body_hash))
+        said = HttpRequest(self._federation, name, method, target, time_ms, nonce, body_hash)
         key = self._key_of(name)
         # One answer for an unknown name and for a wrong signature: names are not given away.
-        if key is None or not self._verifier.verify(key, said, signature):
+        if key is None or not self._verifier.verify(key, statement(said), signature):
             raise Problem(401, "BadSignature", "no enrolled key made this signature")
         self._require_once(time_ms, nonce)
         return Claim(name, body_hash)
@@ -99,10 +112,6 @@ class Guard:
             raise Problem(401, "Replayed", "this request was made before")
         self._seen.add(nonce)
         self._order.append((now, nonce))
-
-
-def _statement(content: tuple[str, str, str, str, int, bytes, bytes]) -> bytes:
-    return msgspec.msgpack.encode(("basecagg", 1, "HttpRequest", *content))
 
 
 def _text(value: bytes) -> str:

@@ -15,9 +15,9 @@ from basecagg.maths.randomness import system_entropy
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.contributor import Contributor
 from basecagg.protocol.effects import News, Store
-from basecagg.protocol.epoch import Agreement, Holder, Suite, accept, draft_epoch
+from basecagg.protocol.epoch import Agreement, Holder, accept, draft_epoch
 from basecagg.protocol.global_model import Model
-from basecagg.protocol.messages import Credential
+from basecagg.protocol.messages import Credential, Suite
 from basecagg.protocol.ports import Verifier
 from basecagg.protocol.recovery import Recovery
 from basecagg.protocol.server import Server, ServerSettings
