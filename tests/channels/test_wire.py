@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 from parties import USERS, certify, intercept, make_federation, one_round, request_for
+from samples import make_samples
 
 from basecagg.channels.wire import MAGIC, MAX_CONTROL_BYTES, AnyMessage, limit_for, pack, unpack
 from basecagg.errors import ChannelError
@@ -10,6 +11,8 @@ from basecagg.protocol.messages import (
     MAX_REASON,
     Answer,
     Credential,
+    EpochEnd,
+    HolderKey,
     MaskName,
     PlainUpdate,
     Refusal,
@@ -32,6 +35,7 @@ def conversation(suite="x25519"):
     seen.append(certify(federation, request_for(federation, members, 1, previous)))
     seen += [federation.agreement.epoch, federation._credentials["user-0"]]
     seen += [Refusal("Malformed", "no"), PlainUpdate(MASK, 0, bytes(32), bytes(200))]
+    seen += [make_samples()[kind] for kind in (HolderKey, EpochEnd)]  # of operator and participants
     return federation, list({type(message): message for message in seen}.values())
 
 
@@ -102,7 +106,7 @@ def test_a_missing_signature_is_no_shorter_encoding():
     assert unpack(pack(Credential(bytes(32), "ann", bytes(32))), 10**8).signature == b""
 
 
-@pytest.mark.parametrize("magic", [b"", b"BSAG\x02", b"BSAG\x00", b"bsag\x01", b"\x00" * 5])
+@pytest.mark.parametrize("magic", [b"", b"BSAG\x01", b"BSAG\x03", b"bsag\x02", b"\x00" * 5])
 def test_another_protocol_or_version(magic):
     with pytest.raises(ChannelError, match="not a frame"):
         unpack(magic + pack(VERDICT)[len(MAGIC) :], 10**8)

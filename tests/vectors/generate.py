@@ -1,7 +1,8 @@
-"""Write the vectors of the field and the code, made by the oracle in tests/maths alone.
+"""Write the vectors: of the field and the code, made by the oracle in tests/maths alone; and of the messages.
 
-`python tests/vectors/generate.py` writes them; a test compares the committed files with the oracle.
-Numbers are drawn from SHA-256, so that the files are the same everywhere.
+`python tests/vectors/generate.py` writes them; tests compare the committed files with what it makes.
+Numbers are drawn from SHA-256, so that the files are the same everywhere. The messages' bytes are golden: they
+change with the version of the protocol, and not otherwise.
 """
 
 import hashlib
@@ -10,10 +11,14 @@ from itertools import count
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent / "maths"))
+sys.path[:0] = [str(HERE.parent / room) for room in ("maths", "protocol")]
 
 import oracle  # noqa: E402
+from samples import make_samples, signed_kinds  # noqa: E402
 from vectors_rounding import as_text  # noqa: E402
+
+from basecagg.channels.wire import MAGIC, pack  # noqa: E402
+from basecagg.protocol.messages import statement  # noqa: E402
 
 Q = oracle.PAPER_MODULUS
 PRIMES = (5, 7, 97, 2**31 - 1, Q)
@@ -248,7 +253,29 @@ def _bad(name, call, error, text, **arguments):
     return {"name": name, "call": call, "error": error, "text": text, **arguments}
 
 
-ALL = {"prime_field.json": field_vectors, "mask_code.json": code_vectors}
+def statement_vectors():
+    return {
+        "about": "one message of every kind: its frame, and what its signature covers; in hexadecimal",
+        "magic": MAGIC.hex(),
+        "messages": [_message(message) for message in make_samples().values()],
+    }
+
+
+def _message(message):
+    kind = type(message)
+    return {
+        "tag": kind.__struct_config__.tag,
+        "fields": list(kind.__struct_fields__),
+        "frame": pack(message).hex(),
+        "statement": statement(message).hex() if kind in signed_kinds() else None,
+    }
+
+
+ALL = {
+    "prime_field.json": field_vectors,
+    "mask_code.json": code_vectors,
+    "statements.json": statement_vectors,
+}
 
 
 if __name__ == "__main__":

@@ -1,0 +1,187 @@
+"""One message of every kind, the same on every day and machine: fixed keys, names and bytes."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+import basecagg
+from basecagg.channels.identity import Ed25519Verifier, Identity, enrol
+from basecagg.channels.sealing import SealingSecret
+from basecagg.parameters import ProtocolParameters
+from basecagg.protocol import merkle
+from basecagg.protocol.epoch import Agreement, Epoch, Holder, accept, draft_epoch
+from basecagg.protocol.messages import (
+    Answer,
+    Certificate,
+    CertifiedRequest,
+    Closing,
+    Credential,
+    Dealing,
+    Endorsement,
+    EpochEnd,
+    HolderKey,
+    MaskName,
+    Message,
+    Parcel,
+    PlainUpdate,
+    Receipt,
+    RecoveryRequest,
+    Refusal,
+    Shipment,
+    Ticket,
+    Upload,
+    Verdict,
+    content_hash,
+    signed,
+)
+from basecagg.service.signing import HttpRequest
+
+SOURCE = Path(basecagg.__file__).parent
+HOLDERS = ("h0", "h1", "h2", "h3")
+WORDS = bytes(range(24))
+
+
+def fixed(label: str) -> bytes:
+    """32 bytes that depend on the label alone."""
+    return hashlib.sha256(f"sample/{label}".encode()).digest()
+
+
+@cache
+def identity(role: str) -> Identity:
+    return Identity.from_secret(fixed(f"signing/{role}"))
+
+
+def sealing_key(name: str) -> bytes:
+    return SealingSecret("x25519", fixed(f"sealing/{name}")).public_key
+
+
+def agreement() -> Agreement:
+    """N = 4, U = 3, T = 1, D = 1, K = 3."""
+    p = ProtocolParameters(
+        num_users=4,
+        recovery_threshold=3,
+        max_colluders=1,
+        max_dropouts=1,
+        buffer_size=3,
+        model_size=5,
+    )
+    epoch = draft_epoch(
+        federation="sample",
+        parameters=p,
+        holders=[Holder(name, identity(name).public_key, sealing_key(name)) for name in HOLDERS],
+        server_key=identity("server").public_key,
+        enrolment_key=identity("enrolment").public_key,
+        operator=identity("operator"),
+        number=3,
+        first_version=7,
+        ends=2_000_000_000,
+    )
+    return accept(epoch, identity("operator").public_key, Ed25519Verifier())
+
+
+def make_samples() -> dict[type[Message], Message]:
+    """Every kind once, signed, and each in its place in one story: epoch 3 opens version 8."""
+    epoch = agreement().epoch
+    masks = {name: MaskName(name, fixed(f"mask/{name}")[:16]) for name in ("ann", "bob", "cat")}
+    shipment = _shipment(epoch, (masks["ann"], MaskName("ann", fixed("mask/ann/2")[:16])))
+    parcel_path = merkle.path(merkle.tree(shipment.leaves), 2)
+    tickets = tuple(_ticket(epoch, mask) for mask in masks.values())
+    request = RecoveryRequest(epoch.id, 8, tickets, _certificate(epoch, 7, fixed("request 7")))
+    request = signed(request, identity("server"))
+    certificate = _certificate(epoch, 8, request.digest)
+    messages: list[Message] = [
+        masks["ann"],
+        epoch.holders[0],
+        epoch,
+        signed(EpochEnd(epoch.id, 9, fixed("model 9")), identity("operator")),
+        signed(HolderKey("sample", "h1", "x25519", sealing_key("h1"), 3), identity("h1")),
+        shipment.dealing.credential,
+        shipment.dealing,
+        shipment,
+        Parcel(shipment.dealing, 2, parcel_path, shipment.sealed[2]),
+        signed(Receipt(epoch.id, 1, shipment.dealing.masks), identity("h1")),
+        tickets[0],
+        Upload(tickets[0], WORDS),
+        PlainUpdate(masks["ann"], 7, fixed("model 7"), WORDS),
+        Verdict(epoch.id, masks["ann"], "refused", "too late"),
+        request,
+        signed(Endorsement(epoch.id, 8, request.digest, 1), identity("h1")),
+        certificate,
+        CertifiedRequest(request, certificate),
+        signed(Answer(epoch.id, 8, request.digest, 1, WORDS), identity("h1")),
+        signed(Closing(epoch.id, 8, request.masks, "opened"), identity("server")),
+        Refusal("Malformed", "no"),
+        _http_request(),
+    ]
+    return {type(message): message for message in messages}
+
+
+def _shipment(epoch: Epoch, masks: tuple[MaskName, ...]) -> Shipment:
+    ann = identity("ann")
+    credential: Credential = enrol(identity("enrolment"), epoch.id, "ann", ann.public_key)
+    sealed = tuple(fixed(f"envelope {index}") for index in range(len(HOLDERS)))
+    leaves = tuple(merkle.leaf(index, envelope) for index, envelope in enumerate(sealed))
+    dealing = Dealing(epoch.id, masks, 107, merkle.tree(leaves)[-1][0], credential)
+    return Shipment(signed(dealing, ann), leaves, sealed)
+
+
+def _ticket(epoch: Epoch, mask: MaskName) -> Ticket:
+    ticket = Ticket(epoch.id, mask, 7, fixed("model 7"), content_hash(WORDS))
+    return signed(ticket, identity(mask.contributor))
+
+
+def _certificate(epoch: Epoch, version: int, digest: bytes) -> Certificate:
+    votes = [Endorsement(epoch.id, version, digest, index) for index in range(3)]
+    signatures = [signed(vote, identity(HOLDERS[vote.holder])).signature for vote in votes]
+    return Certificate(epoch.id, version, digest, tuple(enumerate(signatures)))
+
+
+def _http_request() -> HttpRequest:
+    nonce, body_hash = fixed("nonce")[:16], hashlib.sha256(b"body").digest()
+    target = "/v1/mailbox?wait=5"
+    request = HttpRequest("sample", "ann", "GET", target, 1_900_000_000_000, nonce, body_hash)
+    return signed(request, identity("ann"))
+
+
+# --- what there is in the source --------------------------------------------------------------
+
+
+@cache
+def kinds() -> frozenset[type[Message]]:
+    """Every kind of message that basecagg defines, in whichever file."""
+    for module in _modules_with_messages():
+        import_module(module)
+    everything = _subclasses(Message)
+    return frozenset(kind for kind in everything if kind.__module__.startswith("basecagg."))
+
+
+def signed_kinds() -> list[type[Message]]:
+    found = [kind for kind in kinds() if kind.__struct_fields__[-1:] == ("signature",)]
+    return sorted(found, key=lambda kind: kind.__name__)
+
+
+def _subclasses(kind: type) -> set[type]:
+    return {kind for below in kind.__subclasses__() for kind in (below, *_subclasses(below))}
+
+
+def _modules_with_messages() -> set[str]:
+    """Read, not imported: most modules have none, and some need minutes or a framework."""
+    classes = [
+        (".".join(("basecagg", *path.relative_to(SOURCE).with_suffix("").parts)), node)
+        for path in SOURCE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    ]
+    names, before = {"Message"}, 0
+    while len(names) > before:
+        before = len(names)
+        names |= {node.name for _, node in classes if names & set(_bases(node))}
+    return {module for module, node in classes if names & set(_bases(node))}
+
+
+def _bases(node: ast.ClassDef) -> list[str]:
+    return [ast.unparse(base).rpartition(".")[2] for base in node.bases]
