@@ -34,8 +34,9 @@ from basecagg.errors import (
     Retired,
     WrongEpoch,
     WrongRecipient,
+    WrongVersion,
 )
-from basecagg.protocol import merkle
+from basecagg.protocol import merkle, share_keeper
 from basecagg.protocol.messages import (
     Closing,
     Dealing,
@@ -233,6 +234,40 @@ def test_that_expired(federation):
         one_round(federation, [USERS[(turn + step) % 7] for step in range(3)])
     late = dealt(federation, share_of(federation), expires=0)
     refuse(federation, "user-0", late, MaskExpired)
+
+
+def farthest(federation, name="user-0"):
+    """The last version that this holder believes in, for a mask dealt now."""
+    lifetime = federation.agreement.parameters.mask_lifetime
+    return federation.keeper(name).version + lifetime + share_keeper.MAX_LAG
+
+
+@pytest.mark.parametrize("beyond", [1, 2**60])
+def test_that_would_be_remembered_for_ever(federation, beyond):
+    """Server and dealer work together: a name that is over stays until its mask expires."""
+    one_round(federation)
+    parcel = dealt(federation, share_of(federation), expires=farthest(federation) + beyond)
+    refuse(federation, "user-0", parcel, WrongVersion)
+
+
+def test_dealt_while_the_holder_was_away(federation):
+    """It is many versions behind, and takes what is dealt at the present one."""
+    parcel = dealt(federation, share_of(federation), expires=farthest(federation))
+    (receipt,) = ask(federation, "user-0", parcel)
+    assert isinstance(receipt, Receipt)
+
+
+def test_control_without_the_bound_a_name_is_kept_for_ever(federation, monkeypatch):
+    monkeypatch.setattr(share_keeper, "MAX_LAG", 2**62)
+    parcel = dealt(federation, share_of(federation), expires=2**60)
+    ask(federation, "user-0", parcel)
+    over = signed(
+        Closing(federation.agreement.id, 0, parcel.dealing.masks, "burned"),
+        federation.identity("server"),
+    )
+    ask(federation, "user-0", over)
+    one_round(federation)
+    assert federation.keeper("user-0").states()[parcel.dealing.masks[0].key] == "closed"
 
 
 def test_more_than_a_dealer_may_have(federation):

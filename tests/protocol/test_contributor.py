@@ -37,6 +37,7 @@ from basecagg.protocol.effects import (
     sends_of,
     writes_of,
 )
+from basecagg.protocol.epoch import MAX_VERSIONS
 from basecagg.protocol.masking import shares_of
 from basecagg.protocol.messages import (
     MaskName,
@@ -119,6 +120,14 @@ def test_so_many_masks_ahead_and_no_more(federation, ann):
         dealt(federation)
     with nothing_changes(federation, at("ann")), pytest.raises(LocalProtocolError, match="ahead"):
         ann.deal(0)
+
+
+@pytest.mark.parametrize("version", [MAX_VERSIONS + 1, 2**60, 2**64])
+def test_no_mask_for_a_version_that_no_epoch_reaches(federation, ann, version):
+    """The server alone says how far the model is: a mask that never expires is never dealt on its word."""
+    with nothing_changes(federation, at("ann")), pytest.raises(LocalProtocolError, match="epoch"):
+        ann.deal(version)
+    assert ann.deal(MAX_VERSIONS)
 
 
 def test_a_waiting_update_does_not_count_as_dealt_ahead(federation, ann):

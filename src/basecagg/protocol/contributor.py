@@ -23,7 +23,7 @@ from basecagg.maths.fingerprints import fingerprint
 from basecagg.maths.randomness import SEED_BYTES, Words, system_entropy
 from basecagg.protocol import life, merkle
 from basecagg.protocol.effects import Effect, Forget, MaskEnded, MaskReady, Persist, Send, Uploaded
-from basecagg.protocol.epoch import SERVER, Agreement
+from basecagg.protocol.epoch import MAX_VERSIONS, SERVER, Agreement
 from basecagg.protocol.global_model import Model
 from basecagg.protocol.masking import hide, shares_of
 from basecagg.protocol.messages import (
@@ -146,6 +146,12 @@ class Contributor:
         """Draw masks z, encode them, and seal to every holder its shares of them (Eq. encoding)."""
         if not 1 <= count <= MAX_MASKS:
             raise LocalProtocolError(f"1 to {MAX_MASKS} masks are dealt at once, not {count}")
+        first = self.agreement.epoch.first_version
+        if version > first + MAX_VERSIONS:
+            raise LocalProtocolError(
+                f"version {version} is not believed in an epoch that began at {first} and has"
+                f" {MAX_VERSIONS} at most: wait for the next epoch"
+            )
         ahead = sum(mask.state in ("dealt", "ready") for mask in self._masks.values())
         if ahead + count > self._parameters.mask_quota:
             raise LocalProtocolError(f"{ahead} masks are dealt ahead already: use one first")

@@ -51,6 +51,8 @@ Good = TypeVar("Good", Certificate, Credential)
 Seconds: TypeAlias = Annotated[int, Meta(ge=0, lt=2**62)]
 """Since 1970."""
 NEVER = 2**62 - 1
+MAX_VERSIONS = 1_000_000
+"""Of one epoch. A contributor has only the server's word for a version, and believes in no later one."""
 
 
 class Holder(Message, frozen=True, tag="Holder"):

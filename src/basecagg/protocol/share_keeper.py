@@ -55,6 +55,9 @@ from basecagg.protocol.weighing import Weighing
 
 _LIVE = ("held", "endorsed")
 _NEVER = sys.maxsize
+MAX_LAG = 10_000
+"""Versions that a holder who was away may be behind. A mask from further ahead is refused, else dealer and
+server could have a name remembered for ever."""
 
 
 class ShareKeeper:
@@ -178,6 +181,12 @@ class ShareKeeper:
             raise MaskExpired(
                 f"mask {dealing.masks[0].key} expired at version {dealing.expires}, the model is at"
                 f" {self.version}"
+            )
+        latest = self.version + self._parameters.mask_lifetime + MAX_LAG
+        if dealing.expires > latest:
+            raise WrongVersion(
+                f"mask {dealing.masks[0].key} is to expire at version {dealing.expires}, from here"
+                f" {latest} is the last to believe in: deal it at the present version"
             )
         dealer = dealing.credential.contributor
         # Some of its masks may be over already, so they are not counted: the server has counted them.
