@@ -17,6 +17,8 @@ from basecagg.schedules.tiered import Tiered, split_by_speed, tier_weights
 from basecagg.simulation.aggregation import PlainAggregation, SecureAggregation, ServerAggregation
 from basecagg.simulation.config import SimulationConfig
 from basecagg.simulation.devices import Devices
+from basecagg.simulation.idle_users import IdleUsers
+from basecagg.simulation.run import Simulation
 
 SIZE = 12
 PROTECTIONS = pytest.mark.parametrize("method", ["fedbuff", "basecagg"])
@@ -39,6 +41,10 @@ def submit_all(aggregation: ServerAggregation, updates: Sequence[Vector], base: 
         aggregation.prepare(user)
         aggregation.submit(user, update, base)
     aggregation.advance(float("inf"))
+
+
+def everyone() -> IdleUsers:
+    return IdleUsers(range(8), 1.0, np.random.default_rng(0))
 
 
 def some_updates(count: int, seed: int = 3) -> list[Vector]:
@@ -156,3 +162,38 @@ def test_a_late_update_of_a_round_is_dropped() -> None:
     mean = np.mean(np.asarray(some_updates(3)[:2], np.float64), axis=0)
     np.testing.assert_allclose(aggregation.model, -mean, atol=1e-6)
     assert aggregation.waiting() == set()
+
+
+@pytest.mark.parametrize("protection", ["none", "secagg", "secagg+", "lightsecagg", "basecagg"])
+@pytest.mark.parametrize("cryptography", ["full", "arithmetic"])
+def test_a_round_has_no_stale_members_however_long_its_sum_takes_to_open(
+    protection: str, cryptography: str
+) -> None:
+    """Eight users begin a round, four are enough; others finish while the sum is being opened."""
+    config = tiny_config(
+        schedule="synchronous",
+        protection=protection,
+        cryptography=cryptography,
+        concurrency=8,
+        versions=12,
+        latency=5.0,
+        dropout=0.1,
+    )
+    simulation = Simulation(config, tiny_task(), {})
+    ages = [age for record in simulation.run(None, lambda _: None) for age in record.staleness]
+    assert ages == [0] * (4 * 12)
+
+
+def test_nobody_begins_a_round_that_is_over() -> None:
+    """While the sum of a round is being opened there is no model to begin with."""
+    config = tiny_config("basecagg", buffer_size=3)
+    aggregation = make_aggregation(config, np.zeros(SIZE, np.float32))
+    schedule, idle = Synchronous(aggregation, cohort=4), everyone()
+    first, start = schedule.choose(idle, []), schedule.starting_point(0)
+    assert len(first) == 4
+    for user, update in zip(first, some_updates(4), strict=True):
+        aggregation.prepare(user)
+        schedule.finish(user, update, start)
+    assert (aggregation.version, schedule.choose(idle, [])) == (0, [])
+    aggregation.advance(float("inf"))
+    assert (aggregation.version, len(schedule.choose(idle, []))) == (1, 4)

@@ -34,6 +34,11 @@ class Aggregation(Protocol):
         """x^(t), as published at present."""
         ...
 
+    @property
+    def is_opening(self) -> bool:
+        """Whether K updates have met, and the version that they make is not published yet."""
+        ...
+
     def submit(self, user: int, update: Vector, base_version: int) -> None:
         """Take the update of a user that trained from version t_i."""
         ...

@@ -9,14 +9,12 @@ from basecagg.schedules.schedule import Aggregation, Idle, StartingPoint, Vector
 
 
 class Synchronous:
-    """A round ends when the model steps. Users that drop out are replaced while it lasts."""
+    """A round ends with its K-th update. Users that drop out are replaced while it lasts."""
 
     def __init__(self, aggregation: Aggregation, cohort: int) -> None:
         """Start `cohort` (C) users a round; the aggregation's K of them make the step."""
         self._aggregation = aggregation
         self._cohort = cohort
-        self._arrived = 0
-        self._round = aggregation.version
 
     @property
     def version(self) -> int:
@@ -29,27 +27,28 @@ class Synchronous:
         return self._aggregation.model
 
     def choose(self, idle: Idle, running: Collection[int]) -> list[int]:
-        """A new cohort when the round is over, else replacements for those who dropped out."""
-        if self._round != self._aggregation.version:
-            self._round, self._arrived = self._aggregation.version, 0
+        """A cohort for a new round, else replacements for those who dropped out.
+
+        While the sum is being opened the round is over and the next has no model yet: nobody starts.
+        """
+        if self._aggregation.is_opening:
+            return []
         waiting = self._aggregation.waiting()
-        missing = self._cohort - self._arrived - len(running)
+        missing = self._cohort - len(waiting) - len(running)
         return idle.draw(missing, lambda user: user not in waiting)
 
     def starting_point(self, user: int) -> StartingPoint:
         """The model of this round."""
-        return StartingPoint(self._round, self._aggregation.model, self._round)
+        return StartingPoint(self._aggregation.version, self._aggregation.model)
 
     def finish(self, user: int, update: Vector, start: StartingPoint) -> None:
-        """Count it in, or drop it if its round is over."""
-        if start.round == self._aggregation.version:
-            self._arrived += 1
+        """Into the sum, or dropped if its round is over."""
+        if start.version == self._aggregation.version and not self._aggregation.is_opening:
             self._aggregation.submit(user, update, start.version)
 
     def state(self) -> dict[str, Any]:
-        """The round, and how many of it have arrived."""
-        return {"round": self._round, "arrived": self._arrived}
+        """Everything is with the aggregation."""
+        return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state."""
-        self._round, self._arrived = state["round"], state["arrived"]
+        """Everything is with the aggregation."""

@@ -94,6 +94,11 @@ class ServerAggregation(ABC):
         """x^(t), as published at present."""
         return self.published.model
 
+    @property
+    def is_opening(self) -> bool:
+        """Whether K updates have met, and the version that they make is not published yet."""
+        return bool(self.pending)
+
     def waiting(self) -> set[int]:
         """The users whose updates wait to be summed."""
         return {user_number(update.name.contributor) for update in self.server.buffer.waiting}

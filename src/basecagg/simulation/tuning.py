@@ -101,6 +101,11 @@ class TunedAggregation:
         """What happened in all epochs."""
         return self._server.counts
 
+    @property
+    def is_opening(self) -> bool:
+        """Whether K updates have met, and the version that they make is not published yet."""
+        return self._server.is_opening
+
     def waiting(self) -> set[int]:
         """The users whose updates wait to be summed."""
         return self._server.waiting()
