@@ -12,6 +12,10 @@ class BASecAggError(Exception):
     """The root of all errors that basecagg raises on purpose."""
 
 
+class BASecAggWarning(UserWarning):
+    """A run goes on, but its owner should know."""
+
+
 class ParameterError(BASecAggError, ValueError):
     """A parameter breaks a rule; `rule` is the rule as docs/reference/parameters prints it."""
 

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-from basecagg.flower.flat import Layout
+from basecagg.flower.flat import Layout, as_app_reads
 from basecagg.flower.settings import Settings
 from basecagg.flower.visits import Task
 from basecagg.protocol.effects import (
@@ -169,6 +169,8 @@ class Coordinator(ABC):
         self._patience = workload.patience
         self._store = store
         self._news: list[NewVersion] = []
+        self.negative_variances = 0
+        """Of all versions together."""
 
     # --- who is there -----------------------------------------------------------------------------
 
@@ -255,10 +257,14 @@ class Coordinator(ABC):
             self.hear(view, reply.content, now)
 
     def lesson(self, task: Task) -> dict[str, ArrayRecord | ConfigRecord]:
-        """The app's own records of a message: the model, and the config with Flower's server-round."""
+        """The app's own records of a message: the model, and the config with Flower's server-round.
+
+        The numbers are the machine's own: a node hashes them before its app reads them.
+        """
         machine = self.running
         config = ConfigRecord({**self._configs[task], "server-round": machine.version + 1})
-        return {self.settings.arrays_key: self.arrays, self.settings.config_key: config}
+        arrays = self.layout.unflatten(machine.model[: self.layout.size])
+        return {self.settings.arrays_key: arrays, self.settings.config_key: config}
 
     # --- the machine ------------------------------------------------------------------------------
 
@@ -275,8 +281,8 @@ class Coordinator(ABC):
 
     @property
     def arrays(self) -> ArrayRecord:
-        """The present model as the app knows it."""
-        return self.layout.unflatten(self.running.model[: self.layout.size])
+        """The present model as the app reads it."""
+        return as_app_reads(self.layout.unflatten(self.running.model[: self.layout.size]))
 
     def tick(self, now: float) -> None:
         """Ask silent holders again when they have had their time."""
@@ -297,8 +303,19 @@ class Coordinator(ABC):
             self.asked_at = None
             if isinstance(news, Released):
                 self._news.append(NewVersion(news.version + 1, *self.metrics(news)))
+                self._count_negative_variances(news.version + 1)
             elif isinstance(news, Abandoned):
                 LOG.warning("version %d: a buffer was burned: %s", news.version, news.reason)
+
+    def _count_negative_variances(self, version: int) -> None:
+        found = self.layout.below_zero(self.running.model)
+        self.negative_variances += found
+        if found:
+            LOG.warning(
+                "version %d: %d running variances of BatchNorm are below zero and read as zero, %d so far:"
+                " lower global_rate, or use GroupNorm",
+                *(version, found, self.negative_variances),
+            )
 
     @abstractmethod
     def post(self, send: Send) -> None:

@@ -10,6 +10,13 @@ import numpy.typing as npt
 from flwr.app import Array, ArrayRecord
 
 from basecagg.errors import DataError
+from basecagg.maths.running_statistics import (
+    below_zero,
+    damped,
+    is_statistic,
+    is_variance,
+    readable,
+)
 from basecagg.protocol.global_model import Model
 
 _LEARNED = ("float32", "float64")
@@ -61,13 +68,43 @@ class Layout:
         return array.ravel().astype(self.dtype, copy=False)
 
     def unflatten(self, vector: Model) -> ArrayRecord:
-        """The record that the app knows."""
-        pieces, start = {}, 0
-        for key, shape in self.shapes.items():
-            end = start + int(np.prod(shape))
-            pieces[key] = Array(np.ascontiguousarray(vector[start:end].reshape(shape)))
-            start = end
+        """The record that the app knows, with every number as the vector has it: its hash is the vector's."""
+        pieces = {
+            key: Array(np.ascontiguousarray(vector[place].reshape(self.shapes[key])))
+            for key, place in self._places().items()
+        }
         return ArrayRecord({key: pieces.get(key) or self.fixed[key] for key in self.order})
+
+    def difference(self, start: Model, trained: Model, max_staleness: int) -> Model:
+        """Δ = x_start − x_end; of BatchNorm's statistics the part that stale sums can bear."""
+        delta = start - trained
+        for key, place in self._places().items():
+            if is_statistic(key):
+                delta[place] = damped(delta[place], max_staleness)
+        return delta
+
+    def below_zero(self, vector: Model) -> int:
+        """How many of BatchNorm's variances are none."""
+        places = [place for key, place in self._places().items() if is_variance(key)]
+        return sum(below_zero(vector[place]) for place in places)
+
+    def _places(self) -> dict[str, slice]:
+        """Where each array begins and ends."""
+        sizes = [int(np.prod(shape)) for shape in self.shapes.values()]
+        ends = np.cumsum(sizes, dtype=int).tolist()
+        spans = zip(self.shapes, sizes, ends, strict=True)
+        return {key: slice(end - size, end) for key, size, end in spans}
+
+
+def as_app_reads(record: ArrayRecord) -> ArrayRecord:
+    """The record for the app's own functions: a running variance below zero is zero."""
+    return ArrayRecord(
+        {key: _read(array) if is_variance(key) else array for key, array in record.items()}
+    )
+
+
+def _read(variances: Array) -> Array:
+    return Array(readable(variances.numpy()))
 
 
 def only_arrays(records: object) -> ArrayRecord:

@@ -12,7 +12,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 
 from basecagg.errors import DataError
-from basecagg.flower.flat import Layout, only_arrays
+from basecagg.flower.flat import Layout, as_app_reads, only_arrays
 from basecagg.flower.metrics import MetricSlots
 from basecagg.flower.node import Job, Node
 from basecagg.flower.node_folder import NodeFolder, in_simulation
@@ -41,6 +41,7 @@ class Call:
         """Let the app's own function handle its part of the message."""
         content = self.message.content
         own = RecordDict({key: record for key, record in content.items() if key not in _OURS})
+        own[self.order.arrays_key] = as_app_reads(content.array_records[self.order.arrays_key])
         answer = self.call_next(_with(self.message, own), self.context)
         if answer.has_error():
             raise DataError(f"the app answered with error {answer.error.code}")
@@ -69,6 +70,7 @@ class Lesson:
     evaluate_slots: MetricSlots
     evaluation: Mapping[str, float] | None
     clip: float
+    max_staleness: int
 
     @classmethod
     def of(cls, call: Call, node: Node) -> Lesson:
@@ -89,6 +91,7 @@ class Lesson:
             MetricSlots.read(metrics, "evaluate"),
             node.evaluation,
             node.seat.agreement.parameters.clip,
+            node.seat.agreement.parameters.max_staleness,
         )
 
     def learn(self) -> Model:
@@ -99,4 +102,5 @@ class Lesson:
             self.train_slots.encode(numbers(answer), self.clip),
             self.evaluate_slots.encode(self.evaluation, self.clip),
         )
-        return np.concatenate([self.start - trained, *slots]).astype(self.layout.dtype)
+        delta = self.layout.difference(self.start, trained, self.max_staleness)
+        return np.concatenate([delta, *slots]).astype(self.layout.dtype)

@@ -70,7 +70,8 @@ class PlainCoordinator(Coordinator):
             self._lessons[view.node_id] = Lesson(self.running.version, self.running.model)
         else:
             known.version, known.start = self.running.version, self.running.model
-        return view.node_id, RecordDict(dict(self.lesson(view.doing))), view.doing
+        content = self.lesson(view.doing) | {self.settings.arrays_key: self.arrays}
+        return view.node_id, RecordDict(dict(content)), view.doing
 
     def hear(self, view: View, content: RecordDict, now: float) -> None:
         """Metrics of an evaluation, or a trained model."""
@@ -87,7 +88,8 @@ class PlainCoordinator(Coordinator):
             return
         del self._lessons[view.node_id]
         lesson.trained = RecordDict(dict(content.metric_records))
-        self._submit(view, lesson, lesson.start - trained)
+        update = self.layout.difference(lesson.start, trained, self.settings.max_staleness)
+        self._submit(view, lesson, update)
 
     def _submit(self, view: View, lesson: Lesson, update: Model) -> None:
         machine, name = self.running, MaskName(view.name, os.urandom(_SERIAL_BYTES))

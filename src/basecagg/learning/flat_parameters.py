@@ -8,6 +8,7 @@ user that a process simulates.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from basecagg.errors import DataError
+from basecagg.maths.running_statistics import MEAN, VARIANCE, below_zero, readable
 
 
 class FlatModel:
@@ -30,14 +32,14 @@ class FlatModel:
     def __init__(self, module: nn.Module) -> None:
         """Take over `module`: its parameters become views, its present values the first x."""
         weights = [entry for entry in module.parameters() if entry.requires_grad]
-        means, variances = _buffers(module, "running_mean"), _buffers(module, "running_var")
+        means, variances = _buffers(module, MEAN), _buffers(module, VARIANCE)
         _require_float32_on_cpu(weights + means + variances)
         self.module = module
         self.num_weights = _count(weights)
         """Trainable numbers: the part of x that SGD moves."""
         self._state = _gather([*weights, *means, *variances])
         self._numbers: NDArray[np.float32] = self._state.numpy()
-        self._variances = self._state[self.num_weights + _count(means) :]
+        self._variances = slice(self.num_weights + _count(means), None)
         self.weights = self._state[: self.num_weights]
         """The trainable part of x; the module sees every change."""
         self.gradient = torch.zeros(self.num_weights)
@@ -53,19 +55,20 @@ class FlatModel:
         return self._state.numel()
 
     def load(self, vector: NDArray[np.float32]) -> None:
-        """Become the model x.
-
-        A variance below zero is read as zero: the differences of stale users may add up to less than nothing.
-        """
+        """Become the model x. A variance below zero is read as zero."""
         if vector.shape != (self.size,) or vector.dtype != np.float32:
             raise DataError(
                 f"{vector.dtype}{list(vector.shape)} does not fit this model of float32[{self.size}]"
                 f" ({self.num_weights} weights and {self.size - self.num_weights} running statistics)"
             )
         np.copyto(self._numbers, vector)
-        self._variances.clamp_(min=0)
+        self._numbers[self._variances] = readable(vector[self._variances])
         for buffer, first in self._kept:
             buffer.copy_(first)
+
+    def below_zero(self, vector: NDArray[np.floating[Any]]) -> int:
+        """How many variances of the model x are none."""
+        return below_zero(vector[self._variances])
 
     def vector(self) -> NDArray[np.float32]:
         """A copy of x."""

@@ -9,12 +9,15 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from basecagg.errors import DataError, ParameterError
 from basecagg.learning.flat_parameters import FlatModel
 from basecagg.learning.seeds import seeded
 from basecagg.learning.task import Task
+from basecagg.maths.running_statistics import damped
+
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,15 +31,18 @@ class LocalTraining:
     epochs: int | None = None
     """Passes over a user's examples instead; E is then this times its number of batches."""
     batch_size: int = 50
-    """Examples in one step; the last batch of a pass may be smaller."""
+    """Examples in one step; the last batch of a pass may be smaller, but not one example under BatchNorm."""
     weight_decay: float = 0.0
     """λ of the L2 regularisation."""
+    max_staleness: int = 0
+    """τ_max of the sums that updates go into: BatchNorm's statistics move by 1/(1 + τ_max) of their change."""
 
     def __post_init__(self) -> None:
         """Check every rule once, here."""
         _require(0 < self.learning_rate < math.inf, "learning_rate", self.learning_rate, "> 0")
         _require(0 <= self.weight_decay < math.inf, "weight_decay", self.weight_decay, "≥ 0")
         _require(self.batch_size >= 1, "batch_size", self.batch_size, "≥ 1")
+        _require(self.max_staleness >= 0, "max_staleness", self.max_staleness, "≥ 0")
         given = [count for count in (self.steps, self.epochs) if count is not None]
         _require(len(given) == 1, "steps, epochs", (self.steps, self.epochs), "exactly one number")
         _require(given[0] >= 1, "steps or epochs", given[0], "≥ 1")
@@ -89,14 +95,25 @@ def train_locally(
         raise DataError(f"user {user} has no examples to train on")
     model.load(start)
     model.module.train()
-    with seeded(seed):
-        mean_loss = _descend(task, model, torch.tensor(indices), training)
+    try:
+        with seeded(seed):
+            mean_loss = _descend(task, model, torch.tensor(indices), training)
+    except ValueError as error:
+        if _normalises_batches(model) and min(len(indices), training.batch_size) == 1:
+            raise DataError(
+                f"user {user} has {len(indices)} example(s) and batch_size = {training.batch_size}: BatchNorm"
+                " cannot normalise one example. Give each user at least 2, in batches of at least 2, or use"
+                " GroupNorm"
+            ) from error
+        raise
     delta = model.difference_from(start)
     if not (math.isfinite(mean_loss) and np.isfinite(delta).all()):
         raise DataError(
             f"training of user {user} diverged (mean loss {mean_loss:g}): lower learning_rate ="
             f" {training.learning_rate:g}, or look for outliers in its examples"
         )
+    statistics = delta[model.num_weights :]
+    statistics[:] = damped(statistics, training.max_staleness)
     return LocalUpdate(delta, mean_loss, len(indices))
 
 
@@ -122,7 +139,8 @@ def _descend(task: Task, model: FlatModel, indices: Tensor, training: LocalTrain
     x, y = task.dataset.train_x, task.dataset.train_y
     steps = training.steps_for(len(indices))
     total = torch.zeros(())
-    for batch in _batches(indices, training.batch_size, steps):
+    least = 2 if _normalises_batches(model) else 1
+    for batch in _batches(indices, training.batch_size, steps, least):
         model.gradient.zero_()
         loss = task.loss(model.module(x.index_select(0, batch)), y.index_select(0, batch))
         torch.autograd.backward(loss)
@@ -131,13 +149,21 @@ def _descend(task: Task, model: FlatModel, indices: Tensor, training: LocalTrain
     return float(total) / steps
 
 
-def _batches(indices: Tensor, batch_size: int, steps: int) -> Iterator[Tensor]:
-    """Batches of shuffled passes over the examples, `steps` in all."""
+def _batches(indices: Tensor, batch_size: int, steps: int, least: int) -> Iterator[Tensor]:
+    """Batches of shuffled passes over the examples, `steps` in all.
+
+    A last batch of fewer than `least` examples is left out, unless it is all there is.
+    """
     while steps > 0:
         shuffled = indices[torch.randperm(len(indices))]
-        batches = torch.split(shuffled, batch_size)[:steps]
+        whole = torch.split(shuffled, batch_size)
+        batches = ([batch for batch in whole if len(batch) >= least] or whole)[:steps]
         yield from batches
         steps -= len(batches)
+
+
+def _normalises_batches(model: FlatModel) -> bool:
+    return any(isinstance(part, _BATCH_NORMS) for part in model.module.modules())
 
 
 def _sgd_step(model: FlatModel, training: LocalTraining) -> None:

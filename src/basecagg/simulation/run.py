@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from basecagg.errors import BASecAggWarning
 from basecagg.learning import (
     LocalTraining,
     Task,
@@ -155,6 +157,7 @@ class Simulation:
         self.clock: Clock = kind(config, self.schedule, self, self._generator(_SCHEDULE))
         self.updates = 0
         self._burned = 0
+        self._negative = 0
         self._started = time.perf_counter()
         self._training_seconds = 0.0
         self._records: list[VersionRecord] = []
@@ -181,6 +184,7 @@ class Simulation:
         last = version > self.config.versions - self.config.evaluate_last
         due = last or version % self.config.evaluate_every == 0
         scored = evaluate(self.task, self._model, self._model_now()) if due else None
+        self._count_negative_variances(version)
         step = self._last_step()
         record = VersionRecord(
             version,
@@ -197,6 +201,17 @@ class Simulation:
         if keeper:
             keeper.write(asdict(record))
         progress(record)
+
+    def _count_negative_variances(self, version: int) -> None:
+        found = self._model.below_zero(self.schedule.model)
+        if found and not self._negative:
+            warnings.warn(
+                f"version {version} has {found} running variance(s) of BatchNorm below zero, read as zero;"
+                " the totals count all. Lower global_rate or dp_noise, or use GroupNorm",
+                BASecAggWarning,
+                stacklevel=2,
+            )
+        self._negative += found
 
     def _model_now(self) -> npt.NDArray[np.float32]:
         return self.schedule.model.astype(np.float32, copy=False)
@@ -334,6 +349,8 @@ class Simulation:
                 labels, self.parts, self.task.dataset.num_classes
             ).tolist(),
         }
+        if self._model.size > self._model.num_weights:
+            totals["negative variances"] = self._negative
         if self.aggregation is not None:
             meter = self.aggregation.network.meter
             totals["crypto seconds"] = dict(meter.seconds)
@@ -357,6 +374,7 @@ class Simulation:
             "schedule": self.schedule.state(),
             "clock": self.clock.state(),
             "updates": self.updates,
+            "negative variances": self._negative,
             "records": len(self._records),
             "training seconds": self._training_seconds,
         }
@@ -365,6 +383,7 @@ class Simulation:
         self.schedule.restore(state["schedule"])
         self.clock.restore(state["clock"])
         self.updates = state["updates"]
+        self._negative = state["negative variances"]
         self._training_seconds = state["training seconds"]
         self._records = [_record_from(line) for line in state["history"]]
 
@@ -385,4 +404,6 @@ def local_training(config: SimulationConfig) -> LocalTraining:
         epochs=config.local_epochs or None,
         batch_size=config.batch_size,
         weight_decay=config.weight_decay,
+        # Only a buffer sums differences from several versions: rounds have one, mixing takes whole models.
+        max_staleness=config.max_staleness if config.pair.schedule == "buffered" else 0,
     )
