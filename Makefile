@@ -24,7 +24,7 @@ $(RUNTIME): pyproject.toml | $(BIN)/python
 # pip reads dependency groups since 25.1
 $(DEV): pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --editable '.[learn,service,postgres,flower,ray]' --group dev
+	$(BIN)/python -m pip install --quiet --editable '.[all]' --group dev
 	@touch $@ $(RUNTIME)
 
 run: $(RUNTIME)  ## the main job: train a simulated federation by three methods; a table and a report

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
+import tomllib
 from importlib.metadata import metadata
+from pathlib import Path
 
 import pytest
 
 from basecagg.errors import MissingExtraError
 from basecagg.extras import require
+
+ROOT = Path(__file__).parent.parent
 
 
 def test_an_installed_module_is_given() -> None:
@@ -43,3 +48,12 @@ def test_the_extras_are_the_documented_ones() -> None:
         "postgres",
         "all",
     }
+
+
+def test_all_is_every_extra_and_what_the_tests_install() -> None:
+    """A part that the tests do not have is a part that nobody has tried."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    (everything,) = extras.pop("all")
+    assert set(re.findall(r"[a-z]+", everything.removeprefix("basecagg"))) == set(extras)
+    assert "'.[all]' --group dev" in (ROOT / "Makefile").read_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import importlib
 import json
 import os
 import resource
@@ -97,17 +98,30 @@ def test_settings_are_listed() -> None:
     assert all(name in listed for name in ("buffer_size", "dirichlet_alpha", "crypto_time"))
 
 
+def tensorboard_scalars(folder: Path) -> dict[str, list[int]]:
+    """The steps of every curve, as TensorBoard itself reads them."""
+    events = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
+    reader = events.EventAccumulator(str(folder))
+    reader.Reload()
+    return {tag: [each.step for each in reader.Scalars(tag)] for tag in reader.Tags()["scalars"]}
+
+
 def test_tensorboard_files_are_written_on_request(tmp_path: Path) -> None:
     out = tmp_path / "out"
     result = basecagg("run", *SMALL, "--method", "fedbuff", "--tensorboard", "--out", out)
-    try:
-        import tensorboard  # noqa: F401
-    except ImportError:
-        assert "'tensorboard'" in complaint(result)
-        assert not out.exists()
-        pytest.skip("tensorboard is not installed: only its absence was tested")
     assert result.exit_code == 0, result.output
-    assert list(out.glob("fedbuff/tensorboard/events*"))
+    curves = tensorboard_scalars(out / "fedbuff" / "tensorboard")
+    assert curves == {"test/accuracy": [0, 1, 2, 3], "test/loss": [0, 1, 2, 3]}
+
+
+def test_a_missing_tensorboard_is_named_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    out = tmp_path / "out"
+    result = basecagg("run", *SMALL, "--method", "fedbuff", "--tensorboard", "--out", out)
+    assert "'tensorboard'" in complaint(result)
+    assert not out.exists()
 
 
 # --- interruptions ----------------------------------------------------------------------------------

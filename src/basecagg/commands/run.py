@@ -153,6 +153,8 @@ def _run_all(
     tensorboard: bool,
 ) -> None:
     require("torch", extra="learn", needed_for="basecagg run")
+    if tensorboard:
+        require("tensorboard", extra="tensorboard", needed_for="--tensorboard")
     from basecagg.commands.report import report_on
     from basecagg.simulation.run import VersionRecord, simulate
 
@@ -235,16 +237,18 @@ def _bar(bars: Progress, name: str, config: SimulationConfig) -> Observer:
 
 def _tensorboard(folder: Path) -> Observer:
     """Accuracy and loss as TensorBoard reads them."""
-    require("tensorboard", extra="tensorboard", needed_for="--tensorboard")
     from torch.utils.tensorboard import SummaryWriter
 
-    writer = SummaryWriter(str(folder / "tensorboard"))
+    writers: list[SummaryWriter] = []
 
     def observe(record: Any) -> None:
-        if record.score is not None:
-            writer.add_scalar("test/accuracy", record.score, record.version)
-            writer.add_scalar("test/loss", record.loss, record.version)
-            writer.flush()
+        if record.score is None:
+            return
+        if not writers:  # it makes its folder, and a run does not begin in a folder that is there
+            writers.append(SummaryWriter(str(folder / "tensorboard"), purge_step=record.version))
+        writers[0].add_scalar("test/accuracy", record.score, record.version)
+        writers[0].add_scalar("test/loss", record.loss, record.version)
+        writers[0].flush()
 
     return observe
 
