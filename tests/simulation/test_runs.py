@@ -270,14 +270,28 @@ def test_a_file_and_overrides_make_one_configuration(tmp_path: Path) -> None:
     [
         ({"method": "fedmagic"}, "method 'fedmagic' is unknown; there are fedavg"),
         ({"method": "", "schedule": "immediate", "protection": "basecagg"}, "K ≥ 2"),
-        ({"colour": 1}, "unknown setting colour"),
-        ({"users": "many"}, "wrong value"),
+        ({"colour": 1}, "unknown setting 'colour'"),
+        ({"users": "many"}, "users = 'many' must be a whole number"),
+        ({"download": 1}, "download = 1 must be true or false"),
+        ({"partition": "odd"}, "partition = 'odd' must be one of iid, dirichlet, shards"),
+        ({"seed": -1}, "seed = -1 must be at least 0"),
+        ({"users": 8, "buffer_size": 4, "concurrency": 9}, "concurrency = 9 .* users = 8"),
+        ({"local_rate": -1.0}, "local_rate = -1.0 must be positive"),
+        ({"method": "fedasync", "fedasync_mixing": 2.0}, "fedasync_mixing = 2.0"),
+        ({"method": "ldp", "dp_noise": 0.0}, "dp_noise = 0.0 must be positive"),
+        ({"method": "ldp", "dp_delta": 1.0}, "dp_delta = 1.0"),
+        ({"partition": "dirichlet", "dirichlet_alpha": 0.0}, "dirichlet_alpha = 0.0"),
+        ({"staleness_a": -1.0}, "staleness_a = -1.0"),
+        ({"speed_spread": -1.0}, "speed_spread = -1.0"),
+        ({"workers": -1}, "workers = -1"),
+        ({"holders": 1}, "holders = 1"),
+        ({"method": "secagg", "update_levels": 0}, "update_levels = 0"),
         ({"recovery_threshold": 90, "max_dropouts": 30}, "U"),
         ({"buffer_size": 1}, "buffer_size = 1 must be between 2"),
         ({"buffer_size": 200}, "buffer_size = 200"),
         ({"method": "fedavg", "concurrency": 5}, "concurrency = 5"),
         ({"method": "fedavg", "clock": "uniform-staleness"}, "clock"),
-        ({"local_steps": 3}, "local_steps"),
+        ({"local_steps": 3}, "local_steps = 3 must be 0 while local_epochs = 5: give one"),
         ({"clip": 1e6}, "c_l"),
         ({"holder_dropout": 0.5}, "leaves 50 of 100 holders, and a sum needs 70"),
     ],
@@ -285,6 +299,37 @@ def test_a_file_and_overrides_make_one_configuration(tmp_path: Path) -> None:
 def test_what_cannot_be_is_refused_with_the_reason(values: dict[str, object], said: str) -> None:
     with pytest.raises(ParameterError, match=said):
         config_from(values)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"method": "fedavg", "users": 4, "buffer_size": 4},  # and tiers = 5
+        {"method": "fedasync", "buffer_size": 999},
+        {"method": "fedat", "buffer_size": 999},
+        {"method": "fedbuff", "dp_noise": 0.0, "holders": 1, "fedasync_mixing": 2.0},
+        {"staleness": "constant", "staleness_a": -1.0},
+    ],
+)
+def test_a_setting_that_a_method_does_not_use_is_not_asked_for(values: dict[str, object]) -> None:
+    assert config_from(values).users == values.get("users", 100)
+
+
+def test_no_more_users_train_at_once_than_there_are() -> None:
+    assert SimulationConfig().concurrency == 20
+    assert SimulationConfig(users=8, buffer_size=4).concurrency == 8
+
+
+def test_a_python_call_is_told_the_words_too() -> None:
+    with pytest.raises(ParameterError, match="executor = 'magic' must be one of in-process,"):
+        SimulationConfig(executor="magic")  # type: ignore[arg-type]
+
+
+def test_python_words_for_true_and_false_are_understood() -> None:
+    assert dict(map(parse_override, ("download=True", "auto_tune=false"))) == {
+        "download": True,
+        "auto_tune": False,
+    }
 
 
 @pytest.mark.parametrize("content", [b"users = ", b"\xff\xfe", None])

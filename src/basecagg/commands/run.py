@@ -128,6 +128,8 @@ def _configs(
     file: Path | None, methods: tuple[str, ...], given: dict[str, Any]
 ) -> dict[str, SimulationConfig]:
     """One configuration a method, named by it."""
+    if str(file) in PRESETS:
+        raise click.UsageError(f"{file} is a method, and CONFIG a file: --method {file}")
     values = {**read_settings(file), **given}
     if not methods and (file or "method" in given or "schedule" in given):
         single = config_from(values)

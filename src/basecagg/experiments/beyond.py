@@ -131,7 +131,8 @@ def config(part: Part, method: str, value: Any, seed: int, order: Order) -> Simu
     """A run with so many updates in all, however many of them make a version."""
     changed = {**_TASK, "method": method, "seed": seed, **part.settings(value)}
     if order.size == "smoke":
-        changed |= {"users": 20, "holders": 10, "buffer_size": min(20, changed["buffer_size"])}
+        fewer = {name: min(20, changed[name]) for name in ("users", "buffer_size", "concurrency")}
+        changed |= {**fewer, "holders": 10}
     updates = round(_LENGTH[order.size] * part.updates(value))
     changed["versions"] = max(2, updates // changed["buffer_size"])
     return replace(SimulationConfig(**changed), data_dir=str(order.data_dir))

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from basecagg.errors import DataError, ParameterError
-from basecagg.maths.primes import PAPER_MODULUS
 from basecagg.maths.staleness import StalenessFunction, constant, hinge, polynomial
 from basecagg.parameters import Consistency, ProtocolParameters, usual_tolerance
 from basecagg.protections.lightsecagg import IN_ROUNDS
-from basecagg.protections.pairs import CODED, PAIRWISE, PRESETS, Pair, preset, require_compatible
+from basecagg.protections.pairs import CODED, Pair, preset, require_compatible
+from basecagg.simulation.config_rules import rules_for
 
 Clock = Literal["devices", "uniform-staleness"]
 Speed = Literal["constant", "uniform", "half-normal", "log-normal"]
 Executor = Literal["in-process", "processes", "ray"]
+_USUAL_CONCURRENCY = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +51,8 @@ class SimulationConfig:
     # --- the federation
     users: int = 100
     """Contributors."""
-    concurrency: int = 20
-    """C: users that train at the same time."""
+    concurrency: int = 0
+    """C: users that train at the same time; 0 means 20, or all users if they are fewer."""
     buffer_size: int = 10
     """K: updates in one step."""
     versions: int = 60
@@ -149,12 +152,14 @@ class SimulationConfig:
 
     def __post_init__(self) -> None:
         """Check what can be checked without data."""
-        pair = self.pair
-        for name, holds, wanted in self._rules(pair):
-            if not holds:
-                value = getattr(self, name)
-                raise ParameterError(f"{name} = {value} must be {wanted}", rule=f"{name} {wanted}")
-        if pair.protection in CODED:
+        if not self.concurrency:
+            object.__setattr__(self, "concurrency", min(_USUAL_CONCURRENCY, self.users))
+        for name, words in choices().items():
+            _require(name, getattr(self, name), getattr(self, name) in words, _one_of(words))
+        for rule in rules_for(self):
+            if rule.applies:
+                _require(rule.name, getattr(self, rule.name), rule.fits, rule.wanted)
+        if self.pair.protection in CODED:
             self._require_openable(self.protocol_parameters(model_size=1))
 
     def _require_openable(self, parameters: ProtocolParameters) -> None:
@@ -169,54 +174,6 @@ class SimulationConfig:
                 " recovery_threshold",
                 rule="holders that stay ≥ U and quorum",
             )
-
-    def _rules(self, pair: Pair) -> list[tuple[str, bool, str]]:
-        k, users = self.buffer_size, self.users
-        secure = pair.protection in (*CODED, *PAIRWISE)
-        least = 2 if secure else 1
-        rules = [
-            ("users", users >= 1, "at least 1"),
-            ("buffer_size", least <= k <= users, f"between {least} and users = {users}"),
-            ("concurrency", self.concurrency >= 1, "at least 1"),
-            ("versions", self.versions >= 1, "at least 1"),
-            ("max_staleness", self.max_staleness >= 0, "at least 0"),
-            ("global_rate", self.global_rate > 0, "positive"),
-            ("tiers", 1 <= self.tiers <= users, f"between 1 and users = {users}"),
-            ("local_steps", (self.local_steps > 0) != (self.local_epochs > 0), "given or epochs"),
-            ("dropout", 0 <= self.dropout < 1, "in 0…1, below 1"),
-            ("holder_dropout", 0 <= self.holder_dropout < 1, "in 0…1, below 1"),
-            ("availability", 0 < self.availability <= 1, "above 0, at most 1"),
-            ("seconds_per_step", self.seconds_per_step > 0, "positive"),
-            ("up_mbps", self.up_mbps > 0, "positive"),
-            ("down_mbps", self.down_mbps > 0, "positive"),
-            ("latency", self.latency >= 0, "at least 0"),
-            ("evaluate_every", self.evaluate_every >= 1, "at least 1"),
-            ("evaluate_last", self.evaluate_last >= 1, "at least 1"),
-            ("checkpoint_every", self.checkpoint_every >= 1, "at least 1"),
-        ]
-        if pair.protection in PAIRWISE:
-            largest, room = k * (self.update_levels * self.clip + 1), (self.modulus - 3) // 2
-            rules += [
-                ("modulus", self.modulus == PAPER_MODULUS, f"{PAPER_MODULUS} for this protection"),
-                ("update_levels", largest <= room, f"less: K·(c_l·B + 1) must be at most {room}"),
-            ]
-        if pair.schedule == "synchronous":
-            rules.append(("concurrency", self.concurrency >= k, f"at least buffer_size = {k}"))
-        if self.allow_wraparound:
-            fits = pair == preset("basecagg") and self.cryptography == "arithmetic"
-            wanted = "false unless method is basecagg and cryptography 'arithmetic'"
-            rules.append(("allow_wraparound", fits, wanted))
-        if self.auto_tune:
-            coarse = self.update_levels * self.clip < 1
-            rules += [
-                ("auto_tune", pair == preset("basecagg"), "false unless method is basecagg"),
-                ("update_levels", not coarse, "at least 1/clip for auto_tune"),
-                ("tune_after", self.tune_after >= 1, "at least 1"),
-            ]
-        if self.clock == "uniform-staleness":
-            fits = pair.schedule in ("buffered", "immediate")
-            rules.append(("clock", fits, "'devices' for this schedule: it has no staleness"))
-        return rules
 
     @property
     def pair(self) -> Pair:
@@ -235,12 +192,12 @@ class SimulationConfig:
     @property
     def staleness_function(self) -> StalenessFunction:
         """s(τ)"""
-        functions = {
-            "constant": constant(),
-            "polynomial": polynomial(self.staleness_a),
-            "hinge": hinge(self.staleness_a, self.staleness_b),
+        functions: dict[str, Callable[[], StalenessFunction]] = {
+            "constant": constant,
+            "polynomial": lambda: polynomial(self.staleness_a),
+            "hinge": lambda: hinge(self.staleness_a, self.staleness_b),
         }
-        return functions[self.staleness]
+        return functions[self.staleness]()
 
     def protocol_parameters(self, model_size: int) -> ProtocolParameters:
         """The parameters of a BASecAgg epoch for this run, or of LightSecAgg: no staleness, so no weights."""
@@ -281,25 +238,48 @@ def read_settings(path: Path | None) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        hint = f"; the method of this name is --method {path}" if str(path) in PRESETS else ""
-        raise DataError(f"cannot read the configuration {path}: {error}{hint}") from None
+        raise DataError(f"cannot read the configuration {path}: {error}") from None
 
 
 def config_from(values: Mapping[str, Any]) -> SimulationConfig:
     """A configuration from plain values, as TOML and JSON have them."""
-    known = {field.name for field in fields(SimulationConfig)}
-    unknown = sorted(set(values) - known)
-    if unknown:
-        raise ParameterError(
-            f"unknown setting {', '.join(unknown)}; `basecagg run --settings` lists them",
-            rule="settings are known",
-        )
+    types = get_type_hints(SimulationConfig)
+    for name in values:
+        if name not in types:
+            like = get_close_matches(name, types, n=1)
+            hint = f"did you mean {like[0]}? " if like else ""
+            raise ParameterError(
+                f"unknown setting {name!r}: {hint}`basecagg run --settings` explains them all",
+                rule="settings are known",
+            )
+    return SimulationConfig(**{name: _as(types[name], name, values[name]) for name in values})
+
+
+def _as(kind: Any, name: str, value: Any) -> Any:
+    """The value as the setting's type has it: 4 is a number too, but '4' is text."""
     try:
-        return msgspec.convert(dict(values), SimulationConfig)
-    except msgspec.ValidationError as error:
-        if isinstance(error.__cause__, ParameterError):
-            raise error.__cause__ from None
-        raise ParameterError(f"a setting has a wrong value: {error}", rule="types") from None
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        _require(name, value, False, _KINDS.get(kind) or _one_of(choices()[name]))
+
+
+_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+
+
+def _require(name: str, value: Any, fits: bool, wanted: str) -> None:
+    if not fits:
+        raise ParameterError(f"{name} = {value!r} must be {wanted}", rule=f"{name} {wanted}")
+
+
+def _one_of(words: Sequence[str]) -> str:
+    return f"one of {', '.join(words)}"
+
+
+@cache
+def choices() -> dict[str, tuple[str, ...]]:
+    """The settings that take one of a few words, with these words."""
+    types = get_type_hints(SimulationConfig).items()
+    return {name: get_args(kind) for name, kind in types if get_origin(kind) is Literal}
 
 
 def parse_override(text: str) -> tuple[str, Any]:
@@ -310,7 +290,11 @@ def parse_override(text: str) -> tuple[str, Any]:
     try:
         return key.strip(), tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
-        return key.strip(), value.strip()
+        return key.strip(), _PYTHONIC.get(value.strip(), value.strip())
+
+
+_PYTHONIC = {"True": True, "False": False}
+"""What people write who come from Python."""
 
 
 def config_as_dict(config: SimulationConfig) -> dict[str, Any]:
