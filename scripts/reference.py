@@ -5,17 +5,16 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import sys
-from collections.abc import Iterator
 from dataclasses import MISSING, Field, fields
-from itertools import pairwise
 from pathlib import Path
 
 import click
 
-from basecagg import cli, parameters
+from basecagg import cli
+from basecagg.commands._field_docs import field_docs, name_docs
+from basecagg.commands.run import explained_settings
 from basecagg.parameters import RULES, ProtocolParameters
 from basecagg.protocol import life
 
@@ -28,6 +27,7 @@ def main() -> None:
     pages = {
         "cli.md": cli_page(),
         "parameters.md": parameters_page(),
+        "settings.md": settings_page(),
         "mask-life.md": mask_life_page(),
     }
     stale = [name for name, text in pages.items() if _read(REFERENCE / name) != text]
@@ -88,7 +88,7 @@ def _default(param: click.Option) -> str:
 
 def parameters_page() -> str:
     """Every field of `ProtocolParameters`, what follows from them, and every rule."""
-    meanings = dict(_attribute_docs(parameters))
+    meanings = field_docs(ProtocolParameters)
     rows = "\n".join(
         f"| `{entry.name}` | {_field_default(entry)} | {_cell(meanings[entry.name])} |"
         for entry in fields(ProtocolParameters)
@@ -109,38 +109,29 @@ def parameters_page() -> str:
     )
 
 
+def settings_page() -> str:
+    """Every setting of a simulated run."""
+    rows = "\n".join(
+        f"| `{name}` | `{default}` | {_cell(meaning)} |"
+        for name, default, meaning in explained_settings()
+    )
+    return (
+        f"{HEADER}# Settings of a simulated run\n\nFields of `SimulationConfig`, keys of a TOML file, and"
+        " what `basecagg run --set key=value` sets; `basecagg run --settings` prints this table.\n\n"
+        f"| name | default | meaning |\n|---|---|---|\n{rows}\n"
+    )
+
+
 def mask_life_page() -> str:
     """The transition table of every machine, drawn."""
-    meanings = dict(_string_docs(life))
+    meanings = name_docs(life)
     titles = {"CONTRIBUTOR": "contributor", "SHARE_KEEPER": "holder", "SERVER": "server"}
     sections = "\n".join(
-        f"## At the {title}\n\n{' '.join(meanings[name].split())}\n\n"
+        f"## At the {title}\n\n{meanings[name]}\n\n"
         f"```mermaid\n{life.mermaid(getattr(life, name))}```\n"
         for name, title in titles.items()
     )
     return f"{HEADER}# The life of a mask\n\n{inspect.getdoc(life)}\n\n{sections}"
-
-
-def _string_docs(module: object) -> Iterator[tuple[str, str]]:
-    """Give the strings that stand below a module's annotated names."""
-    tree = ast.parse(inspect.getsource(module))  # type: ignore[arg-type]
-    return _documented(tree.body)
-
-
-def _attribute_docs(module: object) -> Iterator[tuple[str, str]]:
-    """Give the strings that stand below the fields of `ProtocolParameters`."""
-    tree = ast.parse(inspect.getsource(module))  # type: ignore[arg-type]
-    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
-    return _documented(classes[ProtocolParameters.__name__].body)
-
-
-def _documented(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
-    for field, text in pairwise(body):
-        match field, text:
-            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(
-                value=ast.Constant(value=str() as doc)
-            ):
-                yield name, doc
 
 
 def _field_default(entry: Field[object]) -> str:

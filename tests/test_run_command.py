@@ -22,9 +22,12 @@ pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
 
 from basecagg.cli import main
+from basecagg.commands.run import explained_settings
 from basecagg.planning.audit import audit
 from basecagg.planning.audit_rendering import in_words
 from basecagg.planning.transcript import read_transcript
+from basecagg.protections.pairs import PRESETS, PROTECTIONS, SCHEDULES
+from basecagg.simulation.config import config_from
 
 SMALL = [
     *("--versions", "3"),
@@ -93,9 +96,26 @@ def test_fedavg_waits_for_a_whole_buffer_of_another_size(tmp_path: Path) -> None
     assert json.loads((out / "fedavg" / "config.json").read_text())["concurrency"] == 25
 
 
-def test_settings_are_listed() -> None:
+def test_every_setting_is_explained() -> None:
     listed = basecagg("run", "--settings").output
-    assert all(name in listed for name in ("buffer_size", "dirichlet_alpha", "crypto_time"))
+    assert "Probability that a user is there when it is chosen" in " ".join(listed.split())
+    for name, default, meaning in explained_settings():
+        assert len(meaning) > 6, name
+        assert name in listed
+        assert config_from({name: json.loads(default)}), name
+
+
+def test_the_names_that_settings_explain_are_all_there_are() -> None:
+    learning = importlib.import_module("basecagg.learning")
+    meanings = {name: meaning for name, _, meaning in explained_settings()}
+    for setting, known in (
+        ("method", PRESETS),
+        ("schedule", SCHEDULES),
+        ("protection", PROTECTIONS),
+        ("dataset", learning.DATASETS),
+        ("model", learning.MODELS),
+    ):
+        assert [name for name in known if name not in meanings[setting]] == [], setting
 
 
 def tensorboard_scalars(folder: Path) -> dict[str, list[int]]:

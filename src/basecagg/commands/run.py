@@ -21,6 +21,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from basecagg.commands._field_docs import field_docs
 from basecagg.commands._kernels import load_kernels
 from basecagg.errors import BASecAggError, DataError, StorageError
 from basecagg.extras import require
@@ -31,6 +32,7 @@ from basecagg.protocol.epoch import Agreement
 from basecagg.simulation.checkpoint import replace_file
 from basecagg.simulation.config import (
     SimulationConfig,
+    choices,
     config_as_dict,
     config_from,
     parse_override,
@@ -66,7 +68,9 @@ _PLAN = "runs.json"
     metavar="KEY=VALUE",
     help="Any other setting, such as --set dataset=mnist or --set clip=2.0; see --settings.",
 )
-@click.option("--settings", is_flag=True, help="List all settings with their defaults, and stop.")
+@click.option(
+    "--settings", is_flag=True, help="Explain all settings, with their defaults, and stop."
+)
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -286,8 +290,16 @@ def _read_plan(folder: Path) -> dict[str, SimulationConfig]:
     return {name: config_from(values) for name, values in plan.items()}
 
 
-def _list_settings(console: Console) -> None:
-    table = Table("setting", "default", box=None)
+def explained_settings() -> Iterator[tuple[str, str, str]]:
+    """Every setting with its default and what it means."""
+    meanings = field_docs(SimulationConfig)
     for name, value in config_as_dict(SimulationConfig()).items():
-        table.add_row(name, json.dumps(value))
+        words = f" One of {', '.join(choices()[name])}." if name in choices() else ""
+        yield name, json.dumps(value), meanings[name] + words
+
+
+def _list_settings(console: Console) -> None:
+    table = Table("setting", "default", "meaning", box=None)
+    for row in explained_settings():
+        table.add_row(*row)
     console.print(table)

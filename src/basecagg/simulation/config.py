@@ -41,12 +41,19 @@ class SimulationConfig:
 
     # --- what is learned
     dataset: str = "digits"
+    """digits (inside scikit-learn), mnist, fashion-mnist or cifar10 (official files in `data_dir`)."""
     model: str = "mlp"
+    """logistic, mlp, lenet5, lenet-431k, fedasync-cnn or small-cnn."""
     data_dir: str = "data"
+    """Where the data sets lie: mnist/, fashion-mnist/ and cifar-10-batches-bin/ below it."""
     download: bool = False
+    """Fetch the files of the data set that are missing."""
     partition: Literal["iid", "dirichlet", "shards"] = "iid"
+    """How the examples are dealt to the users: evenly, unevenly by label, or a few labels to each."""
     dirichlet_alpha: float = 0.5
+    """α of the Dirichlet partition: the smaller, the less even."""
     shards_per_user: int = 2
+    """Of the shards partition: about as many labels has a user."""
 
     # --- the federation
     users: int = 100
@@ -58,9 +65,9 @@ class SimulationConfig:
     versions: int = 60
     """Steps of the global model to simulate."""
     max_staleness: int = 10
-    """τ_max"""
+    """τ_max: an update made from an older model is of no use."""
     staleness: Literal["constant", "polynomial", "hinge"] = "polynomial"
-    """s(τ)"""
+    """s(τ): how the weight of an update falls with its age."""
     staleness_a: float = 1.0
     """α of the polynomial, a of the hinge."""
     staleness_b: float = 4.0
@@ -74,14 +81,15 @@ class SimulationConfig:
 
     # --- local training
     local_rate: float = 0.2
-    """η_l"""
+    """η_l: the users' learning rate."""
     local_epochs: int = 5
     """Passes over a user's examples; 0 if `local_steps` is given."""
     local_steps: int = 0
     """E, instead of epochs."""
     batch_size: int = 50
+    """Examples in one SGD step."""
     weight_decay: float = 0.0
-    """λ"""
+    """λ of the L2 regularisation."""
     weigh_examples: bool = False
     """Scale each update by n_i over the mean n (the paper's w_i)."""
 
@@ -93,18 +101,19 @@ class SimulationConfig:
     max_dropouts: int = -1
     """D; -1 means 30 % of the holders."""
     recovery_threshold: int = 0
-    """U; 0 means N − D."""
+    """U: answers that open a sum; 0 means N − D."""
     holder_dropout: float = 0.0
     """Share of the holders that are gone at each recovery."""
     clip: float = 4.0
-    """B"""
+    """B: every element of an update is clipped to ±B."""
     update_levels: int = 2**16
-    """c_l"""
+    """c_l: quantisation levels per unit of an update."""
     weight_levels: int = 2**6
-    """c_g"""
+    """c_g: quantisation levels of the staleness weight."""
     modulus: int = 2**32 - 5
-    """q"""
+    """q: the size of the field."""
     consistency: Consistency = "certified"
+    """Whether holders certify a request before they answer (a cheating server), or trust it (the paper)."""
     allow_wraparound: bool = False
     """Sum in the field whatever c_l is, and see what that does: without masks, for no epoch accepts it."""
     auto_tune: bool = False
@@ -116,7 +125,7 @@ class SimulationConfig:
     dp_noise: float = 1.0
     """z of local DP: σ = z·C."""
     dp_delta: float = 1e-5
-    """δ"""
+    """δ of local DP."""
 
     # --- time
     clock: Clock = "devices"
@@ -128,7 +137,9 @@ class SimulationConfig:
     speed_spread: float = 1.0
     """Standard deviation relative to `seconds_per_step`; of the logarithm for log-normal."""
     up_mbps: float = 20.0
+    """A user's uplink, in megabits a second."""
     down_mbps: float = 100.0
+    """A user's downlink, in megabits a second."""
     latency: float = 0.05
     """Seconds one way."""
     dropout: float = 0.0
@@ -140,11 +151,15 @@ class SimulationConfig:
 
     # --- the run
     seed: int = 1
+    """Everything random comes from it."""
     evaluate_every: int = 1
+    """Versions from one evaluation on the test examples to the next."""
     evaluate_last: int = 1
     """So many of the last versions are evaluated one by one: the mean of a few says more than one."""
     checkpoint_every: int = 20
+    """Versions from one checkpoint, from which a run can be resumed, to the next."""
     executor: Executor = "in-process"
+    """Who trains; all give the same result."""
     workers: int = 0
     """Processes or Ray tasks at once; 0 means one per core."""
     ray_address: str = ""
