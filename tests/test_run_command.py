@@ -22,9 +22,9 @@ pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
 
 from basecagg.cli import main
-from basecagg.commands.run import explained_settings
+from basecagg.commands.run import explained_settings, in_words
+from basecagg.planning import audit_rendering
 from basecagg.planning.audit import audit
-from basecagg.planning.audit_rendering import in_words
 from basecagg.planning.transcript import read_transcript
 from basecagg.protections.pairs import PRESETS, PROTECTIONS, SCHEDULES
 from basecagg.simulation.config import config_from
@@ -177,7 +177,7 @@ def test_ctrl_c_then_resume_gives_the_identical_result(tmp_path: Path) -> None:
     seen = [folder / "basecagg" / "transcript.jsonl" for folder in (cut, whole)]
     # A contributor that comes back sends a waiting upload again, byte for byte: no news to the server.
     assert set(seen[0].read_text().splitlines()) == set(seen[1].read_text().splitlines())
-    learned = [in_words(audit(read_transcript(path))) for path in seen]
+    learned = [audit_rendering.in_words(audit(read_transcript(path))) for path in seen]
     assert learned[0] == learned[1]
 
 
@@ -189,6 +189,36 @@ def test_a_finished_run_is_not_run_again_but_reported(tmp_path: Path) -> None:
     assert basecagg("run", "--resume", out).exit_code == 0
     assert (out / "report.html").exists()
     assert (out / "fedbuff" / "metrics.jsonl").stat().st_mtime_ns == before
+
+
+def test_a_plan_cannot_lead_out_of_its_folder(tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "out"
+    assert basecagg("run", *SMALL, "--method", "fedbuff", "--out", out).exit_code == 0
+    plan = json.loads((out / "runs.json").read_text())
+    for name in ("../../x", "/tmp/x", "..", ".", "", "fedbuff/../../x", "basecagg"):
+        (out / "runs.json").write_text(json.dumps({name: plan["fedbuff"]}))
+        before = sorted(tmp_path.rglob("*"))
+        result = basecagg("run", "--resume", out)
+        assert "is not as `basecagg run` writes it" in complaint(result), name
+        assert sorted(tmp_path.rglob("*")) == before, name
+    (out / "runs.json").write_text(json.dumps(plan))  # as it was, it is taken
+    assert basecagg("run", "--resume", out).exit_code == 0
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", "[3]", '{"fedbuff": 3}', "\udcff", "3"])
+def test_a_damaged_plan_is_one_line(content: str, tmp_path: Path) -> None:
+    (tmp_path / "runs.json").write_bytes(content.encode(errors="surrogateescape"))
+    result = basecagg("run", "--resume", tmp_path)
+    assert str(tmp_path) in complaint(result)
+    assert result.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("speed", "said"),
+    [(None, ""), (0.0, ""), (4.62, "4.6 /s"), (0.5, "2.0 s each"), (1 / 12, "12 s each")],
+)
+def test_a_slow_run_says_how_long_each_takes(speed: float | None, said: str) -> None:
+    assert in_words(speed) == said
 
 
 # --- bad input --------------------------------------------------------------------------------------
@@ -258,6 +288,27 @@ def test_an_output_folder_that_is_taken_is_left_alone(tmp_path: Path) -> None:
     assert "holds runs already" in complaint(result)
     assert result.exit_code == 2
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+
+def test_a_folder_of_another_run_is_left_alone_without_a_plan_too(tmp_path: Path) -> None:
+    (tmp_path / "fedbuff").mkdir()
+    result = basecagg("run", *SMALL, "--method", "fedbuff", "--out", tmp_path)
+    assert "holds runs already: choose another --out" in complaint(result)
+    assert not list((tmp_path / "fedbuff").iterdir())
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    result = basecagg("run", *SMALL, "--method", "fedbuff", "--out", tmp_path / "file" / "out")
+    assert "cannot be made: Not a directory" in complaint(result)
+
+
+@pytest.mark.parametrize("name", ["[/]", "[red]", ":smile:", "$\\frac{$", "_x", "ein Lauf", "运行"])
+def test_an_odd_folder_is_as_good_as_any(name: str, tmp_path: Path) -> None:
+    result = basecagg("run", *SMALL, "--method", "fedbuff", "--out", tmp_path / name)
+    assert result.exit_code == 0, result.exc_info
+    assert f"{name}/report.html" in result.output.replace("\n", "")
+    assert (tmp_path / name / "report.html").exists()
 
 
 def test_a_folder_without_runs_has_no_report(tmp_path: Path) -> None:

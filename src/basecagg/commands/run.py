@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from io import FileIO
@@ -105,7 +105,7 @@ def command(
     basecagg run my.toml --method fedbuff --method basecagg --out runs/mine
     basecagg run --resume runs/mine
     """
-    console = Console()
+    console = Console(markup=False, emoji=False)  # a folder's name is no instruction
     if settings:
         _list_settings(console)
         return
@@ -118,7 +118,7 @@ def command(
     else:
         configs = _configs(config_file, methods, given)
         folder = out or Path("runs") / datetime.now().strftime("%Y-%m-%d-%H%M%S")
-        _require_free(folder)
+        _require_free(folder, configs)
     try:
         if not resume:
             _write_plan(folder, configs)
@@ -229,16 +229,24 @@ def _bars(console: Console) -> Progress:
 
 
 def _bar(bars: Progress, name: str, config: SimulationConfig) -> Observer:
-    """A progress bar with accuracy, versions a second and the time left."""
+    """A progress bar with accuracy, speed and the time left."""
     task = bars.add_task(name, total=config.versions, score="", speed="")
 
     def observe(record: Any) -> None:
-        speed = bars.tasks[task].speed or 0.0
-        bars.update(task, completed=record.version, speed=f"{speed:.1f} /s")
+        bars.update(task, completed=record.version, speed=in_words(bars.tasks[task].speed))
         if record.score is not None:
             bars.update(task, score=f"{100 * record.score:.1f} %")
 
     return observe
+
+
+def in_words(speed: float | None) -> str:
+    """So many a second, or the seconds of each where that says more."""
+    if not speed:
+        return ""
+    if speed >= 1:
+        return f"{speed:.1f} /s"
+    return f"{1 / speed:.0f} s each" if speed <= 0.1 else f"{1 / speed:.1f} s each"
 
 
 def _tensorboard(folder: Path) -> Observer:
@@ -261,14 +269,14 @@ def _tensorboard(folder: Path) -> Observer:
 
 def _forget_unless_begun(folder: Path) -> None:
     """A plan of which no run could begin is no plan."""
-    if not any(folder.glob(f"*/{CONFIG}")):
-        (folder / _PLAN).unlink(missing_ok=True)
-        with suppress(OSError):  # there was something else in the folder
+    with suppress(OSError):  # there was something else in the folder, or no folder could be made
+        if not any(folder.glob(f"*/{CONFIG}")):
+            (folder / _PLAN).unlink(missing_ok=True)
             folder.rmdir()
 
 
-def _require_free(folder: Path) -> None:
-    if (folder / _PLAN).exists():
+def _require_free(folder: Path, names: Iterable[str]) -> None:
+    if any((folder / name).exists() for name in (_PLAN, *names)):
         raise DataError(f"{folder} holds runs already: choose another --out, or --resume it")
 
 
@@ -283,11 +291,23 @@ def _write_plan(folder: Path, configs: dict[str, SimulationConfig]) -> None:
 
 
 def _read_plan(folder: Path) -> dict[str, SimulationConfig]:
+    path = folder / _PLAN
     try:
-        plan = json.loads((folder / _PLAN).read_text())
-    except (OSError, json.JSONDecodeError):
+        plan = json.loads(path.read_text())
+    except (OSError, ValueError):
         raise DataError(f"{folder} holds no runs that `basecagg run` began") from None
-    return {name: config_from(values) for name, values in plan.items()}
+    whole = isinstance(plan, dict) and all(isinstance(values, dict) for values in plan.values())
+    configs = {name: config_from(values) for name, values in plan.items()} if whole else {}
+    if not configs or not all(_is_name_of(name, config) for name, config in configs.items()):
+        raise DataError(
+            f"{path} is not as `basecagg run` writes it: start afresh with another --out"
+        )
+    return configs
+
+
+def _is_name_of(name: str, config: SimulationConfig) -> bool:
+    """Runs are called as their methods are: any other name might lead out of the folder."""
+    return name != "" and name in (config.method, config.label)
 
 
 def explained_settings() -> Iterator[tuple[str, str, str]]:

@@ -34,7 +34,9 @@ class RunFolder:
         self._config = config
         self.state: dict[str, Any] = {}
         if not resume and folder.exists():
-            raise DataError(f"{folder} exists: choose another, or --resume it")
+            raise DataError(
+                f"{folder} exists: choose another folder, or go on with it by resume=True"
+            )
         if resume and (folder / CONFIG).exists() and read_config(folder) != config:
             raise DataError(f"{folder} was made with another configuration")
         if resume and (folder / CHECKPOINT).exists():
