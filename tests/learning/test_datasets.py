@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import io
+import re
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -12,9 +13,10 @@ import pytest
 import torch
 
 from basecagg.errors import DataError
-from basecagg.learning import Dataset, load_dataset
+from basecagg.learning import DATASETS, Dataset, load_dataset
 
 WriteMnist = Callable[..., Path]
+TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial" / "training-run.md"
 CIFAR_NAMES = [*(f"data_batch_{n}.bin" for n in range(1, 6)), "test_batch.bin"]
 
 
@@ -92,9 +94,27 @@ def test_missing_files_are_named_with_their_place(tmp_path: Path, write_mnist: W
     with pytest.raises(DataError) as caught:
         load_dataset("mnist", data_dir=tmp_path)
     text = str(caught.value)
-    assert f"mnist needs t10k-labels-idx1-ubyte.gz in {folder}" in text
+    assert "mnist needs t10k-labels-idx1-ubyte.gz in <data_dir>/mnist/" in text
+    assert f"data_dir is {tmp_path}" in text
     assert "train-images" not in text
-    assert "--data-dir" in text
+
+
+@pytest.mark.parametrize("name", [name for name in DATASETS if name != "digits"])
+def test_where_a_dataset_must_lie_is_said_and_documented(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error and the tutorial name the same places, and no option that there is not."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError) as caught:
+        load_dataset(name)
+    text, page = str(caught.value), TUTORIAL.read_text("utf-8")
+    places = re.findall(r"<data_dir>/([^), ]+)", text)
+    assert len(places) == 2
+    assert f"data_dir is {tmp_path / 'data'}" in text
+    assert "download=True" in text
+    assert "--" not in text
+    (row,) = (line for line in page.splitlines() if line.startswith(f"| `{name}` "))
+    assert all(f"`{place}`" in row for place in places)
 
 
 def cut_header(data: bytes) -> bytes:

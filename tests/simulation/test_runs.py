@@ -206,7 +206,9 @@ def test_a_run_killed_again_and_again_goes_on_to_the_same_result(tmp_path: Path)
 
 def test_an_existing_folder_is_not_overwritten(tmp_path: Path) -> None:
     run(tiny_config(), folder=tmp_path / "run")
-    with pytest.raises(DataError, match="exists: choose another folder, or go on with it by resume=True"):
+    with pytest.raises(
+        DataError, match="exists: choose another folder, or go on with it by resume=True"
+    ):
         run(tiny_config(), folder=tmp_path / "run")
 
 

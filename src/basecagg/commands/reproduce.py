@@ -32,7 +32,7 @@ _MINUTE, _HOUR = 60, 3600
     type=click.Path(file_okay=False, path_type=Path),
     default="data",
     show_default=True,
-    help="Folder with mnist/ and cifar-10-batches-bin/, as they are downloaded.",
+    help="Folder with mnist/ and cifar-10-batches-bin/, the official files in them.",
 )
 @click.option(
     "--out",

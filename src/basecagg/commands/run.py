@@ -59,7 +59,10 @@ _PLAN = "runs.json"
 @click.option("--seed", type=int, help="The seed that everything random comes from.")
 @click.option("--dataset", help="digits, mnist, fashion-mnist or cifar10.")
 @click.option("--model", help="mlp, lenet5, … as `basecagg.learning.MODELS` lists them.")
-@click.option("--data-dir", help="Where the official files of a dataset lie.")
+@click.option(
+    "--data-dir",
+    help="Where mnist/, fashion-mnist/ or cifar-10-batches-bin/ lie; data unless given.",
+)
 @click.option("--executor", help="Who trains: in-process, processes or ray.")
 @click.option(
     "--set",

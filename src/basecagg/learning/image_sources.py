@@ -108,7 +108,8 @@ def _folder_with_all(source: IdxSource, data_dir: Path, download: bool) -> Path:
     ours = folders[0]
     missing = [name for name in source.sha256 if not _find(ours, name).is_file()]
     if not download:
-        raise _missing(source.name, [f"{name}.gz" for name in missing], str(ours))
+        names = [f"{name}.gz" for name in missing]
+        raise _missing(source.name, names, data_dir, source.folders[0], f"{source.folders[1]}/")
     for name in missing:
         urls = tuple(f"{base}{name}.gz" for base in source.urls)
         fetch(RemoteFile(f"{name}.gz", source.sha256[name], urls), ours)
@@ -128,16 +129,19 @@ def _cifar_reader(data_dir: Path, download: bool) -> Callable[[str], tuple[Bytes
     if not missing:
         return lambda name: read_cifar(folder / name)
     if not archive.is_file() and not download:
-        raise _missing("cifar10", missing, f"{folder} (or {archive.name} in {data_dir})")
+        raise _missing("cifar10", missing, data_dir, _CIFAR_FOLDER, archive.name)
     if not archive.is_file():
         fetch(CIFAR_ARCHIVE, data_dir)
     return lambda name: read_cifar(archive, member=f"{_CIFAR_FOLDER}/{name}")
 
 
-def _missing(dataset: str, names: Sequence[str], where: str) -> DataError:
+def _missing(
+    dataset: str, names: Sequence[str], data_dir: Path, folder: str, instead: str
+) -> DataError:
     return DataError(
-        f"{dataset} needs {', '.join(names)} in {where}: put the official files there, name another"
-        " folder with data_dir (--data-dir), or allow the download (--download)"
+        f"{dataset} needs {', '.join(names)} in <data_dir>/{folder}/ (or all in <data_dir>/{instead}),"
+        f" and data_dir is {data_dir.absolute()}: put the official files there, set data_dir to where"
+        " they are, or set download=True to fetch them"
     )
 
 
