@@ -127,6 +127,10 @@ class Retired(Refused):
     """A holder or epoch that has ended takes no more messages."""
 
 
+REFUSAL_CODES = frozenset(kind.__name__ for kind in Refused.__subclasses__())
+"""Every code that a refusal can have; a peer may claim any other."""
+
+
 class ChannelError(BASecAggError):
     """Bytes could not be decoded, opened or verified."""
 

@@ -176,16 +176,14 @@ def test_a_receipt_counts_for_its_holder_only(federation, shipment):
     server_refuses(federation, "user-0", replace(first, epoch=bytes(32)), WrongEpoch)
 
 
-def test_a_receipt_reaches_the_dealers_of_live_masks_only(federation):
-    """A holder cannot make the server write to a crowd of strangers."""
+def test_a_receipt_for_masks_that_nobody_dealt_is_refused(federation):
+    """A holder cannot make the server write to a crowd of strangers, nor send junk to a dealer."""
     deal(federation, "ann")
     (mask,) = federation.contributor("ann").ready
     strangers = tuple(MaskName(f"stranger-{index}", bytes(16)) for index in range(50))
-    receipt = signed(
-        Receipt(federation.agreement.id, 0, (mask, *strangers)), federation.identity("user-0")
-    )
-    sent = sends_of(federation.server.receive("user-0", receipt))
-    assert [send.recipient for send in sent] == ["ann"]
+    receipt = Receipt(federation.agreement.id, 0, (mask, *strangers))
+    signer = federation.identity("user-0")
+    server_refuses(federation, "user-0", signed(receipt, signer), UnknownMask)
 
 
 # --- uploads ----------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from functools import lru_cache
 
@@ -13,6 +13,7 @@ from basecagg.errors import (
     NotEnrolled,
     QuotaExceeded,
     StorageError,
+    UnknownMask,
 )
 from basecagg.protocol import life, merkle
 from basecagg.protocol.effects import Effect, Forget, Persist, Send
@@ -24,6 +25,8 @@ from basecagg.protocol.records import Relay, RelayedMask, load, parse, require, 
 _SEALING_OVERHEAD = 2048
 """The most that any suite adds to a sealed share."""
 _LIVE = ("dealt", "buffered", "requested")
+_FEW_NAMES = 256
+"""A receipt may always have so many: a parcel that came again in one go stands in it twice."""
 
 
 class Mailroom:
@@ -38,6 +41,8 @@ class Mailroom:
         self._live = Counter(mask.name.contributor for mask in live)
         self._live_of_dealing = Counter(mask.dealing for mask in live)
         self._confirmed = self._who_confirmed()
+        self._told: defaultdict[str, set[int]] = defaultdict(set)
+        """The holders of whose receipt a dealer was told since it last shipped the dealing."""
 
     def _who_confirmed(self) -> dict[str, set[int]]:
         """Of every live dealing all holders but those whose parcels lie here: confirming one deletes it."""
@@ -73,6 +78,7 @@ class Mailroom:
         names = self.agreement.holder_names
         sends = [Send(names[parcel.holder], parcel) for parcel in _parcels(shipment)]
         new = shipment.dealing.key not in self._live_of_dealing
+        self._told.pop(shipment.dealing.key, None)
         return [*self._store(shipment), *sends] if new else [*sends]
 
     def _store(self, shipment: Shipment) -> list[Effect]:
@@ -99,19 +105,43 @@ class Mailroom:
         ]
 
     def confirm(self, sender: str, receipt: Receipt) -> list[Effect]:
-        """A holder keeps its shares: note it, and let the dealers know."""
+        """A holder keeps its shares: note it, and let the dealers know.
+
+        Every dealer in it gets the whole receipt, so nothing is passed on that is not about a mask here, nor
+        twice to a dealer who did not ask again.
+        """
         self.agreement.require_id(receipt.epoch)
         if self.agreement.holder_index(sender) != receipt.holder:
             raise NotEnrolled(f"holder {receipt.holder} is somebody else", peer=sender)
         self.agreement.require_signed_by_holder(receipt, receipt.holder, receipt.signature)
-        masks = [mask for name in receipt.masks if (mask := self._masks.get(name.key))]
-        live = [mask for mask in masks if mask.state in _LIVE]
-        dealings = dict.fromkeys(mask.dealing for mask in live)
-        for dealing in dealings:
+        live = [mask for mask in self._masks_in(receipt, sender) if mask.state in _LIVE]
+        dealers = {mask.dealing: mask.name.contributor for mask in live}
+        for dealing in dealers:
             self._confirmed[dealing].add(receipt.holder)
-        parcels = [Forget(pending(receipt.holder), dealing) for dealing in dealings]
-        dealers = dict.fromkeys(mask.name.contributor for mask in live)
-        return [*parcels, *(Send(dealer, receipt) for dealer in dealers)]
+        parcels = [Forget(pending(receipt.holder), dealing) for dealing in dealers]
+        news = dict.fromkeys(
+            dealer for dealing, dealer in dealers.items() if self._is_news(dealing, receipt.holder)
+        )
+        return [*parcels, *(Send(dealer, receipt) for dealer in news)]
+
+    def _masks_in(self, receipt: Receipt, sender: str) -> list[RelayedMask]:
+        most = max(len(self._masks), _FEW_NAMES)
+        if len(receipt.masks) > most:
+            raise Malformed(
+                f"a receipt of {len(receipt.masks)} names has some twice: there are {len(self._masks)} masks",
+                peer=sender,
+            )
+        for name in receipt.masks:
+            if name.key not in self._masks:
+                raise UnknownMask(f"mask {name.key} was not dealt here, or is over", peer=sender)
+        return [self._masks[name.key] for name in receipt.masks]
+
+    def _is_news(self, dealing: str, holder: int) -> bool:
+        told = self._told[dealing]
+        if holder in told:
+            return False
+        told.add(holder)
+        return True
 
     def over(self) -> list[RelayedMask]:
         """The masks whose names alone are kept."""
@@ -156,6 +186,7 @@ class Mailroom:
         if self._live_of_dealing[mask.dealing]:
             return []
         del self._live_of_dealing[mask.dealing]
+        self._told.pop(mask.dealing, None)
         everyone, confirmed = range(self.agreement.parameters.num_users), self._confirmed
         missing = sorted(set(everyone) - confirmed.pop(mask.dealing))
         parcels = [Forget(pending(index), mask.dealing) for index in missing]

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from basecagg.errors import Refused
+from basecagg.errors import REFUSAL_CODES, Refused
 from basecagg.protocol.effects import (
     Abandoned,
     Effect,
@@ -183,7 +183,7 @@ class EpochHost:
         self._began = time.monotonic()
         self._watch(message)
         if isinstance(message, Refusal):
-            self.refusals[message.code] += 1
+            self.refusals[message.code if message.code in REFUSAL_CODES else "other"] += 1
             return
         try:
             effects = self.machine.receive(sender, message)
