@@ -114,7 +114,8 @@ class Stand:
     async def start(self) -> None:
         """Start the server, admit everybody, start the epoch."""
         code = "from basecagg.commands.serve import command; command()"
-        options = ["--state", "operator/server", "--host", "127.0.0.1", "--port", str(self.port)]
+        options = ["--state", "operator/server", "--host", "127.0.0.1", "--open-here"]
+        options += ["--port", str(self.port)]
         limits = ["--member-rate", "100000", "--answer-timeout", "60"]
         with (self._folder / "server.log").open("wb") as log:
             self.server = subprocess.Popen(

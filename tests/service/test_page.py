@@ -26,18 +26,29 @@ def token(fed: Federation) -> str:
     return given["page_token"]
 
 
-def test_at_the_machine_itself_no_login_is_needed(tmp_path: Path) -> None:
+def test_at_the_machine_itself_a_login_is_needed_too(tmp_path: Path) -> None:
+    """Others work on the machine as well, and a proxy on it speaks for anybody."""
+
     async def story() -> None:
         async with federation(tmp_path) as fed, client(fed) as browser:
+            replies = [(await browser.get(page)).status_code for page in PAGES]
+            assert replies == [303, 401, 401]
+
+    asyncio.run(story())
+
+
+def test_at_the_machine_itself_no_login_is_needed_if_the_operator_says_so(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with federation(tmp_path, open_here=True) as fed, client(fed) as browser:
             for page in PAGES:
                 assert (await browser.get(page)).status_code == 200
 
     asyncio.run(story())
 
 
-def test_behind_a_proxy_a_login_is_needed(tmp_path: Path) -> None:
+def test_behind_a_proxy_a_login_is_needed_even_then(tmp_path: Path) -> None:
     async def story() -> None:
-        async with federation(tmp_path) as fed, client(fed) as browser:
+        async with federation(tmp_path, open_here=True) as fed, client(fed) as browser:
             for header in ("x-forwarded-for", "forwarded", "x-real-ip"):
                 headers = {header: "127.0.0.1"}
                 replies = [(await browser.get(page, headers=headers)).status_code for page in PAGES]
@@ -46,9 +57,22 @@ def test_behind_a_proxy_a_login_is_needed(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
+@pytest.mark.parametrize("path", ["/readyz", "/v1/enrolment", "/v1/model"])
+def test_strangers_who_ask_too_often_are_told_to_slow_down(tmp_path: Path, path: str) -> None:
+    async def story() -> None:
+        async with federation(tmp_path, stranger_rate=1.0) as fed, client(fed) as browser:
+            method = "POST" if path == "/v1/enrolment" else "GET"
+            replies = [(await browser.request(method, path)).status_code for _ in range(15)]
+            assert replies[0] != 429
+            assert replies[-1] == 429
+            assert (await browser.get("/healthz")).status_code == 200  # it costs nothing
+
+    asyncio.run(story())
+
+
 def test_the_token_opens_the_page_and_nothing_else_does(tmp_path: Path) -> None:
     async def story() -> None:
-        async with federation(tmp_path, login_everywhere=True) as fed, client(fed) as browser:
+        async with federation(tmp_path) as fed, client(fed) as browser:
             assert (await browser.get("/")).headers["location"] == "/login"
             assert (await browser.get("/login")).status_code == 200
             wrong = await browser.post("/login", data={"token": "x" * 32})
@@ -70,7 +94,7 @@ def test_the_token_opens_the_page_and_nothing_else_does(tmp_path: Path) -> None:
 
 def test_tokens_cannot_be_guessed_at_leisure(tmp_path: Path) -> None:
     async def story() -> None:
-        async with federation(tmp_path, login_everywhere=True) as fed, client(fed) as browser:
+        async with federation(tmp_path) as fed, client(fed) as browser:
             replies = [
                 (await browser.post("/login", data={"token": f"{guess}"})).status_code
                 for guess in range(15)
@@ -83,7 +107,7 @@ def test_tokens_cannot_be_guessed_at_leisure(tmp_path: Path) -> None:
 
 def test_the_page_holds_no_secrets_and_no_names(tmp_path: Path) -> None:
     async def story() -> None:
-        async with federation(tmp_path) as fed, client(fed) as browser:
+        async with federation(tmp_path, open_here=True) as fed, client(fed) as browser:
             await fed.join(NAMES, lambda name: Nudge())
             await fed.start_epoch()
             await fed.reach(2)
@@ -101,7 +125,7 @@ def test_the_page_holds_no_secrets_and_no_names(tmp_path: Path) -> None:
 
 def test_metrics_are_in_the_format_of_prometheus(tmp_path: Path) -> None:
     async def story() -> None:
-        async with federation(tmp_path) as fed, client(fed) as browser:
+        async with federation(tmp_path, open_here=True) as fed, client(fed) as browser:
             await browser.get("/healthz")
             lines = (await browser.get("/metrics")).text.splitlines()
             sample = re.compile(r'basecagg_[a-z_]+(\{[a-z]+="[^"\\]*"\})? -?\d+(\.\d+)?')
@@ -113,7 +137,7 @@ def test_metrics_are_in_the_format_of_prometheus(tmp_path: Path) -> None:
 
 def test_nothing_is_loaded_from_elsewhere(tmp_path: Path) -> None:
     async def story() -> None:
-        async with federation(tmp_path) as fed, client(fed) as browser:
+        async with federation(tmp_path, open_here=True) as fed, client(fed) as browser:
             for page in ("/", "/login", "/page.js", "/page.css"):
                 reply = await browser.get(page)
                 assert "default-src 'none'" in reply.headers["content-security-policy"]
@@ -130,7 +154,7 @@ def test_a_browser_draws_the_live_page(tmp_path: Path, width: int, height: int) 
         pytest.skip("no Chromium on this machine")
 
     async def story() -> None:
-        async with federation(tmp_path) as fed:
+        async with federation(tmp_path, open_here=True) as fed:
             await fed.join(NAMES, lambda name: Nudge(seconds=0.1))
             await fed.start_epoch()
             await fed.reach(3)

@@ -72,9 +72,9 @@ from basecagg.commands._kernels import load_kernels
     help="Your own test of a model, f(vector, info) → number; shown on the page.",
 )
 @click.option(
-    "--login-everywhere",
+    "--open-here",
     is_flag=True,
-    help="Ask for the page's token on this machine too; needed behind a proxy.",
+    help="Show the page on this machine without its token; not behind a proxy.",
 )
 @click.option(
     "--log-level",
@@ -95,7 +95,7 @@ def command(
     memory: int,
     member_rate: float,
     evaluate: str | None,
-    login_everywhere: bool,
+    open_here: bool,
     log_level: str,
 ) -> None:
     """Run the server of a federation.
@@ -120,6 +120,6 @@ def command(
             memory=memory * 2**20,
             member_rate=member_rate,
             evaluate=evaluate,
-            login_everywhere=login_everywhere,
+            open_here=open_here,
         )
     )

@@ -36,6 +36,8 @@ _MAIL_BYTES = 2**18
 _JSON_BYTES = 64 * 2**10
 _OPERATOR_BYTES = 64 * 2**20
 _MODEL_BYTES = 2**30
+KNOWN = "basecagg-known"
+"""In a request's state: to be called when its caller has shown a key."""
 Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 
@@ -86,6 +88,7 @@ class Api:
 
     async def readiness(self, request: Request) -> Response:
         """The machine answers, and there is an epoch to work on."""
+        self._strangers.require(_address(request))
         await self._service.worker.do(lambda: None)
         ready = self._service.phase == "open"
         return JSONResponse({"phase": self._service.phase}, 200 if ready else 503)
@@ -190,6 +193,7 @@ class Api:
         except Problem:
             self._strangers.require(_address(request))
             raise
+        request.scope.get("state", {}).get(KNOWN, _nothing)()
         self._members.require(claim.name)
         self._service.activity.last_seen[claim.name] = time.time()
         return claim
@@ -319,6 +323,10 @@ def _document(body: bytes, kind: Any) -> Any:
         return from_json(body, kind)
     except DataError as error:
         raise Problem(400, "Malformed", str(error)) from None
+
+
+def _nothing() -> None:
+    """Without a connection there is nobody to tell."""
 
 
 def _address(request: Request) -> str:

@@ -1,4 +1,4 @@
-"""How much a caller may ask for: requests per second, bytes in memory, and how slowly it may send."""
+"""How much a caller may ask for: requests per second, bytes in memory, how slowly, and on how many lines."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator
 from contextlib import contextmanager
 
 from basecagg.service.problems import Problem, busy
@@ -38,6 +38,34 @@ class RateLimit:
         if not allowed:
             wait = (1 - tokens) / self._rate
             raise Problem(429, "TooMany", "slow down", retry_after=wait)
+
+
+class Strangers:
+    """Connections whose caller has shown no key yet. If they are too many, the greediest address gives way."""
+
+    def __init__(self, most: int) -> None:
+        """Start with nobody at the door."""
+        self._most = most
+        self._count = 0
+        self._lines: dict[str, dict[Hashable, Callable[[], None]]] = {}
+
+    def enter(self, address: str, line: Hashable, hang_up: Callable[[], None]) -> None:
+        """Somebody connects; if there is no room, the oldest line of the address with most is cut."""
+        self._lines.setdefault(address, {})[line] = hang_up
+        self._count += 1
+        if self._count > self._most:
+            greediest = max(self._lines, key=lambda each: len(self._lines[each]))
+            oldest, cut = next(iter(self._lines[greediest].items()))
+            self.leave(greediest, oldest)
+            cut()
+
+    def leave(self, address: str, line: Hashable) -> None:
+        """The line is closed, or its caller is known now."""
+        lines = self._lines.get(address, {})
+        if lines.pop(line, None) is not None:
+            self._count -= 1
+            if not lines:
+                del self._lines[address]
 
 
 class ByteBudget:

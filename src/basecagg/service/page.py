@@ -1,4 +1,4 @@
-"""The operator's page: read-only, no secrets, nothing from elsewhere; a login unless one is at the machine."""
+"""The operator's page: read-only, no secrets, nothing from elsewhere, behind a login."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 class Page:
     """The page, its figures and the metrics, behind one token."""
 
-    def __init__(self, service: Service, token: str, *, login_everywhere: bool = False) -> None:
-        """Those who know the token may look; so may callers on this machine, unless that is switched off."""
+    def __init__(self, service: Service, token: str, *, open_here: bool = False) -> None:
+        """Those who know the token may look; so may callers on this machine, if the operator says so."""
         self._service = service
         self._session = hmac.new(token.encode(), b"basecagg/page", hashlib.sha256).hexdigest()
-        self._login_everywhere = login_everywhere
+        self._open_here = open_here
         self._attempts = RateLimit(0.5, 10)
 
     def routes(self) -> list[Route]:
@@ -102,7 +102,7 @@ class Page:
         """At this machine, and not a proxy on it that speaks for somebody else."""
         forwarded = any(header in request.headers for header in _FORWARDED)
         host = request.client.host if request.client else ""
-        return not self._login_everywhere and not forwarded and host in _LOOPBACK
+        return self._open_here and not forwarded and host in _LOOPBACK
 
     def _has_session(self, request: Request) -> bool:
         bearer = request.headers.get("authorization", "").removeprefix("Bearer ").encode()

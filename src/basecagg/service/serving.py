@@ -18,11 +18,11 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from basecagg.channels.identity import Identity
-from basecagg.service.app import Api, make_app
+from basecagg.service.app import KNOWN, Api, make_app
 from basecagg.service.core import Service, Settings
 from basecagg.service.documents import from_json
 from basecagg.service.evaluation import Evaluator
-from basecagg.service.limits import BodyReader
+from basecagg.service.limits import BodyReader, Strangers
 from basecagg.service.operator import ServerFolder
 from basecagg.service.page import Page
 from basecagg.service.private_files import read_file
@@ -50,7 +50,10 @@ class ServeOptions:
     stranger_rate: float = 5.0
     body_grace: float = 10.0
     header_seconds: float = _HEADER_SECONDS
-    login_everywhere: bool = False
+    strangers: int = 1024
+    """Connections of callers that have not shown a key yet; far fewer than there may be in all."""
+    open_here: bool = False
+    """Whether the page needs no login on this machine."""
     evaluate: str | None = None
     """The operator's own test of a model, as module:function."""
 
@@ -75,7 +78,7 @@ async def running(options: ServeOptions) -> AsyncIterator[uvicorn.Server]:
     database = options.database or f"sqlite:///{options.folder.resolve() / 'server.db'}"
     identity = Identity.from_secret(folder.server)
     service = Service(settings, identity, lambda namespace: ServerStore(database, namespace))
-    page = Page(service, folder.page_token, login_everywhere=options.login_everywhere)
+    page = Page(service, folder.page_token, open_here=options.open_here)
     api = Api(
         service,
         memory=options.memory,
@@ -118,7 +121,7 @@ def _configuration(options: ServeOptions, app: Any) -> uvicorn.Config:
         app,
         host=options.host,
         port=options.port,
-        http=impatient(options.header_seconds),
+        http=impatient(options.header_seconds, Strangers(options.strangers)),
         ws="none",
         lifespan="off",
         log_config=None,
@@ -133,37 +136,59 @@ def _configuration(options: ServeOptions, app: Any) -> uvicorn.Config:
     )
 
 
-def impatient(seconds: float) -> type[H11Protocol]:
-    """uvicorn's protocol, but the head of a request must come within some seconds."""
+def impatient(seconds: float, strangers: Strangers) -> type[H11Protocol]:
+    """uvicorn's protocol, but what a caller owes must come within some seconds, and strangers are bounded."""
 
     class Impatient(H11Protocol):
         """Hangs up on callers who begin a request and do not get on with it."""
 
+        _timer: asyncio.TimerHandle | None = None
+        _address = ""
+
         def connection_made(self, transport: Any) -> None:
-            """Somebody calls."""
+            """Somebody calls. A request on this line with a good signature makes it somebody known."""
             super().connection_made(transport)
-            self._timer = self._start_timer()
+            self._address = self.client[0] if self.client else ""
+            self.app_state = self.app_state | {KNOWN: self._leave_strangers}
+            strangers.enter(self._address, self, transport.abort)
+            self._watch()
 
         def data_received(self, data: bytes) -> None:
-            """Bytes came. The time runs from the first byte of a head: one more byte wins no more time."""
+            """Bytes came. The time runs from the first byte that is owed: one more byte wins no more time."""
             super().data_received(data)
-            if self.conn.their_state is not h11.IDLE:
-                self._stop_timer()
-            elif self._timer is None:
-                self._timer = self._start_timer()
+            self._watch()
+
+        def on_response_complete(self) -> None:
+            """A request was answered, perhaps before all of its body was there."""
+            super().on_response_complete()
+            if self.conn.their_state is h11.SEND_BODY:
+                self._watch()
 
         def connection_lost(self, exc: Exception | None) -> None:
             """The line is gone."""
             self._stop_timer()
+            self._leave_strangers()
             super().connection_lost(exc)
 
-        def _start_timer(self) -> asyncio.TimerHandle | None:
-            return self.loop.call_later(seconds, self.transport.close)
+        def _watch(self) -> None:
+            """Run the clock while the caller owes a head, or a body that nobody waits for any more.
+
+            A body that somebody waits for has the clock of `BodyReader`.
+            """
+            answered = self.cycle is not None and self.cycle.response_complete
+            theirs = self.conn.their_state
+            if not (theirs is h11.IDLE or (theirs is h11.SEND_BODY and answered)):
+                self._stop_timer()
+            elif self._timer is None:
+                self._timer = self.loop.call_later(seconds, self.transport.close)
 
         def _stop_timer(self) -> None:
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
+
+        def _leave_strangers(self) -> None:
+            strangers.leave(self._address, self)
 
     return Impatient
 

@@ -1,0 +1,107 @@
+"""Callers who connect and say nothing, or not all of it: their lines are cut, and nobody else waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from service_harness import Federation, federation
+
+from basecagg.service.limits import Strangers
+
+Line = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def connect(fed: Federation, said: bytes = b"") -> Line:
+    reader, writer = await asyncio.open_connection("127.0.0.1", fed.port, ssl=fed.tls)
+    writer.write(said)
+    await writer.drain()
+    return reader, writer
+
+
+async def answered(line: Line) -> bytes:
+    """Everything until the server hangs up."""
+    try:
+        async with asyncio.timeout(20):
+            return await line[0].read()
+    except ConnectionResetError:
+        return b""
+    finally:
+        line[1].transport.abort()
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/nothing", "/page.css", "/login", "/v1/model"])
+def test_a_body_that_nobody_reads_does_not_hold_the_line(tmp_path: Path, path: str) -> None:
+    """The answer came before the body, and then a byte that stops uvicorn's own clock."""
+
+    async def story() -> None:
+        async with federation(tmp_path, header_seconds=1.0) as fed:
+            head = f"GET {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\n".encode()
+            line = await connect(fed, head)
+            await line[0].readuntil(b"\r\n\r\n")
+            line[1].write(b"x")
+            await answered(line)
+
+    asyncio.run(story())
+
+
+def test_a_body_that_ends_late_leaves_no_line_without_a_clock(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with federation(tmp_path, header_seconds=1.0) as fed:
+            line = await connect(fed, b"GET /x HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\n")
+            await line[0].readuntil(b"\r\n\r\n")
+            line[1].write(b"xxxxx")
+            await answered(line)
+
+    asyncio.run(story())
+
+
+def test_a_body_that_comes_after_its_answer_does_no_harm(tmp_path: Path) -> None:
+    """The control: who keeps talking keeps the line."""
+
+    async def story() -> None:
+        async with federation(tmp_path, header_seconds=5.0) as fed:
+            line = await connect(fed, b"GET /x HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\n")
+            await line[0].readuntil(b"\r\n\r\n")
+            line[1].write(b"xxxxxGET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+            assert b"ok\n" in await answered(line)
+
+    asyncio.run(story())
+
+
+def test_silent_connections_give_way_to_others(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with federation(tmp_path, strangers=10) as fed:
+            await fed.operator.look(fed.connection)  # this line belongs to somebody
+            lines = [await connect(fed) for _ in range(40)]
+            held = fed.uvicorn.server_state.connections
+            assert len(held) <= 11
+            closed = [line for line in lines if line[0].at_eof()]
+            assert closed == lines[: len(closed)]  # the oldest ones
+            owned = [line for line in held if line.client not in map(peer, lines)]
+            assert len(owned) == 1
+            await fed.operator.look(fed.connection)
+            for _, writer in lines:
+                writer.transport.abort()
+
+    asyncio.run(story())
+
+
+def peer(line: Line) -> tuple[str, int]:
+    return line[1].get_extra_info("sockname")
+
+
+def test_the_address_with_most_silent_lines_gives_way() -> None:
+    cut: list[str] = []
+    strangers = Strangers(4)
+    for number in range(3):
+        strangers.enter("flood", f"flood-{number}", lambda n=number: cut.append(f"flood-{n}"))
+    strangers.enter("home", "home-0", lambda: cut.append("home-0"))
+    assert cut == []
+    strangers.enter("clinic", "clinic-0", lambda: cut.append("clinic-0"))
+    assert cut == ["flood-0"]
+    strangers.leave("flood", "flood-0")
+    strangers.leave("home", "home-0")  # it has shown its key
+    strangers.enter("school", "school-0", lambda: cut.append("school-0"))
+    assert cut == ["flood-0"]
