@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -60,6 +61,21 @@ def test_a_function_that_is_not_there_is_told(place: str) -> None:
 def test_a_place_without_a_function_is_refused_at_once() -> None:
     with pytest.raises(DataError, match="module:function"):
         UserFunction("my_package")
+
+
+@pytest.mark.parametrize("shadow", ["msgspec", "json", "basecagg"])
+def test_a_file_in_the_folder_shadows_nothing_that_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shadow: str
+) -> None:
+    """One may start in a folder of data that others write to. One's own module is found there all the same."""
+    (tmp_path / f"{shadow}.py").write_text("open('was_here', 'w').close()\n")
+    source = "import json, msgspec, basecagg\ndef train(model, info):\n    return model + 1\n"
+    (tmp_path / "own_training.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend("")  # as `python -m` has it
+    (result,) = call("own_training:train")
+    assert result.tolist() == [1.0, 2.0, 3.0, 4.0]
+    assert not (tmp_path / "was_here").exists()
 
 
 def test_the_event_loop_goes_on_while_it_blocks() -> None:

@@ -100,12 +100,20 @@ class UserFunction:
         return np.frombuffer(data, "<f4")
 
     def _start(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "basecagg.service.training", self._place]
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])}
+        # The working directory comes last, and -P keeps it from coming first: it may hold anybody's files.
+        command = [sys.executable, "-P", "-m", "basecagg.service.training", self._place]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(_search_path())}
         self._child = subprocess.Popen(  # noqa: S603 - our own interpreter and module
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
         )
         return self._child
+
+
+def _search_path() -> list[str]:
+    """Where the child finds modules: what is installed, then the working directory."""
+    here = os.getcwd()
+    elsewhere = [path for path in sys.path if path and os.path.abspath(path) != here]
+    return [*elsewhere, here]
 
 
 def _serve(place: str) -> None:
