@@ -60,12 +60,12 @@ def sgd(arrays: list[Any], x: Any, y: Any, rng: np.random.Generator) -> list[Any
     return [w1, b1, w2, b2]
 
 
-def client_app(folder: str, seed: int) -> ClientApp:
+def client_app(folder: str, seed: int, protection: str) -> ClientApp:
     def audited(message: Message, context: Context, call_next: Any) -> Message:
         with noting_plain_updates(Path(folder)):
             return call_next(message, context)
 
-    app = ClientApp(mods=[audited, basecagg_mod])
+    app = ClientApp(mods=[] if protection == "none" else [audited, basecagg_mod])
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
@@ -124,7 +124,7 @@ def main(folder: str, versions: int, seed: int, **options: Any) -> None:
 
     run_simulation(
         server_app=server,
-        client_app=client_app(folder, seed),
+        client_app=client_app(folder, seed, options.get("protection", "basecagg")),
         num_supernodes=NODES,
         backend_config={"client_resources": {"num_cpus": 1}, "init_args": {"num_cpus": 2}},
     )

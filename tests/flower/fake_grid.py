@@ -116,6 +116,13 @@ def make_grid(count: int, app: ClientApp, folder: Path, **faults: Any) -> FakeGr
     return FakeGrid(nodes, **faults)
 
 
+def without_protection(grid: FakeGrid) -> FakeGrid:
+    """Nodes that were told to let updates out in clear."""
+    for node in grid.nodes.values():
+        node.context.run_config["basecagg-protection"] = "none"
+    return grid
+
+
 def flat(arrays: ArrayRecord) -> Any:
     import numpy as np
 

@@ -207,7 +207,7 @@ def test_a_message_lives_as_long_as_what_it_asks_for(
     tmp_path: Path, training: Any, seconds: float
 ) -> None:
     """A node that is killed and back at once never looks lost: its last message must end soon by itself."""
-    grid = make_grid(3, make_app([basecagg_mod]), tmp_path)
+    grid = make_grid(3, make_app([]), tmp_path)
     push, seen = grid.push_messages, set[float]()
 
     def noting(messages: Any) -> Any:

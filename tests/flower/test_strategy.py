@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from audit import noting_plain_updates, noting_sums, require_exact
-from fake_grid import FakeGrid, flat, make_grid
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from fake_grid import flat, make_grid, without_protection
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from small_app import TRUTH, initial_arrays, make_app, small_strategy
 
 from basecagg.errors import DataError, LocalProtocolError, ParameterError
@@ -191,7 +191,7 @@ def test_what_cannot_work_is_refused_at_once(options: dict[str, Any]) -> None:
 def test_without_protection_any_app_is_trained_by_fedbuff(tmp_path: Path, mods: list[Any]) -> None:
     pairs: list[Any] = []
     app = make_app(mods, watch=lambda _, before, after: pairs.append(before - after))
-    grid = make_grid(6, app, tmp_path)
+    grid = without_protection(make_grid(6, app, tmp_path))
     with noting_sums() as sums:
         result = strategy(protection="none", fraction_evaluate=1.0, staleness=constant()).start(
             grid=grid, initial_arrays=initial_arrays(), num_rounds=4, evaluate_fn=evaluate
@@ -211,7 +211,7 @@ def test_without_protection_any_app_is_trained_by_fedbuff(tmp_path: Path, mods: 
 def test_staleness_counts_from_the_sum_not_from_the_arrival(
     tmp_path: Path, protection: Any
 ) -> None:
-    grid = make_grid(8, make_app([basecagg_mod]), tmp_path)
+    grid = without_protection(make_grid(8, make_app([basecagg_mod]), tmp_path))
     with noting_sums() as sums:
         strategy(protection=protection, concurrency=8, staleness=polynomial(1.0)).start(
             grid=grid, initial_arrays=initial_arrays(), num_rounds=5
@@ -238,16 +238,6 @@ def test_a_node_without_a_folder_says_how_to_give_it_one(tmp_path: Path) -> None
         del node.context.node_config["state-dir"]
     with pytest.raises(LocalProtocolError, match="state-dir"):
         strategy().start(grid=grid, initial_arrays=initial_arrays(), num_rounds=1)
-
-
-def test_messages_of_other_strategies_pass_unchanged(tmp_path: Path) -> None:
-    grid: FakeGrid = make_grid(1, make_app([basecagg_mod]), tmp_path)
-    (node_id,) = grid.nodes
-
-    message = Message(RecordDict({"arrays": initial_arrays()}), node_id, "train")
-    grid.push_messages([message])
-    (reply,) = grid.pull_messages([message.metadata.message_id])
-    assert set(reply.content) == {"arrays", "metrics"}
 
 
 def test_a_failing_app_does_not_stop_the_others_and_keeps_its_reason(tmp_path: Path) -> None:

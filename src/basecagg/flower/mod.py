@@ -11,7 +11,7 @@ from typing import TypeAlias
 from flwr.app import Context, Message
 from flwr.clientapp.typing import ClientAppCallable
 
-from basecagg.errors import BASecAggError
+from basecagg.errors import BASecAggError, LocalProtocolError
 from basecagg.flower import detached
 from basecagg.flower.lesson import Call, Lesson, numbers
 from basecagg.flower.node import Job, Node
@@ -21,13 +21,17 @@ from basecagg.protocol.global_model import Model
 from basecagg.protocol.messages import Message as Letter
 
 _LOG = logging.getLogger("flwr")
+_HARMLESS = ("evaluate", "query")
+_PERMISSION = "basecagg-protection"
 Answer: TypeAlias = tuple[Report, list[Letter]]
 
 
 def basecagg_mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
     """Mask what the app trains, keep shares for others, and answer recoveries: ClientApp(mods=[basecagg_mod]).
 
-    Messages of any other strategy pass unchanged. A node keeps its keys, masks and shares under the folder that
+    Messages of any other strategy would bring an update back in clear. So they train nobody, unless
+    `basecagg-protection` is "none" in the node config or, where that is silent, in the run config;
+    evaluations and queries pass. A node keeps its keys, masks and shares under the folder that
     its node config names: flower-supernode --node-config "state-dir='/var/lib/…'". On the simulation engine the
     run config's `basecagg-state-dir` is used if there is one, else a folder among the temporary files.
 
@@ -35,11 +39,26 @@ def basecagg_mod(message: Message, context: Context, call_next: ClientAppCallabl
     inside the masked update; every other record stays here, for it would tell of this client alone.
     """
     if ORDER not in message.content:
+        _require_permission(message, context)
         return call_next(message, context)
     order = read_order(message.content)
     call = Call(message, context, call_next, order, locate(context, order.federation))
     report, letters = _STAGES[order.stage](call)
     return Message(reply(report, letters), reply_to=message)
+
+
+def _require_permission(message: Message, context: Context) -> None:
+    """What is no evaluation and no query may answer with a trained model: somebody must have allowed that."""
+    kind = message.metadata.message_type
+    if kind.split(".")[0] in _HARMLESS:
+        return
+    told = context.node_config.get(_PERMISSION, context.run_config.get(_PERMISSION))
+    if told != "none":
+        raise LocalProtocolError(
+            f"a message of type '{kind}' that BufferedSecAgg did not send: its answer would leave in clear."
+            f" If that is wanted, write {_PERMISSION}='none' into the node config or the run config"
+            f" (it is {told!r}), or remove basecagg_mod"
+        )
 
 
 # --- the stages -----------------------------------------------------------------------------------

@@ -9,16 +9,18 @@ from pathlib import Path
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg, Result
+from flwr.serverapp.strategy import Result
+from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 
 from basecagg.errors import ParameterError
 from basecagg.flower.charter import Charter
-from basecagg.flower.coordinator import Coordinator, Workload
+from basecagg.flower.coordinator import LOG, Coordinator, Workload
 from basecagg.flower.flat import Layout
 from basecagg.flower.line import Line, is_simulated
 from basecagg.flower.loop import Loop
 from basecagg.flower.masked import MaskedCoordinator
 from basecagg.flower.metrics import MetricSlots
+from basecagg.flower.own_loop import OwnLoop
 from basecagg.flower.plain import MetricsFunction, PlainCoordinator
 from basecagg.flower.settings import Protection, Settings, Training
 from basecagg.maths.staleness import StalenessFunction, polynomial
@@ -27,7 +29,7 @@ from basecagg.protocol.effects import Store
 from basecagg.storage.memory import MemoryStore
 
 
-class BufferedSecAgg(FedAvg):
+class BufferedSecAgg(OwnLoop):
     """Buffered asynchronous training (FedBuff), its updates masked and opened as sums of K (BASecAgg).
 
     A node trains whenever the server has room for it; whoever is ready is summed. `start` has Flower's own
@@ -79,7 +81,8 @@ class BufferedSecAgg(FedAvg):
             what FedAvg would sample by `fraction_train` and `min_train_nodes`. `max_staleness` is τ_max,
             `staleness` s(τ), `global_rate` η_g.
         Protection
-            "basecagg" hides updates in sums of K; "none" is FedBuff in clear, which needs no mod. `holders`:
+            "basecagg" hides updates in sums of K; "none" is FedBuff in clear, which needs no mod (and with the
+            mod, that each node is told so: basecagg-protection="none" in its config or the run's). `holders`:
             None for everyone who is there at the start (the paper), a number for a committee, or node ids;
             `holders_train=False` keeps the committee's nodes free for answering. `recovery_threshold` is U,
             `max_colluders` T, `max_dropouts` D; `clip` B, `update_levels` c_l, `weight_levels` c_g.
@@ -132,17 +135,25 @@ class BufferedSecAgg(FedAvg):
         )
         self._poll_interval = poll_interval
         self._chooser = random.Random(seed)  # noqa: S311 - whom to ask first is no secret
-        super().__init__(
-            fraction_train=fraction_train,
-            fraction_evaluate=fraction_evaluate,
-            min_train_nodes=min_train_nodes,
-            min_available_nodes=min_available_nodes,
-            weighted_by_key=weighted_by_key,
-            arrayrecord_key=arrayrecord_key,
-            configrecord_key=configrecord_key,
-            train_metrics_aggr_fn=train_metrics_aggr_fn,
-            evaluate_metrics_aggr_fn=evaluate_metrics_aggr_fn,
+        self.fraction_train = fraction_train
+        self.fraction_evaluate = fraction_evaluate
+        self.min_train_nodes = min_train_nodes
+        self._averages = (
+            train_metrics_aggr_fn or aggregate_metricrecords,
+            evaluate_metrics_aggr_fn or aggregate_metricrecords,
         )
+
+    def summary(self) -> None:
+        """Log how this trains and protects, as Flower's own strategies do."""
+        settings = self.settings
+        nodes = settings.concurrency or f"{self.fraction_train:.2f} of all nodes"
+        LOG.info("\t├──> Protection: %s", settings.protection)
+        LOG.info("\t├──> Buffer: K = %d updates in a sum", settings.buffer_size)
+        LOG.info("\t├──> Concurrency: %s", nodes)
+        LOG.info("\t└──> Keys in records:")
+        LOG.info("\t\t├── Weighted by: '%s'", settings.weighted_by_key)
+        LOG.info("\t\t├── ArrayRecord key: '%s'", settings.arrays_key)
+        LOG.info("\t\t└── ConfigRecord key: '%s'", settings.config_key)
 
     def start(  # noqa: PLR0917 - Flower's own signature
         self,
@@ -184,8 +195,7 @@ class BufferedSecAgg(FedAvg):
     def _coordinator(self, workload: Workload, opened: ExitStack) -> Coordinator:
         store = self._open("server", opened)
         if self.settings.protection == "none":
-            averages = self.train_metrics_aggr_fn, self.evaluate_metrics_aggr_fn
-            return PlainCoordinator(self.settings, workload, store, averages)
+            return PlainCoordinator(self.settings, workload, store, self._averages)
         charter = Charter(self._open("operator", opened))
         return MaskedCoordinator(self.settings, workload, store, charter, self._chooser)
 

@@ -1,0 +1,203 @@
+"""No way to use the strategy lets an update leave a node in clear, unless "none" was written down."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import flwr.serverapp.strategy as flowers
+import numpy as np
+import pytest
+from fake_grid import FakeGrid, make_grid
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp.strategy import FedAvg, Strategy
+from small_app import initial_arrays, make_app, small_strategy
+
+from basecagg.errors import LocalProtocolError, ParameterError
+from basecagg.flower import BufferedSecAgg, basecagg_mod
+
+PLAUSIBLE = {"noise_multiplier": 0.01, "num_sampled_clients": 4, "clipping_norm": 9.0}
+"""What Flower's wrappers must be told; one that asks for something new fails here and is looked at."""
+WRITTEN = {"basecagg-protection": "none"}
+
+
+class BarrierGrid(FakeGrid):
+    """A grid on which Flower's own strategies run too; it keeps all that nodes say."""
+
+    heard: list[Message]
+
+    def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
+        ids = self.push_messages(list(messages))
+        return list(self.pull_messages(ids))
+
+
+def grid_of(folder: Path, mods: list[Any], trainings: list[Any], **run_config: Any) -> BarrierGrid:
+    app = make_app(mods, watch=lambda _, before, after: trainings.append(after))
+    grid = make_grid(4, app, folder)
+    for node in grid.nodes.values():
+        node.context.run_config.update(run_config)
+    barrier = BarrierGrid(grid.nodes)
+    barrier.heard = []
+    barrier.after.append(lambda _, reply: barrier.heard.append(reply))
+    return barrier
+
+
+def clear_updates(grid: BarrierGrid, trainings: Iterable[Any]) -> int:
+    """Replies that hold a trained model: any array in which one of its numbers stands as it was trained."""
+    trained = np.concatenate([np.zeros(0, np.float32), *trainings])
+    found = 0
+    for reply in grid.heard:
+        arrays = [] if reply.has_error() else reply.content.array_records.values()
+        numbers = [array.numpy().ravel() for record in arrays for array in record.values()]
+        floats = [each for each in numbers if each.dtype.kind == "f"]
+        found += any(np.isin(each, trained).any() for each in floats)
+    return found
+
+
+# --- every public method, every wrapper ---
+
+
+def public_methods(strategy: Any) -> list[str]:
+    methods = inspect.getmembers(strategy, callable)
+    return [name for name, _ in methods if not name.startswith("_")]
+
+
+def wrappers() -> list[type]:
+    classes = [each for _, each in inspect.getmembers(flowers, inspect.isclass)]
+    return [each for each in classes if "strategy" in inspect.signature(each).parameters]
+
+
+def wrapped(kind: type, inner: Any) -> Any:
+    """A wrapper with a plausible value for everything that it must be told."""
+    required = {
+        name: inner if name == "strategy" else PLAUSIBLE[name]
+        for name, each in inspect.signature(kind).parameters.items()
+        if each.default is inspect.Parameter.empty
+    }
+    return kind(**required)
+
+
+def use(strategy: Any, name: str, grid: BarrierGrid) -> None:
+    """Call a method as Flower would, send what it gives back, and hand it the replies."""
+    arrays, method = initial_arrays(), getattr(strategy, name)
+    values = {
+        "grid": grid,
+        "initial_arrays": arrays,
+        "arrays": arrays,
+        "config": ConfigRecord(),
+        "server_round": 1,
+        "num_rounds": 1,
+        "replies": [],
+    }
+    wanted = inspect.signature(method).parameters
+    answer = method(**{key: value for key, value in values.items() if key in wanted})
+    if name.startswith("configure"):
+        replies = grid.send_and_receive(answer)
+        getattr(strategy, name.replace("configure", "aggregate"))(1, replies)
+
+
+Build = Callable[[BufferedSecAgg], Any]
+WAYS: dict[str, Build] = {
+    "bare": lambda strategy: strategy,
+    **{kind.__name__: partial(wrapped, kind) for kind in wrappers()},
+}
+
+
+def test_flower_ships_the_wrappers_that_are_tried() -> None:
+    assert len(wrappers()) >= 4
+    assert {"start", "configure_train", "aggregate_train"} <= set(public_methods(small_strategy()))
+
+
+@pytest.mark.parametrize("mods", [[], [basecagg_mod]], ids=["no mod", "mod"])
+@pytest.mark.parametrize("way", list(WAYS))
+def test_no_public_method_lets_an_update_out_in_clear(
+    tmp_path: Path, way: str, mods: list[Any]
+) -> None:
+    build = WAYS[way]
+    for name in public_methods(build(small_strategy())):
+        trainings: list[Any] = []
+        grid = grid_of(tmp_path / name, mods, trainings)
+        strategy = build(small_strategy(buffer_size=2))
+        # ZeroDivisionError is Flower's own: adaptive clipping divides by the number of replies.
+        with suppress(LocalProtocolError, ZeroDivisionError):
+            use(strategy, name, grid)
+        assert not clear_updates(grid, trainings), name
+        assert bool(trainings) == (name == "start" and way == "bare" and bool(mods)), name
+
+
+def test_the_same_finds_updates_once_none_is_written_down(tmp_path: Path) -> None:
+    trainings: list[Any] = []
+    grid = grid_of(tmp_path, [basecagg_mod], trainings, **WRITTEN)
+    use(small_strategy(buffer_size=2, protection="none"), "start", grid)
+    assert clear_updates(grid, trainings) >= 2
+
+
+def test_the_same_finds_updates_of_flowers_own_strategy(tmp_path: Path) -> None:
+    trainings: list[Any] = []
+    grid = grid_of(tmp_path, [], trainings)
+    use(wrapped(flowers.DifferentialPrivacyServerSideFixedClipping, FedAvg()), "start", grid)
+    assert clear_updates(grid, trainings) == 4
+
+
+@pytest.mark.parametrize("kind", wrappers())
+@pytest.mark.parametrize("protection", ["basecagg", "none"])
+def test_a_wrapper_is_refused_in_words(tmp_path: Path, kind: type, protection: Any) -> None:
+    strategy = wrapped(kind, small_strategy(protection=protection))
+    with pytest.raises(LocalProtocolError, match="call its start"):
+        use(strategy, "start", grid_of(tmp_path, [], []))
+
+
+# --- subclasses ---
+
+
+@pytest.mark.parametrize("name", ["aggregate_train", "aggregate_evaluate"])
+def test_an_override_that_would_be_ignored_is_refused(name: str) -> None:
+    with pytest.raises(ParameterError, match=name):
+        type("Mine", (BufferedSecAgg,), {name: lambda self, *_: None})
+
+
+def test_a_second_strategy_among_the_bases_is_refused() -> None:
+    with pytest.raises(ParameterError, match="FedAvg"):
+        type("Both", (BufferedSecAgg, FedAvg), {})
+
+
+def test_it_is_a_strategy_of_flower_and_inherits_nothing_that_trains() -> None:
+    assert issubclass(BufferedSecAgg, Strategy)
+    assert not issubclass(BufferedSecAgg, FedAvg)
+
+
+# --- the node ---
+
+
+def ask(folder: Path, kind: str, node: Any = None, **run_config: Any) -> Message:
+    grid = grid_of(folder, [basecagg_mod], [], **run_config)
+    node_id, fake = next(iter(grid.nodes.items()))
+    fake.context.node_config.update(node or {})
+    message = Message(RecordDict({"arrays": initial_arrays()}), node_id, kind)
+    (reply,) = grid.send_and_receive([message])
+    return reply
+
+
+def test_a_node_trains_for_another_strategy_only_if_that_was_written_down(tmp_path: Path) -> None:
+    reply = ask(tmp_path, "train")
+    assert reply.has_error()
+    assert "basecagg-protection" in reply.error.reason
+    assert "arrays" in ask(tmp_path, "train", **WRITTEN).content
+    assert "arrays" in ask(tmp_path, "train", node=WRITTEN).content
+
+
+def test_what_a_node_was_told_outweighs_what_a_run_says(tmp_path: Path) -> None:
+    strict = {"basecagg-protection": "basecagg"}
+    assert ask(tmp_path, "train", node=strict, **WRITTEN).has_error()
+
+
+def test_a_misspelt_permission_is_none(tmp_path: Path) -> None:
+    assert ask(tmp_path, "train", **{"basecagg-protection": "None"}).has_error()
+
+
+def test_evaluation_for_another_strategy_passes(tmp_path: Path) -> None:
+    assert set(ask(tmp_path, "evaluate").content) == {"metrics"}
