@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 from audit import noting_plain_updates, noting_sums, require_exact
-from fake_grid import FakeGrid, make_grid
+from fake_grid import FakeGrid, flat, make_grid
 from flwr.app import Error, Message
 from small_app import initial_arrays, make_app, small_strategy
 
 from basecagg.channels.wire import unpack
+from basecagg.errors import DataError
 from basecagg.flower import BufferedSecAgg, basecagg_mod, loop
 from basecagg.flower.visits import ORDER, unpack_letters
 from basecagg.protocol.effects import Abandoned
@@ -255,6 +256,21 @@ def test_a_restarted_server_goes_on_where_it_was(tmp_path: Path) -> None:
     assert all(np.isfinite(array.numpy()).all() for array in result.arrays.values())
     require_exact(sums, tmp_path)
     grid.ledger.require_once()
+
+
+def test_the_state_of_a_finished_run_stalls_nobody(tmp_path: Path) -> None:
+    """Its nodes have erased their keys: nobody could ever answer for its epoch again."""
+    state = tmp_path / "server.db"
+    grid = watched(8, tmp_path / "nodes")
+    first = strategy(server_state=state).start(
+        grid=grid, initial_arrays=initial_arrays(), num_rounds=2
+    )
+    again = strategy(server_state=state).start(
+        grid=grid, initial_arrays=initial_arrays(), num_rounds=2
+    )
+    np.testing.assert_array_equal(flat(first.arrays), flat(again.arrays))
+    with pytest.raises(DataError, match="ended at version 2"):
+        strategy(server_state=state).start(grid=grid, initial_arrays=initial_arrays(), num_rounds=3)
 
 
 def test_a_server_killed_while_a_sum_is_opened_asks_again(tmp_path: Path) -> None:

@@ -18,11 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_app import make_app
 
-from basecagg.errors import ChannelError, DataError, LocalProtocolError, StorageError
+from basecagg.errors import ChannelError, DataError, LocalProtocolError, StorageError, WrongEpoch
 from basecagg.flower import loop
 from basecagg.flower.flat import Layout, only_arrays
 from basecagg.flower.line import Line
-from basecagg.flower.metrics import MetricSlots
+from basecagg.flower.metrics import Charge, MetricSlots
 from basecagg.flower.node import Node
 from basecagg.flower.node_folder import locate
 from basecagg.flower.visits import (
@@ -95,43 +95,59 @@ def test_training_returns_one_record_of_arrays() -> None:
 # --- metrics ---
 
 
-@given(
-    st.lists(st.tuples(st.integers(1, 1000), st.floats(-5, 5)), min_size=1, max_size=8),
-)
-def test_slots_give_the_weighted_average(clients: list[tuple[int, float]]) -> None:
-    slots = MetricSlots.of("n", {"loss": 5.0, "n": 1000})
-    total = sum(slots.encode({"n": n, "loss": loss}, 4.0) for n, loss in clients)
-    assert isinstance(total, np.ndarray)
-    assert np.abs(total).max() <= 4.0 * len(clients)
-    expected = sum(n * loss for n, loss in clients) / sum(n for n, _ in clients)
-    found = slots.decode(total)
-    assert found is not None
-    assert found["loss"] == pytest.approx(expected, abs=1e-9)
+def charge(**train: float) -> Charge:
+    return Charge(MetricSlots.of("n", train), MetricSlots.of("n", None))
 
 
-def test_values_beyond_their_limit_are_clipped() -> None:
-    slots = MetricSlots.of("n", {"n": 10, "loss": 1.0})
-    np.testing.assert_array_equal(slots.encode({"n": 99, "loss": -7.0}, 4.0), [4.0, -4.0])
+@given(st.lists(st.tuples(st.integers(1, 64), st.floats(-5, 5)), min_size=1, max_size=8))
+def test_slots_give_the_average(clients: list[tuple[int, float]]) -> None:
+    ours = charge(loss=5.0)
+    encoded = [ours.encode(np.zeros(3), {"loss": loss}, None, 4.0) for _, loss in clients]
+    assert np.abs(encoded).max() <= 4.0
+    weights = [weight for weight, _ in clients]
+    means = sum(w * e for w, e in zip(weights, encoded, strict=True)) / sum(weights)
+    trained, evaluated, cut = ours.decode(np.asarray(means), 4.0)
+    expected = sum(w * loss for w, loss in clients) / sum(weights)
+    assert trained is not None
+    assert trained["loss"] == pytest.approx(expected, abs=1e-9)
+    assert (evaluated, cut) == (None, 0.0)
 
 
-def test_nobody_with_examples_gives_no_average() -> None:
-    slots = MetricSlots.of("n", {"n": 10, "loss": 1.0})
-    assert slots.decode(slots.encode(None, 4.0)) is None
-    assert MetricSlots.of("n", None).decode(np.zeros(0)) is None
+@pytest.mark.parametrize(("loss", "largest", "cut"), [(-7.0, 0.0, 1), (0.5, 4.1, 1), (0.5, 3.9, 0)])
+def test_what_is_cut_is_counted(loss: float, largest: float, cut: int) -> None:
+    update = np.array([0.0, -largest])
+    part, flag = charge(loss=1.0).encode(update, {"loss": loss}, None, 4.0)
+    assert (part, flag) == (max(4.0 * loss, -4.0), 4.0 * cut)
 
 
-def test_a_metric_that_is_not_there_is_named() -> None:
-    with pytest.raises(DataError, match="no number 'loss'"):
-        MetricSlots.of("n", {"n": 10, "loss": 1.0}).encode({"n": 3}, 4.0)
+@pytest.mark.parametrize("found", [{"n": 3}, {"loss": "low"}, {"loss": float("nan")}])
+def test_a_metric_that_is_not_there_is_named(found: dict[str, Any]) -> None:
+    with pytest.raises(DataError, match="no finite number 'loss'"):
+        charge(loss=1.0).encode(np.zeros(1), found, None, 4.0)
 
 
-def test_slots_travel_in_a_record() -> None:
-    record = ConfigRecord()
-    slots = MetricSlots.of("n", {"n": 10, "loss": 1.0})
-    slots.write(record, "train")
-    MetricSlots.of("n", None).write(record, "evaluate")
-    assert MetricSlots.read(record, "train") == slots
-    assert MetricSlots.read(record, "evaluate").size == 0
+@given(st.integers(1, 10**6), st.integers(1, 10**6))
+def test_the_number_of_examples_is_in_no_slot(few: int, many: int) -> None:
+    """It never changes: as a slot it was solved for every client from a dozen sums."""
+    sent = [
+        charge(loss=1.0).encode(np.ones(2), {"loss": 0.3, "n": n}, None, 4.0) for n in (few, many)
+    ]
+    np.testing.assert_array_equal(*sent)
+
+
+def test_nobody_trains_without_the_evaluation_that_the_epoch_binds() -> None:
+    """Were it left out, a server that lets one node alone evaluate would open that node's metrics."""
+    both = Charge(MetricSlots.of("n", None), MetricSlots.of("n", {"mse": 1.0}))
+    with pytest.raises(DataError, match="no finite number 'mse'"):
+        both.encode(np.zeros(1), {}, None, 4.0)
+
+
+def test_a_charge_is_the_one_that_the_epoch_binds() -> None:
+    written = charge(loss=1.0).to_bytes()
+    bound = Charge.digest_of(written)
+    assert Charge.from_bytes(written, bound) == charge(loss=1.0)
+    with pytest.raises(WrongEpoch, match="not those that the epoch binds"):
+        Charge.from_bytes(charge(loss=1e30).to_bytes(), bound)
 
 
 # --- visits ---
@@ -226,7 +242,9 @@ def test_looks_for_replies_are_seldom_where_they_cost(
     monkeypatch: pytest.MonkeyPatch, chosen: float | None, simulated: bool, pause: float
 ) -> None:
     pauses: list[float] = []
-    coordinator: Any = SimpleNamespace(version=0, arrays=None, farewell=list)
+    coordinator: Any = SimpleNamespace(
+        version=0, arrays=None, farewell=list, require_future=lambda versions: None
+    )
     line: Any = SimpleNamespace(is_busy=lambda node_id: False, is_simulated=simulated)
     silent = loop.Loop(
         *(1, coordinator, line, lambda present: 1, None, random.Random(0), chosen),

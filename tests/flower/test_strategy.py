@@ -118,25 +118,25 @@ def test_the_app_gets_its_config_with_the_round(tmp_path: Path) -> None:
 
 
 def test_metrics_are_averaged_inside_the_sum(tmp_path: Path) -> None:
-    losses: dict[str, tuple[int, float]] = {}
+    losses: dict[str, float] = {}
 
     def spying_mod(message: Message, context: Any, call_next: Any) -> Message:
         reply = call_next(message, context)
         if reply.content.metric_records:
             (metrics,) = reply.content.metric_records.values()
-            losses[str(context.node_id)] = metrics["num-examples"], metrics.get("loss", 0.0)
+            losses[str(context.node_id)] = metrics.get("loss", 0.0)
         return reply
 
     grid = make_grid(6, make_app([basecagg_mod, spying_mod]), tmp_path)
-    limits = {"num-examples": 100, "loss": 100.0}
+    limits = {"loss": 100.0}
     with noting_sums() as sums:
         result = strategy(train_metrics=limits).start(
             grid=grid, initial_arrays=initial_arrays(), num_rounds=1
         )
     (released,) = sums
     members = [losses[name.contributor] for name in released.members]
-    weights = [w * n for w, (n, _) in zip(released.weights, members, strict=True)]
-    expected = sum(w * loss for w, (_, loss) in zip(weights, members, strict=True)) / sum(weights)
+    weights = released.weights
+    expected = sum(w * loss for w, loss in zip(weights, members, strict=True)) / sum(weights)
     assert result.train_metrics_clientapp[1]["loss"] == pytest.approx(expected, rel=1e-3)
     assert list(result.train_metrics_clientapp[1]) == ["loss"]
 
@@ -151,9 +151,9 @@ def test_everybody_evaluates_before_training_if_evaluation_is_wanted(tmp_path: P
             else None
         )
     )
-    result = strategy(
-        fraction_evaluate=1.0, evaluate_metrics={"num-examples": 100, "mse": 200.0}
-    ).start(grid=grid, initial_arrays=initial_arrays(), num_rounds=3)
+    result = strategy(fraction_evaluate=1.0, evaluate_metrics={"mse": 200.0}).start(
+        grid=grid, initial_arrays=initial_arrays(), num_rounds=3
+    )
     for orders in kinds.values():
         assert orders == (["evaluate", "train"] * len(orders))[: len(orders)]
     first, *_, last = (result.evaluate_metrics_clientapp[v]["mse"] for v in (1, 2, 3))
@@ -168,11 +168,11 @@ def test_evaluation_by_some_is_refused() -> None:
         strategy(fraction_evaluate=1.0)
 
 
-def test_a_metric_needs_its_weight_and_a_limit() -> None:
-    with pytest.raises(ParameterError, match="weighted by 'num-examples'"):
-        strategy(train_metrics={"loss": 10.0})
+def test_a_metric_has_a_limit_and_is_no_constant() -> None:
+    with pytest.raises(ParameterError, match="solve for every client's"):
+        strategy(train_metrics={"num-examples": 100, "loss": 10.0})
     with pytest.raises(ParameterError, match="positive"):
-        strategy(train_metrics={"num-examples": 0})
+        strategy(train_metrics={"loss": 0})
 
 
 @pytest.mark.parametrize(

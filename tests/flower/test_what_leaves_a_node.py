@@ -73,7 +73,7 @@ def run(grid: FakeGrid, **options: Any) -> list[str]:
     grid.after.append(lambda _, reply: replies.append(reply))
     settings = {"buffer_size": 3, "concurrency": 4, "poll_interval": 0.0, "min_available_nodes": 6}
     strategy = BufferedSecAgg(
-        training="attached", **(settings | {"train_metrics": {"num-examples": 99}} | options)
+        training="attached", **(settings | {"train_metrics": {"loss": 99.0}} | options)
     )
     strategy.start(grid=grid, initial_arrays=initial_arrays(), num_rounds=2)
     assert any(isinstance(letter, Upload) for reply in replies for letter in letters_of(reply))
@@ -91,7 +91,7 @@ def test_nothing_else_leaves_a_node(tmp_path: Path, consistency: Any) -> None:
 
 def test_nothing_else_leaves_a_node_that_evaluates(tmp_path: Path) -> None:
     grid = make_grid(6, make_app([basecagg_mod]), tmp_path)
-    limits = {"num-examples": 99, "mse": 200.0}
+    limits = {"mse": 200.0}
     assert not run(grid, fraction_evaluate=1.0, evaluate_metrics=limits)
 
 
@@ -120,10 +120,10 @@ def test_metrics_that_a_mod_lets_through_are_found(tmp_path: Path) -> None:
 def test_a_loss_in_the_report_is_found(tmp_path: Path) -> None:
     def chatty_mod(message: Message, context: Any, call_next: Any) -> Message:
         reply = basecagg_mod(message, context, call_next)
-        report = ConfigRecord(dict(reply.content[REPORT]) | {"ready": 0.37})
+        report = ConfigRecord(dict(reply.content[REPORT]) | {"activity": "0.37"})
         return Message(RecordDict(dict(reply.content) | {REPORT: report}), reply_to=message)
 
-    assert "fact ready" in run(make_grid(6, make_app([chatty_mod]), tmp_path))
+    assert "fact activity" in run(make_grid(6, make_app([chatty_mod]), tmp_path))
 
 
 def test_updates_without_masks_are_found(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def main(grid: Grid, context: Context) -> None:
     strategy = BufferedSecAgg(
         buffer_size=config["buffer-size"],
         fraction_evaluate=config["fraction-evaluate"],
-        evaluate_metrics={"num-examples": 60_000, "eval_acc": 1.0},
+        evaluate_metrics={"eval_acc": 1.0},
     )
     result = strategy.start(
         grid=grid,

@@ -48,7 +48,9 @@ class Charter:
         assert isinstance(epoch, Epoch)
         return accept(epoch, self.operator_key, Ed25519Verifier())
 
-    def sign_epoch(self, parameters: ProtocolParameters, holders: Sequence[Holder]) -> Agreement:
+    def sign_epoch(
+        self, parameters: ProtocolParameters, holders: Sequence[Holder], charge: bytes
+    ) -> Agreement:
         """Lay down who holds shares, under which parameters."""
         epoch = draft_epoch(
             federation=self.federation,
@@ -57,6 +59,7 @@ class Charter:
             server_key=self.server.public_key,
             enrolment_key=self._enrolment.public_key,
             operator=self._operator,
+            charge=charge,
         )
         self._store.commit([Persist("signed-epoch", "", pack(epoch))])
         return accept(epoch, self.operator_key, Ed25519Verifier())

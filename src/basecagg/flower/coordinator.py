@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeAlias
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
+from basecagg.errors import DataError, Refused
 from basecagg.flower.flat import Layout, as_app_reads
 from basecagg.flower.settings import Settings
 from basecagg.flower.visits import Task
@@ -33,6 +34,8 @@ FIRST_REST, LONGEST_REST = 1.0, 60.0
 """Seconds that a node is left alone after a failure: twice as long each time."""
 _EARLY = 0.8
 """The part of the last training's time after which a node is asked whether the present one is over."""
+OVER = "over"
+"""The record of a run that has ended."""
 Errand: TypeAlias = tuple[int, RecordDict, str]
 """A node, what to send it, and the message's type."""
 
@@ -226,11 +229,20 @@ class Coordinator(ABC):
 
     @abstractmethod
     def hear(self, view: View, content: RecordDict, now: float) -> None:
-        """Handle a node's reply."""
+        """Handle a node's reply, or refuse it before anything is done."""
 
     @abstractmethod
     def metrics(self, released: Released) -> tuple[MetricRecord | None, MetricRecord | None]:
         """Training and evaluation metrics of the members of a sum."""
+
+    def require_future(self, versions: int) -> None:
+        """Refuse to go on with a run whose nodes were told to erase their keys: all would wait in vain."""
+        if self._store.read(OVER, "") is not None and self.version < versions:
+            raise DataError(
+                f"server_state is of a run that ended at version {self.version}, and its nodes have erased"
+                f" their keys: it cannot go on to version {versions}. Choose another file, and start from"
+                " that run's model"
+            )
 
     def farewell(self) -> list[Errand]:
         """What to tell the nodes when the run is over."""
@@ -251,10 +263,18 @@ class Coordinator(ABC):
         if reply is None:
             view.fail(now, "no reply within the time to live of the message")
         elif reply.has_error():
-            view.fail(now, f"error {reply.error.code}: {reply.error.reason}")
+            view.fail(now, f"error {reply.error.code}: {str(reply.error.reason)!r:.500}")
+        else:
+            self._listen(view, reply.content, now)
+
+    def _listen(self, view: View, content: RecordDict, now: float) -> None:
+        """A reply that makes no sense is that node's failure, and nobody else's."""
+        try:
+            self.hear(view, content, now)
+        except Refused as refusal:
+            view.fail(now, str(refusal))
         else:
             view.failures = 0
-            self.hear(view, reply.content, now)
 
     def lesson(self, task: Task) -> dict[str, ArrayRecord | ConfigRecord]:
         """The app's own records of a message: the model, and the config with Flower's server-round.

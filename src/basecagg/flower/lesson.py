@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,12 +14,13 @@ from flwr.clientapp.typing import ClientAppCallable
 
 from basecagg.errors import DataError
 from basecagg.flower.flat import Layout, as_app_reads, only_arrays
-from basecagg.flower.metrics import MetricSlots
+from basecagg.flower.metrics import Charge
 from basecagg.flower.node import Job, Node
 from basecagg.flower.node_folder import NodeFolder, in_simulation
 from basecagg.flower.visits import LETTERS, METRICS, ORDER, SLOTS, Order
 from basecagg.protocol.global_model import Model, model_hash
 
+_LOG = logging.getLogger("flwr")
 _OURS = (ORDER, LETTERS, METRICS, SLOTS)
 
 
@@ -66,8 +68,7 @@ class Lesson:
     layout: Layout
     start: Model
     job: Job
-    train_slots: MetricSlots
-    evaluate_slots: MetricSlots
+    charge: Charge
     evaluation: Mapping[str, float] | None
     clip: float
     max_staleness: int
@@ -79,6 +80,8 @@ class Lesson:
         arrays: Any = content[call.order.arrays_key]
         slots: Any = content[SLOTS]
         metrics: Any = content[METRICS]
+        agreement = node.seat.agreement
+        charge = Charge.from_bytes(metrics["charge"], agreement.epoch.charge)
         layout = Layout.of(arrays)
         start = layout.flatten(arrays)
         whole = np.concatenate([start, slots["slots"].numpy()])
@@ -87,20 +90,20 @@ class Lesson:
             layout,
             start,
             Job(version=version, model_hash=model_hash(version, whole), began=time.time()),
-            MetricSlots.read(metrics, "train"),
-            MetricSlots.read(metrics, "evaluate"),
+            charge,
             node.evaluation,
-            node.seat.agreement.parameters.clip,
-            node.seat.agreement.parameters.max_staleness,
+            agreement.parameters.clip,
+            agreement.parameters.max_staleness,
         )
 
     def learn(self) -> Model:
         """Δ = x − x_i after the app's own training, and behind it the metrics that are averaged."""
         answer = self.call.ask_app()
         trained = self.layout.flatten(only_arrays(answer))
-        slots = (
-            self.train_slots.encode(numbers(answer), self.clip),
-            self.evaluate_slots.encode(self.evaluation, self.clip),
-        )
-        delta = self.layout.difference(self.start, trained, self.max_staleness)
-        return np.concatenate([delta, *slots]).astype(self.layout.dtype)
+        update = self.layout.difference(self.start, trained, self.max_staleness)
+        slots = self.charge.encode(update, numbers(answer), self.evaluation, self.clip)
+        if slots[-1] > 0:
+            _LOG.warning(
+                "numbers beyond the clip B = %g, or beyond a metric's limit, are cut", self.clip
+            )
+        return np.concatenate([update, slots]).astype(self.layout.dtype)

@@ -44,6 +44,7 @@ class Loop:
 
     def run(self, initial: ArrayRecord) -> Result:
         """Until the model has reached the last version."""
+        self.coordinator.require_future(self.versions)
         self.result.arrays = initial
         if self.coordinator.version == 0:
             self._evaluate(0)

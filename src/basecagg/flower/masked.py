@@ -15,9 +15,11 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from basecagg.channels.wire import MAX_CONTROL_BYTES, limit_for, unpack
-from basecagg.errors import ChannelError, DataError, LocalProtocolError, Refused
+from basecagg.errors import ChannelError, DataError, LocalProtocolError, Malformed, Refused
 from basecagg.flower.charter import Charter
-from basecagg.flower.coordinator import LOG, Coordinator, Errand, View, Workload
+from basecagg.flower.coordinator import LOG, OVER, Coordinator, Errand, View, Workload
+from basecagg.flower.metrics import Charge
+from basecagg.flower.roll import Roll
 from basecagg.flower.settings import Settings
 from basecagg.flower.visits import (
     LETTERS,
@@ -29,10 +31,11 @@ from basecagg.flower.visits import (
     Stage,
     pack_letters,
     read_report,
+    reading,
     unpack_letters,
     write,
 )
-from basecagg.protocol.effects import Released, Send, Store, refusal_reply, sends_of
+from basecagg.protocol.effects import Persist, Released, Send, Store, refusal_reply, sends_of
 from basecagg.protocol.epoch import Agreement, Holder
 from basecagg.protocol.messages import (
     CertifiedRequest,
@@ -73,7 +76,10 @@ class MaskedCoordinator(Coordinator):
         initial = workload.initial
         self._chooser = chooser
         self._names: dict[str, View] = {}
-        self._initial = np.concatenate([initial, np.zeros(settings.slots, initial.dtype)])
+        self._roll = Roll(store)
+        self._charge = settings.charge.to_bytes()
+        behind = np.zeros(settings.charge.size, initial.dtype)
+        self._initial = np.concatenate([initial, behind])
         self.agreement: Agreement | None = self.charter.agreement
         if self.agreement is not None:
             self._start_machine(self.agreement)
@@ -96,7 +102,8 @@ class MaskedCoordinator(Coordinator):
             return
         holders = [Holder(view.name, view.signing_key, view.sealing_key) for view in chosen]
         parameters = self.settings.parameters(len(holders), self._initial.size)
-        self.agreement = self.charter.sign_epoch(parameters, holders)
+        bound = Charge.digest_of(self._charge)
+        self.agreement = self.charter.sign_epoch(parameters, holders, bound)
         p = parameters
         LOG.info(
             "epoch signed: N = %d holders, U = %d, T = %d, D = %d, K = %d, d = %d",
@@ -134,6 +141,10 @@ class MaskedCoordinator(Coordinator):
             raise DataError(
                 f"the stored epoch is for {agreement.parameters.model_size} numbers, this model and its"
                 f" metrics have {self._initial.size}: choose another server_state"
+            )
+        if agreement.epoch.charge != Charge.digest_of(self._charge):
+            raise DataError(
+                "the stored epoch binds other metrics or limits: choose another server_state"
             )
         recovery = Recovery(agreement, self.charter.server, self._store, settings.retries)
         rules = ServerSettings.of(agreement, settings.global_rate)
@@ -177,7 +188,8 @@ class MaskedCoordinator(Coordinator):
         if view.task:
             for key, record in self.lesson(view.task).items():
                 content[key] = record
-            content[METRICS], content[SLOTS] = self._metrics_record, self._slots_record()
+            content[METRICS] = ConfigRecord({"charge": self._charge})
+            content[SLOTS] = self._slots_record()
             view.doing, view.task = view.task, ""
         view.resume = False
         view.collect_at = None
@@ -201,13 +213,6 @@ class MaskedCoordinator(Coordinator):
         credential = self.charter.admit(self.agreement, view.name, view.signing_key)
         return [self.agreement.epoch, credential]
 
-    @cached_property
-    def _metrics_record(self) -> ConfigRecord:
-        record = ConfigRecord()
-        self.settings.train_slots.write(record, "train")
-        self.settings.evaluate_slots.write(record, "evaluate")
-        return record
-
     def _slots_record(self) -> ArrayRecord:
         values = self.running.model[self.layout.size :]
         return ArrayRecord({"slots": Array(np.ascontiguousarray(values))})
@@ -216,6 +221,7 @@ class MaskedCoordinator(Coordinator):
         """Let the nodes delete their keys and shares."""
         if not self.settings.erase_state:
             return []
+        self._store.commit([Persist(OVER, "", b"")])
         known = [view for view in self.nodes.values() if view.present and view.signing_key]
         return [
             (view.node_id, RecordDict({ORDER: write(self._order(view, "goodbye"))}), "train")
@@ -267,24 +273,33 @@ class MaskedCoordinator(Coordinator):
 
     def hear(self, view: View, content: RecordDict, now: float) -> None:
         """A report and letters."""
-        report = read_report(content)
-        self._note(view, report, now)
-        for frame in unpack_letters(content):
+        with reading():
+            report, frames = read_report(content), unpack_letters(content)
+        self._recognise(view, report)
+        self._note_activity(view, report, now)
+        for frame in frames if self.machine is not None else ():
             self._open(view, frame)
 
-    def _note(self, view: View, report: Report, now: float) -> None:
-        if report.signing_key:
+    def _recognise(self, view: View, report: Report) -> None:
+        """Who this is: bound at its first hello, the same on every visit."""
+        if not view.signing_key:
+            self._roll.bind(view.node_id, report, self._is_present)
             view.name, view.signing_key = report.name, report.signing_key
-            self._names[view.name] = view
             view.sealing_key = report.sealing_key
+            self._names[view.name] = view
             view.resume = bool(report.epoch)
-        elif not report.name:  # it has lost its folder, and with it its keys
+        elif report.name:
+            self._roll.require(view.node_id, report.name)
+        else:  # it has lost its folder, and with it its keys: it may show new ones under its old name
             view.signing_key = b""
         view.epoch, view.ready = report.epoch, report.ready
-        self._note_activity(view, report, now)
+
+    def _is_present(self, node_id: int) -> bool:
+        return node_id in self.nodes and self.nodes[node_id].present
 
     def _note_activity(self, view: View, report: Report, now: float) -> None:
         if report.activity == "running":
+            self._require_end(view, now)
             view.goes_on(now, self.settings.collect_interval)
         elif report.activity == "failed":
             view.lapse(now, f"its app failed with {report.problem}")
@@ -294,6 +309,11 @@ class MaskedCoordinator(Coordinator):
             view.doing, view.task = "", "train"
         else:
             view.finish(now)
+
+    def _require_end(self, view: View, now: float) -> None:
+        """A node ends training that takes too long by itself; one that does not takes up a place."""
+        if view.began is not None and now - view.began > 2 * self._patience:
+            raise Malformed(f"it has been training for {now - view.began:.0f} s")
 
     def _open(self, view: View, frame: bytes) -> None:
         try:
@@ -325,12 +345,16 @@ class MaskedCoordinator(Coordinator):
 
     def metrics(self, released: Released) -> tuple[MetricRecord | None, MetricRecord | None]:
         """The averages that came out of the sum itself."""
-        sums = released.weighted_sum[self.layout.size :]
-        first = self.settings.train_slots.size
-        return (
-            self.settings.train_slots.decode(sums[:first]),
-            self.settings.evaluate_slots.decode(sums[first:]),
-        )
+        charge, clip = self.settings.charge, self.settings.clip
+        means = released.weighted_sum[self.layout.size :] / sum(released.weights)
+        trained, evaluated, cut = charge.decode(means, clip)
+        if cut > 0:
+            LOG.warning(
+                "version %d: %.0f %% of the buffer had numbers beyond the clip B = %g or a metric's limit, and"
+                " they were cut: raise clip or the limits",
+                *(released.version + 1, 100 * cut, clip),
+            )
+        return trained, evaluated
 
 
 def _take(letters: list[Message]) -> list[Message]:

@@ -1,89 +1,123 @@
 """Metrics inside the secure sum: a few more numbers at the end of every update, masked like the rest.
 
-A client's loss is a fact about its data. So nobody reports one: each client adds n·loss and n to its update,
-both scaled to the clip, and the server learns Σ s·n·loss / Σ s·n of a whole buffer.
+A client's loss is a fact about its data. So nobody reports one: each client adds its metrics to its update,
+scaled to the clip, and the server learns Σ s·metric / Σ s of a whole buffer. They are not weighted by the
+number of examples: that never changes, so from enough sums the server could solve for each client's.
+
+Names and limits are bound by the epoch's id: with limits of its own for one client, a server would open that
+client's metrics alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
-from flwr.app import ConfigRecord, MetricRecord
+from flwr.app import MetricRecord
 
-from basecagg.errors import DataError, ParameterError
+from basecagg.errors import DataError, ParameterError, WrongEpoch
 
 
 @dataclass(frozen=True)
 class MetricSlots:
     """Which metrics of one kind (training or evaluation) are averaged, and how large each can be."""
 
-    weight: str
-    """The metric that weighs the others: Flower's num-examples."""
     limits: Mapping[str, float]
 
     @classmethod
     def of(cls, weight: str, limits: Mapping[str, float] | None) -> MetricSlots:
         """Slots for the named metrics; none for None."""
         limits = dict(limits or {})
-        if limits and weight not in limits:
+        if weight in limits:
             raise ParameterError(
-                f"metrics {sorted(limits)} are weighted by '{weight}': say how large it can be as well",
-                rule="metrics include their weight",
+                f"'{weight}' cannot be averaged inside the sum: it never changes, so the server could solve"
+                " for every client's. Leave it out; every member of a buffer counts alike",
+                rule="no metric is constant",
             )
         wrong = [name for name, limit in limits.items() if not 0 < limit < float("inf")]
         if wrong:
             raise ParameterError(f"the limit of {wrong[0]} must be positive", rule="limits > 0")
-        return cls(weight, limits)
-
-    @property
-    def names(self) -> list[str]:
-        """The averaged metrics, in their order in the vector."""
-        return [name for name in self.limits if name != self.weight]
+        return cls({name: float(limit) for name, limit in limits.items()})
 
     @property
     def size(self) -> int:
         """Numbers that this takes in every update."""
         return len(self.limits)
 
-    def encode(self, values: Mapping[str, object] | None, clip: float) -> npt.NDArray[np.float64]:
-        """The slots of one client: n, then n·metric, each as a part of ±B. Without values all are 0."""
-        if values is None or not self.limits:
-            return np.zeros(self.size)
-        weight = self._part(values, self.weight)
-        parts = [weight, *(weight * self._part(values, name) for name in self.names)]
-        return clip * np.array(parts)
+    def parts(self, values: Mapping[str, object] | None) -> npt.NDArray[np.float64]:
+        """Each metric as a part of its limit; all have to be there, for a sum of some tells of them alone."""
+        return np.array([self._part(values or {}, name) for name in self.limits])
 
     def _part(self, values: Mapping[str, object], name: str) -> float:
         value = values.get(name)
-        if not isinstance(value, int | float):
+        if not isinstance(value, int | float) or not np.isfinite(value):
             raise DataError(
-                f"the client reported no number '{name}': its metrics are {list(values)}"
+                f"the client reported no finite number '{name}': its metrics are {list(values)}"
             )
-        return float(np.clip(value / self.limits[name], -1.0, 1.0))
+        return value / self.limits[name]
 
-    def decode(self, weighted_sum: npt.NDArray[np.float64]) -> MetricRecord | None:
-        """The averages, or None when nobody had an example."""
-        if not self.limits or weighted_sum[0] <= 0:
-            return None
-        means = weighted_sum[1:] / weighted_sum[0]
-        named = zip(self.names, means, strict=True)
-        return MetricRecord({name: float(mean * self.limits[name]) for name, mean in named})
+    def decode(self, means: npt.NDArray[np.float64]) -> MetricRecord | None:
+        """The averages, from the mean parts."""
+        named = zip(self.limits.items(), means, strict=True)
+        return MetricRecord({name: float(m * limit) for (name, limit), m in named}) or None
+
+
+class _Written(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    train: dict[str, float]
+    evaluate: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Charge:
+    """What every node is charged to put behind its update; the epoch binds it."""
+
+    train: MetricSlots
+    evaluate: MetricSlots
+
+    @property
+    def size(self) -> int:
+        """Numbers behind the model's own: the metrics, and whether anything had to be cut."""
+        return self.train.size + self.evaluate.size + 1
+
+    def encode(
+        self,
+        update: npt.NDArray[np.floating],
+        trained: Mapping[str, object],
+        evaluated: Mapping[str, object] | None,
+        clip: float,
+    ) -> npt.NDArray[np.float64]:
+        """The numbers of one client, each as a part of ±B. The last is B if its update or a metric was cut."""
+        parts = np.concatenate([self.train.parts(trained), self.evaluate.parts(evaluated)])
+        cut = bool(np.abs(update).max(initial=0.0) > clip or np.abs(parts).max(initial=0.0) > 1)
+        numbers: npt.NDArray[np.float64] = np.clip(np.append(parts, float(cut)), -1.0, 1.0)
+        return clip * numbers
+
+    def decode(
+        self, means: npt.NDArray[np.float64], clip: float
+    ) -> tuple[MetricRecord | None, MetricRecord | None, float]:
+        """Training and evaluation metrics of a buffer, and which part of it was cut."""
+        parts, first = means / clip, self.train.size
+        return self.train.decode(parts[:first]), self.evaluate.decode(parts[first:-1]), parts[-1]
 
     # --- on the wire ------------------------------------------------------------------------------
 
-    def write(self, record: ConfigRecord, prefix: str) -> None:
-        """Put the slots into an order."""
-        record[f"{prefix}-weight"] = self.weight
-        record[f"{prefix}-names"] = list(self.limits)
-        record[f"{prefix}-limits"] = [float(limit) for limit in self.limits.values()]
+    def to_bytes(self) -> bytes:
+        """The charge as it is sent; the epoch has the hash of these bytes."""
+        return msgspec.json.encode(_Written(dict(self.train.limits), dict(self.evaluate.limits)))
+
+    @staticmethod
+    def digest_of(written: bytes) -> bytes:
+        """What the epoch binds."""
+        return hashlib.sha256(b"basecagg/flower/charge/v1" + written).digest()
 
     @classmethod
-    def read(cls, record: ConfigRecord, prefix: str) -> MetricSlots:
-        """Take the slots out of an order."""
-        names, limits = record[f"{prefix}-names"], record[f"{prefix}-limits"]
-        assert isinstance(names, Sequence)
-        assert isinstance(limits, Sequence)
-        return cls(str(record[f"{prefix}-weight"]), dict(zip(names, limits, strict=True)))  # type: ignore[arg-type]
+    def from_bytes(cls, written: bytes, bound: bytes) -> Charge:
+        """The charge that the epoch binds; any other is refused."""
+        if cls.digest_of(written) != bound:
+            raise WrongEpoch("the metrics that were asked for are not those that the epoch binds")
+        found = msgspec.json.decode(written, type=_Written)
+        return cls(MetricSlots(found.train), MetricSlots(found.evaluate))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from basecagg.errors import ParameterError
-from basecagg.flower.metrics import MetricSlots
+from basecagg.flower.metrics import Charge
 from basecagg.maths.staleness import StalenessFunction
 from basecagg.parameters import Consistency, ProtocolParameters, usual_tolerance
 from basecagg.protocol.weighing import Weighing
@@ -37,8 +37,7 @@ class Settings:
     clip: float
     update_levels: int
     weight_levels: int
-    train_slots: MetricSlots
-    evaluate_slots: MetricSlots
+    charge: Charge
     evaluate: bool
     training: Training
     collect_interval: float
@@ -77,11 +76,6 @@ class Settings:
     def weighing(self) -> Weighing:
         """FedBuff's own weights, without levels."""
         return Weighing(self.max_staleness, self.staleness, None)
-
-    @property
-    def slots(self) -> int:
-        """Numbers behind the model's own in every update."""
-        return self.train_slots.size + self.evaluate_slots.size
 
     def parameters(self, num_holders: int, model_size: int) -> ProtocolParameters:
         """The epoch's parameters for so many holders; what was left open gets the largest T and U that fit."""

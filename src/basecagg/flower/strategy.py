@@ -19,7 +19,7 @@ from basecagg.flower.flat import Layout
 from basecagg.flower.line import Line, is_simulated
 from basecagg.flower.loop import Loop
 from basecagg.flower.masked import MaskedCoordinator
-from basecagg.flower.metrics import MetricSlots
+from basecagg.flower.metrics import Charge, MetricSlots
 from basecagg.flower.own_loop import OwnLoop
 from basecagg.flower.plain import MetricsFunction, PlainCoordinator
 from basecagg.flower.settings import Protection, Settings, Training
@@ -88,9 +88,10 @@ class BufferedSecAgg(OwnLoop):
             `max_colluders` T, `max_dropouts` D; `clip` B, `update_levels` c_l, `weight_levels` c_g.
         Metrics
             `train_metrics` and `evaluate_metrics` name what is averaged inside the secure sum, each with the
-            largest value it can have, e.g. {"num-examples": 5000, "train_loss": 10.0}; anything else that a
-            client reports stays there. `fraction_evaluate=1.0` lets every node evaluate the model it is about
-            to train; fractions between 0 and 1 would single out nodes and are refused.
+            largest value it can have, e.g. {"train_loss": 10.0}; anything else that a client reports stays
+            there. Every member of a buffer counts alike (times s(τ)), and the epoch binds names and limits.
+            `fraction_evaluate=1.0` lets every node evaluate the model it is about to train; fractions between
+            0 and 1 would single out nodes and are refused.
         Nodes
             `training`: "detached" trains in a process beside the SuperNode's, which can answer meanwhile, and
             is asked for every `collect_interval` seconds once it may have ended, judging by the node's last
@@ -119,8 +120,10 @@ class BufferedSecAgg(OwnLoop):
             clip=clip,
             update_levels=update_levels,
             weight_levels=weight_levels,
-            train_slots=MetricSlots.of(weighted_by_key, train_metrics),
-            evaluate_slots=MetricSlots.of(weighted_by_key, evaluate_metrics),
+            charge=Charge(
+                MetricSlots.of(weighted_by_key, train_metrics),
+                MetricSlots.of(weighted_by_key, evaluate_metrics),
+            ),
             evaluate=fraction_evaluate > 0,
             training=training,
             collect_interval=collect_interval,
@@ -228,6 +231,6 @@ def _require_all_or_none(
     if fraction and protection == "basecagg" and not metrics:
         raise ParameterError(
             "fraction_evaluate = 1.0 needs evaluate_metrics: name what is to be averaged inside the"
-            " sum, e.g. {'num-examples': 5000, 'eval_loss': 10.0}",
+            " sum, e.g. {'eval_loss': 10.0}",
             rule="evaluation has metrics",
         )

@@ -6,7 +6,8 @@ one array of bytes with their lengths. `Report` lists all that a node says in cl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, TypeAlias
 
@@ -14,14 +15,14 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from basecagg.channels.wire import pack
-from basecagg.errors import ChannelError
+from basecagg.errors import ChannelError, Malformed
 from basecagg.protocol.messages import Message
 
 ORDER = "basecagg.order"
 REPORT = "basecagg.report"
 LETTERS = "basecagg.letters"
 METRICS = "basecagg.metrics"
-"""Which metrics are to be averaged inside the sum."""
+"""The charge: which metrics are to be averaged inside the sum."""
 SLOTS = "basecagg.slots"
 """The numbers that the model's vector has in their place: they are part of its hash."""
 
@@ -69,6 +70,15 @@ class Report:
     sealing_key: bytes = b""
 
 
+@contextmanager
+def reading() -> Iterator[None]:
+    """Whatever goes wrong while a reply is taken apart is the fault of whoever sent it."""
+    try:
+        yield
+    except Exception as error:
+        raise Malformed(f"an odd reply: {type(error).__name__}: {str(error)!r:.200}") from error
+
+
 def write(facts: Order | Report) -> ConfigRecord:
     """The facts as a record."""
     return ConfigRecord({each.name: getattr(facts, each.name) for each in fields(facts)})
@@ -85,7 +95,11 @@ def read_report(content: RecordDict) -> Report:
         raise ChannelError(
             "the reply carries no report: use ClientApp(mods=[basecagg_mod]) on every node"
         )
-    return Report(**_known(content[REPORT], Report))
+    report = Report(**_known(content[REPORT], Report))
+    for each in fields(Report):
+        if type(getattr(report, each.name)) is not type(each.default):
+            raise ChannelError(f"the report's {each.name} is a {type(getattr(report, each.name))}")
+    return report
 
 
 def _known(record: Any, kind: type[Order] | type[Report]) -> dict[str, Any]:
@@ -115,6 +129,8 @@ def unpack_letters(content: RecordDict) -> list[bytes]:
         return []
     record: Any = content[LETTERS]
     data, lengths = record["bytes"].numpy().tobytes(), record["lengths"].numpy()
+    if lengths.dtype != np.uint32 or lengths.ndim != 1:
+        raise ChannelError(f"the letters' lengths are {lengths.dtype} of shape {lengths.shape}")
     ends = np.cumsum(lengths, dtype=np.int64)
     if lengths.size and int(ends[-1]) != len(data):
         raise ChannelError(f"the letters have {len(data)} bytes, not the {int(ends[-1])} announced")

@@ -30,6 +30,7 @@ from basecagg.protocol.messages import (
     Certificate,
     Credential,
     Dealing,
+    Digest,
     Endorsement,
     Message,
     Name,
@@ -79,6 +80,8 @@ class Epoch(Message, frozen=True, tag="Epoch"):
     points: Annotated[tuple[int, ...], Meta(min_length=2, max_length=MAX_HOLDERS)]
     server_key: PublicKey
     enrolment_key: PublicKey
+    charge: Digest = bytes(32)
+    """The hash of what else a driver has everybody do in the same way; zeros for nothing."""
     signature: Signature = b""
 
     @property
@@ -229,6 +232,7 @@ def draft_epoch(
     first_version: int = 0,
     ends: int = NEVER,
     suite: Suite = "x25519",
+    charge: bytes = bytes(32),
 ) -> Epoch:
     """The operator's part: lay down an epoch and sign it."""
     p = parameters
@@ -245,6 +249,7 @@ def draft_epoch(
         tuple(int(point) for point in code.points),
         server_key,
         enrolment_key,
+        charge,
     )
     return signed(epoch, operator)
 

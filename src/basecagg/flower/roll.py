@@ -1,0 +1,57 @@
+"""Who is who: one name and one key for every node of a run, bound when it first says hello.
+
+The operator signs a credential for whatever is on the roll. Were a node believed under several names, it alone
+could fill a buffer but for one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from basecagg.channels.sealing import fits
+from basecagg.errors import Malformed, NotEnrolled
+from basecagg.flower.visits import Report
+from basecagg.protocol.effects import Persist, Store
+
+_KIND = "roll"
+_KEY = 32
+"""Bytes of a signing key."""
+
+
+class Roll:
+    """The names of a run, each with its node and its signing key. The keys outlive a server that restarts."""
+
+    def __init__(self, store: Store) -> None:
+        """Go on with the names that the store has."""
+        self._store = store
+        self._keys = dict(store.scan(_KIND))
+        self._nodes: dict[str, int] = {}
+
+    def require(self, node_id: int, name: str) -> None:
+        """Refuse a node that speaks under a name which is not its own."""
+        if self._nodes.get(name) != node_id:
+            raise NotEnrolled(f"it calls itself {name!r:.80}, which is not its name in this run")
+
+    def bind(self, node_id: int, report: Report, is_present: Callable[[int], bool]) -> None:
+        """Write a node down under the name and key that it shows, or refuse.
+
+        A node is called by its id. One that came back under another id may keep the name it had, if the name is
+        bound to its key and nobody who is there has it.
+        """
+        name, key = report.name, report.signing_key
+        if len(key) != _KEY or not fits("x25519", report.sealing_key):
+            raise Malformed("it shows no keys, or some that nobody could use")
+        is_known, is_own = self._keys.get(name) == key, name == str(node_id)
+        if not (is_own or is_known):
+            raise NotEnrolled(f"it calls itself {name!r:.80}: neither its id nor bound to its key")
+        taken = self._nodes.get(name, node_id)
+        if taken != node_id and is_present(taken) and not (is_own and is_known):
+            raise NotEnrolled(f"the name {name} is bound to node {taken}")
+        if any(bound == node_id and each != name for each, bound in self._nodes.items()):
+            raise NotEnrolled(f"it has another name in this run than {name}")
+        if any(bound == key and each != name for each, bound in self._keys.items()):
+            raise NotEnrolled("it shows the key of somebody else")
+        self._nodes[name] = node_id
+        if not is_known:
+            self._keys[name] = key
+            self._store.commit([Persist(_KIND, name, key)])

@@ -1,0 +1,245 @@
+"""One node that lies about who it is, or answers with nonsense, harms nobody but itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from audit import noting_sums
+from fake_grid import FakeGrid, FakeNode, make_grid
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from small_app import initial_arrays, make_app, small_strategy
+
+from basecagg.channels.identity import Identity
+from basecagg.channels.sealing import SealingSecret
+from basecagg.errors import NotEnrolled, Refused
+from basecagg.flower import basecagg_mod, loop
+from basecagg.flower.charter import Charter
+from basecagg.flower.roll import Roll
+from basecagg.flower.visits import LETTERS, METRICS, REPORT, Report, read_order, reply
+from basecagg.storage.memory import MemoryStore
+
+K = 3
+
+
+@pytest.fixture(autouse=True)
+def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "_FAREWELL", 0.05)
+    monkeypatch.setattr(loop, "_LOOK_AROUND", 0.0)
+
+
+def train(grid: FakeGrid, **options: Any) -> list[Any]:
+    usual = {"buffer_size": K, "min_available_nodes": 6, "answer_timeout": 0.2}
+    with noting_sums() as sums:
+        small_strategy(**(usual | {"collect_interval": 0.1} | options)).start(
+            grid=grid, initial_arrays=initial_arrays(), num_rounds=3
+        )
+    return sums
+
+
+def grid_with(odd: Callable[[Message, Context], Message], folder: Path) -> tuple[FakeGrid, int]:
+    grid = make_grid(7, make_app([basecagg_mod]), folder)
+    node_id = next(iter(grid.nodes))
+    grid.nodes[node_id] = FakeNode(odd, grid.nodes[node_id].context)  # type: ignore[arg-type]
+    return grid, node_id
+
+
+# --- names ---
+
+
+def introduction(name: str, signing: bytes, sealing: bytes) -> Report:
+    return Report(name=name, signing_key=signing, sealing_key=sealing)
+
+
+def keys() -> tuple[bytes, bytes]:
+    return Identity.create().public_key, SealingSecret.create("x25519").public_key
+
+
+def test_one_node_gets_one_credential_however_many_names_it_gives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a sybil would: another name and other keys in every reply."""
+    admitted: list[str] = []
+    original = Charter.admit
+
+    def admit(self: Any, agreement: Any, name: str, key: bytes) -> Any:
+        admitted.append(name)
+        return original(self, agreement, name, key)
+
+    monkeypatch.setattr(Charter, "admit", admit)
+    spoken = 0
+
+    def sybil(message: Message, context: Context) -> Message:
+        nonlocal spoken
+        spoken += 1
+        name = str(context.node_id) if spoken == 1 else str(1000 + spoken)
+        return Message(reply(introduction(name, *keys()), []), reply_to=message)
+
+    grid, _ = grid_with(sybil, tmp_path)
+    assert len(train(grid)) == 3
+    assert spoken > 1
+    assert set(admitted) <= {str(each) for each in grid.nodes}
+
+
+def test_a_node_is_bound_to_its_name_and_key() -> None:
+    roll, first, second = Roll(MemoryStore()), keys(), keys()
+    roll.bind(5, introduction("5", *first), lambda _: True)
+    roll.require(5, "5")
+    for node_id, report in (
+        (5, introduction("6", *second)),  # one more name for the same node
+        (6, introduction("5", *second)),  # another's name
+        (6, introduction("5", *first)),  # another's name and key, while that one is there
+        (6, introduction("6", first[0], second[1])),  # another's key
+        (6, introduction("server", *second)),
+        (6, introduction("6", second[0], bytes(32))),  # nobody can seal to this
+        (6, introduction("6", b"short", second[1])),
+    ):
+        with pytest.raises(Refused):
+            roll.bind(node_id, report, lambda _: True)
+    for node_id, name in ((6, "5"), (5, "6"), (5, "")):
+        with pytest.raises(NotEnrolled):
+            roll.require(node_id, name)
+
+
+def test_a_node_that_comes_back_under_another_id_keeps_its_name() -> None:
+    store, first = MemoryStore(), keys()
+    roll = Roll(store)
+    roll.bind(5, introduction("5", *first), lambda _: True)
+    roll.bind(7, introduction("5", *first), lambda node_id: node_id != 5)
+    roll.require(7, "5")
+    with pytest.raises(NotEnrolled):
+        roll.require(5, "5")
+    later = Roll(store)  # the server restarted
+    later.bind(8, introduction("5", *first), lambda _: False)
+    with pytest.raises(NotEnrolled):
+        later.bind(9, introduction("5", *keys()), lambda _: False)
+
+
+def test_the_owner_of_an_id_takes_its_name_back() -> None:
+    roll, first = Roll(MemoryStore()), keys()
+    roll.bind(5, introduction("5", *first), lambda _: True)
+    roll.bind(7, introduction("5", *first), lambda node_id: node_id != 5)
+    roll.bind(5, introduction("5", *first), lambda _: True)
+    roll.require(5, "5")
+
+
+# --- nonsense ---
+
+
+def report_of(**facts: Any) -> ConfigRecord:
+    usual = {
+        "name": "",
+        "epoch": "",
+        "ready": 0,
+        "activity": "idle",
+        "problem": "",
+        "signing_key": b"",
+        "sealing_key": b"",
+    }
+    return ConfigRecord(usual | facts)
+
+
+def letters_of(data: Any, lengths: Any) -> ArrayRecord:
+    return ArrayRecord({"bytes": Array(np.array(data)), "lengths": Array(np.array(lengths))})
+
+
+def torn(record: ArrayRecord) -> ArrayRecord:
+    record["bytes"].data = record["bytes"].data[:-20]
+    return record
+
+
+ODD: dict[str, Callable[[str], dict[str, Any]]] = {
+    "nothing": lambda name: {},
+    "no report": lambda name: {"metrics": MetricRecord({"loss": 1.0})},
+    "nameless": lambda name: {REPORT: report_of()},
+    "misnamed": lambda name: {REPORT: report_of(name="1", signing_key=b"k" * 32)},
+    "absurd types": lambda name: {REPORT: report_of(name=3.5, ready="many", epoch=b"x")},
+    "a metric record": lambda name: {REPORT: MetricRecord({"name": 1})},
+    "absurd keys": lambda name: {
+        REPORT: report_of(name=name, signing_key=b"k" * 32, sealing_key=bytes(32))
+    },
+    "letters too early": lambda name: {
+        REPORT: report_of(name=name, signing_key=KEYS[0], sealing_key=KEYS[1]),
+        LETTERS: letters_of(np.zeros(9, np.uint8), np.array([4, 5], np.uint32)),
+    },
+    "torn letters": lambda name: {
+        REPORT: report_of(name=name, signing_key=KEYS[0], sealing_key=KEYS[1]),
+        LETTERS: torn(letters_of(np.zeros(9, np.uint8), np.array([9], np.uint32))),
+    },
+    "lengths of another kind": lambda name: {
+        REPORT: report_of(name=name, signing_key=KEYS[0], sealing_key=KEYS[1]),
+        LETTERS: letters_of(np.zeros(9, np.uint8), np.array([-1.0, 10.0])),
+    },
+    "letters that are a config": lambda name: {
+        REPORT: report_of(name=name, signing_key=KEYS[0], sealing_key=KEYS[1]),
+        LETTERS: ConfigRecord({"bytes": b"x"}),
+    },
+}
+KEYS = keys()
+
+
+@pytest.mark.parametrize("kind", list(ODD))
+@pytest.mark.parametrize("honest_visits", [0, 2])
+def test_an_odd_reply_ends_and_stalls_nothing(
+    tmp_path: Path, kind: str, honest_visits: int
+) -> None:
+    honest, spoken = make_app([basecagg_mod]), 0
+
+    def odd(message: Message, context: Context) -> Message:
+        nonlocal spoken
+        spoken += 1
+        if spoken <= honest_visits:
+            return honest(message, context)
+        return Message(RecordDict(ODD[kind](str(context.node_id))), reply_to=message)
+
+    grid, _ = grid_with(odd, tmp_path)
+    assert len(train(grid)) == 3
+    assert spoken > honest_visits
+
+
+def test_training_that_never_ends_takes_no_place_for_ever(tmp_path: Path) -> None:
+    honest = make_app([basecagg_mod])
+
+    def odd(message: Message, context: Context) -> Message:
+        answer = honest(message, context)
+        order = read_order(message.content)
+        facts = dict(answer.content[REPORT])
+        if order.stage == "visit" and facts["epoch"]:
+            facts["activity"] = "running"
+        return Message(RecordDict({REPORT: ConfigRecord(facts)}), reply_to=message)
+
+    grid, _ = grid_with(odd, tmp_path)
+    small = small_strategy(
+        buffer_size=2, min_available_nodes=7, concurrency=1, collect_interval=0.01, holders=6
+    )
+    small.start(grid=grid, initial_arrays=initial_arrays(), num_rounds=3, timeout=0.05)
+
+
+# --- metrics ---
+
+
+def test_limits_for_one_node_alone_open_nothing_of_it(tmp_path: Path) -> None:
+    """The server gives everybody else a huge limit, so that the sum would be the victim's metrics."""
+    grid = make_grid(6, make_app([basecagg_mod]), tmp_path)
+    victim = next(iter(grid.nodes))
+    problems: list[str] = []
+
+    def tamper(node_id: int, message: Message) -> None:
+        if METRICS in message.content and node_id != victim and grid.sent < 200:
+            record = dict(message.content[METRICS])
+            written = bytes(record["charge"]).replace(b"100.0", b"1e30")  # type: ignore[arg-type]
+            message.content[METRICS] = ConfigRecord({"charge": written})
+
+    grid.before.append(tamper)
+    grid.after.append(
+        lambda _, answer: problems.append(answer.error.reason if answer.has_error() else "")
+    )
+    sums = train(grid, train_metrics={"loss": 100.0}, consistency="certified", concurrency=6)
+    tampered = [problem for problem in problems if problem]
+    assert tampered
+    assert all("WrongEpoch" in problem for problem in tampered)
+    members = [sum(m.contributor == str(victim) for m in each.members) for each in sums]
+    assert max(members) <= 1  # it was among others, whose metrics have the same limit
