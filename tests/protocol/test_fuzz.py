@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 import pytest
 from harness import World, small
+from samples import make_samples
 
 from basecagg.channels.unprotected import NoVerifier
 from basecagg.channels.wire import MAGIC, MAX_CONTROL_BYTES, AnyMessage, pack, unpack
@@ -29,6 +30,8 @@ from basecagg.protocol.epoch import Epoch, accept
 from basecagg.protocol.mailroom import Mailroom
 from basecagg.protocol.messages import (
     Closing,
+    EpochEnd,
+    HolderKey,
     MaskName,
     PlainUpdate,
     Receipt,
@@ -158,6 +161,8 @@ class Scene:
         yield Letter("user-1", AT_SERVER, Refusal("Malformed", "a reason"))
         yield Letter("server", HOLDER, federation.agreement.epoch)
         yield Letter("server", HOLDER, federation._credentials["user-1"])
+        yield Letter("server", HOLDER, make_samples()[EpochEnd])
+        yield Letter("user-1", AT_SERVER, make_samples()[HolderKey])
 
     def feed(self, chance, letter):
         """Hand a message to all machines that it could be meant for, and to one that it was not."""
