@@ -79,6 +79,7 @@ def agreement() -> Agreement:
         number=3,
         first_version=7,
         ends=2_000_000_000,
+        charge=fixed("charge"),
     )
     return accept(epoch, identity("operator").public_key, Ed25519Verifier())
 
