@@ -139,6 +139,14 @@ class StorageError(BASecAggError):
     """A store cannot be read or written, or is an older copy of itself."""
 
 
+class StoreInUse(StorageError):  # noqa: N818 - not a fault: somebody else is at work
+    """Another process has the store and shows signs of life."""
+
+
+class LeaseLost(StorageError):  # noqa: N818 - the store is fine, we are not
+    """Another process has taken the store over; this one writes nothing any more."""
+
+
 class MissingExtraError(BASecAggError, ImportError):
     """An optional part is not installed; the text says how to get it."""
 

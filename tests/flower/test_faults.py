@@ -16,7 +16,7 @@ from flwr.app import Error, Message
 from small_app import initial_arrays, make_app, small_strategy
 
 from basecagg.channels.wire import unpack
-from basecagg.errors import DataError
+from basecagg.errors import DataError, StorageError
 from basecagg.flower import BufferedSecAgg, basecagg_mod, loop
 from basecagg.flower.visits import ORDER, unpack_letters
 from basecagg.protocol.effects import Abandoned
@@ -271,6 +271,24 @@ def test_the_state_of_a_finished_run_stalls_nobody(tmp_path: Path) -> None:
     np.testing.assert_array_equal(flat(first.arrays), flat(again.arrays))
     with pytest.raises(DataError, match="ended at version 2"):
         strategy(server_state=state).start(grid=grid, initial_arrays=initial_arrays(), num_rounds=3)
+
+
+def test_a_second_server_on_one_state_is_refused(tmp_path: Path) -> None:
+    """Two of them would ask for overlapping sums: the first one's evaluation starts the second."""
+    state, seen = tmp_path / "state.db", list[str]()
+
+    def start_another(version: int, arrays: Any) -> None:
+        with pytest.raises(StorageError, match="in use by process") as refused:
+            strategy(server_state=state).start(
+                grid=grid, initial_arrays=initial_arrays(), num_rounds=1
+            )
+        seen.append(str(refused.value))
+
+    grid = watched(8, tmp_path / "nodes")
+    strategy(server_state=state).start(
+        grid=grid, initial_arrays=initial_arrays(), num_rounds=1, evaluate_fn=start_another
+    )
+    assert len(seen) == 2  # at versions 0 and 1; and the first one went on
 
 
 def test_a_server_killed_while_a_sum_is_opened_asks_again(tmp_path: Path) -> None:

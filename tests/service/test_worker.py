@@ -117,6 +117,26 @@ def test_a_problem_is_an_answer_and_undoes_nothing() -> None:
     assert with_worker(story).recovered == 0
 
 
+def test_a_failed_way_back_does_not_end_the_thread() -> None:
+    """The database is gone, or somebody else's: every caller is told, and it is tried again with the next."""
+
+    async def story(worker: Worker, owner: Owner) -> None:
+        def fail() -> None:
+            raise StorageError("no way back")
+
+        owner.fails, recover, owner.recover = 1, owner.recover, fail
+        async with asyncio.timeout(10):
+            for _ in range(3):
+                with pytest.raises(StorageError, match="no way back"):
+                    await worker.do(owner.job(1))
+            owner.recover = recover
+            assert await worker.do(owner.job(2)) == 2
+
+    owner = with_worker(story)
+    assert owner.recovered == 1
+    assert owner.durable[-1] == [2]
+
+
 def test_too_many_jobs_are_put_off() -> None:
     async def story(worker: Worker, owner: Owner) -> None:
         gate = threading.Event()

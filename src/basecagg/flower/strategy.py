@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
@@ -27,6 +29,9 @@ from basecagg.maths.staleness import StalenessFunction, polynomial
 from basecagg.parameters import Consistency
 from basecagg.protocol.effects import Store
 from basecagg.storage.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from basecagg.storage.server import ServerStore
 
 
 class BufferedSecAgg(OwnLoop):
@@ -177,6 +182,7 @@ class BufferedSecAgg(OwnLoop):
         configs = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
         workload = Workload(layout, layout.flatten(initial_arrays), *configs, timeout)
         with ExitStack() as opened:
+            self._stores: list[ServerStore] = []
             coordinator = self._coordinator(workload, opened)
             loop = Loop(
                 num_rounds,
@@ -186,8 +192,15 @@ class BufferedSecAgg(OwnLoop):
                 evaluate_fn,
                 self._chooser,
                 self._poll_interval,
+                sleep=self._rest,
             )
             return loop.run(initial_arrays)
+
+    def _rest(self, seconds: float) -> None:
+        """Pause. Who only waits for nodes writes nothing, and must say that it still has its state."""
+        for store in self._stores:
+            store.renew()
+        time.sleep(seconds)
 
     def _time_to_live(self, grid: Grid, timeout: float) -> float:
         """A node that was killed and is back at once never looks lost: only this ends its last message."""
@@ -210,7 +223,9 @@ class BufferedSecAgg(OwnLoop):
         from basecagg.storage.server import ServerStore
 
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return opened.enter_context(closing(ServerStore(f"sqlite:///{path}", namespace)))
+        store = ServerStore(f"sqlite:///{path}", namespace)
+        self._stores.append(store)
+        return opened.enter_context(closing(store))
 
     def _concurrency(self, present: int) -> int:
         """C: as told, or as many as FedAvg would sample."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from basecagg.channels.identity import Ed25519Verifier, Identity
 from basecagg.channels.wire import MAX_CONTROL_BYTES, limit_for, unpack
-from basecagg.errors import BASecAggError, ChannelError
+from basecagg.errors import BASecAggError, ChannelError, LeaseLost
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.effects import Persist
 from basecagg.protocol.epoch import Agreement, Epoch, accept
@@ -102,7 +102,10 @@ class Service:
         self._soon: set[str] = set()
         self._changed = asyncio.Event()
         self._stopping = False
-        self._store = GroupCommit(self._open("service"))
+        self.lost: LeaseLost | None = None
+        """Why this process has to end: another one has the database."""
+        self._durable = self._open("service")
+        self._store = GroupCommit(self._durable)
         self.registry = Registry(settings.federation, settings.operator_key, self._store)
         self.host: EpochHost | None = self._resume_host()
         self.worker = Worker(self)
@@ -428,6 +431,7 @@ class Service:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(min(0.25, self.settings.answer_timeout / 4))
+            await self._quietly(self._renew)
             host = self.host
             if host is None:
                 continue
@@ -436,6 +440,11 @@ class Service:
                     await self._quietly(self._deadline)
             elif self.phase == "closing":
                 await self._quietly(self._finish_closing)
+
+    def _renew(self) -> None:
+        self._durable.renew()
+        if self.host is not None:
+            self.host.renew()
 
     def _deadline(self) -> None:
         host = self._require_host()
@@ -446,6 +455,8 @@ class Service:
         """A job that the clock starts. If it fails the machine was rebuilt, and the clock tries again."""
         try:
             await self.worker.do(job)
+        except LeaseLost as lost:
+            self.lost = lost
         except BASecAggError as error:
             _LOG.warning("clock", extra={"fields": {"error": str(error)}})
 

@@ -60,6 +60,10 @@ class Published:
 class EpochStore(Store, Protocol):
     """A store that can be closed, or done away with when its epoch is over."""
 
+    def renew(self) -> None:
+        """Say that its owner is alive; `LeaseLost` if it has another one."""
+        ...
+
     def close(self) -> None:
         """Let go of the database."""
         ...
@@ -215,6 +219,10 @@ class EpochHost:
     def ledger(self) -> list[tuple[str, bytes]]:
         """What became of every buffer, as it is stored."""
         return self._store.scan("ledger")
+
+    def renew(self) -> None:
+        """Say that we are alive, though there may be nothing to write."""
+        self._durable.renew()
 
     def erase(self) -> None:
         """Delete everything about this epoch."""

@@ -26,6 +26,7 @@ from basecagg.service.limits import BodyReader, Strangers
 from basecagg.service.operator import ServerFolder
 from basecagg.service.page import Page
 from basecagg.service.private_files import read_file
+from basecagg.storage import lease
 from basecagg.storage.server import ServerStore
 
 _LOG = logging.getLogger("basecagg.service")
@@ -40,6 +41,8 @@ class ServeOptions:
     folder: Path
     database: str | None = None
     """SQLAlchemy's URL; SQLite in the folder unless given."""
+    wait: float = lease.EXPIRES + 1.0
+    """Seconds for which another server may have the database before it is an error: it may have crashed."""
     host: str = "0.0.0.0"  # noqa: S104 - users call from elsewhere
     port: int = 8443
     tls: bool = True
@@ -77,7 +80,11 @@ async def running(options: ServeOptions) -> AsyncIterator[uvicorn.Server]:
     )
     database = options.database or f"sqlite:///{options.folder.resolve() / 'server.db'}"
     identity = Identity.from_secret(folder.server)
-    service = Service(settings, identity, lambda namespace: ServerStore(database, namespace))
+
+    def open_store(namespace: str) -> ServerStore:
+        return ServerStore(database, namespace, wait=options.wait)
+
+    service = Service(settings, identity, open_store)
     page = Page(service, folder.page_token, open_here=options.open_here)
     api = Api(
         service,
@@ -95,6 +102,8 @@ async def running(options: ServeOptions) -> AsyncIterator[uvicorn.Server]:
             await evaluator.close()
         await service.close()
         _LOG.info("stopped")
+    if service.lost is not None:
+        raise service.lost
 
 
 class _Server(uvicorn.Server):
@@ -103,6 +112,10 @@ class _Server(uvicorn.Server):
     def __init__(self, configuration: uvicorn.Config, service: Service) -> None:
         super().__init__(configuration)
         self._service = service
+
+    async def on_tick(self, counter: int) -> bool:
+        """Whether to end: also when another process has the database."""
+        return await super().on_tick(counter) or self._service.lost is not None
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End in good order."""

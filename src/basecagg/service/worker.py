@@ -44,6 +44,8 @@ class Worker:
         self._most_waiting = most_waiting
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._loop = asyncio.get_running_loop()
+        self._is_behind = False
+        """Whether the owner could not go back to what is durable, and has to before anything else."""
         self._thread = threading.Thread(target=self._work, name="machine", daemon=True)
         self._thread.start()
 
@@ -96,15 +98,30 @@ class Worker:
 
     def _do_together(self, runs: list[Callable[[], Any]]) -> list[Any]:
         try:
+            self._catch_up()
             results = [_attempt(run) for run in runs]
             self._owner.flush()
             return results
         except Exception as error:
-            self._owner.recover()
-            if len(runs) == 1:
-                return [error]
+            failure = self._recover() or error
+            if len(runs) == 1 or self._is_behind:
+                return [failure] * len(runs)
             # One of them is to blame: alone, it fails alone.
             return [self._do_together([run])[0] for run in runs]
+
+    def _catch_up(self) -> None:
+        if self._is_behind:
+            self._owner.recover()
+            self._is_behind = False
+
+    def _recover(self) -> Exception | None:
+        """Go back to what is durable. If even that fails, the thread lives on and tries before the next job."""
+        try:
+            self._owner.recover()
+        except Exception as error:
+            self._is_behind = True
+            return error
+        return None
 
 
 def _attempt(run: Callable[[], Result]) -> Result | Problem:

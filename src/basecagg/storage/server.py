@@ -1,12 +1,14 @@
 """The server's store: one table of any SQL database; SQLite unless another is named.
 
 It has no anchor. A server restored from an older copy is refused by the holders, who know the version it had.
+One process at a time may write to a namespace: see `basecagg.storage.lease`.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -27,6 +29,7 @@ from sqlalchemy import (
     insert,
     make_url,
     select,
+    text,
 )
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects import sqlite as sqlite_dialect
@@ -34,10 +37,15 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from basecagg.errors import StorageError
 from basecagg.protocol.effects import Write
-from basecagg.storage import sqlite
+from basecagg.storage import lease, sqlite
 from basecagg.storage.batch import Batch
+from basecagg.storage.lease import Execute, Lease
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
+_REMEDY = {
+    True: "let the older basecagg end its epoch, then start the next one with a fresh database",
+    False: "upgrade basecagg",
+}
 _METADATA = MetaData()
 # Keys are ordered by their bytes everywhere; SQLite does so by itself.
 _NAME = Text().with_variant(Text(collation="C"), "postgresql")
@@ -74,19 +82,26 @@ def upsert(dialect: str) -> Any:
 class ServerStore:
     """The records of one server. Several may share a database: each has a namespace of its own.
 
+    While one is open, a second one of the same namespace is refused with `StoreInUse`, here or elsewhere.
     After a `StorageError` the machine in memory may be ahead of its records: rebuild it from the store.
     """
 
     rolled_back = False
 
-    def __init__(self, url: str | URL, namespace: str = "server") -> None:
-        """Connect, and create the tables if there are none. `url` is SQLAlchemy's: sqlite:///server.db."""
+    def __init__(self, url: str | URL, namespace: str = "server", *, wait: float = 0.0) -> None:
+        """Connect, and create the tables if there are none. `url` is SQLAlchemy's: sqlite:///server.db.
+
+        `wait` is how many seconds somebody else may still take to let go of it, or to be given up for dead.
+        """
         self.namespace = namespace
         self._engine = _connect(url)
         self._upsert = upsert(self._engine.dialect.name)
+        self._lease = Lease(namespace, self._engine.dialect.name)
+        self._renewed = 0.0
         try:
             with self._transaction("open") as connection:
                 _require_schema(connection)
+            lease.acquire_within(wait, self._acquire)
         except BaseException:
             self.close()
             raise
@@ -123,7 +138,7 @@ class ServerStore:
         ]
         if not batch:
             return
-        with self._transaction("write") as connection:
+        with self._writing() as connection:
             if stored:
                 connection.execute(self._upsert, stored)
             if deleted:
@@ -131,12 +146,21 @@ class ServerStore:
 
     def erase(self) -> None:
         """Delete all records of this namespace, and close."""
-        with self._transaction("write") as connection:
+        with self._writing() as connection:
             connection.execute(delete(_RECORDS).where(_C.namespace == self.namespace))
         self.close()
 
+    def renew(self) -> None:
+        """Give a sign of life if there was none of late; `LeaseLost` if somebody else has taken over."""
+        if time.monotonic() - self._renewed > lease.RENEWS:
+            with self._writing():
+                pass
+
     def close(self) -> None:
-        """Close all connections."""
+        """Let the next one in, and close all connections."""
+        if self._lease.fence:
+            with suppress(StorageError), self._transaction("write") as connection:
+                self._lease.release(_executing(connection))
         self._engine.dispose()
 
     def __enter__(self) -> Self:
@@ -151,6 +175,18 @@ class ServerStore:
         """Show which store, never what is in it, nor a password."""
         return f"ServerStore({self._engine.url!r}, {self.namespace!r})"
 
+    def _acquire(self) -> None:
+        with self._transaction("open") as connection:
+            self._lease.acquire(_executing(connection))
+
+    @contextmanager
+    def _writing(self) -> Iterator[Connection]:
+        """A transaction of the store's owner, and nobody else's."""
+        with self._transaction("write") as connection:
+            self._lease.check(_executing(connection))
+            yield connection
+        self._renewed = time.monotonic()
+
     @contextmanager
     def _transaction(self, action: str) -> Iterator[Connection]:
         try:
@@ -161,6 +197,10 @@ class ServerStore:
             raise StorageError(
                 f"cannot {action} {self._engine.url!r}: {sqlite.meaning(cause)}"
             ) from None
+
+
+def _executing(connection: Connection) -> Execute:
+    return lambda statement, values: connection.execute(text(statement), values)
 
 
 def _connect(url: str | URL) -> Engine:
@@ -189,8 +229,9 @@ def _require_schema(connection: Connection) -> None:
     if version is None:
         connection.execute(insert(_SCHEMA).values(version=SCHEMA_VERSION))
         _RECORDS.create(connection)
+        connection.execute(text(lease.TABLE))
     elif version != SCHEMA_VERSION:
         raise StorageError(
             f"{connection.engine.url!r} has schema version {version}, this program knows"
-            f" {SCHEMA_VERSION}: upgrade basecagg"
+            f" {SCHEMA_VERSION}: {_REMEDY[version < SCHEMA_VERSION]}"
         )

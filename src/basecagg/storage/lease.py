@@ -1,0 +1,170 @@
+"""Who may write to a store: a row with a counter, the *fence*, that every transaction checks.
+
+A new owner raises the fence. Whoever had the store before then writes nothing any more, however it comes back:
+a process that was stopped and woken, a copy on another machine. A lock would not do, for a stopped process
+keeps it. Time only decides when a store may be taken over, by the database's own clock; a clock that jumps
+makes an owner lose its store early, and never makes two.
+
+Plain SQL, so that any store can use it: `execute` runs a statement with `:named` values in the transaction that
+the caller has begun, and returns a cursor. Each call begins with a write, so that SQLite locks at once.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+from basecagg.errors import LeaseLost, StoreInUse
+
+EXPIRES = 8.0
+"""Seconds without a sign of life after which a store may be taken over."""
+RENEWS = 2.0
+"""Seconds after which an owner that has nothing to write gives one."""
+_PAUSE = 0.2
+TABLE = (
+    "CREATE TABLE IF NOT EXISTS basecagg_lease (namespace TEXT NOT NULL PRIMARY KEY,"
+    " fence BIGINT NOT NULL, owner TEXT NOT NULL, heartbeat DOUBLE PRECISION NOT NULL)"
+)
+_BEGIN = (
+    "INSERT INTO basecagg_lease VALUES (:namespace, 0, '', 0) ON CONFLICT (namespace) DO NOTHING"
+)
+_LOOK = "SELECT fence, owner, NOW - heartbeat FROM basecagg_lease WHERE namespace = :namespace LOCK"
+_TAKE = (
+    "UPDATE basecagg_lease SET fence = :fence, owner = :owner, heartbeat = NOW"
+    " WHERE namespace = :namespace"
+)
+_RENEW = (
+    "UPDATE basecagg_lease SET heartbeat = NOW"
+    " WHERE namespace = :namespace AND fence = :fence AND owner = :owner"
+)
+_RELEASE = (
+    "UPDATE basecagg_lease SET owner = ''"
+    " WHERE namespace = :namespace AND fence = :fence AND owner = :owner"
+)
+_DIALECTS = {
+    "sqlite": {"NOW": "((julianday('now') - 2440587.5) * 86400.0)", "LOCK": ""},
+    "postgresql": {
+        "NOW": "CAST(extract(epoch FROM clock_timestamp()) AS DOUBLE PRECISION)",
+        "LOCK": "FOR UPDATE",
+    },
+}
+"""What the words in capitals mean to a database: seconds by its own clock, and a row that waits for us."""
+
+
+class Cursor(Protocol):
+    """What a statement gives, in the words of Python's database interface."""
+
+    @property
+    def rowcount(self) -> int:
+        """The rows that were changed."""
+        ...
+
+    def fetchone(self) -> Any:
+        """The next row, or None."""
+        ...
+
+
+Execute: TypeAlias = Callable[[str, Mapping[str, Any]], Cursor]
+
+
+class Lease:
+    """The right to write to one namespace, held from `acquire` to `release`."""
+
+    def __init__(self, namespace: str, dialect: str = "sqlite", expires: float = EXPIRES) -> None:
+        """Hold nothing yet."""
+        self._namespace = namespace
+        self._words = _DIALECTS[dialect]
+        self._expires = expires
+        self._owner = _describe_self()
+        self.fence = 0
+        """How often the namespace has changed hands, counted up to our own turn."""
+
+    def acquire(self, execute: Execute) -> None:
+        """Take the namespace if nobody has it, or whoever had it is gone; else `StoreInUse`."""
+        name = {"namespace": self._namespace}
+        execute(_BEGIN, name)
+        fence, owner, silent = execute(self._say(_LOOK), name).fetchone()
+        if owner and silent <= self._expires and not _is_dead(owner):
+            raise StoreInUse(
+                f"'{self._namespace}' is in use by {_name_of(owner)}, heard of {max(silent, 0):.1f} s ago:"
+                " stop that one first; one that has crashed elsewhere is out of it after"
+                f" {self._expires:g} s"
+            )
+        execute(self._say(_TAKE), name | {"fence": fence + 1, "owner": self._owner})
+        self.fence = fence + 1
+
+    def check(self, execute: Execute) -> None:
+        """To be called first in every transaction that writes: renew it, or `LeaseLost` if it is not ours."""
+        if execute(self._say(_RENEW), self._values).rowcount != 1:
+            raise LeaseLost(
+                f"'{self._namespace}' belongs to another process since this one was last heard of:"
+                " nothing was written; end this one"
+            )
+
+    def release(self, execute: Execute) -> None:
+        """Let the next one in at once. If it is in already, nothing happens."""
+        execute(_RELEASE, self._values)
+
+    def _say(self, statement: str) -> str:
+        for word, meaning in self._words.items():
+            statement = statement.replace(word, meaning)
+        return statement
+
+    @property
+    def _values(self) -> dict[str, Any]:
+        return {"namespace": self._namespace, "fence": self.fence, "owner": self._owner}
+
+
+def acquire_within(seconds: float, attempt: Callable[[], None]) -> None:
+    """Try until it works or the time is over; each attempt is a transaction of its own."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            return attempt()
+        except StoreInUse:
+            if time.monotonic() >= end:
+                raise
+        time.sleep(_PAUSE)
+
+
+# --- owners: host, process, when it began, where its number means anything, and a random word -----------------
+
+
+def _describe_self() -> str:
+    pid = os.getpid()
+    return "|".join(
+        [socket.gethostname(), str(pid), _birth(pid), _world(), os.urandom(8).hex()]
+    ).replace("\0", "")
+
+
+def _name_of(owner: str) -> str:
+    host, pid = owner.split("|")[:2]
+    return f"process {pid} on {host}"
+
+
+def _is_dead(owner: str) -> bool:
+    """Whether the owner was a process here that has ended; then nobody need wait for it."""
+    _, pid, birth, world, _ = owner.split("|")
+    return bool(world) and world == _world() and _birth(int(pid)) != birth
+
+
+def _world() -> str:
+    """The boot and the process namespace in which our numbers are unique; nothing where that is not known."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+def _birth(pid: int) -> str:
+    """When the process began, in ticks since the boot; nothing if there is none, or only its remains."""
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if state in "ZX" else fields[18]

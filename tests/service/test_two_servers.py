@@ -1,0 +1,93 @@
+"""Two servers on one database: the second is refused, and a first one that was overtaken ends, and says so."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+from service_harness import SMALL, Federation, Nudge, federation, free_port
+
+from basecagg.errors import LeaseLost, StorageError
+from basecagg.service.serving import running
+
+NAMES = [f"user-{index}" for index in range(SMALL.num_users)]
+
+
+def overtake(folder: Path) -> None:
+    """What a server elsewhere does to the row when it takes over."""
+    connection = sqlite3.connect(folder / "server.db", timeout=20)
+    with connection:
+        connection.execute(
+            "UPDATE basecagg_lease SET fence = fence + 1, owner = 'far|7|1|elsewhere|00'"
+        )
+    connection.close()
+
+
+def test_the_second_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with federation(tmp_path) as fed:
+            options = replace(fed.options, port=free_port(), wait=0.0)
+            with pytest.raises(StorageError, match="in use by process"):
+                async with running(options):
+                    pass
+            await fed.join(NAMES, lambda name: Nudge())
+            await fed.start_epoch()
+            await fed.reach(1)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("with_epoch", [False, True])
+def test_an_idle_server_that_was_overtaken_ends(tmp_path: Path, with_epoch: bool) -> None:
+    async def story() -> None:
+        fed = Federation(tmp_path)
+        await fed.start_server()
+        if with_epoch:
+            await fed.join(NAMES, lambda name: Nudge(seconds=1000))
+            await fed.start_epoch()
+        overtake(fed.options.folder)
+        assert fed._server is not None
+        with pytest.raises(LeaseLost, match="belongs to another process"):
+            await asyncio.wait_for(asyncio.shield(fed._server), 30)
+        for name in list(fed.agents):
+            await fed.stop(name)
+        await fed.connection.close()
+
+    asyncio.run(story())
+
+
+def test_the_command_says_so_in_one_line(tmp_path: Path) -> None:
+    fed = Federation(tmp_path)
+    command = [sys.executable, "-c", "from basecagg.cli import main; main()", "serve"]
+    arguments = ["--state", str(fed.options.folder), "--host", "127.0.0.1", "--port", str(fed.port)]
+    server = subprocess.Popen([*command, *arguments], stderr=subprocess.PIPE, env=dict(os.environ))
+
+    async def until_ready() -> None:
+        async with httpx.AsyncClient(base_url=fed.url, verify=fed.tls) as client:
+            async with asyncio.timeout(60):
+                while True:
+                    try:
+                        await client.get("/healthz")
+                        break
+                    except httpx.TransportError:
+                        await asyncio.sleep(0.1)
+        await fed.connection.close()
+
+    try:
+        asyncio.run(until_ready())
+        overtake(fed.options.folder)
+        _, said = server.communicate(timeout=60)
+    finally:
+        server.kill()
+        server.wait()
+    assert server.returncode == 1
+    lines = said.decode().splitlines()
+    assert lines[-1].startswith("Error: 'service' belongs to another process")
+    assert "Traceback" not in said.decode()

@@ -1,0 +1,239 @@
+"""One process at a time writes to a store, and one that was thought dead writes nothing when it comes back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from basecagg.errors import StorageError
+from basecagg.protocol.effects import Persist
+from basecagg.storage.server import ServerStore
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "service"))
+from private_postgres import private_postgres
+
+HERE = Path(__file__).parent
+MINE, OTHERS = [Persist("k", "mine", b"1")], [Persist("k", "others", b"2")]
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[str]:
+    with private_postgres() as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'store.db'}"
+        return
+    url = request.getfixturevalue("postgres")
+    yield url
+    tables = "basecagg_lease, basecagg_records, basecagg_schema"
+    sql(url, f"DROP TABLE IF EXISTS {tables}")
+
+
+def sql(url: str, statement: str) -> None:
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(text(statement))
+    engine.dispose()
+
+
+def let_time_pass(url: str) -> None:
+    """Nobody was heard of for a long time."""
+    sql(url, "UPDATE basecagg_lease SET heartbeat = heartbeat - 1000")
+
+
+def move_away(url: str) -> None:
+    """As if the owner were on another machine, whose processes we cannot see."""
+    sql(url, "UPDATE basecagg_lease SET owner = 'far|7|1|elsewhere|00'")
+
+
+class Child:
+    """A process that opens the store, and writes when it is told to."""
+
+    def __init__(self, url: str) -> None:
+        command = [sys.executable, HERE / "leasing_child.py", url]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self.heard() == "opened"
+
+    def heard(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def write(self) -> str:
+        assert self.process.stdin is not None
+        self.process.stdin.write("write\n")
+        self.process.stdin.flush()
+        return self.heard()
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+
+@pytest.fixture
+def child(url: str) -> Iterator[Child]:
+    child = Child(url)
+    yield child
+    child.end()
+
+
+def test_a_second_server_on_a_database_is_refused(url: str) -> None:
+    with ServerStore(url) as store:
+        with pytest.raises(StorageError, match=rf"in use by process {os.getpid()} on .*stop that"):
+            ServerStore(url)
+        store.commit(MINE)
+        with ServerStore(url, "another federation"):  # the control: another namespace is free
+            pass
+    with ServerStore(url) as store:  # let go of, it is free at once
+        assert store.keys("k") == ["mine"]
+
+
+def test_a_server_of_another_process_is_refused(url: str, child: Child) -> None:
+    assert child.write() == "written"
+    with pytest.raises(StorageError, match=f"in use by process {child.process.pid} "):
+        ServerStore(url)
+    assert child.write() == "written"
+
+
+def test_a_killed_server_is_followed_at_once(url: str, child: Child) -> None:
+    """On this machine its death is known; a fence that was raised says that nobody let go."""
+    os.kill(child.process.pid, signal.SIGKILL)
+    child.process.wait()
+    with ServerStore(url) as store:
+        store.commit(MINE)
+        assert store._lease.fence == 2
+
+
+def test_of_a_server_elsewhere_only_time_tells(url: str) -> None:
+    with ServerStore(url):
+        move_away(url)
+        with pytest.raises(StorageError, match="in use by process 7 on far"):
+            ServerStore(url)
+        let_time_pass(url)
+        ServerStore(url).close()
+
+
+def asleep(url: str, child: Child) -> Callable[[], str]:
+    """Stop the process, take its store over, and give a function that wakes it and lets it write."""
+    os.kill(child.process.pid, signal.SIGSTOP)
+    let_time_pass(url)
+    with ServerStore(url) as store:
+        store.commit(MINE)
+
+    def wake() -> str:
+        os.kill(child.process.pid, signal.SIGCONT)
+        return child.write()
+
+    return wake
+
+
+def test_a_server_that_slept_writes_nothing_any_more(url: str, child: Child) -> None:
+    wake = asleep(url, child)
+    assert wake().startswith("LeaseLost: 'server' belongs to another process")
+    assert child.write().startswith("LeaseLost")  # nor the next time
+    with ServerStore(url) as store:
+        assert store.keys("k") == ["mine"]
+
+
+def test_without_the_check_it_would(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: what the check is worth."""
+    monkeypatch.setenv("LEASE_UNCHECKED", "1")
+    child = Child(url)
+    try:
+        assert asleep(url, child)() == "written"
+    finally:
+        child.end()
+    with ServerStore(url) as store:
+        assert store.keys("k") == ["mine", "others"]
+
+
+def test_who_lost_its_store_learns_it_without_writing(url: str) -> None:
+    with ServerStore(url) as old:
+        old.renew()
+        let_time_pass(url)
+        with ServerStore(url) as new:
+            old._renewed -= 100
+            with pytest.raises(StorageError, match="belongs to another process"):
+                old.renew()
+            with pytest.raises(StorageError, match="belongs to another process"):
+                old.erase()
+            old.close()  # it is not ours to give away
+            with pytest.raises(StorageError, match="in use"):
+                ServerStore(url)
+            new.commit(MINE)
+
+
+def test_a_sign_of_life_counts(url: str) -> None:
+    with ServerStore(url) as store:
+        for renew in (store.renew, lambda: store.commit(MINE)):
+            let_time_pass(url)
+            store._renewed -= 100
+            renew()
+            with pytest.raises(StorageError, match="in use"):
+                ServerStore(url)
+
+
+def test_one_may_wait_for_the_other_to_end(url: str) -> None:
+    first = ServerStore(url)
+    timer = threading.Timer(0.5, first.close)
+    timer.start()
+    with ServerStore(url, wait=60.0) as store:
+        store.commit(MINE)
+    timer.join()
+
+
+def test_of_many_who_wait_one_gets_it(url: str) -> None:
+    first, got, refused = ServerStore(url), [], []
+
+    def contend() -> None:
+        try:
+            got.append(ServerStore(url, wait=1.0))
+        except StorageError as error:
+            refused.append(error)
+
+    threads = [threading.Thread(target=contend) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.3)
+    first.close()
+    for thread in threads:
+        thread.join()
+    assert (len(got), len(refused)) == (1, 3)
+    got[0].close()
+
+
+def test_any_store_of_sqlite_can_use_it(tmp_path: Path) -> None:
+    from basecagg.storage.lease import TABLE, Lease
+
+    connection = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
+    connection.execute(TABLE)
+    first, second = Lease("holder"), Lease("holder")
+    connection.execute("BEGIN IMMEDIATE")
+    first.acquire(connection.execute)
+    first.check(connection.execute)
+    with pytest.raises(StorageError, match="in use"):
+        second.acquire(connection.execute)
+    first.release(connection.execute)
+    second.acquire(connection.execute)
+    with pytest.raises(StorageError, match="belongs to another"):
+        first.check(connection.execute)
+    connection.execute("COMMIT")
+    connection.close()
