@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 
+from basecagg.channels.identity import Identity
 from basecagg.planning.transcript import (
     AnswerLine,
     AnyLine,
@@ -11,6 +13,7 @@ from basecagg.planning.transcript import (
     Member,
     OutcomeLine,
     RequestLine,
+    Scribe,
     ShareLine,
     UploadLine,
 )
@@ -21,7 +24,7 @@ PIECES = U - T
 
 def epoch_line(**changes: object) -> EpochLine:
     numbers = {
-        "format": 1,
+        "format": 2,
         "id": "e",
         "num_users": N,
         "recovery_threshold": U,
@@ -29,8 +32,28 @@ def epoch_line(**changes: object) -> EpochLine:
         "buffer_size": K,
         "modulus": 2**32 - 5,
         "points": tuple(range(1, N + 1)),
+        "server_key": SERVER.public_key.hex(),
     }
     return EpochLine(**numbers | changes)
+
+
+SERVER = Identity.from_secret(bytes(range(32)))
+
+
+def texts(lines: Iterable[AnyLine], *, closed: bool = True) -> list[str]:
+    """A transcript's lines as they stand in the file, with the end that the server signs."""
+    written: list[str] = []
+    scribe = Scribe(written.append)
+    for line in lines:
+        scribe.add(line)
+    if closed:
+        scribe.close(SERVER)
+    return written
+
+
+def fact(text: str) -> str:
+    """What a line says, without its chain."""
+    return json.dumps(json.loads(text)["line"])
 
 
 def upload(mask: str, update: str = "") -> UploadLine:

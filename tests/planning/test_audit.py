@@ -22,6 +22,7 @@ from recorded import (
     opened_sum,
     request,
     shares,
+    texts,
     upload,
 )
 
@@ -33,10 +34,11 @@ from basecagg.planning.transcript import (
     AnyLine,
     EpochLine,
     Member,
+    PlainLine,
     RequestLine,
     Transcript,
-    as_text,
 )
+from basecagg.storage import disk
 
 MASKS = ("ann/1", "bob/1", "cyd/1")
 WEIGHTS = dict(zip(MASKS, (3, 5, 8), strict=True))
@@ -386,7 +388,11 @@ def test_cohorts_keep_what_they_promise(orders: list[list[int]], groups_in_a_sum
 
 def run(tmp_path: Path, lines: Iterable[AnyLine], *options: str) -> Result:
     path = tmp_path / "transcript.jsonl"
-    path.write_text("".join(map(as_text, lines)))
+    path.write_text("".join(texts(lines)))
+    return audited(path, *options)
+
+
+def audited(path: Path, *options: str) -> Result:
     return CliRunner().invoke(main, ["audit", str(path), *options], env={"COLUMNS": "80"})
 
 
@@ -449,3 +455,45 @@ def test_a_broken_transcript_is_one_line_with_its_number(tmp_path: Path) -> None
 def test_long_reports_are_cut(tmp_path: Path) -> None:
     rounds = (line for v in range(25) for line in constant_round(v, "abc"))
     assert "… and 5 more; --json has them all." in run(tmp_path, [epoch_line(), *rounds]).output
+
+
+def test_the_command_says_when_the_transcript_was_cut(tmp_path: Path) -> None:
+    """The lines that would have told are gone, and what is left looks fine."""
+    path = tmp_path / "transcript.jsonl"
+    path.write_text("".join(texts([*HONEST_RUN, *CONFLICT])[: len(HONEST_RUN)]))
+    result = audited(path)
+    assert result.exit_code == 4
+    assert "it was CUT: its end is missing" in " ".join(result.output.split())
+    assert json.loads(audited(path, "--json").output)["ending"] == "cut"
+
+
+def test_the_command_says_when_the_transcript_still_grows(tmp_path: Path) -> None:
+    path = tmp_path / "transcript.jsonl"
+    path.write_text("".join(texts(HONEST_RUN, closed=False)))
+    with path.open("ab") as file:
+        disk.lock(file.fileno())
+        result = audited(path)
+    assert result.exit_code == 0
+    assert "open: not closed yet" in " ".join(result.output.split())
+
+
+def test_an_update_in_clear_is_learned_whole(tmp_path: Path) -> None:
+    lines = [*HONEST_RUN, PlainLine("dan/1", "dan", 0)]
+    result = run(tmp_path, lines)
+    words = " ".join(result.output.split())
+    assert result.exit_code == 3
+    assert "Single updates: 1 determined" in words
+    assert "1 update came in clear: dan/1" in words
+    report = judge(*lines[1:])
+    assert "dan" in report.rounds.determined
+    assert judge(*HONEST_RUN[1:]).only_sums  # the control
+
+
+def test_nothing_in_a_file_does_anything_to_the_terminal(tmp_path: Path) -> None:
+    path = tmp_path / "transcript.jsonl"
+    before = texts(HONEST_RUN, closed=False)
+    for bad in ('{"kind":"\\u001b[2J"}', '{"kind":"end","\\u001b[2J":1}', '{"\x1b[2J":1}'):
+        path.write_text("".join(before) + f'{{"line":{bad},"chain":""}}\n')
+        result = CliRunner().invoke(main, ["audit", str(path)], color=True)
+        assert result.exit_code == 2
+        assert "\x1b" not in result.output + result.stderr

@@ -19,13 +19,22 @@ from basecagg.maths.staleness import polynomial
 from basecagg.parameters import ProtocolParameters
 from basecagg.planning.audit import Report, audit
 from basecagg.planning.recorder import Recorder
-from basecagg.planning.transcript import AnyLine, OutcomeLine, RequestLine, Transcript, as_text
+from basecagg.planning.transcript import (
+    AnyLine,
+    OutcomeLine,
+    PlainLine,
+    RequestLine,
+    Scribe,
+    Transcript,
+)
 from basecagg.protocol.effects import Effect, Persist, Released, Send
 from basecagg.protocol.epoch import SERVER
 from basecagg.protocol.messages import (
     Answer,
     CertifiedRequest,
+    MaskName,
     Message,
+    PlainUpdate,
     RecoveryRequest,
     signed,
 )
@@ -185,7 +194,11 @@ def test_the_transcript_holds_no_payload() -> None:
     for model_size in (20, 2000):
         run = Recorded(model_size=model_size)
         run.mixed_buffer()
-        sizes.append(sum(len(as_text(line)) for line in run.lines))
+        written: list[str] = []
+        scribe = Scribe(written.append)
+        for line in run.lines:
+            scribe.add(line)
+        sizes.append(sum(map(len, written)))
     assert sizes[0] == sizes[1]
 
 
@@ -211,6 +224,16 @@ def test_who_has_no_say_leaves_no_trace() -> None:
     unborn = tuple(replace(ticket, base_version=9) for ticket in request.tickets)
     recorder.see(SERVER, replace(request, tickets=unborn))
     assert len(here) == len(elsewhere) == 1  # the epoch
+
+
+def test_an_update_in_clear_is_written_down() -> None:
+    run = Recorded()
+    lines = list[AnyLine]()
+    recorder = Recorder(run.federation.agreement, lines.append)
+    update = PlainUpdate(MaskName("user-1", bytes(16)), 0, bytes(32), bytes(80))
+    recorder.see("user-1", update)
+    recorder.see("mallory", update)  # of whom nobody would take it
+    assert lines[1:] == [PlainLine(update.mask.key, "user-1", 0)]
 
 
 # --- broken ones ------------------------------------------------------------------------------

@@ -14,6 +14,8 @@ from basecagg.planning.transcript import read_transcript
 
 MORE_WAS_LEARNED = 3
 """The exit status when the server learned more than sums."""
+WAS_CUT = 4
+"""The exit status when the transcript has no end and nobody is writing it."""
 
 
 def _indices(text: str) -> tuple[int, ...]:
@@ -67,7 +69,11 @@ def command(
     contributors could be solved for, and how fixed cohorts would prevent that. It does not change the exit
     status, since it rests on an assumption.
 
-    Exit status: 0 if only sums of K updates were learned, 3 if more, 2 if the transcript cannot be read.
+    The transcript's lines are chained and its end is signed by the server. One that is still being written is
+    called open; one without an end that nobody writes was cut, or its run was stopped.
+
+    Exit status: 0 if only sums of K updates were learned, 3 if more, 4 if the transcript was cut, 2 if it was
+    changed or cannot be read.
 
     \b
     Example: what was learned, and what had three holders added to it?
@@ -82,3 +88,5 @@ def command(
         Console(highlight=False).print(render(report))
     if not report.only_sums:
         click.get_current_context().exit(MORE_WAS_LEARNED)
+    if report.ending == "cut":
+        click.get_current_context().exit(WAS_CUT)

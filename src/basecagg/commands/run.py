@@ -26,9 +26,10 @@ from basecagg.commands._kernels import load_kernels
 from basecagg.errors import BASecAggError, DataError, StorageError
 from basecagg.extras import require
 from basecagg.planning.recorder import Recorder
-from basecagg.planning.transcript import AnyLine, EpochLine, as_text
+from basecagg.planning.transcript import AnyLine, EpochLine, Scribe, chain_of
 from basecagg.protections.pairs import PRESETS
 from basecagg.protocol.epoch import Agreement
+from basecagg.protocol.ports import Signer
 from basecagg.simulation.checkpoint import replace_file
 from basecagg.simulation.config import (
     SimulationConfig,
@@ -40,6 +41,7 @@ from basecagg.simulation.config import (
 )
 from basecagg.simulation.loopback import Loopback
 from basecagg.simulation.run_folder import CONFIG, TOTALS, TRANSCRIPT
+from basecagg.storage import disk
 
 DEFAULT_METHODS = ("fedavg", "fedbuff", "basecagg")
 Observer: TypeAlias = Callable[[Any], None]
@@ -192,23 +194,43 @@ def _run_all(
 
 
 @contextmanager
-def _transcript(folder: Path) -> Iterator[Callable[[Agreement, Loopback], None]]:
-    """Write what the server of a secure run sees, for the audit. A resumed run adds to it."""
+def _transcript(folder: Path) -> Iterator[Callable[[Agreement, Loopback, Signer], None]]:
+    """Write what the server of a secure run sees, for the audit. A resumed run adds to it.
+
+    It is locked while it grows, and closed when the run comes to its end.
+    """
+    endings: list[Callable[[], None]] = []
     with ExitStack() as opened:
 
-        def watch(agreement: Agreement, network: Loopback) -> None:
+        def watch(agreement: Agreement, network: Loopback, signer: Signer) -> None:
+            path = folder / TRANSCRIPT
+            begun = (
+                path.exists() and path.stat().st_size > 0
+            )  # then the epoch's line is there already
+            chain = chain_of(path) if begun else None
             # Without a buffer, so that a checkpoint knows how much has been seen.
-            file = opened.enter_context((folder / TRANSCRIPT).open("ab", buffering=0))
-            begun = file.tell() > 0  # then the epoch's line is there already
+            file = opened.enter_context(path.open("ab", buffering=0))
+            _lock(file)
+            scribe = Scribe(lambda text: _write_all(file, text.encode()), chain)
 
             def note(line: AnyLine) -> None:
                 if not (begun and isinstance(line, EpochLine)):
-                    _write_all(file, as_text(line).encode())
+                    scribe.add(line)
 
             recorder = Recorder(agreement, note)
             network.observers.append(lambda letter: recorder.see(letter.sender, letter.message))
+            endings.append(lambda: scribe.close(signer))
 
         yield watch
+        for end in endings:
+            end()
+
+
+def _lock(file: FileIO) -> None:
+    try:
+        disk.lock(file.fileno())
+    except OSError:
+        raise StorageError(f"{file.name} is being written by another run") from None
 
 
 def _write_all(file: FileIO, content: bytes) -> None:

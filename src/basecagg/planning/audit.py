@@ -16,7 +16,7 @@ from basecagg.planning.broken_rules import broken_rules, is_whole
 from basecagg.planning.cohorts import Cohorts, suggest_cohorts
 from basecagg.planning.knowledge import Knowledge, View, contributor_of
 from basecagg.planning.rounds import Rounds, over_all_rounds
-from basecagg.planning.transcript import EpochLine, RequestLine, Transcript
+from basecagg.planning.transcript import Ending, EpochLine, RequestLine, Transcript
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,10 @@ class Report:
     cohorts: tuple[Cohorts, ...]
     colluders: tuple[int, ...]
     insiders: tuple[str, ...]
+    in_clear: tuple[Exposure, ...]
+    """Updates that came without a mask."""
+    ending: Ending
+    """Whether the transcript has its end; one that was cut may hide anything."""
 
     @property
     def sums(self) -> list[SumFinding]:
@@ -78,8 +82,13 @@ class Report:
 
     @property
     def only_sums(self) -> bool:
-        """Whether nothing but legitimate sums was learned."""
-        return not any(group.leaked or group.exposed for group in self.groups)
+        """Whether nothing but legitimate sums was learned, as far as the transcript goes."""
+        return not self.exposed and not any(group.leaked for group in self.groups)
+
+    @property
+    def exposed(self) -> list[Exposure]:
+        """All updates of which something is known by itself."""
+        return [*self.in_clear, *(each for group in self.groups for each in group.exposed)]
 
 
 def audit(
@@ -90,7 +99,13 @@ def audit(
     groups = [_judge(view, *tied) for tied in _tied_together(view)]
     noteworthy = [group for group in groups if group.sums or group.leaked or group.causes]
     noteworthy.sort(key=lambda group: [found.version for found in group.sums])
+    in_clear = tuple(
+        Exposure(line.contributor, line.mask, line.mask, view.epoch.pieces)
+        for line in transcript.plain.values()
+        if line.contributor not in view.insiders
+    )
     learned = [known for group in noteworthy for known in _combinations(view, group)]
+    learned += [{each.contributor: 1} for each in in_clear]
     activity = Counter(contributor_of(mask) for mask in view.uploads)
     return Report(
         epoch=view.epoch,
@@ -103,6 +118,8 @@ def audit(
         ),
         colluders=tuple(sorted({holder for held in view.shares.values() for holder in held})),
         insiders=tuple(sorted(view.insiders)),
+        in_clear=in_clear,
+        ending=transcript.ending,
     )
 
 

@@ -19,6 +19,12 @@ from basecagg.planning.audit import Group, Report
 _MOST = 20
 """Rows that are shown; JSON has all of them."""
 _MOST_NAMES = 10
+_ENDINGS = {
+    "signed": "",
+    "closed": " (the transcript is closed, but not signed by the server)",
+    "open": " so far (the transcript is open: not closed yet)",
+    "cut": " as far as the transcript goes, but it was CUT: its end is missing",
+}
 
 
 def render(report: Report) -> RenderableType:
@@ -48,7 +54,7 @@ def in_words(report: Report) -> str:
     pieces = report.epoch.pieces
     known = [found.learned for found in report.sums if found.legitimate and found.learned]
     whole = known.count(pieces)
-    exposed = [each.learned for group in report.groups for each in group.exposed]
+    exposed = [each.learned for each in report.exposed]
     determined = exposed.count(pieces)
     leaked = sum(group.leaked for group in report.groups)
     return (
@@ -60,13 +66,15 @@ def in_words(report: Report) -> str:
 
 
 def _verdict(report: Report) -> str:
-    return "Only sums were learned." if report.only_sums else "More than sums was learned."
+    learned = "Only sums were learned" if report.only_sums else "More than sums was learned"
+    return f"{learned}{_ENDINGS[report.ending]}."
 
 
 def _answer(report: Report) -> RenderableType:
     pieces = report.epoch.pieces
     answer = Text(in_words(report))
-    answer.stylize("green" if report.only_sums else "red", 0, len(_verdict(report)))
+    good = report.only_sums and report.ending != "cut"
+    answer.stylize("green" if good else "red", 0, len(_verdict(report)))
     measure = f"One sum has U − T = {pieces} dimensions; one of them is 1/{pieces} of an update."
     return Lines(answer, Text(measure, style="dim"))
 
@@ -97,8 +105,16 @@ def _sums(report: Report) -> RenderableType:
 
 def _leaks(report: Report) -> RenderableType:
     groups = [group for group in report.groups if group.leaked or group.exposed or group.causes]
-    lines = [line for group in groups for line in _leak(group, report.epoch.pieces)]
+    lines = [
+        *_plain(report),
+        *(line for group in groups for line in _leak(group, report.epoch.pieces)),
+    ]
     return Lines(*map(Text, lines[:_MOST] or ["nothing, none"]), *_more(len(lines)))
+
+
+def _plain(report: Report) -> list[str]:
+    masks = [each.mask for each in report.in_clear]
+    return [f"{_count(len(masks), 'update')} came in clear: {_names(masks)}"] if masks else []
 
 
 def _leak(group: Group, pieces: int) -> list[str]:

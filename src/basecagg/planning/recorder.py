@@ -13,6 +13,7 @@ from basecagg.planning.transcript import (
     EpochLine,
     Member,
     OutcomeLine,
+    PlainLine,
     RequestLine,
     ShareLine,
     UploadLine,
@@ -23,6 +24,7 @@ from basecagg.protocol.messages import (
     CertifiedRequest,
     Closing,
     Message,
+    PlainUpdate,
     RecoveryRequest,
     Shipment,
     Ticket,
@@ -61,6 +63,7 @@ class Recorder:
         handlers: dict[type[Message], Callable[[str, Any], None]] = {
             Shipment: self._see_shipment,
             Upload: self._see_upload,
+            PlainUpdate: self._see_plain,
             RecoveryRequest: self._see_request,
             CertifiedRequest: lambda server, certified: self._see_request(
                 server, certified.request
@@ -87,6 +90,11 @@ class Recorder:
             self._sink(
                 UploadLine(mask.key, mask.contributor, ticket.base_version, _update_id(ticket))
             )
+
+    def _see_plain(self, sender: str, update: PlainUpdate) -> None:
+        mask = update.mask
+        if sender == mask.contributor:
+            self._sink(PlainLine(mask.key, mask.contributor, update.base_version))
 
     def _see_request(self, sender: str, request: RecoveryRequest) -> None:
         digest = request.digest
@@ -133,7 +141,7 @@ def epoch_line(agreement: Agreement) -> EpochLine:
     """The first line of the epoch's transcript."""
     p = agreement.parameters
     return EpochLine(
-        format=1,
+        format=2,
         id=agreement.id.hex(),
         num_users=p.num_users,
         recovery_threshold=p.recovery_threshold,
@@ -141,6 +149,7 @@ def epoch_line(agreement: Agreement) -> EpochLine:
         buffer_size=p.buffer_size,
         modulus=p.modulus,
         points=agreement.epoch.points,
+        server_key=agreement.epoch.server_key.hex(),
     )
 
 

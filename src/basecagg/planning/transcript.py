@@ -3,10 +3,15 @@
 One transcript is one epoch. The first line says so and carries the format's version; every other line is one
 fact. A fact may stand twice (a retry, a recorder that was restarted and appends to the same file). A line that
 cannot be read, or that makes no sense after the ones before, is refused with its number.
+
+Each line carries the head of a hash chain over all lines up to it, so none can be changed or taken out of the
+middle. The last line says that it is the last, signed with the server's key: a file without it is still being
+written, or was cut.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -14,12 +19,21 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta, Struct
 
+from basecagg.channels.identity import Ed25519Verifier
 from basecagg.errors import DataError
 from basecagg.maths.primes import is_prime
+from basecagg.protocol.chain import Chain
+from basecagg.protocol.ports import Signer
+from basecagg.storage import disk
 
 Count: TypeAlias = Annotated[int, Meta(ge=0, lt=2**62)]
 Word: TypeAlias = Annotated[int, Meta(ge=0, lt=2**32)]
-Label: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200)]
+Label: TypeAlias = Annotated[str, Meta(max_length=200, pattern=r"\A[ -~]+\Z")]
+"""Printable, so that no name does anything to a terminal."""
+Hex: TypeAlias = Annotated[str, Meta(max_length=128, pattern=r"\A([0-9a-f]{2})*\Z")]
+Ending: TypeAlias = Literal["signed", "closed", "open", "cut"]
+_PURPOSE = "transcript"
+_OLD_FORMAT = re.compile(rb'"format": ?1\b')
 
 
 class Line(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
@@ -29,7 +43,7 @@ class Line(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
 class EpochLine(Line, frozen=True, tag="epoch", kw_only=True):
     """The numbers that the algebra needs; always the first line."""
 
-    format: Literal[1]
+    format: Literal[2]
     id: Label
     num_users: Count
     """N"""
@@ -43,6 +57,8 @@ class EpochLine(Line, frozen=True, tag="epoch", kw_only=True):
     """q"""
     points: tuple[Word, ...]
     """β_j of every holder, in the order of their indices."""
+    server_key: Hex = ""
+    """Who signs the end."""
 
     @property
     def pieces(self) -> int:
@@ -57,6 +73,14 @@ class UploadLine(Line, frozen=True, tag="upload"):
     contributor: Label
     base_version: Count
     update: Label
+
+
+class PlainLine(Line, frozen=True, tag="plain"):
+    """A contributor sent an update in clear: the server has all of it."""
+
+    mask: Label
+    contributor: Label
+    base_version: Count
 
 
 class Member(Struct, frozen=True, forbid_unknown_fields=True):
@@ -102,8 +126,33 @@ class OutcomeLine(Line, frozen=True, tag="outcome"):
     outcome: Literal["opened", "burned"]
 
 
-AnyLine: TypeAlias = EpochLine | UploadLine | RequestLine | AnswerLine | ShareLine | OutcomeLine
+class EndLine(Line, frozen=True, tag="end"):
+    """Nothing comes after this. The signature, if there is one, is over the chain of all lines before."""
+
+    signature: Hex = ""
+
+
+AnyLine: TypeAlias = (
+    EpochLine
+    | UploadLine
+    | PlainLine
+    | RequestLine
+    | AnswerLine
+    | ShareLine
+    | OutcomeLine
+    | EndLine
+)
+
+
+class Linked(Struct, frozen=True, forbid_unknown_fields=True):
+    """A line as it stands in the file: its bytes, and the head of the chain with it."""
+
+    line: msgspec.Raw
+    chain: Hex
+
+
 _DECODER: msgspec.json.Decoder[AnyLine] = msgspec.json.Decoder(AnyLine)
+_LINKED: msgspec.json.Decoder[Linked] = msgspec.json.Decoder(Linked)
 _ENCODER = msgspec.json.Encoder()
 
 
@@ -113,6 +162,10 @@ class Transcript:
     def __init__(self, lines: Iterable[AnyLine] = ()) -> None:
         """Take the lines in their order."""
         self._epoch: EpochLine | None = None
+        self.ending: Ending = "open"
+        """Whether its end is there: signed, closed without a signature, still being written, or cut off."""
+        self.plain: dict[str, PlainLine] = {}
+        """Updates in clear, by the name that a mask would have had."""
         self.uploads: dict[str, dict[str, UploadLine]] = {}
         """By mask, then by update: an honest mask has one."""
         self.requests: dict[str, RequestLine] = {}
@@ -135,13 +188,17 @@ class Transcript:
         """Take one more fact, or refuse it with `DataError`."""
         if not isinstance(line, EpochLine) and self._epoch is None:
             raise DataError(f"the first line must be the epoch, not '{_kind(line)}'")
+        if self.ending in ("signed", "closed"):
+            raise DataError("a line after the end")
         handlers: dict[type[Line], Callable[[Any], None]] = {
             EpochLine: self._add_epoch,
             UploadLine: self._add_upload,
+            PlainLine: self._add_plain,
             RequestLine: self._add_request,
             AnswerLine: self._add_answer,
             ShareLine: self._add_share,
             OutcomeLine: self._add_outcome,
+            EndLine: self._add_end,
         }
         handlers[type(line)](line)
 
@@ -155,6 +212,14 @@ class Transcript:
         if line.mask.rpartition("/")[0] != line.contributor:
             raise DataError(f"mask {line.mask} is not one of {line.contributor}'s")
         self.uploads.setdefault(line.mask, {}).setdefault(line.update, line)
+
+    def _add_plain(self, line: PlainLine) -> None:
+        if line.mask.rpartition("/")[0] != line.contributor:
+            raise DataError(f"update {line.mask} is not one of {line.contributor}'s")
+        self.plain.setdefault(line.mask, line)
+
+    def _add_end(self, line: EndLine) -> None:
+        self.ending = "signed" if line.signature else "closed"
 
     def _add_request(self, line: RequestLine) -> None:
         if len(line.masks) != len(line.members):
@@ -190,23 +255,88 @@ class Transcript:
             raise DataError(f"there is no holder {holder}; N = {self.epoch.num_users}")
 
 
+class Scribe:
+    """Writes a transcript, line by line, each tied to those before it."""
+
+    def __init__(self, write: Callable[[str], object], chain: Chain | None = None) -> None:
+        """Hand the text of every line to `write`; go on from the `chain` of a transcript that is not closed."""
+        self._write = write
+        self._chain = chain or Chain.begin(_PURPOSE)
+
+    def add(self, line: AnyLine) -> None:
+        """Write one line."""
+        text = _ENCODER.encode(line)
+        self._chain = self._chain.after(text)
+        linked = Linked(msgspec.Raw(text), self._chain.head.hex())
+        self._write(_ENCODER.encode(linked).decode() + "\n")
+
+    def close(self, signer: Signer) -> None:
+        """Write the last line, with the server's signature over all of them."""
+        self.add(EndLine(signer.sign(self._chain.statement(_PURPOSE)).hex()))
+
+
 def read_transcript(path: Path) -> Transcript:
     """Read a transcript strictly; `DataError` names the first bad line."""
-    transcript = Transcript()
+    return _read(path).transcript
+
+
+def chain_of(path: Path) -> Chain:
+    """How far the chain of a transcript has come, for a scribe that goes on with it."""
+    return _read(path).chain
+
+
+def _read(path: Path) -> _Reader:
+    reader = _Reader()
     with path.open("rb") as file:
+        is_growing = _is_being_written(file.fileno())
         for number, text in enumerate(file, start=1):
             try:
-                transcript.add(_DECODER.decode(text))
+                reader.take(text)
             except (msgspec.MsgspecError, ValueError, RecursionError) as error:
                 raise DataError(f"{path.name}, line {number}: {error}") from None
-    if transcript._epoch is None:
+    if not reader.chain.length:
         raise DataError(f"{path.name}, line 1: the file is empty")
-    return transcript
+    if reader.transcript.ending == "open" and not is_growing:
+        reader.transcript.ending = "cut"
+    return reader
 
 
-def as_text(line: AnyLine) -> str:
-    """One line of the file, with its line break."""
-    return _ENCODER.encode(line).decode() + "\n"
+class _Reader:
+    """Takes the lines of a file, and sees that each is tied to those before it."""
+
+    def __init__(self) -> None:
+        self.transcript = Transcript()
+        self.chain = Chain.begin(_PURPOSE)
+
+    def take(self, text: bytes) -> None:
+        if not self.chain.length and _OLD_FORMAT.search(text):
+            raise DataError(
+                "format 1, of an older basecagg, whose lines are not chained: audit it with that version"
+            )
+        linked = _LINKED.decode(text)
+        chain = self.chain.after(bytes(linked.line))
+        if chain.head.hex() != linked.chain:
+            raise DataError("the chain is broken: a line was changed, moved or taken out")
+        line = _DECODER.decode(linked.line)
+        self.transcript.add(line)
+        if isinstance(line, EndLine) and line.signature:
+            self._require_signed(line)
+        self.chain = chain
+
+    def _require_signed(self, end: EndLine) -> None:
+        key = bytes.fromhex(self.transcript.epoch.server_key)
+        signature = bytes.fromhex(end.signature)
+        if not Ed25519Verifier().verify(key, self.chain.statement(_PURPOSE), signature):
+            raise DataError("the end is not signed with the server's key for these lines")
+
+
+def _is_being_written(descriptor: int) -> bool:
+    """Whether the one who writes it has locked it; a lock that we get goes when the file is closed."""
+    try:
+        disk.lock(descriptor)
+    except OSError:
+        return True
+    return False
 
 
 def _kind(line: Line) -> str:

@@ -21,9 +21,10 @@ from basecagg.errors import LocalProtocolError
 from basecagg.maths.randomness import Seed, WordStream, derive_seed
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.effects import Abandoned, Effect, MaskEnded, Released, Uploaded
-from basecagg.protocol.epoch import Agreement
+from basecagg.protocol.epoch import SERVER, Agreement
 from basecagg.protocol.messages import MAX_MASKS, MaskName, PlainUpdate
 from basecagg.protocol.plain import PlainOpening
+from basecagg.protocol.ports import Signer
 from basecagg.protocol.server import Server, ServerSettings
 from basecagg.protocol.weighing import Weighing
 from basecagg.schedules.schedule import Vector
@@ -321,6 +322,11 @@ class SecureAggregation(ServerAggregation):
     def agreement(self) -> Agreement:
         """The epoch."""
         return self._federation.agreement
+
+    @property
+    def signer(self) -> Signer:
+        """Who signs for the server."""
+        return self._federation.identity(SERVER)
 
     def prepare(self, user: int) -> float:
         """Deal masks, unless one is left. A user pays for one when it begins to train, not when it deals it."""

@@ -27,6 +27,7 @@ from basecagg.protections.local_dp import LocalDP
 from basecagg.protections.pairs import CODED, PAIRWISE
 from basecagg.protocol.effects import Abandoned, Released
 from basecagg.protocol.epoch import Agreement
+from basecagg.protocol.ports import Signer
 from basecagg.schedules.buffered import Buffered
 from basecagg.schedules.immediate import Immediate
 from basecagg.schedules.schedule import Schedule, Vector
@@ -93,7 +94,7 @@ class SimulationResult:
 
 
 Progress: TypeAlias = Callable[[VersionRecord], None]
-Watch: TypeAlias = Callable[[Agreement, Loopback], None]
+Watch: TypeAlias = Callable[[Agreement, Loopback, Signer], None]
 
 
 def simulate(
@@ -103,11 +104,12 @@ def simulate(
     folder: Path | None = None,
     resume: bool = False,
     progress: Progress = lambda record: None,
-    watch: Watch = lambda agreement, network: None,
+    watch: Watch = lambda agreement, network, signer: None,
 ) -> SimulationResult:
     """Simulate a federation. A `folder` keeps metrics and checkpoints, from which `resume` goes on.
 
-    `progress` is told of every version; `watch` gets the epoch and the network of a secure run at its start.
+    `progress` is told of every version; `watch` gets the epoch, the network and the server's
+    signer of a secure run at its start.
     The run ends with its last version: updates that then wait in the buffer, or are still being trained, are
     discarded. A run that cannot begin leaves no folder.
     """
@@ -120,7 +122,8 @@ def simulate(
         if keeper:
             keeper.begin()
         if isinstance(simulation.aggregation, SecureAggregation):
-            watch(simulation.aggregation.agreement, simulation.aggregation.network)
+            secure = simulation.aggregation
+            watch(secure.agreement, secure.network, secure.signer)
         records = simulation.run(keeper, progress)
     finally:
         simulation.close()

@@ -1,0 +1,36 @@
+"""A hash chain: what stands in it can be neither changed, moved nor taken out without changing its head.
+
+head₀ = H(purpose), head_n = H(head_{n−1}, entry_n). A head vouches for all entries up to it. That there are no
+more must be said by the last entry, or by a signature over the head.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from msgspec import Struct
+
+_TAG = b"basecagg/chain/"
+
+
+class Chain(Struct, frozen=True):
+    """How far a chain has come."""
+
+    head: bytes
+    length: int
+
+    @classmethod
+    def begin(cls, purpose: str) -> Chain:
+        """An empty chain. Chains of different purposes have no head in common."""
+        return cls(hashlib.sha256(_TAG + purpose.encode()).digest(), 0)
+
+    def after(self, *entries: bytes) -> Chain:
+        """The chain with these entries added. All heads have one length, so nothing is ambiguous."""
+        head = self.head
+        for entry in entries:
+            head = hashlib.sha256(head + entry).digest()
+        return Chain(head, self.length + len(entries))
+
+    def statement(self, purpose: str) -> bytes:
+        """What is signed to say that the chain ends here."""
+        return _TAG + purpose.encode() + b"/end/" + self.length.to_bytes(8, "big") + self.head
