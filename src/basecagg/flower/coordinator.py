@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-from basecagg.errors import DataError, Refused
+from basecagg.errors import DataError, LocalProtocolError, Refused
 from basecagg.flower.flat import Layout, as_app_reads
 from basecagg.flower.settings import Settings
 from basecagg.flower.visits import Task
@@ -34,6 +34,8 @@ FIRST_REST, LONGEST_REST = 1.0, 60.0
 """Seconds that a node is left alone after a failure: twice as long each time."""
 _EARLY = 0.8
 """The part of the last training's time after which a node is asked whether the present one is over."""
+_NAMED = 5
+"""Nodes that an error names; there may be hundreds."""
 OVER = "over"
 """The record of a run that has ended."""
 Errand: TypeAlias = tuple[int, RecordDict, str]
@@ -76,6 +78,8 @@ class View:
     rest_until: float = 0.0
     lapses: int = 0
     """In a row: visits on which its app failed; as a holder it goes on."""
+    dropped: int = 0
+    """All that came to nothing in this run."""
     train_after: float = 0.0
     problem: str = ""
     """What its last failure was."""
@@ -105,10 +109,20 @@ class View:
         """Whether it counts among the C that train."""
         return bool(self.task or self.doing)
 
+    def is_hopeless(self, most: int) -> bool:
+        """Whether it has failed so often in a row that it is not worth another training."""
+        return max(self.failures, self.lapses) >= most
+
+    def reconnect(self) -> None:
+        """It was away and is back: whatever was wrong may be over."""
+        self.failures = self.lapses = 0
+        self.rest_until = self.train_after = 0.0
+
     def fail(self, now: float, problem: str) -> None:
         """A visit came to nothing: let it rest, and take nothing for delivered."""
         self.rest_until = now + _rest(self.failures)
         self.failures += 1
+        self.dropped += 1
         self.problem = problem
         self.lose()
         LOG.warning("node %d: %s", self.node_id, problem)
@@ -117,6 +131,8 @@ class View:
         """Its app failed: do not let it train for a while."""
         self.train_after = now + _rest(self.lapses)
         self.lapses += 1
+        self.dropped += 1
+        self.problem = problem
         self.task = self.doing = ""
         self.began = None
         LOG.warning("node %d: %s", self.node_id, problem)
@@ -184,12 +200,15 @@ class Coordinator(ABC):
         for node_id, view in self.nodes.items():
             if view.present and node_id not in present:
                 view.lose()
+            elif not view.present and node_id in present:
+                view.reconnect()
             view.present = node_id in present
 
     def candidates(self, now: float) -> list[int]:
         """The nodes that could begin to train now."""
         if self.machine is None:
             return []
+        most = self.settings.max_failures
         waiting = {update.name.contributor for update in self.machine.buffer.waiting}
         return [
             view.node_id
@@ -198,6 +217,7 @@ class Coordinator(ABC):
             and not view.trains
             and max(view.rest_until, view.train_after) <= now
             and view.name not in waiting
+            and not view.is_hopeless(most)
             and self.may_train(view)
         ]
 
@@ -215,9 +235,42 @@ class Coordinator(ABC):
             return 0
         training = sum(view.trains for view in self.nodes.values())
         queued = len(self.machine.buffer.waiting) + len(self.machine.opening.outstanding())
-        return min(concurrency, concurrency + self.settings.buffer_size - 1 - queued) - training
+        size = self.settings.chosen_buffer_size
+        return min(concurrency, concurrency + size - 1 - queued) - training
+
+    def shortage(self) -> str:
+        """What has to be waited for, because too few nodes are there; nothing if enough are."""
+        present = [view for view in self.nodes.values() if view.present]
+        if self.machine is None:
+            here, needed, why = len(present), self.nodes_needed, "to begin with"
+        else:
+            here = sum(self.contributes(view) for view in present)
+            needed, why = self.settings.chosen_buffer_size, "to fill a buffer (K)"
+        return f"{here} of {needed} nodes {why}" if here < needed else ""
+
+    def require_hope(self) -> None:
+        """End a run in which so many nodes have failed too often that no buffer could be filled any more."""
+        most = self.settings.max_failures
+        hopeless = [view for view in self.nodes.values() if view.present and view.is_hopeless(most)]
+        needed = self.settings.buffer_size or 1
+        if self.machine is None or len(self.nodes) - len(hopeless) >= needed or not hopeless:
+            return
+        problems = "; ".join(f"node {view.node_id}: {view.problem}" for view in hopeless[:_NAMED])
+        raise LocalProtocolError(
+            f"{len(hopeless)} of {len(self.nodes)} nodes have failed {most} times in a row (max_failures), and"
+            f" fewer than K = {needed} are left. {problems}"
+        )
 
     # --- what a protection does -------------------------------------------------------------------
+
+    @property
+    def nodes_needed(self) -> int:
+        """How many must be there before anything begins."""
+        return self.settings.min_available_nodes
+
+    def contributes(self, view: View) -> bool:
+        """Whether this node is one of those that train."""
+        return True
 
     @abstractmethod
     def may_train(self, view: View) -> bool:

@@ -11,6 +11,7 @@ from typing import TypeAlias
 from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.serverapp.strategy import Result
 
+from basecagg.errors import ParameterError
 from basecagg.flower.coordinator import LOG, Coordinator, Errand
 from basecagg.flower.line import Line
 
@@ -18,6 +19,10 @@ _LOOK_AROUND = 1.0
 """Seconds between two questions who is there."""
 _SHORT_PAUSE, _LONG_PAUSE = 0.1, 1.0
 """Seconds between two looks for replies: a look costs nothing in a simulation, and the SuperLink elsewhere."""
+_GATHER = 10.0
+"""Seconds until all nodes of a simulation are there: Flower starts its ServerApp first."""
+_REMIND = 30.0
+"""Seconds after which it is said again that nodes are missing."""
 _FAREWELL = 300.0
 """Seconds that the nodes are given, at most, to delete what they keep when the run is over."""
 Evaluate: TypeAlias = Callable[[int, ArrayRecord], MetricRecord | None]
@@ -41,6 +46,8 @@ class Loop:
     sleep: Callable[[float], None] = time.sleep
     result: Result = field(default_factory=Result)
     _look_at: float = 0.0
+    _say_at: float = 0.0
+    _short_since: float | None = None
 
     def run(self, initial: ArrayRecord) -> Result:
         """Until the model has reached the last version."""
@@ -61,6 +68,8 @@ class Loop:
         if now >= self._look_at:
             self.coordinator.meet(self.line.present())
             self._look_at = now + _LOOK_AROUND
+            self._note_shortage(now)
+            self.coordinator.require_hope()
         self._assign(now)
         self._send(self.coordinator.errands(self._free(), now))
         heard = self.line.receive()
@@ -72,6 +81,23 @@ class Loop:
         self.coordinator.tick(self.clock())
         self._publish()
         return bool(heard)
+
+    def _note_shortage(self, now: float) -> None:
+        """Say what is waited for, or that it can never come: to a simulation no node is ever added."""
+        shortage = self.coordinator.shortage()
+        if not shortage:
+            self._short_since = None
+            return
+        self._short_since = now if self._short_since is None else self._short_since
+        if self.line.is_simulated and now - self._short_since >= _GATHER:
+            raise ParameterError(
+                f"the simulation has {shortage}: choose a smaller number in BufferedSecAgg, or run"
+                ' with --federation-config "num-supernodes=…"',
+                rule="K ≤ nodes",
+            )
+        if now >= self._say_at:
+            LOG.info("waiting: %s", shortage)
+            self._say_at = now + _REMIND
 
     def _pause(self) -> None:
         usual = _SHORT_PAUSE if self.line.is_simulated else _LONG_PAUSE

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -100,6 +101,8 @@ class MaskedCoordinator(Coordinator):
         chosen = self._choose(met)
         if chosen is None:
             return
+        training = len(met) if self.settings.holders_train else len(met) - len(chosen)
+        self.settings = self.settings.fitting(training)
         holders = [Holder(view.name, view.signing_key, view.sealing_key) for view in chosen]
         parameters = self.settings.parameters(len(holders), self._initial.size)
         bound = Charge.digest_of(self._charge)
@@ -146,6 +149,7 @@ class MaskedCoordinator(Coordinator):
             raise DataError(
                 "the stored epoch binds other metrics or limits: choose another server_state"
             )
+        self.settings = replace(settings, buffer_size=agreement.parameters.buffer_size)
         recovery = Recovery(agreement, self.charter.server, self._store, settings.retries)
         rules = ServerSettings.of(agreement, settings.global_rate)
         self.recovery = recovery
@@ -168,7 +172,7 @@ class MaskedCoordinator(Coordinator):
             view.letters += [letter for letter in missed if letter not in view.letters]
         collect = view.collect_at is not None and now >= view.collect_at
         urgent = any(isinstance(letter, _URGENT) for letter in view.letters)
-        joined = view.epoch == self.agreement.id.hex()
+        joined = self._has_joined(view)
         if not (urgent or collect or view.task or view.resume or not joined or lacks):
             return None
         view.visited_at = now
@@ -232,13 +236,20 @@ class MaskedCoordinator(Coordinator):
 
     def may_train(self, view: View) -> bool:
         """Whether it has a mask that enough holders have confirmed, and is not kept for answering."""
-        return self._contributes(view) and self._has_mask(view)
+        return self.contributes(view) and self._has_joined(view) and self._has_mask(view)
 
-    def _contributes(self, view: View) -> bool:
-        if self.agreement is None or view.epoch != self.agreement.id.hex():
-            return False
-        holds = self.agreement.holder_index(view.name) is not None
+    def contributes(self, view: View) -> bool:
+        """Whether this node trains, or is kept for answering."""
+        holds = self.agreement is not None and self.agreement.holder_index(view.name) is not None
         return self.settings.holders_train or not holds
+
+    def _has_joined(self, view: View) -> bool:
+        return self.agreement is not None and view.epoch == self.agreement.id.hex()
+
+    @property
+    def nodes_needed(self) -> int:
+        """The holders have to be there, and whatever else was asked for."""
+        return max(2, self.settings.min_available_nodes, self.settings.committee_size or 0)
 
     def _has_mask(self, view: View) -> bool:
         enough = self.recovery.agreement.holders_needed
@@ -250,7 +261,8 @@ class MaskedCoordinator(Coordinator):
         All of them are used up or expired: it deals one on every visit. Or one is confirmed, but receipts were
         lost with a server that restarted: then it has to ask for them again.
         """
-        if view.trains or not self._contributes(view) or self._has_mask(view):
+        idle = not view.trains and self.contributes(view) and self._has_joined(view)
+        if not idle or self._has_mask(view):
             return False
         mailroom, enough = self.recovery.mailroom, self.recovery.agreement.holders_needed
         found = [mailroom.find(name) for name in view.dealt]

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from flwr.app import MetricRecord, RecordDict
 
-from basecagg.errors import DataError
-from basecagg.flower.coordinator import Coordinator, Errand, View, Workload
+from basecagg.errors import DataError, StaleUpdate
+from basecagg.flower.coordinator import LOG, Coordinator, Errand, View, Workload
 from basecagg.flower.flat import only_arrays
 from basecagg.flower.settings import Settings
+from basecagg.flower.visits import reading
 from basecagg.protocol.effects import Released, Send, Store
 from basecagg.protocol.global_model import Model, model_bytes
 from basecagg.protocol.messages import MaskName, PlainUpdate
@@ -42,23 +45,33 @@ class PlainCoordinator(Coordinator):
         store: Store,
         averages: tuple[MetricsFunction, MetricsFunction],
     ) -> None:
-        """Start the machine at once: there are no keys to wait for."""
+        """Wait for the nodes."""
         super().__init__(settings, workload, store)
-        initial = workload.initial
+        self._initial = workload.initial
         self._averages = averages
         self._lessons: dict[int, Lesson] = {}
         self._summed: dict[MaskName, Lesson] = {}
+
+    def tick(self, now: float) -> None:
+        """Begin once enough nodes are there: K may have to fit them."""
+        present = sum(view.present for view in self.nodes.values())
+        if self.machine is None and present >= self.nodes_needed:
+            self._begin(present)
+        super().tick(now)
+
+    def _begin(self, present: int) -> None:
+        settings = self.settings = self.settings.fitting(present)
+        initial, store = self._initial, self._store
         opening = PlainOpening(initial.size, settings.weighing, store, initial.dtype.str)
         rules = ServerSettings(
-            settings.buffer_size, settings.weighing, learning_rate=settings.global_rate
+            settings.chosen_buffer_size, settings.weighing, learning_rate=settings.global_rate
         )
         self.machine = Server(rules, opening, store, initial)
         self.perform(self.machine.start())
 
     def may_train(self, view: View) -> bool:
-        """Anybody may, once enough nodes are there."""
-        present = sum(each.present for each in self.nodes.values())
-        return present >= self.settings.min_available_nodes
+        """Anybody may: there are no masks to wait for."""
+        return True
 
     def errand(self, view: View, now: float) -> Errand | None:
         """A message as Flower's own strategies send it."""
@@ -76,27 +89,34 @@ class PlainCoordinator(Coordinator):
     def hear(self, view: View, content: RecordDict, now: float) -> None:
         """Metrics of an evaluation, or a trained model."""
         lesson = self._lessons[view.node_id]
-        if view.doing == "evaluate":
-            lesson.evaluated = content
+        with reading():
+            metrics = RecordDict(dict(content.metric_records))
+            trained = None if view.doing == "evaluate" else self._trained(content)
+        if trained is None:
+            lesson.evaluated = metrics
             view.doing, view.task = "", "train"
             return
-        view.doing = ""
-        try:
-            trained = self.layout.flatten(only_arrays(content))
-        except DataError as error:
-            view.lapse(now, str(error))
-            return
+        view.finish(now)
         del self._lessons[view.node_id]
-        lesson.trained = RecordDict(dict(content.metric_records))
+        lesson.trained = metrics
         update = self.layout.difference(lesson.start, trained, self.settings.max_staleness)
         self._submit(view, lesson, update)
+
+    def _trained(self, content: RecordDict) -> Model:
+        trained = self.layout.flatten(only_arrays(content))
+        if not np.isfinite(trained).all():
+            raise DataError("the trained model has numbers that are not finite")
+        return trained
 
     def _submit(self, view: View, lesson: Lesson, update: Model) -> None:
         machine, name = self.running, MaskName(view.name, os.urandom(_SERIAL_BYTES))
         digest = machine.hash_of(lesson.version) or bytes(32)  # too old: the machine refuses it
         self._summed[name] = lesson
         message = PlainUpdate(name, lesson.version, digest, model_bytes(update))
-        self.perform(machine.receive(view.name, message))
+        try:
+            self.perform(machine.receive(view.name, message))
+        except StaleUpdate as refusal:
+            LOG.info("an update of node %d is dropped: %s", view.node_id, refusal)
         waiting = {waiting.name for waiting in machine.buffer.waiting}
         self._summed = {name: kept for name, kept in self._summed.items() if name in waiting}
 
@@ -115,10 +135,28 @@ class PlainCoordinator(Coordinator):
     def _average(
         self, average: MetricsFunction, found: Sequence[RecordDict | None]
     ) -> MetricRecord | None:
+        """Over those members that report what most of them do; the mean of the others would be another one."""
         weight = self.settings.weighted_by_key
-        records = [record for record in found if record is not None]
-        weighted = all(
-            weight in metrics for record in records for metrics in record.metric_records.values()
-        )
-        reported = records and all(record.metric_records for record in records)
-        return average(records, weight) if reported and weighted else None
+        shapes = [_shape(record, weight) for record in found]
+        ((usual, _),) = Counter(shapes).most_common(1) or [(None, 0)]
+        if usual is None:
+            return None
+        alike = [
+            r for r, shape in zip(found, shapes, strict=True) if shape == usual and r is not None
+        ]
+        if len(alike) < len(found):
+            LOG.warning(
+                "%d of %d members are left out of the mean: they do not report the numbers %s",
+                *(len(found) - len(alike), len(found), sorted(name for _, name in usual)),
+            )
+        return average(alike, weight)
+
+
+def _shape(record: RecordDict | None, weight: str) -> frozenset[tuple[str, str]] | None:
+    """Which numbers a member reports; None if some are not finite, or none is the weight."""
+    metrics = {} if record is None else record.metric_records
+    named = [(key, name, value) for key, each in metrics.items() for name, value in each.items()]
+    weighted = bool(metrics) and all(weight in each for each in metrics.values())
+    if not weighted or not all(np.isfinite(value).all() for *_, value in named):
+        return None
+    return frozenset((key, name) for key, name, _ in named)

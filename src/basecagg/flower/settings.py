@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -15,6 +15,15 @@ from basecagg.protocol.weighing import Weighing
 
 Protection: TypeAlias = Literal["basecagg", "none"]
 Training: TypeAlias = Literal["detached", "attached"]
+_USUAL_BUFFER = 10
+"""K of FedBuff's paper."""
+_AT_LEAST_ONE = {
+    "buffer_size": " K",
+    "concurrency": " C",
+    "max_colluders": " T",
+    "recovery_threshold": " U",
+    "max_failures": "",
+}
 _CHOICES = {"protection": ("basecagg", "none"), "training": ("detached", "attached")}
 
 
@@ -22,7 +31,8 @@ _CHOICES = {"protection": ("basecagg", "none"), "training": ("detached", "attach
 class Settings:
     """The options of `BufferedSecAgg` that concern the protocol; see there."""
 
-    buffer_size: int
+    buffer_size: int | None
+    """K; None until the nodes are known that it has to fit."""
     concurrency: int | None
     max_staleness: int
     staleness: StalenessFunction
@@ -43,6 +53,7 @@ class Settings:
     collect_interval: float
     answer_timeout: float
     retries: int
+    max_failures: int
     server_state: Path | None
     erase_state: bool
     min_available_nodes: int
@@ -58,11 +69,14 @@ class Settings:
                 raise ParameterError(
                     f"{name} = {value!r} must be one of {choices}", rule=f"{name} is known"
                 )
-        if self.concurrency is not None and self.concurrency < 1:
-            raise ParameterError(
-                f"concurrency C = {self.concurrency} must be at least 1", rule="C ≥ 1"
-            )
-        if self.protection == "basecagg" and self.committee_size:
+        for name, symbol in _AT_LEAST_ONE.items():
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ParameterError(
+                    f"{name}{symbol} = {value} must be at least 1, or None to let it be chosen",
+                    rule=f"{name} ≥ 1",
+                )
+        if self.protection == "basecagg" and self.committee_size and self.buffer_size:
             self.parameters(self.committee_size, model_size=1)
 
     @property
@@ -73,6 +87,19 @@ class Settings:
         return len(self.holders)
 
     @property
+    def chosen_buffer_size(self) -> int:
+        """K, once it is known."""
+        assert self.buffer_size is not None
+        return self.buffer_size
+
+    def fitting(self, contributors: int) -> Settings:
+        """These settings with a K: half of the nodes that train, so that nobody waits for all of them."""
+        if self.buffer_size is not None:
+            return self
+        least = 3 if self.consistency == "certified" else 2
+        return replace(self, buffer_size=min(_USUAL_BUFFER, max(least, -(-contributors // 2))))
+
+    @property
     def weighing(self) -> Weighing:
         """FedBuff's own weights, without levels."""
         return Weighing(self.max_staleness, self.staleness, None)
@@ -80,14 +107,14 @@ class Settings:
     def parameters(self, num_holders: int, model_size: int) -> ProtocolParameters:
         """The epoch's parameters for so many holders; what was left open gets the largest T and U that fit."""
         dropouts, colluders = usual_tolerance(
-            num_holders, self.buffer_size, self.consistency, self.max_dropouts
+            num_holders, self.chosen_buffer_size, self.consistency, self.max_dropouts
         )
         return ProtocolParameters(
             num_users=num_holders,
             recovery_threshold=self.recovery_threshold or num_holders - dropouts,
-            max_colluders=self.max_colluders or colluders,
+            max_colluders=self.max_colluders or colluders,  # None was left open; 0 is refused above
             max_dropouts=dropouts,
-            buffer_size=self.buffer_size,
+            buffer_size=self.chosen_buffer_size,
             model_size=model_size,
             max_staleness=self.max_staleness,
             clip=self.clip,

@@ -44,7 +44,7 @@ class BufferedSecAgg(OwnLoop):
     def __init__(
         self,
         *,
-        buffer_size: int = 10,
+        buffer_size: int | None = None,
         concurrency: int | None = None,
         max_staleness: int = 10,
         staleness: StalenessFunction | None = None,
@@ -65,6 +65,7 @@ class BufferedSecAgg(OwnLoop):
         collect_interval: float = 5.0,
         answer_timeout: float = 60.0,
         retries: int = 20,
+        max_failures: int = 5,
         server_state: str | Path | None = None,
         erase_state: bool = True,
         poll_interval: float | None = None,
@@ -82,7 +83,8 @@ class BufferedSecAgg(OwnLoop):
         """Choose how to train and how to protect. Everything has a default that works.
 
         Training
-            `buffer_size` is K. `concurrency` is C, the nodes that train at the same time; without it C is
+            `buffer_size` is K; without it, half of the nodes that are there at the start, from 2 (certified: 3)
+            to 10. `concurrency` is C, the nodes that train at the same time; without it C is
             what FedAvg would sample by `fraction_train` and `min_train_nodes`. `max_staleness` is τ_max,
             `staleness` s(τ), `global_rate` η_g.
         Protection
@@ -102,7 +104,10 @@ class BufferedSecAgg(OwnLoop):
             is asked for every `collect_interval` seconds once it may have ended, judging by the node's last
             one; "attached" trains within the message. On the simulation engine training is always attached.
         Time and state
-            After `answer_timeout` seconds silent holders are asked again, `retries` times. `server_state` is a
+            After `answer_timeout` seconds silent holders are asked again, `retries` times. What a node fails at
+            is dropped, counted, and named in the log, and the node is asked again after a pause; after
+            `max_failures` in a row it trains no more until it reconnects, and when fewer than K nodes are left
+            the run ends. `server_state` is a
             file that a restarted ServerApp goes on from. `erase_state=False` keeps what nodes have stored when
             the run is over. `poll_interval` is the pause between two looks for replies, in seconds: without it
             0.1 on the simulation engine, and 1 on the deployment engine, where the SuperLink pays for each.
@@ -134,6 +139,7 @@ class BufferedSecAgg(OwnLoop):
             collect_interval=collect_interval,
             answer_timeout=answer_timeout,
             retries=retries,
+            max_failures=max_failures,
             server_state=Path(server_state) if server_state else None,
             erase_state=erase_state,
             min_available_nodes=min_available_nodes,
@@ -156,7 +162,8 @@ class BufferedSecAgg(OwnLoop):
         settings = self.settings
         nodes = settings.concurrency or f"{self.fraction_train:.2f} of all nodes"
         LOG.info("\t├──> Protection: %s", settings.protection)
-        LOG.info("\t├──> Buffer: K = %d updates in a sum", settings.buffer_size)
+        size = settings.buffer_size or "to be chosen"
+        LOG.info("\t├──> Buffer: K = %s updates in a sum", size)
         LOG.info("\t├──> Concurrency: %s", nodes)
         LOG.info("\t└──> Keys in records:")
         LOG.info("\t\t├── Weighted by: '%s'", settings.weighted_by_key)
