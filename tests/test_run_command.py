@@ -89,6 +89,28 @@ def test_a_file_overrides_and_flags_make_one_run(tmp_path: Path) -> None:
     assert told == {"users": 12, "local_rate": 0.2, "versions": 2, "seed": 5}
 
 
+def test_methods_are_compared_at_the_same_number_of_updates(tmp_path: Path) -> None:
+    file = tmp_path / "my.toml"
+    file.write_text("users = 8\nbuffer_size = 4\nmodel = 'logistic'\nversions = 500\n")
+    methods = ("--method", "fedasync", "--method", "fedbuff")
+    out = tmp_path / "out"
+    result = basecagg("run", file, *methods, "--until", "updates=16", "--out", out)
+    assert result.exit_code == 0, result.output
+    for method in ("fedasync", "fedbuff"):
+        assert json.loads((out / method / "totals.json").read_text())["updates"] == 16
+    assert "16/16" in result.output
+    said = json.loads((out / "fedbuff" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert said["version"] == 4
+
+
+def test_versions_on_the_command_line_win_over_until_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "my.toml"
+    file.write_text('method = "fedbuff"\nuntil = "updates=16"\n')
+    assert basecagg("run", file, *SMALL, "--out", tmp_path / "out").exit_code == 0
+    lines = (tmp_path / "out" / "fedbuff" / "metrics.jsonl").read_text().splitlines()
+    assert len(lines) == 4
+
+
 def test_fedavg_waits_for_a_whole_buffer_of_another_size(tmp_path: Path) -> None:
     out = tmp_path / "out"
     arguments = ("--method", "fedavg", "--set", "buffer_size=25", "--versions", 1, "--out", out)
@@ -247,6 +269,8 @@ def test_a_slow_run_says_how_long_each_takes(speed: float | None, said: str) -> 
         (("--resume", "nowhere"), "nowhere holds no runs"),
         (("--versions", "0"), "versions = 0"),
         (("--executor", "magic"), "executor = 'magic' must be one of in-process, processes, ray"),
+        (("--until", "updates=9", "--versions", "3"), "--versions and --until both say when"),
+        (("--until", "epochs=9"), "until = 'epochs=9' must be updates=NUMBER or seconds=NUMBER"),
         (("--set", "users=many"), "users = 'many' must be a whole number"),
         (("--resume", "nowhere", "--versions", "3"), "--resume goes on with what its folder says"),
     ],
@@ -307,12 +331,12 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     assert "cannot be made: Not a directory" in complaint(result)
 
 
-@pytest.mark.parametrize("name", ["[/]", "[red]", ":smile:", "$\\frac{$", "_x", "ein Lauf", "运行"])
-def test_an_odd_folder_is_as_good_as_any(name: str, tmp_path: Path) -> None:
+def test_an_odd_folder_is_as_good_as_any(tmp_path: Path) -> None:
+    name = "[/] [red] :smile: $\\frac{$ _运行"
     result = basecagg("run", *SMALL, "--method", "fedbuff", "--out", tmp_path / name)
     assert result.exit_code == 0, result.exc_info
-    assert f"{name}/report.html" in result.output.replace("\n", "")
     assert (tmp_path / name / "report.html").exists()
+    assert all(part in result.output for part in name.split())
 
 
 def test_a_folder_without_runs_has_no_report(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner
+from tiny import tiny_config, tiny_task
 
 pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
@@ -20,11 +21,11 @@ pytest.importorskip("matplotlib")
 from basecagg.cli import main
 from basecagg.errors import DataError
 from basecagg.protections.pairs import PRESETS
-from basecagg.reports.plots import INK
-from basecagg.reports.run_report import _seen, summary_rows
-from basecagg.reports.runs import read_run
-from basecagg.simulation import SimulationConfig
-from basecagg.simulation.run_folder import METRICS, TOTALS
+from basecagg.reports import plots
+from basecagg.reports.run_report import SUMMARY, _seen, summary_rows, write_report
+from basecagg.reports.runs import RunRecord, names, read_runs
+from basecagg.simulation import SimulationConfig, simulate
+from basecagg.simulation.run_folder import METRICS, TASK, TOTALS
 
 PLOTS = ("accuracy-by-version", "accuracy-by-time", "staleness", "traffic", "phases", "partition")
 SMALL = ("--versions=3", "--set=users=8", "--set=buffer_size=4", "--set=model=logistic")
@@ -40,6 +41,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out: Path = tmp_path_factory.mktemp("reports") / "runs"
     basecagg("run", *SMALL, "--method=fedbuff", "--method=basecagg", "--out", out)
     return out
+
+
+def read(*folders: Path) -> list[RunRecord]:
+    return list(read_runs(folders).values())
 
 
 def text_of(page: Path) -> str:
@@ -67,7 +72,7 @@ def test_the_page_says_what_was_run_and_what_the_server_saw(runs: Path) -> None:
         assert heading in text
     assert "every single update, in clear" in text
     assert "Only sums were learned" in text
-    for row in summary_rows([read_run(runs / name) for name in ("fedbuff", "basecagg")]):
+    for row in summary_rows(read(runs / "fedbuff", runs / "basecagg")):
         assert all(cell in text for cell in row)
     for counted in ("clipped elements", "buffers burned", "sums that could wrap around"):
         assert counted in text
@@ -84,7 +89,7 @@ def test_every_plot_is_a_png_and_an_svg(name: str, runs: Path) -> None:
 def test_plots_on_the_page_take_its_text_colour(runs: Path) -> None:
     drawings = re.findall(r"<svg.*?</svg>", (runs / "report.html").read_text(), re.S)
     assert len(drawings) == len(PLOTS)
-    assert all("currentColor" in drawing and INK not in drawing for drawing in drawings)
+    assert all("currentColor" in drawing and plots.INK not in drawing for drawing in drawings)
 
 
 def test_runs_of_several_folders_are_compared_on_one_page(runs: Path, tmp_path: Path) -> None:
@@ -93,7 +98,7 @@ def test_runs_of_several_folders_are_compared_on_one_page(runs: Path, tmp_path: 
     source = (tmp_path / "page" / "report.html").read_text()
     assert "mine &lt;b&gt;" in source
     assert "<b>" not in source
-    assert "3 runs on digits" in source
+    assert "3 runs of logistic on digits, 8 users." in source
 
 
 def test_a_run_that_has_not_ended_can_be_looked_at(runs: Path, tmp_path: Path) -> None:
@@ -109,21 +114,101 @@ def test_a_run_without_a_result_is_refused(runs: Path, tmp_path: Path) -> None:
     bare = [json.dumps(line | {"score": None}) for line in lines]
     (tmp_path / "fedbuff" / METRICS).write_text("\n".join(bare))
     with pytest.raises(DataError, match="no evaluated version"):
-        read_run(tmp_path / "fedbuff")
+        read_runs([tmp_path / "fedbuff"])
 
 
 @pytest.mark.parametrize("method", sorted(PRESETS))
 def test_every_method_says_what_its_server_saw(method: str, runs: Path, tmp_path: Path) -> None:
-    run = replace(read_run(runs / "fedbuff"), config=SimulationConfig(method=method))
+    run = replace(*read(runs / "fedbuff"), config=SimulationConfig(method=method))
     (seen,) = _seen([run], {})
     assert "update" in seen
 
 
 def test_arithmetic_only_is_said_even_beside_an_audit(runs: Path) -> None:
     config = SimulationConfig(cryptography="arithmetic")
-    run = replace(read_run(runs / "basecagg"), config=config)
+    run = replace(*read(runs / "basecagg"), config=config)
     (seen,) = _seen([run], {"basecagg": "Only sums were learned."})
     assert "Only sums were learned. Arithmetic only: nothing was sealed or signed" in seen
+
+
+# --- a fair comparison --------------------------------------------------------------------------------
+
+
+def test_names_say_just_enough_to_tell_runs_apart() -> None:
+    places = [Path(place) for place in ("/r/a/fedbuff", "/r/b/fedbuff", "/r/b/ldp", "/b/fedbuff")]
+    assert names(places) == ["a/fedbuff", "r/b/fedbuff", "ldp", "//b/fedbuff"]
+    look_alikes = names([Path("/a\x1b"), Path("/a\\x1b")])  # one is escaped to what the other is
+    assert len(set(look_alikes)) == 2
+
+
+@pytest.fixture(scope="module")
+def namesakes(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> list[RunRecord]:
+    """Two runs that are both called fedbuff, of which one has other users; one of them twice."""
+    other: Path = tmp_path_factory.mktemp("more") / "other"
+    basecagg("run", *SMALL, "--method=fedbuff", "--set=users=12", "--out", other)
+    return read(runs / "fedbuff", other / "fedbuff", runs / ".." / "runs" / "fedbuff")
+
+
+def test_runs_of_one_name_are_drawn_and_listed_apart(
+    namesakes: list[RunRecord], tmp_path: Path
+) -> None:
+    assert [run.name for run in namesakes] == ["runs/fedbuff", "other/fedbuff"]
+    for draw in (plots.traffic, plots.phases):
+        (axes,) = draw(namesakes).axes
+        assert [label.get_text() for label in axes.get_yticklabels()] == [
+            "runs/fedbuff",
+            "other/fedbuff",
+        ]
+        assert len({round(bar.get_y(), 3) for bar in axes.patches}) == 2
+    write_report(namesakes, tmp_path, {"other/fedbuff": "the other"})
+    text = text_of(tmp_path / "report.html")
+    assert "2 runs of logistic on digits, 8 and 12 users." in text
+    assert "other/fedbuff: the other" in text
+    assert re.search(r"differs in\s+runs/fedbuff\s+other/fedbuff\s+users\s+8\s+12\s", text)
+
+
+def test_every_method_says_its_updates_and_its_bytes(tmp_path: Path) -> None:
+    """An update in clear is as large whatever the schedule: methods are compared by what they send."""
+    methods = ("fedavg", "fedbuff", "fedasync", "fedat")
+    chosen = [f"--method={method}" for method in methods]
+    basecagg("run", *SMALL, "--set=tiers=2", *chosen, "--out", tmp_path)
+    runs = read(*(tmp_path / method for method in methods))
+    assert SUMMARY[4:] == ("updates", "MB per user", "CPU, all parties")
+    for run, row in zip(runs, summary_rows(runs), strict=True):
+        assert row[4] == str(run.totals["updates"])
+        each = run.totals["bytes"]["PlainUpdate"] / run.totals["updates"]
+        assert each == pytest.approx(4 * 650 + 80, abs=20)
+    assert [row[6] == "–" for row in summary_rows(runs)] == [False, False, True, True]
+
+
+def test_a_task_of_ones_own_is_reported_by_its_name(tmp_path: Path) -> None:
+    simulate(tiny_config(versions=2), task=tiny_task(), folder=tmp_path / "mine")
+    (tmp_path / "mine" / TOTALS).unlink()  # from the beginning, not only at the end
+    basecagg("report", tmp_path / "mine")
+    text = text_of(tmp_path / "mine" / "report.html")
+    assert "1 run of clouds, 8 users." in text
+
+
+def test_runs_of_before_tasks_were_kept_are_read(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "fedbuff", tmp_path / "fedbuff")
+    (tmp_path / "fedbuff" / TASK).unlink()
+    (run,) = read(tmp_path / "fedbuff")
+    assert run.task == "logistic on digits"
+
+
+ODD = ["$\\frac{$", "_mine", "[/]", ":smile:", "运行", "<script>", "a\x1b[31m\nb", "\udcff"]
+
+
+def test_odd_names_do_not_end_a_report(runs: Path, tmp_path: Path) -> None:
+    for name in ODD:
+        shutil.copytree(runs / "fedbuff", tmp_path / name)
+    folders = [tmp_path / name for name in ODD]
+    basecagg("report", *folders, "--out", tmp_path / "page")
+    text = text_of(tmp_path / "page" / "report.html")
+    shown = [run.name for run in read(*folders)]
+    assert all(name.isprintable() and name in text for name in shown)
+    (legend,) = plots.staleness(read(*folders)).legends
+    assert [label.get_text().replace(r"\$", "$") for label in legend.get_texts()] == shown
 
 
 # --- in a browser -----------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from basecagg.errors import DataError, MissingExtraError, ParameterError, Storag
 from basecagg.protections.pairs import PRESETS
 from basecagg.simulation import SimulationConfig, SimulationResult, simulate
 from basecagg.simulation.config import config_as_dict, config_from, load_config, parse_override
+from basecagg.simulation.run import VersionRecord
 from basecagg.simulation.run_folder import CHECKPOINT, METRICS, MODEL, read_metrics
 
 CASES = [
@@ -83,6 +84,34 @@ def test_a_shorter_run_is_the_beginning_of_a_longer_one() -> None:
     short = run(tiny_config(versions=2, concurrency=7))
     assert short.versions == long.versions[:3]
     assert short.versions[-1].updates >= 2 * tiny_config().buffer_size
+
+
+@pytest.mark.parametrize("method", sorted(PRESETS))
+@pytest.mark.parametrize("until", ["updates=30", "seconds=25"])
+def test_methods_end_with_the_first_version_that_has_as_much(method: str, until: str) -> None:
+    config = tiny_config(method, until=until, versions=1, evaluate_every=50)
+    *before, end = run(config).versions
+    measure, amount = config.ending
+    assert end.reached(measure) >= amount > before[-1].reached(measure)
+    assert end.score is not None
+
+
+@pytest.mark.parametrize("method", ["fedasync", "basecagg"])
+@pytest.mark.parametrize("until", ["updates=20", "seconds=15"])
+def test_a_run_until_so_much_goes_on_to_the_same_end(
+    method: str, until: str, tmp_path: Path
+) -> None:
+    config = tiny_config(method, until=until, checkpoint_every=1)
+    whole = run(config, folder=tmp_path / "whole")
+
+    def stop(record: VersionRecord) -> None:
+        if record.version == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(config, folder=tmp_path / "cut", progress=stop)
+    assert_same(whole, run(config, folder=tmp_path / "cut", resume=True))
+    assert_same(whole, run(config, folder=tmp_path / "cut", resume=True))  # at its end already
 
 
 @pytest.mark.parametrize("method", ["fedbuff", "basecagg"])
@@ -218,6 +247,13 @@ def test_a_run_is_not_resumed_with_another_configuration(tmp_path: Path) -> None
         run(tiny_config(checkpoint_every=2), folder=tmp_path / "run", resume=True)
 
 
+def test_a_run_is_not_resumed_with_another_task(tmp_path: Path) -> None:
+    run(tiny_config(checkpoint_every=1), folder=tmp_path / "run")
+    other = replace(tiny_task(), name="other")
+    with pytest.raises(DataError, match="made with the task 'clouds', not 'other'"):
+        simulate(tiny_config(checkpoint_every=1), task=other, folder=tmp_path / "run", resume=True)
+
+
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty"])
 def test_a_damaged_checkpoint_is_refused(damage: str, tmp_path: Path) -> None:
     config = tiny_config(checkpoint_every=1)
@@ -288,6 +324,12 @@ def test_a_file_and_overrides_make_one_configuration(tmp_path: Path) -> None:
         ({"workers": -1}, "workers = -1"),
         ({"holders": 1}, "holders = 1"),
         ({"method": "secagg", "update_levels": 0}, "update_levels = 0"),
+        ({"until": "updates"}, "until = 'updates' must be updates=NUMBER or seconds=NUMBER"),
+        ({"until": "versions=3"}, "until = 'versions=3' must be updates=NUMBER"),
+        ({"until": "updates=0"}, "until = 'updates=0' must be"),
+        ({"until": "seconds=inf"}, "until = 'seconds=inf' must be"),
+        ({"until": "updates=9", "evaluate_last": 5}, "evaluate_last = 5 must be 1"),
+        ({"until": "seconds=9", "clock": "uniform-staleness"}, "which has no seconds"),
         ({"recovery_threshold": 90, "max_dropouts": 30}, "U"),
         ({"buffer_size": 1}, "buffer_size = 1 must be between 2"),
         ({"buffer_size": 200}, "buffer_size = 200"),

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
+from rich import box
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from basecagg.errors import DataError, StorageError
 from basecagg.extras import require
@@ -36,7 +37,7 @@ def command(*, folders: tuple[Path, ...], out: Path | None) -> None:
     basecagg report runs/iid/basecagg runs/dirichlet/basecagg --out comparison
     """
     runs = [run for folder in folders for run in _runs_in(folder)]
-    report_on(Console(), runs, out or folders[0])
+    report_on(Console(markup=False, emoji=False), runs, out or folders[0])
 
 
 def _runs_in(folder: Path) -> list[Path]:
@@ -55,24 +56,28 @@ def _age(run: Path) -> float:
 def report_on(console: Console, folders: Sequence[Path], out: Path) -> None:
     """Print the table and write the page."""
     require("matplotlib", extra="learn", needed_for="basecagg report")
-    from basecagg.reports.run_report import (
-        summary_header,
-        summary_rows,
-        write_report,
-    )
-    from basecagg.reports.runs import read_run
+    from basecagg.reports.run_report import SUMMARY, summary_rows, write_report
+    from basecagg.reports.runs import printable, read_runs
 
-    runs = [read_run(folder) for folder in folders]
-    table = Table(*summary_header())
-    for row in summary_rows(runs):
-        table.add_row(*row)
-    console.print(table)
-    audits = {folder.name: said for folder in folders if (said := _audit(folder))}
+    runs = read_runs(folders)
+    console.print(_table(SUMMARY, summary_rows(runs.values())))
+    audits = {run.name: said for folder, run in runs.items() if (said := _audit(folder))}
     try:
-        page = write_report(runs, out, audits)
+        page = write_report(list(runs.values()), out, audits)
     except OSError as error:
         raise StorageError(f"the report cannot be written: {error}") from None
-    console.print(f"report: {page}")
+    console.print(f"report: {printable(str(page))}")
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """Numbers whole, in narrow columns; a name that finds no room goes on below, for it tells runs apart."""
+    narrow = ["\n".join(each.rsplit(" ", 1)) for each in header[1:]]
+    numbers = [Column(each, justify="right", no_wrap=True) for each in narrow]
+    name = Column(header[0], min_width=8, overflow="fold")
+    table = Table(name, *numbers, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def _audit(folder: Path) -> str:

@@ -58,6 +58,11 @@ _PLAN = "runs.json"
     f" Without it and without a CONFIG: {', '.join(DEFAULT_METHODS)}.",
 )
 @click.option("--versions", type=int, help="Steps of the global model.")
+@click.option(
+    "--until",
+    metavar="MEASURE=NUMBER",
+    help="Instead of versions: updates=600 or seconds=120 (simulated), alike for all methods.",
+)
 @click.option("--seed", type=int, help="The seed that everything random comes from.")
 @click.option("--dataset", help="digits, mnist, fashion-mnist or cifar10.")
 @click.option("--model", help="mlp, lenet5, … as `basecagg.learning.MODELS` lists them.")
@@ -108,6 +113,7 @@ def command(
     basecagg run
     basecagg run --method basecagg --dataset mnist --model lenet5 --data-dir data --set local_epochs=1
     basecagg run my.toml --method fedbuff --method basecagg --out runs/mine
+    basecagg run --method fedasync --method fedbuff --method basecagg --until updates=600
     basecagg run --resume runs/mine
     """
     console = Console(markup=False, emoji=False)  # a folder's name is no instruction
@@ -139,7 +145,10 @@ def _configs(
     """One configuration a method, named by it."""
     if str(file) in PRESETS:
         raise click.UsageError(f"{file} is a method, and CONFIG a file: --method {file}")
-    values = {**read_settings(file), **given}
+    if "until" in given and "versions" in given:
+        raise click.UsageError("--versions and --until both say when a run ends: give one of them")
+    counted = {"until": ""} if "versions" in given else {}
+    values = {**read_settings(file), **counted, **given}
     if not methods and (file or "method" in given or "schedule" in given):
         single = config_from(values)
         return {single.label: single}
@@ -255,10 +264,12 @@ def _bars(console: Console) -> Progress:
 
 def _bar(bars: Progress, name: str, config: SimulationConfig) -> Observer:
     """A progress bar with accuracy, speed and the time left."""
-    task = bars.add_task(name, total=config.versions, score="", speed="")
+    measure, amount = config.ending
+    task = bars.add_task(name, total=amount, score="", speed="")
 
     def observe(record: Any) -> None:
-        bars.update(task, completed=record.version, speed=in_words(bars.tasks[task].speed))
+        done = min(amount, record.reached(measure))
+        bars.update(task, completed=done, speed=in_words(bars.tasks[task].speed))
         if record.score is not None:
             bars.update(task, score=f"{100 * record.score:.1f} %")
 

@@ -76,5 +76,6 @@ def write_page(path: Path, title: str, lead: str, sections: Sequence[str]) -> No
         "<!doctype html><html lang=en><head><meta charset=utf-8>"
         '<meta name=viewport content="width=device-width,initial-scale=1">'
         f"<title>{escape(title)}</title><style>{_CSS}</style></head><body>"
-        f"<h1>{escape(title)}</h1>{paragraph(lead, dim=True)}{''.join(sections)}</body></html>\n"
+        f"<h1>{escape(title)}</h1>{paragraph(lead, dim=True)}{''.join(sections)}</body></html>\n",
+        encoding="utf-8",
     )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec
@@ -53,6 +55,10 @@ _STYLE: Any = {  # matplotlib types its settings by name
 }
 
 
+_LEGEND_WIDTH = 84
+"""Characters, with six for a line and its margins."""
+_LEGEND_LINE = 0.19
+"""Inches that a plot grows by each further line of its legend."""
 Drawing = ParamSpec("Drawing")
 
 
@@ -90,10 +96,10 @@ def _accuracy(runs: Sequence[RunRecord], key: str, label: str) -> Figure:
     for run, colour in zip(runs, _cycle(len(runs)), strict=True):
         x = [version[key] for version in run.scored]
         y = [100 * version["score"] for version in run.scored]
-        axes.plot(x, y, color=colour, label=f"{run.name} ({y[-1]:.1f} %)", linewidth=1.6)
+        axes.plot(x, y, color=colour, label=f"{_text(run)} ({y[-1]:.1f} %)", linewidth=1.6)
     axes.set_xlabel(label)
     axes.set_ylabel("test accuracy, %")
-    figure.legend(loc="outside lower center", ncols=3)  # never over a curve
+    _add_legend(figure, axes.lines)
     return figure
 
 
@@ -102,15 +108,16 @@ def staleness(runs: Sequence[RunRecord]) -> Figure:
     """How old the summed updates were."""
     figure, axes = new_figure()
     width = 0.8 / len(runs)
+    bars = []
     for index, (run, colour) in enumerate(zip(runs, _cycle(len(runs)), strict=True)):
         counts = run.staleness()
         total = max(1, counts.total())
         x = np.array(sorted(counts)) + (index - (len(runs) - 1) / 2) * width
         shares = [100 * counts[tau] / total for tau in sorted(counts)]
-        axes.bar(x, shares, width, color=colour, label=run.name)
+        bars.append(axes.bar(x, shares, width, color=colour, label=_text(run)))
     axes.set_xlabel("staleness τ of an update, in versions")
     axes.set_ylabel("share of updates, %")
-    axes.legend()
+    _add_legend(figure, bars)
     return figure
 
 
@@ -132,17 +139,32 @@ def phases(runs: Sequence[RunRecord]) -> Figure:
 
 
 def _stacked(runs: Sequence[RunRecord], parts: Sequence[dict[str, float]], label: str) -> Figure:
-    figure, axes = new_figure(height=1.4 + 0.5 * len(runs))
+    figure, axes = new_figure(height=1.4 + 0.4 * len(runs))
     kinds = sorted({kind for part in parts for kind in part}, key=lambda k: -_largest(parts, k))
-    left = np.zeros(len(runs))
+    left, bars = np.zeros(len(runs)), []
     for kind, colour in zip(kinds, _cycle(len(kinds)), strict=True):
         widths = np.array([part.get(kind, 0.0) for part in parts])
-        axes.barh([run.name for run in runs], widths, left=left, color=colour, label=kind)
+        bars.append(axes.barh(range(len(runs)), widths, left=left, color=colour, label=kind))
         left += widths
+    axes.set_yticks(range(len(runs)), [_text(run) for run in runs])
     axes.invert_yaxis()
     axes.set_xlabel(label)
-    axes.legend(ncols=3, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.35))
+    _add_legend(figure, bars)
     return figure
+
+
+def _text(run: RunRecord) -> str:
+    """The run's name as it is: no formula, whatever its dollars enclose."""
+    return run.name.replace("$", r"\$")
+
+
+def _add_legend(figure: Figure, handles: Sequence[Any]) -> None:
+    """Below the plot, never over a curve; in as many columns as the longest label leaves room for."""
+    longest = max(len(handle.get_label()) for handle in handles)
+    columns = max(1, min(3, _LEGEND_WIDTH // (longest + 6)))
+    rows = -(-len(handles) // columns)
+    figure.set_figheight(figure.get_figheight() + _LEGEND_LINE * (rows - 1))
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=9)
 
 
 def _largest(parts: Sequence[dict[str, float]], kind: str) -> float:
@@ -166,10 +188,18 @@ def _cycle(count: int) -> list[str]:
     return [COLOURS[index % len(COLOURS)] for index in range(count)]
 
 
+@contextmanager
+def _saving() -> Iterator[None]:
+    """In the house style; a PNG shows boxes for letters that its font has not, which is no news."""
+    with rc_context(_STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        yield
+
+
 def as_svg(figure: Figure) -> str:
     """The figure for a page: scalable, in the page's own text colour."""
     buffer = io.StringIO()
-    with rc_context(_STYLE):
+    with _saving():
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     text = buffer.getvalue().replace(INK, "currentColor")
     return text[text.index("<svg") :]
@@ -178,6 +208,6 @@ def as_svg(figure: Figure) -> str:
 def save(figure: Figure, folder: Path, name: str) -> None:
     """The figure as files for papers and slides: SVG, and PNG on white."""
     folder.mkdir(parents=True, exist_ok=True)
-    with rc_context(_STYLE):
+    with _saving():
         figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
         figure.savefig(folder / f"{name}.png", dpi=160, facecolor="white")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -12,27 +12,40 @@ from basecagg.protections.pairs import CODED
 from basecagg.reports import page, plots
 from basecagg.reports.runs import RunRecord
 
-_HEADER = ("method", "accuracy", "simulated time", "versions", "MB per user", "crypto time")
+SUMMARY = (
+    "run",
+    "accuracy",
+    "simulated time",
+    "versions",
+    "updates",
+    "MB per user",
+    "CPU, all parties",
+)
+"""The columns of `summary_rows`."""
+_NOTE = (
+    "CPU, all parties: measured seconds of the server, all holders and all contributors together, without"
+    " training; a – was not measured. MB per user: sent and received, without downloads of the model."
+)
 
 
-def summary_rows(runs: Sequence[RunRecord]) -> list[tuple[str, ...]]:
+def summary_rows(runs: Iterable[RunRecord]) -> list[tuple[str, ...]]:
     """One line a run, as the terminal and the page show it."""
     return [
         (
             run.name,
             f"{100 * run.final_score:.1f} %",
-            f"{run.simulated_seconds:.1f} s" if run.simulated_seconds else "–",
+            _number(run.simulated_seconds or None, "{:.1f} s"),
             str(run.versions[-1]["version"]),
-            f"{run.bytes_per_user() / 1e6:.2f}",
-            f"{run.crypto_seconds():.1f} s",
+            str(run.updates),
+            _number(run.bytes_per_user(), "{:.2f}", 1e-6),
+            _number(run.processor_seconds(), "{:.1f} s"),
         )
         for run in runs
     ]
 
 
-def summary_header() -> tuple[str, ...]:
-    """The columns of `summary_rows`."""
-    return _HEADER
+def _number(value: float | None, form: str, unit: float = 1) -> str:
+    return "–" if value is None else form.format(value * unit)
 
 
 def write_report(runs: Sequence[RunRecord], folder: Path, audits: dict[str, str]) -> Path:
@@ -46,17 +59,27 @@ def write_report(runs: Sequence[RunRecord], folder: Path, audits: dict[str, str]
     page.write_page(
         path,
         "Simulated federation",
-        f"{len(runs)} run{'s' if len(runs) > 1 else ''} on {runs[0].config.dataset},"
-        f" {runs[0].config.users} users.",
+        f"{len(runs)} run{'s' if len(runs) > 1 else ''} of {_all(run.task for run in runs)},"
+        f" {_all(run.config.users for run in runs)} users.",
         [
-            page.section("Result", page.table(_HEADER, summary_rows(runs))),
+            page.section(
+                "Result",
+                page.table(SUMMARY, summary_rows(runs)),
+                page.paragraph(_NOTE, dim=True),
+            ),
             page.section("Plots", page.plots(drawn)),
             page.section("What the server saw", *_seen(runs, audits)),
             page.section("Counters", page.table(*_counters(runs))),
-            page.section("Configuration", *[_configuration(run) for run in runs]),
+            page.section("Configuration", *_differences(runs), *map(_configuration, runs)),
         ],
     )
     return path
+
+
+def _all(values: Iterable[object]) -> str:
+    """Every value once: what all runs have in common, or all that there is."""
+    *others, last = dict.fromkeys(map(str, values))
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _figures(runs: Sequence[RunRecord]) -> dict[str, tuple[Figure, str]]:
@@ -64,6 +87,7 @@ def _figures(runs: Sequence[RunRecord]) -> dict[str, tuple[Figure, str]]:
     sent = [run for run in finished if run.totals.get("bytes")]
     timed = [run for run in runs if run.simulated_seconds]
     summed = [run for run in runs if run.staleness()]
+    of_the_first = f" of {finished[0].name}" if len(finished) > 1 else ""
     wanted: list[tuple[str, Callable[[], Figure], str, Sequence[RunRecord]]] = [
         (
             "accuracy-by-version",
@@ -98,7 +122,7 @@ def _figures(runs: Sequence[RunRecord]) -> dict[str, tuple[Figure, str]]:
         (
             "partition",
             lambda: plots.partition(finished[0]),
-            "Examples of each label at each user.",
+            f"Examples of each label at each user{of_the_first}.",
             finished[:1],
         ),
     ]
@@ -144,10 +168,22 @@ def _counters(runs: Sequence[RunRecord]) -> tuple[list[str], list[list[object]]]
         [name, *(run.totals.get("counts", {}).get(name, 0) for run in runs)] for name in names
     ]
     rows.append(["buffers burned", *(run.burned() for run in runs)])
-    rows.append(["updates trained", *(run.versions[-1]["updates"] for run in runs)])
+    rows.append(["updates trained", *(run.updates for run in runs)])
     wrapped = [0 if not run.config.allow_wraparound else "allowed" for run in runs]
     rows.append(["sums that could wrap around", *wrapped])
     return ["", *(run.name for run in runs)], rows
+
+
+def _differences(runs: Sequence[RunRecord]) -> list[str]:
+    """The settings that are not the same in all runs, side by side."""
+    configs = [asdict(run.config) for run in runs]
+    rows = [
+        [key, *(config[key] for config in configs)]
+        for key in configs[0]
+        if any(config[key] != configs[0][key] for config in configs)
+    ]
+    header = ["differs in", *(run.name for run in runs)]
+    return [page.table(header, rows)] if rows else []
 
 
 def _configuration(run: RunRecord) -> str:

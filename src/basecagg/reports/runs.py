@@ -10,7 +10,7 @@ from typing import Any
 
 from basecagg.errors import DataError
 from basecagg.simulation.config import SimulationConfig
-from basecagg.simulation.run_folder import read_config, read_metrics, read_totals
+from basecagg.simulation.run_folder import read_config, read_metrics, read_task, read_totals
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,9 @@ class RunRecord:
     """One run: its configuration, a dictionary per version, and its totals if it has ended."""
 
     name: str
+    """No other run of a report has it."""
+    task: str
+    """What was learned."""
     config: SimulationConfig
     versions: Sequence[dict[str, Any]]
     totals: dict[str, Any]
@@ -41,22 +44,56 @@ class RunRecord:
         """How many summed updates had which staleness τ."""
         return Counter(tau for version in self.versions for tau in version["staleness"])
 
-    def bytes_per_user(self) -> float:
-        """Bytes sent by and to participants, per user, without model downloads."""
-        return float(sum(self.totals.get("bytes", {}).values())) / self.config.users
+    @property
+    def updates(self) -> int:
+        """Updates that users had trained and sent by the last version."""
+        return int(self.versions[-1]["updates"])
 
-    def crypto_seconds(self) -> float:
-        """Measured seconds of all machines together."""
-        return float(sum(self.totals.get("crypto seconds", {}).values()))
+    def bytes_per_user(self) -> float | None:
+        """Bytes sent by and to participants, per user, without model downloads; known at the end."""
+        sent = self.totals.get("bytes")
+        return sum(sent.values()) / self.config.users if sent else None
+
+    def processor_seconds(self) -> float | None:
+        """Measured seconds of server, holders and contributors together, without training; if measured."""
+        spent = self.totals.get("crypto seconds")
+        return sum(spent.values()) if spent else None
 
     def burned(self) -> int:
         """Buffers that could not be opened."""
         return sum(version["burned"] for version in self.versions)
 
 
-def read_run(folder: Path) -> RunRecord:
+def read_runs(folders: Sequence[Path]) -> dict[Path, RunRecord]:
+    """Read runs from their folders, each once, and give each a name of its own."""
+    places = list(dict.fromkeys(folder.resolve() for folder in folders))
+    return {place: read_run(place, name) for place, name in zip(places, names(places), strict=True)}
+
+
+def read_run(folder: Path, name: str) -> RunRecord:
     """Read a run from its folder."""
     versions = read_metrics(folder)
     if not any(version.get("score") is not None for version in versions):
         raise DataError(f"{folder} has no evaluated version yet: nothing to report")
-    return RunRecord(folder.name, read_config(folder), versions, read_totals(folder))
+    config, task, totals = read_config(folder), read_task(folder), read_totals(folder)
+    return RunRecord(name, printable(task), config, versions, totals)
+
+
+def names(places: Sequence[Path]) -> list[str]:
+    """For each of several places so much of the end of its path that no other has the same."""
+    tails = [
+        [printable("/".join(place.parts[-length:])) for length in range(1, len(place.parts) + 1)]
+        for place in places
+    ]
+    shared = Counter(tail for each in tails for tail in each)
+    return [
+        next((tail for tail in each if shared[tail] == 1), f"{each[-1]} ({number})")
+        for number, each in enumerate(tails, start=1)
+    ]
+
+
+def printable(text: str) -> str:
+    """The text with escapes for what a terminal, a plot or a page could not show."""
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )

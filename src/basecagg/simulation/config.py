@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -19,6 +19,7 @@ from basecagg.protections.lightsecagg import IN_ROUNDS
 from basecagg.protections.pairs import CODED, Pair, preset, require_compatible
 from basecagg.simulation.config_rules import rules_for
 
+Measure = Literal["versions", "updates", "seconds"]
 Clock = Literal["devices", "uniform-staleness"]
 Speed = Literal["constant", "uniform", "half-normal", "log-normal"]
 Executor = Literal["in-process", "processes", "ray"]
@@ -63,7 +64,9 @@ class SimulationConfig:
     buffer_size: int = 10
     """K: updates in one step."""
     versions: int = 60
-    """Steps of the global model to simulate."""
+    """Steps of the global model to simulate, unless `until` says when to end."""
+    until: str = ""
+    """updates=600 or seconds=120 (simulated): the first version to reach it is the last; '' counts versions."""
     max_staleness: int = 10
     """τ_max: an update made from an older model is of no use."""
     staleness: Literal["constant", "polynomial", "hinge"] = "polynomial"
@@ -197,6 +200,12 @@ class SimulationConfig:
         return require_compatible(
             self.schedule or usual.schedule, self.protection or usual.protection
         )
+
+    @property
+    def ending(self) -> tuple[Measure, float]:
+        """What is counted to the end of the run, and how much of it."""
+        measure, given, amount = self.until.partition("=")
+        return (cast(Measure, measure), float(amount)) if given else ("versions", self.versions)
 
     @property
     def label(self) -> str:

@@ -5,6 +5,7 @@ A setting that a run does not use is not asked for anything: FedAvg has no tiers
 
 from __future__ import annotations
 
+import re
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -56,6 +57,18 @@ def rules_for(c: SimulationConfig) -> list[Rule]:
             "above 0, at most 1",
         ),
         (True, "versions", c.versions >= 1, "at least 1"),
+        (
+            c.until != "",
+            "until",
+            re.fullmatch(r"(updates|seconds)=(?=.*[1-9])\d+(\.\d+)?", c.until) is not None,
+            "updates=NUMBER or seconds=NUMBER, such as updates=600",
+        ),
+        (
+            c.until.startswith("seconds"),
+            "until",
+            c.clock == "devices",
+            "updates=NUMBER on this clock, which has no seconds",
+        ),
         (True, "max_staleness", c.max_staleness >= 0, "at least 0"),
         (c.staleness != "constant", "staleness_a", 0 <= c.staleness_a < inf, some_or_none),
         (c.staleness == "hinge", "staleness_b", 0 <= c.staleness_b < inf, some_or_none),
@@ -118,6 +131,12 @@ def rules_for(c: SimulationConfig) -> list[Rule]:
         (True, "seed", c.seed >= 0, "at least 0"),
         (True, "evaluate_every", c.evaluate_every >= 1, "at least 1"),
         (True, "evaluate_last", c.evaluate_last >= 1, "at least 1"),
+        (
+            c.until != "",
+            "evaluate_last",
+            c.evaluate_last == 1,
+            f"1 with until = {c.until!r}: which versions are the last is not known before the end",
+        ),
         (True, "checkpoint_every", c.checkpoint_every >= 1, "at least 1"),
         (True, "workers", c.workers >= 0, "at least 0"),
     ]

@@ -15,8 +15,10 @@ import msgspec
 from basecagg.channels.identity import Ed25519Verifier, Identity, RememberingVerifier
 from basecagg.protocol.messages import (
     CertifiedRequest,
+    MaskName,
     Message,
     Parcel,
+    PlainUpdate,
     RecoveryRequest,
     Shipment,
     Upload,
@@ -101,6 +103,12 @@ class MeteredLoopback(Loopback):
         if kind not in self._envelopes:
             self._envelopes[kind] = len(encode(msgspec.structs.replace(message, **emptied)))
         return self._envelopes[kind]
+
+
+def plain_bytes(model_size: int) -> int:
+    """Bytes on the wire of one update in clear, for schedules that have no server machine to weigh it."""
+    envelope = PlainUpdate(MaskName("user-00", bytes(16)), 0, bytes(32), b"")
+    return len(encode(envelope)) + 4 * model_size
 
 
 def _time_a_check(repeats: int = 20) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -27,6 +27,7 @@ from basecagg.protections.local_dp import LocalDP
 from basecagg.protections.pairs import CODED, PAIRWISE
 from basecagg.protocol.effects import Abandoned, Released
 from basecagg.protocol.epoch import Agreement
+from basecagg.protocol.messages import PlainUpdate
 from basecagg.protocol.ports import Signer
 from basecagg.schedules.buffered import Buffered
 from basecagg.schedules.immediate import Immediate
@@ -39,10 +40,11 @@ from basecagg.simulation.aggregation import (
     ServerAggregation,
 )
 from basecagg.simulation.arithmetic import ArithmeticAggregation
-from basecagg.simulation.config import SimulationConfig
+from basecagg.simulation.config import Measure, SimulationConfig
 from basecagg.simulation.devices import Devices
 from basecagg.simulation.event_clock import Clock, DeviceClock
 from basecagg.simulation.loopback import Loopback
+from basecagg.simulation.metering import plain_bytes
 from basecagg.simulation.run_folder import RunFolder
 from basecagg.simulation.secagg_aggregation import SecAggAggregation
 from basecagg.simulation.staleness_clock import UniformStaleness
@@ -71,6 +73,10 @@ class VersionRecord:
     weights: tuple[float, ...] = ()
     burned: int = 0
     """Buffers burned since the version before."""
+
+    def reached(self, measure: Measure) -> float:
+        """How far the run is, in versions, updates or simulated seconds."""
+        return {"versions": self.version, "updates": self.updates, "seconds": self.time}[measure]
 
 
 @dataclass(frozen=True)
@@ -116,7 +122,7 @@ def simulate(
     task = task or built_in_task(
         config.model, config.dataset, data_dir=Path(config.data_dir), download=config.download
     )
-    keeper = RunFolder(folder, config, resume=resume) if folder else None
+    keeper = RunFolder(folder, config, task.name, resume=resume) if folder else None
     simulation = Simulation(config, task, keeper.state if keeper else {})
     try:
         if keeper:
@@ -173,7 +179,7 @@ class Simulation:
         """Tick until the last version; record, evaluate and checkpoint on the way."""
         if not self._records:
             self._record(keeper, progress)
-        while self.schedule.version < self.config.versions:
+        while self._left(self._records[-1]) > 0:
             before = self.schedule.version
             self.clock.tick()
             if self.schedule.version != before:
@@ -183,22 +189,20 @@ class Simulation:
         return tuple(self._records)
 
     def _record(self, keeper: RunFolder | None, progress: Progress) -> None:
-        version = self.schedule.version
-        last = version > self.config.versions - self.config.evaluate_last
-        due = last or version % self.config.evaluate_every == 0
-        scored = evaluate(self.task, self._model, self._model_now()) if due else None
+        version, step = self.schedule.version, self._last_step()
         self._count_negative_variances(version)
-        step = self._last_step()
         record = VersionRecord(
             version,
             self.clock.now,
             self.updates,
-            scored.score if scored else None,
-            scored.loss if scored else None,
-            tuple(version - 1 - base for base in step.base_versions) if step else (),
-            step.weights if step else (),
-            self._burned,
+            staleness=tuple(version - 1 - base for base in step.base_versions) if step else (),
+            weights=step.weights if step else (),
+            burned=self._burned,
         )
+        last = self._left(record) <= self.config.evaluate_last - 1
+        if last or version % self.config.evaluate_every == 0:
+            scored = evaluate(self.task, self._model, self._model_now())
+            record = replace(record, score=scored.score, loss=scored.loss)
         self._burned = 0
         self._records.append(record)
         if keeper:
@@ -215,6 +219,11 @@ class Simulation:
                 stacklevel=2,
             )
         self._negative += found
+
+    def _left(self, record: VersionRecord) -> float:
+        """What is left to the end at this version."""
+        measure, amount = self.config.ending
+        return amount - record.reached(measure)
 
     def _model_now(self) -> npt.NDArray[np.float32]:
         return self.schedule.model.astype(np.float32, copy=False)
@@ -354,7 +363,9 @@ class Simulation:
         }
         if self._model.size > self._model.num_weights:
             totals["negative variances"] = self._negative
-        if self.aggregation is not None:
+        if self.aggregation is None:
+            totals["bytes"] = {PlainUpdate.__name__: self.updates * plain_bytes(self._model.size)}
+        else:
             meter = self.aggregation.network.meter
             totals["crypto seconds"] = dict(meter.seconds)
             totals["bytes"] = dict(meter.bytes_sent)

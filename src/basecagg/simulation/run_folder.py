@@ -1,4 +1,4 @@
-"""The folder of a run: configuration, metrics line by line, checkpoint, totals and the final model."""
+"""The folder of a run: configuration, task, metrics line by line, checkpoint, totals and the final model."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from basecagg.simulation import checkpoint
 from basecagg.simulation.config import SimulationConfig, config_as_dict, config_from
 
 CONFIG = "config.json"
+TASK = "task.json"
 METRICS = "metrics.jsonl"
 CHECKPOINT = "checkpoint.msgpack"
 TOTALS = "totals.json"
@@ -28,10 +29,11 @@ TRANSCRIPT = "transcript.jsonl"
 class RunFolder:
     """Keeps a run so that it can be read, and resumed after Ctrl-C or kill -9."""
 
-    def __init__(self, folder: Path, config: SimulationConfig, *, resume: bool) -> None:
+    def __init__(self, folder: Path, config: SimulationConfig, task: str, *, resume: bool) -> None:
         """Read the checkpoint of a run to resume, or see that there is no run yet. Nothing is written."""
         self._folder = folder
         self._config = config
+        self._task = task
         self.state: dict[str, Any] = {}
         if not resume and folder.exists():
             raise DataError(
@@ -39,6 +41,8 @@ class RunFolder:
             )
         if resume and (folder / CONFIG).exists() and read_config(folder) != config:
             raise DataError(f"{folder} was made with another configuration")
+        if resume and (folder / TASK).exists() and read_task(folder) != task:
+            raise DataError(f"{folder} was made with the task {read_task(folder)!r}, not {task!r}")
         if resume and (folder / CHECKPOINT).exists():
             self._take_up()
 
@@ -57,6 +61,7 @@ class RunFolder:
                 os.truncate(self._folder / TRANSCRIPT, self.state.get("transcript", 0))
         except OSError as error:
             raise StorageError(f"{self._folder} cannot be written: {error.strerror}") from None
+        self._write(TASK, json.dumps({"name": self._task}) + "\n")
         self._write(CONFIG, json.dumps(config_as_dict(self._config), indent=2) + "\n")
         lines = (json.dumps(line) + "\n" for line in self.state.get("history", ()))
         self._write(METRICS, "".join(lines))
@@ -89,6 +94,14 @@ class RunFolder:
 def read_config(folder: Path) -> SimulationConfig:
     """The configuration of a run."""
     return config_from(_read_json(folder / CONFIG))
+
+
+def read_task(folder: Path) -> str:
+    """The name of what was learned: a model and a dataset, or a task of the user's own."""
+    if not (folder / TASK).exists():  # as runs were written before they kept it
+        config = read_config(folder)
+        return f"{config.model} on {config.dataset}"
+    return str(_read_json(folder / TASK).get("name"))
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
