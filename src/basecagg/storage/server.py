@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -199,8 +200,11 @@ class ServerStore:
             ) from None
 
 
+_parsed = lru_cache(text)  # each of them runs with every commit
+
+
 def _executing(connection: Connection) -> Execute:
-    return lambda statement, values: connection.execute(text(statement), values)
+    return lambda statement, values: connection.execute(_parsed(statement), values)
 
 
 def _connect(url: str | URL) -> Engine:
