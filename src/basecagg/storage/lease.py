@@ -12,7 +12,7 @@ the caller has begun, and returns a cursor. Each call begins with a write, so th
 from __future__ import annotations
 
 import os
-import socket
+import platform
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -137,7 +137,7 @@ def acquire_within(seconds: float, attempt: Callable[[], None]) -> None:
 def _describe_self() -> str:
     pid = os.getpid()
     return "|".join(
-        [socket.gethostname(), str(pid), _birth(pid), _world(), os.urandom(8).hex()]
+        [platform.node(), str(pid), _birth(pid), _world(), os.urandom(8).hex()]
     ).replace("\0", "")
 
 
