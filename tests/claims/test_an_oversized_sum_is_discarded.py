@@ -13,6 +13,7 @@ from parties import (
     submit,
 )
 
+from basecagg.maths.quantization import dequantize
 from basecagg.protocol import masking
 from basecagg.protocol.effects import Uploaded
 from basecagg.protocol.opening import Opened
@@ -80,4 +81,5 @@ def test_control_without_the_check_the_model_is_spoilt(unclipped, monkeypatch):
 
 def _believe(recovery, total, weights, wrong):
     p = recovery._parameters
-    return Opened(total[: p.model_size] / p.update_levels, tuple(weights), wrong)
+    values = dequantize(total[: p.model_size], p.update_levels, p.modulus)
+    return Opened(values, tuple(weights), wrong)

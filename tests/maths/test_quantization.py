@@ -12,6 +12,7 @@ from vectors_rounding import VECTORS
 
 import basecagg.errors
 from basecagg.errors import DataError, ParameterError
+from basecagg.maths import quantization
 from basecagg.maths.quantization import (
     clip_update,
     dequantize,
@@ -304,3 +305,12 @@ def test_control_a_variance_beyond_the_bound_is_noticed():
 def test_control_coins_of_too_few_bits_are_noticed():
     """8 bits cannot make a probability of 0.001."""
     assert bias_in_sigmas(1e-3, 1, words(DRAWS) & np.uint32(0xFF000000)) > 100
+
+
+def test_segments_change_nothing(monkeypatch):
+    values = np.random.default_rng(5).integers(0, Q, 100).astype(np.uint32)
+    whole = dequantize(values, 7, Q), quantization.magnitude(values, Q)
+    monkeypatch.setattr(quantization, "_SEGMENT", 9)
+    np.testing.assert_array_equal(dequantize(values, 7, Q), whole[0])
+    np.testing.assert_array_equal(whole[0], signed(values, Q) / 7)
+    assert quantization.magnitude(values, Q) == whole[1] == np.abs(signed(values, Q)).max()

@@ -26,7 +26,7 @@ from basecagg.errors import (
     WrongEpoch,
 )
 from basecagg.maths.randomness import FieldStream, derive_seed
-from basecagg.protocol import merkle
+from basecagg.protocol import masking, merkle
 from basecagg.protocol.effects import (
     Forget,
     MaskEnded,
@@ -38,7 +38,7 @@ from basecagg.protocol.effects import (
     writes_of,
 )
 from basecagg.protocol.epoch import MAX_VERSIONS
-from basecagg.protocol.masking import shares_of
+from basecagg.protocol.masking import hide, shares_of
 from basecagg.protocol.messages import (
     MaskName,
     Receipt,
@@ -385,3 +385,18 @@ def test_receipts_that_were_lost_are_asked_for_again(federation):
     federation.network.perform(at("ann"), federation.contributor("ann").reconnect())
     federation.network.run()
     assert len(federation.contributor("ann").ready) == 1
+
+
+def test_an_update_is_hidden_the_same_in_segments(federation, monkeypatch):
+    """Segments that end within the pad, and one that is pad alone."""
+    p, update = federation.agreement.parameters, fresh_update()
+    update[3] = 100.0
+    whole, clipped = hide(update, bytes(32), p)
+    for size in (1, 5, p.padded_size - 1):
+        monkeypatch.setattr(masking, "_SEGMENT", size)
+        hidden, count = hide(update, bytes(32), p)
+        np.testing.assert_array_equal(hidden, whole)
+        assert count == clipped == 1
+    update[SIZE - 1] = np.nan
+    with pytest.raises(DataError, match=f"1 of {SIZE} indices, first at {SIZE - 1}"):
+        hide(update, bytes(32), p)

@@ -7,6 +7,9 @@ come back with their sign; larger ones are refused, for a wrapped number looks l
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -17,6 +20,9 @@ from basecagg.maths.primes import require_modulus
 from basecagg.maths.randomness import Words
 
 Reals = npt.NDArray[np.float32 | np.float64]
+
+_SEGMENT = 1 << 20
+"""Elements that are brought back at a time."""
 
 
 def clip_update(x: Reals, clip: float, *, out: Reals | None = None) -> tuple[Reals, int]:
@@ -35,8 +41,18 @@ def clip_update(x: Reals, clip: float, *, out: Reals | None = None) -> tuple[Rea
         raise DataError(f"out must be a contiguous vector: np.empty({x.size}, np.{x.dtype})")
     count = int(clip_and_count(x, _round_towards_zero(clip, x.dtype), out))
     if count < 0:
-        _check_finite(x)
+        require_finite(x)
     return out, count
+
+
+def require_finite(x: Reals) -> None:
+    """Refuse NaN and ±Inf, and say where the first of how many is."""
+    finite = np.isfinite(x)
+    if not finite.all():
+        raise DataError(
+            f"x is NaN or infinite at {_where(~finite)}: training diverged;"
+            " discard this update and train afresh"
+        )
 
 
 def quantize(
@@ -80,7 +96,17 @@ def quantize_and_mask(
 def dequantize(values: Elements, levels: int, modulus: int) -> npt.NDArray[np.float64]:
     """φ⁻¹(values)/c with c = `levels`. For a weighted sum of updates c = c_l·Σ s̄."""
     _check_levels(levels)
-    return signed(values, modulus) / float(levels)
+    require_modulus(modulus, least=3)
+    check_values(checked(values, "values"), "values", modulus)
+    out = np.empty(values.shape)
+    for part, numbers in zip(_segments(out), _segments(values), strict=True):
+        np.divide(signed(numbers, modulus), float(levels), out=part)
+    return out
+
+
+def magnitude(values: Elements, modulus: int) -> int:
+    """The largest |φ⁻¹(value)|."""
+    return max(int(np.abs(signed(part, modulus)).max()) for part in _segments(values))
 
 
 def signed(values: Elements, modulus: int) -> npt.NDArray[np.int64]:
@@ -93,10 +119,15 @@ def signed(values: Elements, modulus: int) -> npt.NDArray[np.int64]:
     return numbers
 
 
+def _segments(values: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
+    """Views of a vector: what is made of them is never there as a whole."""
+    return (values[at : at + _SEGMENT] for at in range(0, len(values), _SEGMENT))
+
+
 def _quantize_wrapped(x: Reals, levels: int, modulus: int, random_words: Words) -> Elements:
     x, words = _checked_inputs(x, levels, modulus, random_words)
     scaled = _scale(x, levels)
-    _check_finite(scaled)
+    require_finite(scaled)
     floor = np.floor(scaled)
     up = words < (scaled - floor) * 2.0**32
     # fmod is exact: a number beyond 2⁵³ too is reduced to what it is mod q.
@@ -134,15 +165,6 @@ def _checked_reals(x: Reals) -> Reals:
     return np.require(x, requirements=["C", "ALIGNED"])
 
 
-def _check_finite(x: Reals) -> None:
-    finite = np.isfinite(x)
-    if not finite.all():
-        raise DataError(
-            f"x is NaN or infinite at {_where(~finite)}: training diverged;"
-            " discard this update and train afresh"
-        )
-
-
 def _check_levels(levels: int) -> None:
     if not isinstance(levels, int | np.integer) or levels < 1:
         raise ParameterError(f"levels c = {levels} must be a whole number ≥ 1", rule="c ≥ 1")
@@ -150,7 +172,7 @@ def _check_levels(levels: int) -> None:
 
 def _refusal(x: Reals, levels: int, limit: float) -> DataError:
     """Which numbers of the update the kernel found bad. The values themselves are not told."""
-    _check_finite(x)
+    require_finite(x)
     outside = np.abs(_scale(x, levels)) > limit
     return DataError(
         f"|c·x| is above (q − 3)/2 = {limit:.0f} at {_where(outside)}: clip the update to"

@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from basecagg.maths.mds_code import MaskCode
-from basecagg.maths.quantization import Reals, clip_update, quantize_and_mask
+from basecagg.maths.quantization import Reals, clip_update, quantize_and_mask, require_finite
 from basecagg.maths.randomness import FieldStream, Words, WordStream, derive_seed
 from basecagg.parameters import ProtocolParameters
+
+_SEGMENT = 1 << 20
+"""Elements that are masked at a time."""
 
 
 def shares_of(seed: bytes, code: MaskCode, parameters: ProtocolParameters) -> Words:
@@ -19,15 +22,28 @@ def shares_of(seed: bytes, code: MaskCode, parameters: ProtocolParameters) -> Wo
 
 
 def hide(update: Reals, seed: bytes, parameters: ProtocolParameters) -> tuple[Words, int]:
-    """Clip, quantise and mask an update Δ (Eq. masked_update); also how many elements lay outside ±B."""
+    """Clip, quantise and mask an update Δ (Eq. masked_update); also how many elements lay outside ±B.
+
+    A segment at a time: mask and coins of a large model are never there as a whole.
+    """
     p = parameters
-    # The pad is 0, and masked like the rest.
-    padded = np.zeros(p.padded_size, dtype=update.dtype)
-    _, count = clip_update(update, p.clip, out=padded[: p.model_size])
-    coins = WordStream(derive_seed(seed, "rounding")).draw(p.padded_size)
-    return quantize_and_mask(padded, p.update_levels, p.modulus, coins, _mask(seed, p)), count
+    require_finite(update)
+    coins, mask = WordStream(derive_seed(seed, "rounding")), _mask_stream(seed, p)
+    masked, count = np.empty(p.padded_size, np.uint32), 0
+    for at in range(0, p.padded_size, _SEGMENT):
+        out, part = masked[at : at + _SEGMENT], update[at : at + _SEGMENT]
+        # The pad is 0, and masked like the rest.
+        padded = np.zeros(out.size, dtype=update.dtype)
+        count += clip_update(part, p.clip, out=padded[: part.size])[1]
+        draws = coins.draw(out.size), mask.draw(out.size)
+        quantize_and_mask(padded, p.update_levels, p.modulus, *draws, out=out)
+    return masked, count
 
 
 def _mask(seed: bytes, p: ProtocolParameters) -> Words:
     """z: all d elements and the pad."""
-    return FieldStream(derive_seed(seed, "mask"), p.modulus).draw(p.padded_size)
+    return _mask_stream(seed, p).draw(p.padded_size)
+
+
+def _mask_stream(seed: bytes, p: ProtocolParameters) -> FieldStream:
+    return FieldStream(derive_seed(seed, "mask"), p.modulus)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from basecagg.errors import (
     AlreadyBuffered,
@@ -23,7 +22,8 @@ from basecagg.errors import (
     UnknownMask,
 )
 from basecagg.maths.prime_field import PrimeField
-from basecagg.maths.quantization import signed as with_sign
+from basecagg.maths.quantization import dequantize, magnitude
+from basecagg.maths.randomness import Words
 from basecagg.protocol import life
 from basecagg.protocol.effects import Effect, Forget, Persist, Send
 from basecagg.protocol.epoch import Agreement
@@ -339,22 +339,19 @@ class Recovery:
             return self._wait_or_burn(str(error))
         weights = [self._weight(ticket) for ticket in self._request.tickets]
         rows = [np.frombuffer(self._upload(mask), "<u4") for mask in self._request.masks]
-        total = self._field.sub(self._field.weighted_sum(rows, weights), masks)
-        return self._judge(with_sign(total, self._parameters.modulus), weights, wrong)
+        total = self._field.weighted_sum(rows, weights)
+        return self._judge(self._field.sub(total, masks, out=total), weights, wrong)
 
-    def _judge(
-        self, total: npt.NDArray[np.int64], weights: list[int], wrong: tuple[int, ...]
-    ) -> Outcome | None:
+    def _judge(self, total: Words, weights: list[int], wrong: tuple[int, ...]) -> Outcome | None:
         """A sum that no honest updates can have is discarded, never applied."""
         p = self._parameters
         update, pad = total[: p.model_size], total[p.model_size :]
         if pad.any():
             return self._wait_or_burn("the pad of the sum is not zero: a share or answer is wrong")
-        largest = max(int(update.max()), -int(update.min()))
-        if largest > sum(weights) * (p.update_levels * p.clip + 1):
+        if magnitude(update, p.modulus) > sum(weights) * (p.update_levels * p.clip + 1):
             return Burned("the sum is larger than clipped updates can make it")
         # |update| ≤ (q − 3)/2 < 2³¹ is exact in float64.
-        return Opened(update / p.update_levels, tuple(weights), wrong)
+        return Opened(dequantize(update, p.update_levels, p.modulus), tuple(weights), wrong)
 
     def _wait_or_burn(self, reason: str) -> Burned | None:
         return Burned(reason) if len(self._answers) == len(self._asked) else None

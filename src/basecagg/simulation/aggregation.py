@@ -40,6 +40,8 @@ _TOGETHER, _UNDELIVERED_BYTES = 64, 2**26
 """Users whose dealings are delivered at once, and the most that may wait meanwhile."""
 _AHEAD_BYTES = 2**29
 """Shares of masks that are dealt ahead take so much memory at most; else users deal one mask at a time."""
+_HELD_BYTES = 2**30
+"""Shares of those who train and wait take so much at most; else a mask is dealt when its update is there."""
 _ANSWER_DEADLINE = 10.0
 """Simulated seconds that the server waits for answers before it asks again."""
 
@@ -246,6 +248,17 @@ def travel(parameters: ProtocolParameters, devices: Devices) -> float:
     return (2 * questions - 1) * devices.config.latency + answer
 
 
+def shipment_bytes(parameters: ProtocolParameters) -> int:
+    """The sealed shares of one mask."""
+    return parameters.num_users * (4 * parameters.share_size + OVERHEAD)
+
+
+def deals_late(config: SimulationConfig, shipment: int) -> bool:
+    """Whether a mask is dealt when its update is there: for large models, if time is charged by price."""
+    held = min(config.users, config.concurrency + config.buffer_size)
+    return held * shipment > _HELD_BYTES and config.crypto_time == "prices"
+
+
 def seed_of(run: int, name: MaskName) -> bytes:
     """The seed of one mask in a run without contributors: the same in every run with this seed."""
     return hashlib.sha256(f"{run}/{name.key}".encode()).digest()
@@ -315,6 +328,7 @@ class SecureAggregation(ServerAggregation):
         self._at_once = min(quota, MAX_MASKS) if ahead <= _AHEAD_BYTES else 1
         most = _UNDELIVERED_BYTES // (self._at_once * size)
         self._together = max(1, min(_TOGETHER, most))
+        self._late = deals_late(config, size)
         if state:
             self.restore(state)
 
@@ -330,7 +344,7 @@ class SecureAggregation(ServerAggregation):
 
     def prepare(self, user: int) -> float:
         """Deal masks, unless one is left. A user pays for one when it begins to train, not when it deals it."""
-        seconds = self._deal(user_name(user))
+        seconds = 0.0 if self._late else self._deal(user_name(user))
         if self._config.crypto_time == "prices":
             seconds = self._prices.deal()
         return seconds + self._devices.upload(self._shipment_bytes())
@@ -361,9 +375,11 @@ class SecureAggregation(ServerAggregation):
     def submit(self, user: int, update: Vector, base_version: int) -> None:
         """Mask the update, upload it, and open the sum if the buffer is full."""
         before, name = self.server.version, user_name(user)
+        digest = self.server.hash_of(base_version)
+        if self._late and digest is not None:
+            self._deal(name)
         if name in self._undelivered:
             self._deliver()
-        digest = self.server.hash_of(base_version)
         if digest is None or not self._federation.contributor(name).ready:
             self.counts["updates too stale"] += 1
             return
@@ -409,7 +425,7 @@ class SecureAggregation(ServerAggregation):
         return server + holders / self._parameters.num_users
 
     def _shipment_bytes(self) -> int:
-        return self._parameters.num_users * (4 * self._parameters.share_size + OVERHEAD)
+        return shipment_bytes(self._parameters)
 
     def upload_bytes(self, model_size: int) -> int:
         """Bytes of one upload."""

@@ -44,6 +44,7 @@ from basecagg.simulation.config import Measure, SimulationConfig
 from basecagg.simulation.devices import Devices
 from basecagg.simulation.event_clock import Clock, DeviceClock
 from basecagg.simulation.loopback import Loopback
+from basecagg.simulation.memory import warn_if_too_large
 from basecagg.simulation.metering import plain_bytes
 from basecagg.simulation.run_folder import RunFolder
 from basecagg.simulation.secagg_aggregation import SecAggAggregation
@@ -157,9 +158,10 @@ class Simulation:
         self.devices = Devices.draw(config, self._generator(_DEVICES))
         self.training = local_training(config)
         self._model = task.build_model(derive_seed(config.seed, _TRAINING))
-        self._trainer = make_trainer(config, task, self.training, self.parts)
+        self._trainer = make_trainer(config, self._model, task, self.training, self.parts)
         self._noise = self._make_noise()
         initial = self._model.vector()
+        warn_if_too_large(config, initial.size)
         self.aggregation = self._make_aggregation(initial, state.get("aggregation", {}))
         self.schedule = self._make_schedule(initial)
         kind = DeviceClock if config.clock == "devices" else UniformStaleness

@@ -19,7 +19,7 @@ import torch
 
 from basecagg.errors import DataError
 from basecagg.extras import require
-from basecagg.learning import LocalTraining, LocalUpdate, Task, train_locally
+from basecagg.learning import FlatModel, LocalTraining, LocalUpdate, Task, train_locally
 from basecagg.schedules.schedule import Vector
 from basecagg.simulation.config import SimulationConfig
 
@@ -49,14 +49,18 @@ class Worker:
     """Trains any user's model with one scratch model. One torch thread: more of them only get in the way."""
 
     def __init__(
-        self, task: Task, training: LocalTraining, parts: list[npt.NDArray[np.int64]]
+        self,
+        task: Task,
+        training: LocalTraining,
+        parts: list[npt.NDArray[np.int64]],
+        scratch: FlatModel | None = None,
     ) -> None:
-        """Keep the task and every user's examples."""
+        """Keep the task and every user's examples. Without a scratch model, build one."""
         torch.set_num_threads(1)
         self._task = task
         self._training = training
         self._parts = parts
-        self._model = task.build_model(seed=0)
+        self._model = scratch or task.build_model(seed=0)
 
     def train(self, job: Job) -> LocalUpdate:
         """Do the job."""
@@ -174,10 +178,19 @@ class Ray:
         self._ray.shutdown()
 
 
-def make_trainer(config: SimulationConfig, *arguments: Any) -> Trainer:
-    """The trainer that the configuration names; `arguments` are a `Worker`'s."""
+def make_trainer(
+    config: SimulationConfig,
+    scratch: FlatModel,
+    task: Task,
+    training: LocalTraining,
+    parts: list[npt.NDArray[np.int64]],
+) -> Trainer:
+    """The trainer that the configuration names.
+
+    In this process it trains with the scratch model, which others may load between two jobs.
+    """
     if config.executor == "processes":
-        return Processes(config.workers, *arguments)
+        return Processes(config.workers, task, training, parts)
     if config.executor == "ray":
-        return Ray(config.workers, config.ray_address, *arguments)
-    return InProcess(Worker(*arguments))
+        return Ray(config.workers, config.ray_address, task, training, parts)
+    return InProcess(Worker(task, training, parts, scratch))

@@ -1,0 +1,148 @@
+"""Large models: how many copies of a vector a run makes, and that one which will not fit is told of."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tracemalloc
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tiny import tiny_config, tiny_task
+from torch import nn
+
+from basecagg.errors import BASecAggWarning
+from basecagg.learning import Dataset, Task
+from basecagg.maths import quantization
+from basecagg.protocol import global_model, masking
+from basecagg.simulation import SimulationConfig, aggregation, memory, simulate
+
+
+def wide_task(inputs: int, hidden: int) -> Task:
+    """Almost all parameters are in one layer, and there is next to nothing to learn from."""
+    x, y = torch.randn(40, inputs), torch.arange(40) % 10
+    return Task(
+        name="wide",
+        model=lambda: nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, 10)),
+        dataset=Dataset(
+            name="noise", train_x=x, train_y=y, test_x=x[:9], test_y=y[:9], num_classes=10
+        ),
+    )
+
+
+def ten_users(**changes: object) -> SimulationConfig:
+    """N = 10, K = 4; everybody trains all the time."""
+    config = SimulationConfig(
+        method="basecagg",
+        users=10,
+        concurrency=10,
+        buffer_size=4,
+        versions=3,
+        local_epochs=0,
+        local_steps=1,
+        local_rate=0.01,
+        batch_size=4,
+        evaluate_every=3,
+    )
+    return replace(config, **changes)
+
+
+def treat_as_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model of a million numbers as if it were one of hundreds."""
+    for limit in ("_AHEAD_BYTES", "_HELD_BYTES"):
+        monkeypatch.setattr(aggregation, limit, 0)
+    for module in (masking, quantization, global_model):
+        monkeypatch.setattr(module, "_SEGMENT", 2**14)
+
+
+def test_a_run_keeps_few_copies_of_a_vector(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The short form of the test below, on the protocol's side alone: torch is not traced."""
+    treat_as_large(monkeypatch)
+    simulate(ten_users(versions=1), task=wide_task(30, 30))  # compiles and imports what there is
+    task = wide_task(1000, 1000)
+    tracemalloc.start()
+    try:
+        result = simulate(ten_users(), task=task)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak / (4 * result.totals["model size"]) < 23
+
+
+def test_dealing_late_changes_nothing_but_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny_config("basecagg", versions=6)
+    monkeypatch.setattr(aggregation, "_AHEAD_BYTES", 0)
+    early = simulate(config, task=tiny_task())
+    monkeypatch.setattr(aggregation, "_HELD_BYTES", 0)
+    late = simulate(config, task=tiny_task())
+    assert late.versions == early.versions
+    np.testing.assert_array_equal(late.model, early.model)
+    assert late.totals["counts"] == early.totals["counts"]
+
+
+def test_a_run_that_does_not_fit_is_told_of_before_it_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(memory, "free_bytes", lambda: 3e9)
+    with pytest.warns(BASecAggWarning, match=r"about 4\.\d GB .* 30000000 parameters, and 3\.0 GB"):
+        memory.warn_if_too_large(ten_users(), 30_000_000)
+    monkeypatch.setattr(memory, "free_bytes", lambda: 5e9)
+    memory.warn_if_too_large(ten_users(), 30_000_000)  # warnings are errors
+
+
+def test_simulate_warns_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "free_bytes", lambda: 0.0)
+    monkeypatch.setattr(memory, "_SMALL", 0.0)
+    with pytest.warns(BASecAggWarning, match="will take about"):
+        simulate(tiny_config(versions=1), task=tiny_task())
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"buffer_size": 8},
+        {"consistency": "honest-server", "max_dropouts": 5},
+        {"crypto_time": "stopwatch"},
+        {"executor": "processes", "workers": 4},
+    ],
+)
+def test_the_estimate_grows_with_what_takes_memory(more: dict[str, object]) -> None:
+    size = 30_000_000
+    assert memory.needed_bytes(ten_users(**more), size) > memory.needed_bytes(ten_users(), size)
+
+
+def test_free_memory_is_what_the_machine_or_its_container_leaves() -> None:
+    assert 0 < memory.free_bytes() < 2**50
+
+
+CHILD = """
+import resource, sys
+sys.path[:0] = {paths!r}
+from test_memory import ten_users, wide_task
+from basecagg.simulation import memory, simulate
+result = simulate(ten_users(), task=wide_task(30_000, 1000))
+size = result.totals["model size"]
+print(size, 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+print(len(result.versions), memory.needed_bytes(result.config, size))
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss counts kilobytes on Linux")
+def test_thirty_million_parameters_fit_in_four_gigabytes() -> None:
+    here = Path(__file__).parent
+    paths = [str(here), str(here.parent / "schedules"), str(here.parents[1] / "src")]
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD.format(paths=paths)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    size, peak, versions, estimate = map(float, re.findall(r"[\d.]+", done.stdout))
+    assert (versions, size) == (4, 30_011_010)
+    assert peak < 4e9
+    assert peak < estimate < 1.5 * peak
