@@ -196,7 +196,7 @@ def test_the_mask_that_expires_first_is_used_first(federation, ann):
 def test_an_upload_is_written_before_it_is_sent(federation, ann):
     deal(federation, "ann")
     effects = ann.submit(fresh_update(), 0, federation.server.model_hash)
-    assert [type(effect) for effect in effects] == [*[Persist] * 4, Send, Uploaded]
+    assert [type(effect) for effect in effects] == [*[Persist] * 5, Send, Uploaded]
     lasting = {effect.kind for effect in effects[:4] if effect.irreversible}
     assert lasting == {"mask", "ticket", "upload"}
 

@@ -75,6 +75,26 @@ class SealingSecret:
         )
 
 
+class SealingKeys:
+    """The keys of one suite, as a participant makes and keeps them."""
+
+    def __init__(self, suite: Suite) -> None:
+        """Name the suite."""
+        self.suite: Suite = suite
+
+    def create(self) -> SealingSecret:
+        """A fresh key."""
+        return SealingSecret.create(self.suite)
+
+    def load(self, secret: bytes) -> SealingSecret:
+        """The key whose `secret_bytes` these are."""
+        return SealingSecret(self.suite, secret)
+
+    def sealer(self) -> Sealer:
+        """The contributor's side of the suite."""
+        return make_sealer(self.suite)
+
+
 def make_sealer(suite: Suite) -> Sealer:
     """The contributor's side of a suite."""
     return X25519Sealer() if suite == "x25519" else hybrid.HybridSealer()

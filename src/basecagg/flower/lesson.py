@@ -80,7 +80,7 @@ class Lesson:
         arrays: Any = content[call.order.arrays_key]
         slots: Any = content[SLOTS]
         metrics: Any = content[METRICS]
-        agreement = node.seat.agreement
+        agreement = node.participant.working().agreement
         charge = Charge.from_bytes(metrics["charge"], agreement.epoch.charge)
         layout = Layout.of(arrays)
         start = layout.flatten(arrays)

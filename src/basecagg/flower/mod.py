@@ -67,15 +67,15 @@ def _require_permission(message: Message, context: Context) -> None:
 def _hello(call: Call) -> Answer:
     """Show this node's public keys; they are made when first asked for."""
     with Node(call.folder) as node:
-        node.sit_down()
-        return node.introduce(str(call.context.node_id), call.order.operator_key), []
+        return node.introduce(str(call.context.node_id), call.order.operator_key)
 
 
 def _goodbye(call: Call) -> Answer:
-    """The federation is over: nothing of it is kept."""
+    """The federation is over if the operator says so: then nothing of it is kept."""
     with Node(call.folder) as node:
-        node.sit_down()
-        node.erase()
+        node.wake()
+        node.take(unpack_letters(call.message.content))
+        node.clear()
     return Report(), []
 
 
@@ -108,7 +108,7 @@ _STAGES: Mapping[str, Callable[[Call], Answer]] = {
 
 
 def _exchange(call: Call, node: Node) -> Answer:
-    letters = node.sit_down(resume=call.order.resume)
+    letters = node.wake(resume=call.order.resume)
     letters += node.take(unpack_letters(call.message.content))
     done, collected = _collect(node, call.order.patience)
     letters += [*collected, *node.deal(call.order.version)]
@@ -129,7 +129,7 @@ def _train(call: Call, report: Report, lesson: Lesson) -> Answer:
         _LOG.exception("training failed")
         return _failed(report, error), []
     with Node(call.folder) as node:
-        node.sit_down()
+        node.wake()
         done, letters = _submit(node, update, lesson.job)
         letters += node.deal(call.order.version)
         return replace(node.report(), activity=done.activity, problem=done.problem), letters

@@ -1,29 +1,45 @@
-"""A node of the federation between two messages: its keys, its epoch, and what it has not sent yet."""
+"""A node of the federation between two messages: its participant, and the training that goes on beside it."""
 
 from __future__ import annotations
 
+import logging
 import shutil
+import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Self
 
-from basecagg.channels.identity import Identity
-from basecagg.channels.sealing import SealingSecret
-from basecagg.channels.wire import MAX_CONTROL_BYTES, pack, unpack
-from basecagg.errors import BadSignature, LocalProtocolError
+from basecagg.channels.identity import Ed25519Verifier, Identity
+from basecagg.channels.sealing import SealingKeys
+from basecagg.channels.wire import unpack
+from basecagg.errors import BadSignature, LocalProtocolError, Refused
 from basecagg.flower import detached
 from basecagg.flower.node_folder import NodeFolder
-from basecagg.flower.seat import Seat, agree, parse
 from basecagg.flower.visits import Report
-from basecagg.protocol.effects import Forget, Persist
+from basecagg.protocol.effects import (
+    Declined,
+    Effect,
+    Forget,
+    Joined,
+    Left,
+    MemoryLost,
+    News,
+    Persist,
+    perform,
+)
 from basecagg.protocol.epoch import Epoch
 from basecagg.protocol.global_model import Model
-from basecagg.protocol.messages import Credential, Message, Suite
+from basecagg.protocol.letters import take
+from basecagg.protocol.messages import Credential, HolderKey, Message, Refusal, Suite
+from basecagg.protocol.participant import Participant, Pins
 from basecagg.protocol.records import Record, write
 from basecagg.protocol.records import parse as parse_record
 
+_LOG = logging.getLogger("flwr")
 _SUITE: Suite = "x25519"
+_VERIFIER = Ed25519Verifier()
+_AHEAD = 1
+"""Masks that are kept ready, so that an update need not wait for receipts."""
 
 
 class Job(Record):
@@ -42,156 +58,181 @@ class Evaluation(Record):
 
 
 class Node:
-    """An open node: nobody else can open it until it is closed, so no machine runs twice."""
+    """An open node: nobody else can open it until it is closed, so no machine runs twice.
+
+    Its machine is built anew for every visit, from its records: each message may meet another process.
+    """
 
     def __init__(self, folder: NodeFolder) -> None:
-        """Open the node's own records, and its machines if it has joined an epoch."""
+        """Open the node's records, and its participant once it was introduced."""
         self.folder = folder
-        self._records = folder.open_store("node")
-        self._seat: Seat | None = None
+        self._store = folder.open_store()
+        self._participant: Participant | None = None
 
     def __enter__(self) -> Self:
         """Nothing to do: the node is open."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close all stores."""
-        if self._seat is not None:
-            self._seat.close()
-        self._records.close()
+        """Close the store."""
+        self._store.close()
 
     # --- joining ----------------------------------------------------------------------------------
 
-    def introduce(self, name: str, operator_key: bytes) -> Report:
-        """Make keys when first asked, pin the operator's key, and show the public halves."""
-        if self._records.read("name", "") is None:
-            self._records.commit(
+    def introduce(self, name: str, operator_key: bytes) -> tuple[Report, list[Message]]:
+        """Show this node's keys. They are made, and the operator's is pinned, when first asked for."""
+        if self._store.read("name", "") is None:
+            self._store.commit(
                 [
                     Persist("name", "", name.encode()),
                     Persist("operator", "", operator_key),
                     Persist("key", "signing", Identity.create().secret_bytes()),
-                    Persist("key", "sealing", SealingSecret.create(_SUITE).secret_bytes()),
                 ]
             )
         if self._read("operator") != operator_key:
             raise BadSignature(
                 "this federation has another operator than the one that this node pinned"
             )
-        signing, sealing = self._identity().public_key, self._sealing().public_key
-        return replace(self.report(), signing_key=signing, sealing_key=sealing)
+        messages = [*self.wake(), *self._perform(self.participant.announce())]
+        report = replace(self.report(), signing_key=self.participant.pins.signing_key)
+        return report, [message for message in messages if isinstance(message, HolderKey)]
 
     def report(self) -> Report:
         """Who this is, and how it stands."""
-        name = self._records.read("name", "")
-        if name is None:
+        if self._participant is None:
             return Report()
-        epoch = self._seat.agreement.id.hex() if self._seat else ""
-        ready = self._seat.ready if self._seat else 0
-        return Report(name=name.decode(), epoch=epoch, ready=ready)
+        agreement, contributor = self._participant.agreement, self._participant.contributor
+        epoch = agreement.id.hex() if agreement else ""
+        ready = len(contributor.ready) if contributor else 0
+        return Report(name=self._participant.pins.name, epoch=epoch, ready=ready)
 
-    def sit_down(self, *, resume: bool = False) -> list[Message]:
-        """Take up the machines if this node has joined an epoch; what it returns is to be sent."""
-        frame, credential = self._records.read("epoch", ""), self._records.read("credential", "")
-        if frame is None or credential is None:
+    def wake(self, *, resume: bool = False) -> list[Message]:
+        """Take up the participant if this node was introduced. Only after a loss is everything sent again."""
+        if self._store.read("name", "") is None:
             return []
-        agreement = agree(frame, self._read("operator"))
-        admitted = unpack(credential, MAX_CONTROL_BYTES)
-        assert isinstance(admitted, Credential)
-        self._seat = Seat(agreement, admitted, self._identity(), self._sealing(), self.folder)
-        return self._seat.start(resume=resume)
+        identity = Identity.from_secret(self._read("key", "signing"))
+        pins = Pins(
+            federation=self.folder.path.name,
+            name=self._read("name").decode(),
+            signing_key=identity.public_key,
+            operator_key=self._read("operator"),
+        )
+        floor = self.folder.floor
+        self._participant = Participant(
+            pins, identity, SealingKeys(_SUITE), _VERIFIER, self._store, floor=floor
+        )
+        messages = self._perform(self._participant.tick(int(time.time())))
+        messages += self._perform(self._participant.start())
+        return messages if resume else []
 
-    def _join(self, messages: Sequence[Message]) -> None:
-        """An epoch and this node's credential come as the first letters, until it says that it has them."""
-        joined = [each for each in messages if isinstance(each, Epoch | Credential)]
-        kinds = {Epoch: "epoch", Credential: "credential"}
-        if joined and self._seat is None and self._records.read("name", "") is not None:
-            self._records.commit([Persist(kinds[type(each)], "", pack(each)) for each in joined])
-            self.sit_down()
+    @property
+    def participant(self) -> Participant:
+        """The machine."""
+        if self._participant is None:
+            raise LocalProtocolError("this node has to be introduced first")
+        return self._participant
 
     # --- letters ----------------------------------------------------------------------------------
 
     def take(self, frames: Sequence[bytes]) -> list[Message]:
-        """Deal with the letters of a visit."""
-        messages = [message for frame in frames if (message := parse(frame)) is not None]
-        self._join(messages)
-        if self._seat is None:
+        """Deal with the letters of a visit. An epoch and a credential come first, until it has joined."""
+        if self._participant is None:
             return []
-        return self._seat.take([m for m in messages if not isinstance(m, Epoch | Credential)])
+        messages = [message for frame in frames if (message := _parse(frame)) is not None]
+        epochs = [message for message in messages if isinstance(message, Epoch)]
+        credentials = [message for message in messages if isinstance(message, Credential)]
+        if epochs:
+            credential = credentials[0] if credentials else None
+            self._perform(self._participant.offer(epochs[0], credential))
+        letters = [m for m in messages if not isinstance(m, Epoch | Credential)]
+        sends = take(self._participant, self._store, letters, _tell_of_refusal, _tell)
+        return [send.message for send in sends]
 
     def deal(self, version: int) -> list[Message]:
         """Have a mask ready for the next update."""
-        return self._seat.deal(version) if self._seat else []
+        if self._participant is None or self._participant.contributor is None:
+            return []
+        return self._perform(self._participant.working().deal_ahead(version, _AHEAD))
 
     # --- training ---------------------------------------------------------------------------------
 
-    @property
-    def may_train(self) -> bool:
-        """Whether a mask is ready."""
-        return self._seat is not None and self._seat.ready > 0
-
-    @property
-    def seat(self) -> Seat:
-        """The machines."""
-        if self._seat is None:
-            raise LocalProtocolError("this node has not joined an epoch yet")
-        return self._seat
-
     def submit(self, update: Model, job: Job) -> list[Message]:
         """Mask an update and forget the evaluation that went with it."""
-        messages = self.seat.submit(update, job.version, job.model_hash)
-        self._records.commit([Forget("evaluation", ""), Forget("job", "")])
+        contributor = self.participant.working()
+        messages = self._perform(contributor.submit(update, job.version, job.model_hash))
+        self._store.commit([Forget("evaluation", ""), Forget("job", "")])
         return messages
 
     def note_job(self, job: Job) -> None:
         """Training in a process of its own begins."""
-        self._records.commit([write("job", "", job)])
+        self._store.commit([write("job", "", job)])
 
     @property
     def job(self) -> Job | None:
         """The training that was begun in a process of its own and has not been collected."""
-        stored = self._records.read("job", "")
+        stored = self._store.read("job", "")
         return parse_record(stored, Job) if stored else None
 
     def drop_job(self) -> None:
         """It is over, one way or the other."""
         detached.stop(self.folder.path)
         detached.clear(self.folder.path)
-        self._records.commit([Forget("job", "")])
+        self._store.commit([Forget("job", "")])
 
     def note_evaluation(self, metrics: Mapping[str, object]) -> None:
         """Keep the metrics of an evaluation for the next update."""
         numbers = {k: float(v) for k, v in metrics.items() if isinstance(v, int | float)}
-        self._records.commit([write("evaluation", "", Evaluation(values=numbers))])
+        self._store.commit([write("evaluation", "", Evaluation(values=numbers))])
 
     @property
     def evaluation(self) -> Mapping[str, float] | None:
         """The metrics that wait for the next update."""
-        stored = self._records.read("evaluation", "")
+        stored = self._store.read("evaluation", "")
         return parse_record(stored, Evaluation).values if stored else None
 
     # --- the end ----------------------------------------------------------------------------------
 
-    def erase(self) -> None:
-        """The federation is over: keys, masks and shares are deleted, and the folder with them."""
+    def clear(self) -> None:
+        """Remove what is around the records of a federation that this node has left."""
+        if self.report().epoch:
+            return
         detached.stop(self.folder.path)
-        if self._seat is not None:
-            self._seat.erase()
-        self._records.erase()
         shutil.rmtree(self.folder.path, ignore_errors=True)
         for folder in self.folder.temporary:
-            with suppress(OSError):  # others may have something in it
-                folder.rmdir()
+            shutil.rmtree(folder, ignore_errors=True)
 
     # --- records ----------------------------------------------------------------------------------
 
+    def _perform(self, effects: Sequence[Effect]) -> list[Message]:
+        return [send.message for send in perform(self._store, effects, _tell)]
+
     def _read(self, kind: str, key: str = "") -> bytes:
-        value = self._records.read(kind, key)
+        value = self._store.read(kind, key)
         if value is None:
             raise LocalProtocolError(f"this node has no {kind}: it has to be introduced first")
         return value
 
-    def _identity(self) -> Identity:
-        return Identity.from_secret(self._read("key", "signing"))
 
-    def _sealing(self) -> SealingSecret:
-        return SealingSecret(_SUITE, self._read("key", "sealing"))
+def _parse(frame: bytes) -> Message | None:
+    """A letter, or None for one that only tells of a refusal."""
+    message = unpack(frame, len(frame))  # Flower has it in memory already: no limit is left to keep
+    if isinstance(message, Refusal):
+        _LOG.warning("the server refused: %s (%s)", message.reason, message.code)
+        return None
+    return message
+
+
+def _tell(news: News) -> None:
+    match news:
+        case Joined(number, _, holds):
+            _LOG.info("joined epoch %d%s", number, "" if holds else ": it holds no shares there")
+        case Left(number, reason):
+            _LOG.info("left epoch %d: %s", number, reason)
+        case Declined(code, reason):
+            _LOG.error("an epoch was declined: %s (%s)", reason, code)
+        case MemoryLost(reason):
+            _LOG.error("this node holds no shares any more: %s", reason)
+
+
+def _tell_of_refusal(message: Message, refusal: Refused) -> None:
+    _LOG.info("%s refused: %s", type(message).__name__, refusal)

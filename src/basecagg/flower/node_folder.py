@@ -9,12 +9,15 @@ from __future__ import annotations
 import re
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast, get_args
 
 from flwr.app import Context
 
 from basecagg.errors import DataError
+from basecagg.parameters import Consistency
+from basecagg.protocol.epoch import LocalFloor
 from basecagg.storage.participant import ParticipantStore
 
 _FEDERATION = re.compile(r"[0-9a-f]{32}")
@@ -30,9 +33,13 @@ class NodeFolder:
     temporary: tuple[Path, ...] = ()
     """Folders around it that are to go with it."""
 
-    def open_store(self, namespace: str) -> ParticipantStore:
-        """The records of one machine."""
-        return ParticipantStore(self.path / "state.db", namespace, anchor_folder=self.anchors)
+    floor: LocalFloor = field(default_factory=LocalFloor)
+    """What this node insists on, whatever a ServerApp signs."""
+
+    def open_store(self) -> ParticipantStore:
+        """The node's records in this federation. All federations share a file: fingerprints outlive runs."""
+        store, federation = self.path.parent / "state.db", self.path.name
+        return ParticipantStore(store, federation, anchor_folder=self.anchors)
 
 
 def locate(context: Context, federation: str) -> NodeFolder:
@@ -50,7 +57,22 @@ def _own(context: Context, federation: str) -> NodeFolder | None:
         return None
     anchors = context.node_config.get("anchor-dir")
     path = Path(str(chosen)).expanduser() / federation
-    return NodeFolder(path, Path(str(anchors)) if anchors else None)
+    return NodeFolder(path, Path(str(anchors)) if anchors else None, floor=_floor(context))
+
+
+def _floor(context: Context) -> LocalFloor:
+    """The node's own floor: min-buffer, min-colluders and consistency of its node config."""
+    config, default = context.node_config, LocalFloor()
+    consistency = str(config.get("consistency", default.consistency))
+    if consistency not in get_args(Consistency):
+        raise DataError(
+            f"consistency='{consistency}' in the node config is none of {get_args(Consistency)}"
+        )
+    return LocalFloor(
+        int(config.get("min-buffer", default.buffer_size)),
+        int(config.get("min-colluders", default.max_colluders)),
+        cast(Consistency, consistency),
+    )
 
 
 def _simulated(context: Context, federation: str) -> NodeFolder:

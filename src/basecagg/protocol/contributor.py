@@ -44,7 +44,6 @@ from basecagg.protocol.messages import (
 )
 from basecagg.protocol.ports import Records, Sealer, Signer
 from basecagg.protocol.records import (
-    Fingerprints,
     Locks,
     OwnMask,
     bind,
@@ -55,7 +54,6 @@ from basecagg.protocol.records import (
 )
 
 _SERIAL_BYTES = 16
-_REMEMBERED_UPDATES = 64
 _SHIPPED = ("dealing", "locks")
 _UPLOADED = ("ticket", "upload")
 
@@ -85,8 +83,9 @@ class Contributor:
         self._masks = load(records, "mask", OwnMask)
         self._confirmed: defaultdict[str, set[int]] = defaultdict(set)
         """By dealing. Nothing is written before there are enough: a restart asks all holders again."""
-        sent = records.read("sent", "")
-        self._sent = parse(sent, Fingerprints) if sent else Fingerprints(salt=b"", recent=[])
+        self._salt = records.read("salt", "") or b""
+        self._sent: set[str] = set()
+        """Fingerprints of updates since the start; older ones are read from the records when asked for."""
 
     def states(self) -> dict[str, str]:
         """The state of every live mask, by key."""
@@ -172,6 +171,13 @@ class Contributor:
             Send(SERVER, shipment),
         ]
 
+    def deal_ahead(self, version: int, ahead: int) -> list[Effect]:
+        """Give up masks that have expired; have `ahead` of them dealt or ready, or as many as are allowed."""
+        effects = self.expire(version)
+        there = sum(mask.state in ("dealt", "ready") for mask in self._masks.values())
+        missing = min(ahead, self._parameters.mask_quota) - there
+        return effects if missing <= 0 else [*effects, *self.deal(version, missing)]
+
     def _draw_name(self) -> MaskName:
         return MaskName(self.name, self._entropy(_SERIAL_BYTES))
 
@@ -245,29 +251,31 @@ class Contributor:
         upload = Upload(signed(ticket, self._signer), words)
         mask.state = life.after(life.CONTRIBUTOR, mask.state, "upload")
         mask.seed = b""  # nobody can unmask the update any more, not even who steals this store
-        self._sent.recent = [*self._sent.recent, seen][-_REMEMBERED_UPDATES:]
+        self._sent.add(seen)
         key = mask.name.key
         return [
             write("mask", key, mask, irreversible=True),
-            write("sent", "", self._sent),
+            # They outlive the epoch: the same update in a later one would give it away just as well.
+            Persist("salt", "", self._salt),
+            Persist("sent", seen, b""),
             Persist("ticket", key, encode(upload.ticket), irreversible=True),
             Persist("upload", key, words, irreversible=True),
             Send(SERVER, upload),
             Uploaded(mask.name, clipped),
         ]
 
-    def _require_fresh(self, update: Model) -> bytes:
+    def _require_fresh(self, update: Model) -> str:
         """Refuse an update that was masked before: two sums with the same Δ give it away."""
         if update.shape != (self._parameters.model_size,):
             raise DataError(
                 f"an update has d = {self._parameters.model_size} elements, not {update.shape}"
             )
-        self._sent.salt = self._sent.salt or self._entropy(SEED_BYTES)
+        self._salt = self._salt or self._entropy(SEED_BYTES)
         # Numbers that agree to float32 are the same update, in any precision and with either sign of zero.
         with np.errstate(over="ignore"):
             numbers = np.add(update, 0.0, dtype=np.float32)
-        own = fingerprint(self._sent.salt, numbers)
-        if own in self._sent.recent:
+        own = fingerprint(self._salt, numbers).hex()
+        if own in self._sent or self._records.read("sent", own) is not None:
             raise LocalProtocolError(
                 "this update was masked before; one local update is sent at most once: train again"
             )

@@ -6,7 +6,7 @@ away and builds it again from its records. Effects are Structs, for a busy serve
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -91,8 +91,38 @@ class Abandoned(Struct, frozen=True, gc=False):
     reason: str
 
 
+class Joined(Struct, frozen=True, gc=False):
+    """A participant joined an epoch; it `holds` shares there, or only contributes."""
+
+    number: int
+    epoch: bytes
+    holds: bool
+
+
+class Declined(Struct, frozen=True, gc=False):
+    """A participant was offered an epoch or a credential and did not take it."""
+
+    code: str
+    reason: str
+
+
+class Left(Struct, frozen=True, gc=False):
+    """A participant's epoch is over; its keys and shares are destroyed."""
+
+    number: int
+    reason: str
+
+
+class MemoryLost(Struct, frozen=True, gc=False):
+    """A participant may have forgotten something: its sealing keys are destroyed, its masks burned."""
+
+    reason: str
+
+
 Write: TypeAlias = Persist | Forget
-News: TypeAlias = MaskReady | Uploaded | MaskEnded | Released | Abandoned
+News: TypeAlias = (
+    MaskReady | Uploaded | MaskEnded | Released | Abandoned | Joined | Declined | Left | MemoryLost
+)
 Effect: TypeAlias = Write | Send | News
 
 
@@ -122,6 +152,19 @@ def sends_of(effects: Iterable[Effect]) -> list[Send]:
 def news_of(effects: Iterable[Effect]) -> list[News]:
     """Everything that the driver itself may want to know."""
     return [effect for effect in effects if type(effect) not in _FOR_DRIVERS]  # type: ignore[misc]
+
+
+def perform(
+    store: Store, effects: Sequence[Effect], tell: Callable[[News], None] | None = None
+) -> list[Send]:
+    """Every driver's part: first everything durable, then the news; what it returns is to be sent."""
+    writes = writes_of(effects)
+    if writes:
+        store.commit(writes)
+    if tell is not None:
+        for news in news_of(effects):
+            tell(news)
+    return sends_of(effects)
 
 
 def refusal_reply(sender: str, message: Message, refusal: Refused) -> Send | None:

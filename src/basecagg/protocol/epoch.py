@@ -98,6 +98,17 @@ class LocalFloor:
     max_colluders: int = 1
     consistency: Consistency = "honest-server"
 
+    def require(self, parameters: ProtocolParameters) -> None:
+        """Refuse what lies below."""
+        if parameters.buffer_size < self.buffer_size:
+            raise WrongEpoch(f"K = {parameters.buffer_size} is below my floor {self.buffer_size}")
+        if parameters.max_colluders < self.max_colluders:
+            raise WrongEpoch(
+                f"T = {parameters.max_colluders} is below my floor {self.max_colluders}"
+            )
+        if self.consistency == "certified" and parameters.consistency != "certified":
+            raise WrongEpoch("my floor is consistency 'certified'")
+
 
 class Agreement:
     """An epoch that has been checked, with what the machines look up in it."""
@@ -262,7 +273,7 @@ def accept(
         raise BadSignature("the epoch is not signed by the operator's key pinned here")
     agreement = Agreement(epoch, verifier)
     _require_sound(agreement)
-    _require_above(floor or LocalFloor(), epoch.parameters)
+    (floor or LocalFloor()).require(epoch.parameters)
     return agreement
 
 
@@ -289,12 +300,3 @@ def _require_sound(agreement: Agreement) -> None:
         raise WrongEpoch(f"the sealing key of {unfit[0]} is none of the suite {epoch.suite}")
     if epoch.points != tuple(int(point) for point in agreement.code.points):
         raise WrongEpoch("the evaluation points are not the code's distinct, nonzero points")
-
-
-def _require_above(floor: LocalFloor, parameters: ProtocolParameters) -> None:
-    if parameters.buffer_size < floor.buffer_size:
-        raise WrongEpoch(f"K = {parameters.buffer_size} is below my floor {floor.buffer_size}")
-    if parameters.max_colluders < floor.max_colluders:
-        raise WrongEpoch(f"T = {parameters.max_colluders} is below my floor {floor.max_colluders}")
-    if floor.consistency == "certified" and parameters.consistency != "certified":
-        raise WrongEpoch("my floor is consistency 'certified'")

@@ -1,4 +1,4 @@
-"""What every driver does with a participant's letters: hand them over in runs, and answer refusals."""
+"""What every driver does with letters: hand them over in runs, answer refusals, carry out what comes of it."""
 
 from __future__ import annotations
 
@@ -7,44 +7,41 @@ from functools import partial
 from itertools import groupby
 
 from basecagg.errors import Refused
-from basecagg.protocol.contributor import Contributor
-from basecagg.protocol.effects import Effect, refusal_reply
+from basecagg.protocol.effects import Effect, News, Send, Store, perform, refusal_reply
 from basecagg.protocol.epoch import SERVER
-from basecagg.protocol.messages import Message, Parcel, Receipt, Verdict
-from basecagg.protocol.share_keeper import ShareKeeper
+from basecagg.protocol.messages import Message, Parcel, Receipt
+from basecagg.protocol.participant import Participant
 
-TO_CONTRIBUTORS = (Receipt, Verdict)
-"""All others that a participant gets are for its holder."""
 BATCHED = (Parcel, Receipt)
 """Handling these reads no record, so a run of them is written in one transaction."""
 _TOGETHER = 16
 """Most of them in one go: every dealer in a receipt gets the whole of it, so it must not become long."""
 
 
-def runs_of(messages: Sequence[Message]) -> Iterator[tuple[bool, list[Message]]]:
-    """Whether for the contributor, and the messages of one transaction: in order, alike ones together."""
-    for (for_contributor, batched), alike in groupby(messages, key=_handling):
-        run, size = list(alike), _TOGETHER if batched else 1
-        for at in range(0, len(run), size):
-            yield for_contributor, run[at : at + size]
-
-
-def _handling(message: Message) -> tuple[bool, bool]:
-    return isinstance(message, TO_CONTRIBUTORS), isinstance(message, BATCHED)
-
-
-def handle(
-    machine: Contributor | ShareKeeper,
+def take(
+    participant: Participant,
+    store: Store,
     messages: Sequence[Message],
     refused: Callable[[Message, Refused], None],
-) -> list[Effect]:
-    """What the machine wants done about one run; a refusal is told to `refused` and answered."""
-    effects: list[Effect] = []
-    for message in messages:
-        effects += answered(SERVER, message, partial(machine.receive, message), refused)
-    if isinstance(machine, ShareKeeper):
-        effects += machine.acknowledge()
-    return effects
+    tell: Callable[[News], None] | None = None,
+) -> list[Send]:
+    """Let a participant deal with letters from the server; what it returns is to be sent."""
+    sends: list[Send] = []
+    for run in _runs_of(messages):
+        effects: list[Effect] = []
+        for message in run:
+            receive = partial(participant.receive, message)
+            effects += answered(SERVER, message, receive, refused)
+        sends += perform(store, [*effects, *participant.acknowledge()], tell)
+    return sends
+
+
+def _runs_of(messages: Sequence[Message]) -> Iterator[list[Message]]:
+    """The messages of one transaction each: in order, those that are written together in one."""
+    for batched, alike in groupby(messages, key=lambda message: isinstance(message, BATCHED)):
+        run, size = list(alike), _TOGETHER if batched else 1
+        for at in range(0, len(run), size):
+            yield run[at : at + size]
 
 
 def answered(

@@ -1,4 +1,4 @@
-"""The life of a mask, as each machine sees it: one table per machine, and nothing outside the tables.
+"""The life of a mask, a sealing key and a participant: one table each, and nothing outside the tables.
 
 The diagrams in the documentation are drawn from these tables.
 """
@@ -53,13 +53,29 @@ SERVER: Table = {
 """A mask whose update may join a buffer. 'opened', 'burned' and 'refused' are tombstones: the update is gone,
 its name is kept until it expires, for a late copy of a message must not begin it anew."""
 
+SEALING_KEY: Table = {
+    "new": {"announce": "announced"},
+    "announced": {"join": "joined", "destroy": "destroyed"},
+    "joined": {"destroy": "destroyed"},
+}
+"""A participant's sealing key. It is born in the store and never leaves it: who forgets what it has answered
+has lost the key as well. It serves one epoch."""
+
+PARTICIPANT: Table = {
+    "outside": {"join": "inside", "forget": "outside"},
+    "inside": {"join": "inside", "forget": "inside", "end": "outside"},
+}
+"""A participant. Every 'join' has a higher number than the one before and destroys all earlier keys; 'forget'
+(the store is an older copy, or a copy of it spoke) all of them; 'end' is signed by the operator, or the epoch's
+time has passed. Nothing that a server says is in this table."""
+
 
 def after(table: Table, state: str, event: str) -> str:
     """The next state, or an error when the table has no such step."""
     try:
         return table[state][event]
     except KeyError:
-        raise LocalProtocolError(f"'{event}' is not possible for a mask that is {state}") from None
+        raise LocalProtocolError(f"'{event}' is not possible for what is {state}") from None
 
 
 def allows(table: Table, state: str, event: str) -> bool:

@@ -347,6 +347,11 @@ def sealing_context(epoch: bytes, masks: Sequence[MaskName], holder: int) -> byt
     return _tagged("Shares", (epoch, masks, holder))
 
 
+def admission_statement(federation: str, name: str, signing_key: bytes) -> bytes:
+    """What an invitation's secret vouches for: this key belongs to who was invited under this name."""
+    return _tagged("Enrolment", (federation, name, signing_key))
+
+
 def coin_of(epoch: bytes, mask: MaskName) -> bytes:
     """The name of the coin that rounds this mask's staleness weight."""
     return _tagged("Coin", (epoch, mask))

@@ -47,6 +47,10 @@ class Verifier(Protocol):
         """Say whether envelopes can be sealed to this public key in the suite."""
         ...
 
+    def __hash__(self) -> int:
+        """Tell one from another."""
+        ...
+
 
 class Sealer(Protocol):
     """Closes envelopes that only their recipient can open."""
@@ -68,6 +72,37 @@ class Opener(Protocol):
         ...
 
 
+class SealingKey(Opener, Protocol):
+    """A private sealing key."""
+
+    @property
+    def public_key(self) -> bytes:
+        """What others seal to."""
+        ...
+
+    def secret_bytes(self) -> bytes:
+        """The secret itself, for the store."""
+        ...
+
+
+class SealingSuite(Protocol):
+    """One way to seal shares, and its keys."""
+
+    suite: Suite
+
+    def create(self) -> SealingKey:
+        """A fresh key from the operating system's randomness."""
+        ...
+
+    def load(self, secret: bytes) -> SealingKey:
+        """The key whose `secret_bytes` these are."""
+        ...
+
+    def sealer(self) -> Sealer:
+        """The contributor's side."""
+        ...
+
+
 class Records(Protocol):
     """Reads back what earlier `Persist` effects wrote: all that a machine knows after a restart."""
 
@@ -86,4 +121,13 @@ class Records(Protocol):
 
     def scan(self, kind: str) -> Iterable[tuple[str, bytes]]:
         """Return all (key, value) of a kind, ordered by key."""
+        ...
+
+
+class Memory(Records, Protocol):
+    """Records with an anchor, of a machine that lives longer than an epoch."""
+
+    @property
+    def number(self) -> int:
+        """The highest number that a record of the kind 'number' ever had, whatever else was lost."""
         ...

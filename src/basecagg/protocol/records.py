@@ -89,21 +89,6 @@ class Locks(Record):
     of_holders: list[Lock]
 
 
-class Fingerprints(Record):
-    """Keyed hashes of the updates masked so far, so that none is masked twice."""
-
-    salt: bytes
-    recent: list[bytes]
-
-    def __repr__(self) -> str:
-        """Never show the key."""
-        return f"Fingerprints({len(self.recent)})"
-
-    def __rich_repr__(self) -> list[tuple[str, Any]]:
-        """Nor to the rich library."""
-        return [("count", len(self.recent))]
-
-
 class HeldShare(Record):
     """A holder's note on one share; the share itself is the record 'share' of the same key."""
 
@@ -165,3 +150,34 @@ class ModelState(Record):
     hashes: dict[int, bytes]
     dtype: str
     admitted: int = 0
+
+
+class Membership(Record):
+    """A participant's life: which epoch it is or was in, and whether it still is."""
+
+    epoch: bytes
+    state: str
+
+
+class SealingKeyRecord(Record):
+    """A sealing key. It is born in the store and never leaves it, so that it shares the store's fate."""
+
+    secret: bytes
+    state: str
+    born: int
+    """Which one it is, counted from the first: an epoch destroys all that are older than its own."""
+
+    def __repr__(self) -> str:
+        """Never show the secret."""
+        return f"SealingKeyRecord({self.state})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """Nor to the rich library."""
+        return [("state", self.state)]
+
+
+class Refusals(Record):
+    """How often a participant refused something of one kind, and why it did so the last time."""
+
+    count: int
+    reason: str

@@ -34,6 +34,7 @@ from basecagg.protocol.effects import Effect, Forget, Persist, Send
 from basecagg.protocol.epoch import SERVER, Agreement
 from basecagg.protocol.messages import (
     Answer,
+    Certificate,
     CertifiedRequest,
     Closing,
     Dealing,
@@ -77,6 +78,8 @@ class ShareKeeper:
         self._field = PrimeField(agreement.parameters.modulus)
         self._held = load(records, "held", HeldShare)
         self._answers = load(records, "answer", Answer)
+        self._votes = set(records.keys("vote"))
+        """The digests of all requests that were endorsed here in this epoch."""
         self._progress = self._load_progress()
         self._live = Counter(h.name.contributor for h in self._held.values() if h.state in _LIVE)
         self._first_expiry = min((held.expires for held in self._held.values()), default=_NEVER)
@@ -121,12 +124,24 @@ class ShareKeeper:
         masks are burned, and everything is refused until the next epoch.
         """
         bound = bind(self._records, self.agreement.id)
-        if not self._records.rolled_back or self._progress.retired:
-            return [*bound]
+        return [*bound, *(self.retire() if self._records.rolled_back else [])]
+
+    def retire(self) -> list[Effect]:
+        """Burn all masks and refuse everything from now on: something may have been forgotten here."""
+        if self._progress.retired:
+            return []
         self._progress.retired = True
         open_masks = [held for held in self._held.values() if held.state != "closed"]
         burned = [effect for held in open_masks for effect in self._end(held)]
-        return [*bound, write("progress", "", self._progress, irreversible=True), *burned]
+        return [write("progress", "", self._progress, irreversible=True), *burned]
+
+    def remembers(self, certificate: Certificate) -> bool:
+        """Whether I gave the endorsement of mine that is in it, if one is: else a copy of me spoke."""
+        if certificate.epoch != self.agreement.id or certificate.digest.hex() in self._votes:
+            return True
+        vote = Endorsement(certificate.epoch, certificate.version, certificate.digest, self.index)
+        mine = [signature for holder, signature in certificate.signatures if holder == self.index]
+        return not any(self.agreement.signed_by_holder(vote, self.index, each) for each in mine)
 
     # --- phase 1: keep a share ----------------------------------------------------------------
 
@@ -269,6 +284,8 @@ class ShareKeeper:
             self._move(held, "endorse")
             held.digest = digest
             effects.append(write("held", mask.key, held, irreversible=True))
+        self._votes.add(digest.hex())
+        effects.append(Persist("vote", digest.hex(), b"", irreversible=True))
         effects += self._advance(request)
         return [*effects, Send(SERVER, self._endorsement(request.version, digest))]
 

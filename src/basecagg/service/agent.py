@@ -1,13 +1,15 @@
 """A user's agent: contributor and holder in one, or only one of them.
 
-Letters are answered while the user's function trains in its own process. After any failure the agent goes on
-from its stores.
+It carries letters to the participant machine, and out what that wants sent; letters are answered while the
+user's function trains in its own process. It decides nothing about epochs, keys or memory: whatever a server
+says can at most make it look again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -15,21 +17,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-import httpx
 import numpy as np
 
-from basecagg.channels.identity import Ed25519Verifier
-from basecagg.channels.wire import MAX_CONTROL_BYTES, pack, unpack
-from basecagg.errors import DataError, LocalProtocolError, WrongEpoch
-from basecagg.protocol.epoch import Agreement, Epoch, LocalFloor, accept
+from basecagg.channels.wire import pack
+from basecagg.errors import DataError, LocalProtocolError
+from basecagg.protocol.epoch import LocalFloor
 from basecagg.protocol.global_model import model_hash
-from basecagg.protocol.messages import Credential, Message
-from basecagg.service import framing
-from basecagg.service.connection import Connection, Patience
+from basecagg.protocol.messages import Message
+from basecagg.service.connection import Connection, Patience, Reply, Unreachable
 from basecagg.service.documents import to_json
+from basecagg.service.member import Member
 from basecagg.service.problems import Problem
 from basecagg.service.profile import Profile
-from basecagg.service.seat import Seat
 from basecagg.service.signing import Caller
 from basecagg.service.training import RoundInfo, Training, Vector
 
@@ -37,6 +36,10 @@ _LOG = logging.getLogger("basecagg.agent")
 _WAIT = 25
 _WORRY = 60.0
 """Seconds without news of an update after which it is sent again."""
+_LARGEST_MAIL = 256 * 2**20
+"""Bytes of one reply with letters."""
+_ELSEWHERE = ("WrongEpoch", "EpochClosing")
+"""What a server says when it is not in this epoch, or will soon not be."""
 Result = TypeVar("Result")
 
 
@@ -48,6 +51,8 @@ class AgentOptions:
     data: str = ""
     pause: float = 0.0
     """Seconds to rest between two updates."""
+    breath: float = 0.5
+    """Seconds between two looks for an epoch that change nothing."""
     after_failure: float = 30.0
     """Seconds to wait after the user's function failed."""
     patience: Patience = field(default_factory=Patience)
@@ -81,35 +86,54 @@ class Agent:
         self._rounds = 0
 
     async def run(self) -> None:
-        """Enrol, then take part in one epoch after the other, until cancelled."""
+        """Take part in one epoch after the other, until cancelled."""
         try:
-            await self._enrol()
-            known = ""
-            while True:
-                agreement, credential = await self._next_epoch(known)
-                known = agreement.id.hex()
-                await self._take_part(agreement, credential)
+            member = await self._in_thread(self._open)
+            try:
+                await self._live(member)
+            finally:
+                await asyncio.shield(self._in_thread(member.close))
         finally:
             self._thread.shutdown()
             if self._train is not None:
                 self._train.close()
             await self._connection.close()
 
-    # --- joining ----------------------------------------------------------------------------------
+    def _open(self) -> Member:
+        floor, anchors = self._options.floor, self._options.anchor_folder
+        return Member(self._profile, floor, anchors, contributes=self._train is not None)
 
-    async def _enrol(self) -> None:
-        body = to_json(self._profile.enrolment())
-        await self._persist(lambda: self._connection.enrol(body))
+    async def _live(self, member: Member) -> None:
+        unsent = await self._in_thread(lambda: member.start(_now()))
+        if not member.epoch:
+            await self._enrol(member)
+        while True:
+            if member.epoch:
+                await self._take_part(member, unsent)
+            unsent = []
+            await self._look_for_epoch(member)
+
+    # --- epochs -----------------------------------------------------------------------------------
+
+    async def _enrol(self, member: Member) -> None:
+        key = pack(await self._in_thread(member.announce))
+        body = to_json(self._profile.enrolment(key))
+        await self._persist(lambda: self._connection.enrol(body), "NotInvited", "AlreadyEnrolled")
         _LOG.info("enrolled", extra={"fields": {"name": self._profile.name}})
 
-    async def _next_epoch(self, known: str) -> tuple[Agreement, Credential | None]:
-        """Wait for the operator to admit us and for an epoch that we do not know yet."""
-        while True:
-            letters = await self._persist(lambda: self._ask_for_epoch(known))
-            if letters:
-                return self._agree(letters)
+    async def _look_for_epoch(self, member: Member) -> None:
+        """Ask what there is besides the present epoch. Whatever comes, the machine decides."""
+        reply = await self._persist(partial(self._ask_for_epoch, member.epoch))
+        before = member.epoch
+        await self._in_thread(lambda: member.hear_of_epochs(reply.frames()))
+        if member.epoch != before:
+            await self._publish_key(member)
+            return
+        if reply.headers.get("basecagg-holder-key") == "wanted":
+            await self._publish_key(member, another=True)
+        await asyncio.sleep(self._options.breath)
 
-    async def _ask_for_epoch(self, known: str) -> list[framing.Numbered]:
+    async def _ask_for_epoch(self, known: str) -> Reply:
         query: dict[str, str | int] = {"known": known, "wait": _WAIT}
         try:
             reply = await self._connection.call("GET", "/v1/epoch", query=query, patience=_WAIT)
@@ -119,74 +143,59 @@ class Agent:
             # Not admitted yet, as far as anybody may tell from outside.
             reason = "the operator has not admitted this key"
             raise Problem(503, "NotAdmitted", reason, retry_after=1.0) from None
-        return framing.split(reply.content)
+        reply.frames()  # a torn reply is asked for again
+        return reply
 
-    def _agree(self, letters: Sequence[framing.Numbered]) -> tuple[Agreement, Credential | None]:
-        epoch, *own = (unpack(letter.frame, MAX_CONTROL_BYTES) for letter in letters)
-        if not isinstance(epoch, Epoch):
-            raise WrongEpoch("the server sent something else instead of an epoch")
-        invitation = self._profile.invitation
-        if epoch.federation != invitation.federation or epoch.suite != invitation.suite:
-            raise WrongEpoch("the epoch is not the one that the invitation promised")
-        agreement = accept(epoch, invitation.operator_key, Ed25519Verifier(), self._options.floor)
-        credential = next((each for each in own if isinstance(each, Credential)), None)
-        return agreement, credential if self._train is not None else None
+    async def _publish_key(self, member: Member, *, another: bool = False) -> None:
+        """Hand in a sealing key for the next epoch."""
+        key = pack(await self._in_thread(partial(member.announce, another=another)))
+        try:
+            await self._persist(
+                lambda: self._connection.call("PUT", "/v1/holder-key", key), "KeyUsed"
+            )
+        except Problem:
+            if not another:
+                await self._publish_key(member, another=True)
 
     # --- one epoch --------------------------------------------------------------------------------
 
-    async def _take_part(self, agreement: Agreement, credential: Credential | None) -> None:
-        _LOG.info(
-            "epoch",
-            extra={"fields": {"number": agreement.epoch.number, "id": agreement.id.hex()[:12]}},
-        )
-        seat = await self._in_thread(lambda: self._sit_down(agreement, credential))
+    async def _take_part(self, member: Member, unsent: Sequence[Message]) -> None:
+        """Answer letters and contribute, until somebody says that there is another epoch: to look again."""
         try:
-            unsent = await self._in_thread(seat.start)
-            await self._publish_key(agreement)
-            await _until_first(self._answer_letters(seat), self._contribute(seat, unsent))
-        except BaseException:
-            await asyncio.shield(self._in_thread(seat.close))
-            raise
-        await self._in_thread(seat.erase)
-
-    def _sit_down(self, agreement: Agreement, credential: Credential | None) -> Seat:
-        return Seat(agreement, credential, self._profile, self._options.anchor_folder)
-
-    async def _publish_key(self, agreement: Agreement) -> None:
-        """Erase the sealing keys of past epochs; hand in one for the next."""
-        keys = {holder.name: holder.sealing_key for holder in agreement.epoch.holders}
-        self._profile.begin_epoch(keys.get(self._profile.name))
-        body = to_json(self._profile.next_holder_key())
-        await self._persist(lambda: self._connection.call("PUT", "/v1/holder-key", body))
-
-    async def _answer_letters(self, seat: Seat) -> None:
-        done = ""
-        while True:
-            try:
-                reply = await self._persist(partial(self._collect, seat.agreement.id.hex(), done))
-            except Problem as problem:
-                if problem.code == "WrongEpoch":
-                    return
+            await _until_first(self._answer_letters(member), self._contribute(member, unsent))
+        except Problem as problem:
+            if problem.code not in _ELSEWHERE:
                 raise
-            letters = framing.split(reply.content)
+            _LOG.info("look again", extra={"fields": {"code": problem.code}})
+
+    async def _answer_letters(self, member: Member) -> None:
+        done, epoch = "", member.epoch
+        while member.epoch == epoch:
+            reply = await self._persist(partial(self._collect, epoch, done), *_ELSEWHERE)
+            letters = reply.frames()
+            await self._in_thread(lambda: member.tick(_now()))
             if letters:
-                await self._send(await self._in_thread(partial(seat.take, letters)))
+                await self._send(await self._in_thread(partial(member.take, letters)))
                 done = f"{reply.headers.get('basecagg-boot', '')}.{letters[-1].number}"
                 self._moved.set()
 
-    async def _collect(self, epoch: str, done: str) -> httpx.Response:
+    async def _collect(self, epoch: str, done: str) -> Reply:
         query: dict[str, str | int] = {"epoch": epoch, "wait": _WAIT, "done": done}
-        return await self._connection.call("GET", "/v1/mailbox", query=query, patience=_WAIT)
+        reply = await self._connection.call(
+            "GET", "/v1/mailbox", query=query, patience=_WAIT, limit=_LARGEST_MAIL
+        )
+        reply.frames()
+        return reply
 
-    async def _contribute(self, seat: Seat, unsent: Sequence[Message]) -> None:
+    async def _contribute(self, member: Member, unsent: Sequence[Message]) -> None:
         """Send what a restart left unsent; then train, mask, upload, again and again."""
         await self._send(unsent)
-        if self._train is None or seat.contributor is None:
+        if self._train is None or member.participant.contributor is None:
             return
         while True:
             try:
-                await self._prepare(seat)
-                await self._one_update(seat, self._train)
+                await self._prepare(member)
+                await self._one_update(member, self._train)
             except DataError as error:  # the user's code failed; others still rely on our shares
                 _LOG.error("training", extra={"fields": {"error": str(error)}})
                 await asyncio.sleep(self._options.after_failure)
@@ -195,23 +204,22 @@ class Agent:
                     raise
                 await asyncio.sleep(2.0)
 
-    async def _prepare(self, seat: Seat) -> None:
+    async def _prepare(self, member: Member) -> None:
         """Deal masks until one is ready and the last update is over."""
         while True:
             self._moved.clear()
             version = await self._version()
-            while messages := await self._in_thread(partial(seat.deal, version)):
-                await self._send(messages)
-            if await self._in_thread(seat.may_train):
+            await self._send(await self._in_thread(partial(member.deal, version)))
+            if await self._in_thread(lambda: member.participant.may_train):
                 return
             try:
                 async with asyncio.timeout(_WORRY):
                     await self._moved.wait()
             except TimeoutError:
-                await self._send(await self._in_thread(seat.reconnect))
+                await self._send(await self._in_thread(member.reconnect))
 
-    async def _one_update(self, seat: Seat, train: Training) -> None:
-        start = await self._download()
+    async def _one_update(self, member: Member, train: Training) -> None:
+        start = await self._download(member)
         info = RoundInfo(
             federation=self._profile.invitation.federation,
             name=self._profile.name,
@@ -224,43 +232,59 @@ class Agent:
             raise DataError(f"training returned {trained.size} numbers, not {start.model.size}")
         update = start.model - trained
         try:
-            messages = await self._in_thread(lambda: seat.submit(update, start.version, start.hash))
-        except (
-            LocalProtocolError
-        ) as error:  # its mask expired meanwhile, or it trained to no effect
+            messages = await self._in_thread(
+                lambda: member.submit(update, start.version, start.hash)
+            )
+        except LocalProtocolError as error:  # its mask expired, or it trained to no effect
             _LOG.warning("update", extra={"fields": {"outcome": "dropped", "reason": str(error)}})
             messages = []
         self._rounds += 1
         await self._send(messages)
         await asyncio.sleep(self._options.pause)
 
-    async def _download(self) -> Downloaded:
-        reply = await self._persist(lambda: self._connection.call("GET", "/v1/model"))
-        version = int(reply.headers["basecagg-version"])
-        model = np.frombuffer(reply.content, "<f4")
-        return Downloaded(version, model, model_hash(version, model))
+    async def _download(self, member: Member) -> Downloaded:
+        agreement = member.participant.agreement
+        assert agreement is not None
+        size = 4 * agreement.parameters.model_size
+
+        async def attempt() -> Downloaded:
+            reply = await self._connection.call("GET", "/v1/model", limit=size)
+            if len(reply.content) != size:
+                raise Unreachable(f"the model has {size} bytes, the reply {len(reply.content)}")
+            version = reply.number("basecagg-version")
+            model = np.frombuffer(reply.content, "<f4")
+            return Downloaded(version, model, model_hash(version, model))
+
+        return await self._persist(attempt, *_ELSEWHERE)
 
     async def _version(self) -> int:
         """The present version, without the model."""
-        query = {"newer_than": 10**14}
-        reply = await self._persist(lambda: self._connection.call("GET", "/v1/model", query=query))
-        return int(reply.headers["basecagg-version"])
+
+        async def attempt() -> int:
+            query = {"newer_than": 10**14}
+            reply = await self._connection.call("GET", "/v1/model", query=query)
+            return reply.number("basecagg-version")
+
+        return await self._persist(attempt, *_ELSEWHERE)
 
     async def _send(self, messages: Sequence[Message]) -> None:
         """Deliver, however long it takes. What the server refuses would be refused again: it is dropped."""
         for message in messages:
+            send = partial(self._connection.call, "POST", "/v1/messages", pack(message))
             try:
-                await self._persist(
-                    partial(self._connection.call, "POST", "/v1/messages", pack(message))
-                )
+                await self._persist(send, 409, *_ELSEWHERE)
             except Problem as problem:
-                if problem.status != 409:
+                if problem.code in _ELSEWHERE:
                     raise
                 fields = {"kind": type(message).__name__, "code": problem.code}
                 _LOG.warning("refused", extra={"fields": {**fields, "reason": problem.reason}})
 
     async def _in_thread(self, job: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._thread, job)
+
+
+def _now() -> int:
+    return int(time.time())
 
 
 async def _until_first(first: Coroutine[Any, Any, None], other: Coroutine[Any, Any, None]) -> None:

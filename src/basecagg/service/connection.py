@@ -1,23 +1,38 @@
-"""A participant's line to the server: it calls out only, signs every request, and does not give up."""
+"""A participant's line to the server: it calls out only, signs every request, and does not give up.
+
+What comes back is never believed to be well-formed: a torn, endless or absurd reply is as good as none.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import random
+import re
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TypeVar
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 import httpx
+import msgspec
 
+from basecagg.channels.wire import MAX_CONTROL_BYTES
 from basecagg.errors import ChannelError
+from basecagg.service import framing
 from basecagg.service.problems import Problem
 from basecagg.service.signing import TIME_HEADER, Caller, sign_request
 
 _LOG = logging.getLogger("basecagg.agent")
 _PASSING = (408, 429, 500, 502, 503, 504)
+_GRACE, _CONNECT = 30.0, 10.0
+"""Seconds."""
+_SLOWEST = 16_000
+"""Bytes a second: a reply that takes longer is given up."""
+_LONGEST_REASON = 500
+_UNCHANGED = 304
+_NUMBER = re.compile(r"[0-9]{1,15}")
 Result = TypeVar("Result")
 
 
@@ -33,10 +48,7 @@ class Connection:
     ) -> None:
         """Trust the private CA (PEM), or the public ones if it is empty. `transport` is for tests."""
         context = ssl.create_default_context(cadata=ca or None)
-        timeout = httpx.Timeout(30.0, connect=10.0)
-        self._client = httpx.AsyncClient(
-            base_url=url, verify=context, timeout=timeout, transport=transport
-        )
+        self._client = httpx.AsyncClient(base_url=url, verify=context, transport=transport)
         self._caller = caller
         self._ahead_ms = 0
         """By how much the server's clock is ahead of ours."""
@@ -52,18 +64,19 @@ class Connection:
         body: bytes = b"",
         *,
         query: Mapping[str, str | int] | None = None,
-        headers: Mapping[str, str] | None = None,
         patience: float = 0.0,
-    ) -> httpx.Response:
-        """One signed request; `patience` is how long the server may let us wait. Errors are typed."""
+        limit: int = MAX_CONTROL_BYTES,
+    ) -> Reply:
+        """One signed request; the server may take `patience` seconds longer and reply with `limit` bytes."""
         target = path if not query else f"{path}?{httpx.QueryParams(query)}"
         for attempt in (0, 1):
             signature = sign_request(self._caller, method, target, body, self.now_ms())
+            headers = {"authorization": signature}
             reply = await self._exchange(
-                method, target, body, {**(headers or {}), "authorization": signature}, patience
+                method, target, body, headers, patience=patience, limit=limit
             )
             self._set_clock(reply)
-            problem = _problem_in(reply)
+            problem = reply.problem()
             if problem is None:
                 return reply
             if problem.code != "WrongTime" or attempt:
@@ -72,8 +85,8 @@ class Connection:
 
     async def enrol(self, body: bytes) -> None:
         """The one request that is not signed: there is no enrolled key yet."""
-        reply = await self._exchange("POST", "/v1/enrolment", body, {}, 0.0)
-        problem = _problem_in(reply)
+        reply = await self._exchange("POST", "/v1/enrolment", body, {})
+        problem = reply.problem()
         if problem is not None:
             raise problem
 
@@ -82,20 +95,82 @@ class Connection:
         return time.time_ns() // 1_000_000 + self._ahead_ms
 
     async def _exchange(
-        self, method: str, target: str, body: bytes, headers: Mapping[str, str], patience: float
-    ) -> httpx.Response:
-        timeout = httpx.Timeout(30.0 + patience, connect=10.0)
+        self,
+        method: str,
+        target: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        *,
+        patience: float = 0.0,
+        limit: int = MAX_CONTROL_BYTES,
+    ) -> Reply:
+        wait = httpx.Timeout(_GRACE + patience, connect=_CONNECT)
+        ask = partial(
+            self._client.stream, method, target, content=body, headers=headers, timeout=wait
+        )
         try:
-            return await self._client.request(
-                method, target, content=body, headers=headers, timeout=timeout
-            )
-        except (httpx.HTTPError, ssl.SSLError, OSError) as error:
+            async with asyncio.timeout(_GRACE + patience + max(limit, len(body)) / _SLOWEST):
+                async with ask() as reply:
+                    return Reply(reply.status_code, reply.headers, await _read(reply, limit))
+        except Exception as error:  # whatever a library makes of what came: it came from outside
             raise Unreachable(f"the server does not answer ({type(error).__name__})") from None
 
-    def _set_clock(self, reply: httpx.Response) -> None:
-        stamp = reply.headers.get(TIME_HEADER, "")
-        if reply.status_code == 401 and stamp.isdigit():
-            self._ahead_ms = int(stamp) - time.time_ns() // 1_000_000 + 1
+    def _set_clock(self, reply: Reply) -> None:
+        stamp = _digits(reply.headers.get(TIME_HEADER, ""))
+        if reply.status == 401 and stamp is not None:
+            self._ahead_ms = stamp - time.time_ns() // 1_000_000 + 1
+
+
+class Reply(NamedTuple):
+    """What came back. Everything in it is read on the assumption that it is not what it should be."""
+
+    status: int
+    headers: httpx.Headers
+    content: bytes
+
+    def problem(self) -> Problem | None:
+        """What the server says instead of what was asked."""
+        if self.status < 300 or self.status == _UNCHANGED:
+            return None
+        try:
+            said = msgspec.json.decode(self.content, type=_Said)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            said = _Said(code="Http", reason=f"status {self.status}")
+        after = _digits(self.headers.get("retry-after", ""))
+        return Problem(self.status, said.code, said.reason[:_LONGEST_REASON], retry_after=after)
+
+    def number(self, header: str) -> int:
+        """A header that is a number."""
+        value = _digits(self.headers.get(header, ""))
+        if value is None:
+            raise Unreachable(f"the server does not say {header}")
+        return value
+
+    def frames(self) -> list[framing.Numbered]:
+        """The frames in the body."""
+        try:
+            return framing.split(self.content)
+        except ChannelError as error:
+            raise Unreachable(f"the server's reply is torn: {error}") from None
+
+
+class _Said(msgspec.Struct):
+    code: str
+    reason: str
+
+
+def _digits(text: str) -> int | None:
+    return int(text) if _NUMBER.fullmatch(text) else None
+
+
+async def _read(reply: httpx.Response, limit: int) -> bytes:
+    pieces, size = [], 0
+    async for piece in reply.aiter_bytes():
+        size += len(piece)
+        if size > limit:
+            raise ChannelError(f"a reply has {limit} bytes at most")
+        pieces.append(piece)
+    return b"".join(pieces)
 
 
 class Patience:
@@ -106,8 +181,8 @@ class Patience:
         self._shortest = shortest
         self._longest = longest
 
-    async def persist(self, attempt: Callable[[], Awaitable[Result]]) -> Result:
-        """Call until it works or fails for good."""
+    async def persist(self, attempt: Callable[[], Awaitable[Result]], *final: str | int) -> Result:
+        """Call until it works, or fails with one of the `final` codes or statuses, on which the caller acts."""
         ceiling = self._shortest
         while True:
             try:
@@ -116,25 +191,12 @@ class Patience:
                 _LOG.info("retry", extra={"fields": {"reason": str(fault)}})
                 asked = 0.0
             except Problem as problem:
-                if problem.status not in _PASSING or problem.code == "EpochClosing":
+                if problem.code in final or problem.status in final:
                     raise
-                _LOG.info(
-                    "retry", extra={"fields": {"reason": problem.reason, "status": problem.status}}
-                )
+                fields = {"reason": problem.reason, "code": problem.code, "status": problem.status}
+                passing = problem.status in _PASSING
+                (_LOG.info if passing else _LOG.warning)("retry", extra={"fields": fields})
                 asked = min(problem.retry_after or 0.0, self._longest)
             # Jitter spreads callers out; nothing secret depends on it.
             await asyncio.sleep(max(asked, random.uniform(0, ceiling)))  # noqa: S311
             ceiling = min(2 * ceiling, self._longest)
-
-
-def _problem_in(reply: httpx.Response) -> Problem | None:
-    if reply.status_code < 400:
-        return None
-    try:
-        said = reply.json()
-        code, reason = str(said["code"]), str(said["reason"])
-    except (ValueError, KeyError, TypeError):
-        code, reason = "Http", f"status {reply.status_code}"
-    wait = reply.headers.get("retry-after", "")
-    after = float(wait) if wait.isdigit() else None
-    return Problem(reply.status_code, code, reason, retry_after=after)

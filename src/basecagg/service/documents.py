@@ -8,7 +8,15 @@ import msgspec
 from msgspec import Meta, Struct
 
 from basecagg.errors import DataError
-from basecagg.protocol.messages import Digest, Name, PublicKey, SealingKey, Signature, Suite
+from basecagg.protocol.messages import (
+    Digest,
+    Name,
+    PublicKey,
+    SealingKey,
+    Signature,
+    Suite,
+    Version,
+)
 
 OPERATOR = "operator"
 RESERVED = ("operator", "server")
@@ -50,6 +58,8 @@ class Invitation(Document, frozen=True):
     url: str
     operator_key: PublicKey
     token: Secret
+    after: Version = 0
+    """Epochs up to this number are none of the user's business."""
     suite: Suite = "x25519"
     ca: str = ""
     """The private CA in PEM; empty where the public web PKI is used."""
@@ -77,7 +87,8 @@ class Enrolment(Document, frozen=True):
 
     name: Name
     signing_key: PublicKey
-    holder_key: HolderKey
+    holder_key: bytes
+    """The frame of a `HolderKey`."""
     admission: Secret
     """Shows the server that an invitation stands behind this; derived from the token, which stays hidden."""
     proof: Secret

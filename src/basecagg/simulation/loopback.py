@@ -17,17 +17,11 @@ from msgspec import Struct
 
 from basecagg.errors import Refused
 from basecagg.protocol.contributor import Contributor
-from basecagg.protocol.effects import (
-    Effect,
-    News,
-    Store,
-    news_of,
-    sends_of,
-    writes_of,
-)
+from basecagg.protocol.effects import Effect, News, Store, perform
 from basecagg.protocol.epoch import SERVER
-from basecagg.protocol.letters import BATCHED, TO_CONTRIBUTORS, answered
+from basecagg.protocol.letters import BATCHED, answered
 from basecagg.protocol.messages import Message
+from basecagg.protocol.participant import TO_CONTRIBUTORS
 from basecagg.protocol.server import Server
 from basecagg.protocol.share_keeper import ShareKeeper
 
@@ -84,13 +78,9 @@ class Loopback:
 
     def perform(self, address: Address, effects: Sequence[Effect]) -> None:
         """Do what a machine wants done: first everything durable, then everything sent."""
-        writes = writes_of(effects)
-        if writes:
-            self.nodes[address].store.commit(writes)
-        for send in sends_of(effects):
+        for send in perform(self.nodes[address].store, effects, self.news.append):
             to = _destination(send.recipient, type(send.message))
             self.post(Letter(address.name, to, send.message))
-        self.news.extend(news_of(effects))
 
     def post(self, letter: Letter) -> None:
         """Put a message on its way, in sight of the observers."""

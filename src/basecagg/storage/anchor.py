@@ -1,10 +1,10 @@
 """A counter kept outside a store, so that an older copy of the store gives itself away.
 
 The store commits counter n + 1, then the anchor takes n + 1, then the driver may send. A crash in between
-leaves the anchor behind, which is harmless: nothing was sent. A store behind its anchor is an older copy.
+leaves the anchor one behind, which is harmless: nothing was sent. Any other difference shows an older copy.
 
 The anchor's name comes from the store's path and namespace, not from anything inside the store: a deleted
-store, which is the oldest copy of all, is noticed too. Backups must leave anchors out.
+store, which is the oldest copy of all, is noticed too. It is never removed, and backups must leave it out.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from basecagg.storage import disk
 
 # Two slots, written in turn, a disk block apart: a write that is cut short spoils its own slot only.
 _SLOTS = (0, 4096)
-_BODY = struct.Struct("<8s16sQ")
-_MAGIC = b"basecagA"
+_BODY = struct.Struct("<8s16sQQ")
+_MAGIC = b"basecagB"
 _CHECKSUM = 32
 
 
@@ -34,6 +34,12 @@ class Mark(NamedTuple):
     """16 random bytes, drawn when that life began."""
     counter: int
     """Irreversible commits so far."""
+    number: int = 0
+    """The highest number that the store was ever told to remember: of an epoch that was joined or signed."""
+
+    def precedes(self, store: Mark) -> bool:
+        """Whether this is what the anchor of such a store says: the same, or one commit less after a crash."""
+        return self.lineage == store.lineage and 0 <= store.counter - self.counter <= 1
 
 
 class Anchor:
@@ -58,6 +64,7 @@ class Anchor:
         self._newest = counters.index(max(counters))
         self.mark = marks[self._newest]
         """The newest mark that was completely written, or None when there is none."""
+        self.is_new = os.fstat(self._descriptor).st_size == 0
 
     def write(self, mark: Mark) -> None:
         """Put the mark on the disk before returning. The newest one so far stays until that is done."""
@@ -68,11 +75,6 @@ class Anchor:
             os.write(self._descriptor, body + hashlib.sha256(body).digest())
             disk.sync(self._descriptor)
         self._newest, self.mark = other, mark
-
-    def remove(self) -> None:
-        """Delete the file: the store has nothing left to protect."""
-        with self._explaining("removed"):
-            self.path.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Close the file, which unlocks it."""

@@ -6,6 +6,8 @@ import os
 import sys
 from pathlib import Path
 
+from basecagg.errors import StorageError
+
 if sys.platform == "win32":
     import msvcrt
 
@@ -44,3 +46,22 @@ else:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+class Lock:
+    """A file that one process at a time has open, so that no machine runs twice."""
+
+    def __init__(self, path: Path) -> None:
+        """Take it, or say who could have it."""
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            lock(self._descriptor)
+        except OSError as error:
+            self.close()
+            raise StorageError(
+                f"{path.parent} is in use by another process ({error.strerror}): one at a time"
+            ) from None
+
+    def close(self) -> None:
+        """Give it back."""
+        os.close(self._descriptor)

@@ -27,6 +27,11 @@ class MemoryStore:
         """A copy of everything."""
         return {kind: dict(records) for kind, records in self._kinds.items() if records}
 
+    @property
+    def number(self) -> int:
+        """The highest number that it was told to remember."""
+        return int(self.read("number", "") or 0)
+
     def read(self, kind: str, key: str) -> bytes | None:
         """Return the value, or None when there is none."""
         return self._kinds[kind].get(key)

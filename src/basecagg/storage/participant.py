@@ -1,4 +1,8 @@
-"""The store of a contributor or a holder: one SQLite file, and an anchor outside it."""
+"""The store of a participant or an operator: one SQLite file, and an anchor outside it.
+
+Two processes cannot write to one: the second is refused by a lock beside the file and by the anchor's. Where
+locks do not reach (a network drive) the fence in the file stops whoever opened it first.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +18,13 @@ from basecagg.protocol.effects import Write
 from basecagg.storage import anchor, sqlite
 from basecagg.storage.anchor import Anchor, Mark
 from basecagg.storage.batch import Batch
+from basecagg.storage.disk import Lock
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 # Ordered by (namespace, kind, key): what a machine loads at its start lies together, apart from the shares.
 _SCHEMA = (
     "CREATE TABLE namespaces (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE,"
-    " lineage BLOB NOT NULL, counter INTEGER NOT NULL)",
+    " lineage BLOB NOT NULL, counter INTEGER NOT NULL, number INTEGER NOT NULL, fence INTEGER NOT NULL)",
     "CREATE TABLE records (namespace INTEGER NOT NULL, kind TEXT NOT NULL, key TEXT NOT NULL,"
     " value BLOB NOT NULL, PRIMARY KEY (namespace, kind, key)) WITHOUT ROWID",
     f"PRAGMA user_version = {SCHEMA_VERSION}",
@@ -32,11 +37,21 @@ _STORE = (
     " ON CONFLICT (namespace, kind, key) DO UPDATE SET value = excluded.value"
 )
 _DELETE = "DELETE FROM records WHERE namespace = ? AND kind = ? AND key = ?"
+_FENCE = "SELECT fence FROM namespaces WHERE id = ?"
+_MARK = "UPDATE namespaces SET lineage = ?, counter = ?, number = ? WHERE id = ?"
 _LINEAGE_BYTES = 16
+_COMMON = 0
+"""The number of no namespace: what all machines of one file share."""
+_SHARED_KINDS = frozenset({"salt", "sent"})
+"""Fingerprints of updates outlive the federation in which they were sent."""
+NUMBER = "number"
+"""The kind of the record whose value, in decimal digits, the anchor remembers too."""
 
 
 class ParticipantStore:
     """The records of one machine. Several machines may share a file: each has a namespace of its own.
+
+    `number` is the highest that store or anchor was told to remember, whatever else is lost.
 
     After a `StorageError` the machine in memory may be ahead of its records: rebuild it from the store.
     """
@@ -49,12 +64,18 @@ class ParticipantStore:
         self.namespace = namespace
         folder = Path(anchor_folder) if anchor_folder else anchor.default_folder()
         with ExitStack() as opened:
+            name = anchor.name_of(self.path, namespace)
             self._connection = opened.enter_context(closing(self._connect()))
-            place = folder / anchor.name_of(self.path, namespace)
-            self._anchor = opened.enter_context(closing(Anchor(place)))
-            self._id, self._mark = self._begin()
+            opened.enter_context(
+                closing(Lock(self.path.with_name(f"{self.path.name}.{name[:8]}.lock")))
+            )
+            self._anchor = opened.enter_context(closing(Anchor(folder / name)))
+            self._id, self._mark, self._fence = self._begin()
             self.rolled_back = self._is_older_copy()
             """Whether this turned out to be an older copy of the store; until its machine burned its masks."""
+            self.number = max(
+                self._mark, self._anchor.mark or self._mark, key=lambda mark: mark.number
+            ).number
             if not self.rolled_back and self._anchor.mark != self._mark:
                 self._anchor.write(self._mark)  # it is new, or was left behind by a crash
             self._opened = opened.pop_all()
@@ -64,19 +85,22 @@ class ParticipantStore:
     def read(self, kind: str, key: str) -> bytes | None:
         """Return the value, or None when there is none."""
         with self._explaining("read"):
-            row = self._connection.execute(_READ, (self._id, kind, key)).fetchone()
+            row = self._connection.execute(_READ, (self._place(kind), kind, key)).fetchone()
         return None if row is None else bytes(row[0])
 
     def keys(self, kind: str) -> list[str]:
         """Return all keys of a kind, in order."""
         with self._explaining("read"):
-            rows = self._connection.execute(_KEYS, (self._id, kind)).fetchall()
+            rows = self._connection.execute(_KEYS, (self._place(kind), kind)).fetchall()
         return [key for (key,) in rows]
 
     def scan(self, kind: str) -> list[tuple[str, bytes]]:
         """Return all (key, value) of a kind, ordered by key."""
         with self._explaining("read"):
-            return self._connection.execute(_SCAN, (self._id, kind)).fetchall()
+            return self._connection.execute(_SCAN, (self._place(kind), kind)).fetchall()
+
+    def _place(self, kind: str) -> int:
+        return _COMMON if kind in _SHARED_KINDS else self._id
 
     def commit(self, writes: Sequence[Write]) -> None:
         """Make the writes durable before returning, and note in the anchor what must not be undone.
@@ -90,24 +114,34 @@ class ParticipantStore:
             self.rolled_back = False
 
     def _mark_after(self, batch: Batch) -> Mark:
+        told = (int(write.value) for write in batch.stored if write.kind == NUMBER)
+        number = max((self.number, *told))
         if not self.rolled_back:
-            return self._mark._replace(counter=self._mark.counter + batch.irreversible)
+            return Mark(self._mark.lineage, self._mark.counter + batch.irreversible, number)
         last = max(self._mark, self._anchor.mark or self._mark, key=lambda mark: mark.counter)
-        return Mark(os.urandom(_LINEAGE_BYTES), last.counter + 1)
+        return Mark(os.urandom(_LINEAGE_BYTES), last.counter + 1, number)
 
     def _write(self, batch: Batch, mark: Mark) -> None:
-        stored = ((self._id, write.kind, write.key, write.value) for write in batch.stored)
-        deleted = ((self._id, write.kind, write.key) for write in batch.deleted)
+        stored = ((self._place(w.kind), w.kind, w.key, w.value) for w in batch.stored)
+        deleted = ((self._place(w.kind), w.kind, w.key) for w in batch.deleted)
         with self._transaction():
+            self._require_fence()
             self._connection.executemany(_STORE, stored)
             self._connection.executemany(_DELETE, deleted)
             if mark != self._mark:
-                self._connection.execute(
-                    "UPDATE namespaces SET lineage = ?, counter = ? WHERE id = ?", (*mark, self._id)
-                )
+                self._connection.execute(_MARK, (*mark, self._id))
+        self.number = mark.number
         if mark != self._mark:
             self._mark = mark
             self._drop_anchor()
+
+    def _require_fence(self) -> None:
+        """Whoever opened the store after us has raised the fence: what we remember may be outdated."""
+        (fence,) = self._connection.execute(_FENCE, (self._id,)).fetchone()
+        if fence != self._fence:
+            raise StorageError(
+                f"{self.path} was opened by another process since: this one must stop"
+            )
 
     def _drop_anchor(self) -> None:
         """Note the mark outside the store. If that fails, nothing may be sent until it is opened again."""
@@ -125,18 +159,8 @@ class ParticipantStore:
             rows = self._connection.execute("SELECT name FROM namespaces ORDER BY name").fetchall()
         return [name for (name,) in rows]
 
-    def erase(self) -> None:
-        """Delete this namespace and its anchor, and close: its epoch is over and its keys are gone."""
-        with self._transaction():
-            self._connection.execute("DELETE FROM records WHERE namespace = ?", (self._id,))
-            self._connection.execute("DELETE FROM namespaces WHERE id = ?", (self._id,))
-        with self._explaining("write"):
-            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        self._anchor.remove()
-        self.close()
-
     def close(self) -> None:
-        """Close the file and unlock the anchor."""
+        """Close the file and give back the locks."""
         self._opened.close()
 
     def __enter__(self) -> Self:
@@ -162,19 +186,17 @@ class ParticipantStore:
                 raise
         return connection
 
-    def _begin(self) -> tuple[int, Mark]:
-        """The namespace's number and mark; a new one starts a life of its own."""
+    def _begin(self) -> tuple[int, Mark, int]:
+        """The namespace's number, mark and fence; a new one starts a life of its own."""
         with self._transaction():
             self._require_schema()
-            self._connection.execute(
-                "INSERT INTO namespaces (name, lineage, counter) VALUES (?, ?, 0)"
-                " ON CONFLICT (name) DO NOTHING",
-                (self.namespace, os.urandom(_LINEAGE_BYTES)),
-            )
             row = self._connection.execute(
-                "SELECT id, lineage, counter FROM namespaces WHERE name = ?", (self.namespace,)
+                "INSERT INTO namespaces (name, lineage, counter, number, fence) VALUES (?, ?, 0, 0, 0)"
+                " ON CONFLICT (name) DO UPDATE SET fence = fence + 1"
+                " RETURNING id, lineage, counter, number, fence",
+                (self.namespace, os.urandom(_LINEAGE_BYTES)),
             ).fetchone()
-        return row[0], Mark(row[1], row[2])
+        return row[0], Mark(*row[1:4]), row[4]
 
     def _require_schema(self) -> None:
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()
@@ -183,16 +205,12 @@ class ParticipantStore:
             for statement in _SCHEMA:
                 self._connection.execute(statement)
         elif version != SCHEMA_VERSION:
-            raise StorageError(
-                f"{self.path} has schema version {version}, this program knows {SCHEMA_VERSION}:"
-                f" {'upgrade basecagg' if version else 'it is not a store of basecagg'}"
-            )
+            raise StorageError(f"{self.path} {_misfit(version)}")
 
     def _is_older_copy(self) -> bool:
-        anchored = self._anchor.mark
-        if anchored is None:
-            return not self._is_new()
-        return anchored.lineage != self._mark.lineage or anchored.counter > self._mark.counter
+        if self._anchor.mark is None:
+            return not (self._anchor.is_new and self._is_new())
+        return not self._anchor.mark.precedes(self._mark)
 
     def _is_new(self) -> bool:
         with self._explaining("read"):
@@ -220,3 +238,17 @@ class ParticipantStore:
             yield
         except sqlite3.Error as error:
             raise StorageError(f"cannot {action} {self.path}: {sqlite.meaning(error)}") from None
+
+
+def _misfit(version: int) -> str:
+    """What to do about a file with another schema."""
+    if not version:
+        return "is not a store of basecagg"
+    if version > SCHEMA_VERSION:
+        return (
+            f"has schema version {version}, this program knows {SCHEMA_VERSION}: upgrade basecagg"
+        )
+    return (
+        f"has schema version {version}, of an older basecagg, and this one needs {SCHEMA_VERSION}: let its"
+        " epoch end with the old version, then join the next one from a new folder"
+    )

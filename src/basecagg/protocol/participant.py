@@ -1,0 +1,440 @@
+"""A participant across epochs: what it joins, what it holds, and when it forgets.
+
+Joining, leaving and forgetting are decided here and nowhere else, from signed words only: an epoch or its end
+that the pinned operator signed, a certificate that carries this participant's own signature, its own clock and
+its own store. Whatever else a server says is a hint to look again. Two ideas carry it: numbers of epochs only
+rise, and *key and memory share one fate*: whatever could have been forgotten takes its sealing key with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from basecagg.errors import (
+    BadSignature,
+    LocalProtocolError,
+    NotEnrolled,
+    Refused,
+    Retired,
+    WrongEpoch,
+)
+from basecagg.maths.randomness import system_entropy
+from basecagg.protocol import life
+from basecagg.protocol.contributor import Contributor
+from basecagg.protocol.effects import (
+    Declined,
+    Effect,
+    Forget,
+    Joined,
+    Left,
+    MemoryLost,
+    Persist,
+    Send,
+)
+from basecagg.protocol.epoch import SERVER, Agreement, Epoch, LocalFloor, accept
+from basecagg.protocol.key_ring import KeyRing
+from basecagg.protocol.messages import (
+    Certificate,
+    CertifiedRequest,
+    Credential,
+    EpochEnd,
+    HolderKey,
+    Message,
+    Receipt,
+    RecoveryRequest,
+    Verdict,
+    encode,
+    signed,
+    statement,
+)
+from basecagg.protocol.ports import Memory, SealingSuite, Signer, Verifier
+from basecagg.protocol.records import Membership, Refusals, load, parse, write
+from basecagg.protocol.share_keeper import ShareKeeper
+
+GRACE = 86_400
+"""Seconds that an epoch is kept after its end when only the clock says that it is over: clocks jump."""
+_MACHINES = (
+    *("held", "share", "answer", "progress", "vote"),
+    *("mask", "dealing", "locks", "ticket", "upload"),
+    "epoch",
+)
+"""The kinds of records that end with an epoch."""
+TO_CONTRIBUTORS = (Receipt, Verdict)
+"""All other letters are for the holder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pins:
+    """What a participant was told by a safe way before anything else: whom it believes, and as whom."""
+
+    federation: str
+    name: str
+    signing_key: bytes
+    operator_key: bytes
+    after: int = 0
+    """Epochs up to this number are none of its business."""
+    contributes: bool = True
+
+
+class Participant:
+    """One participant of a federation. Rebuilt from its records after a restart, it goes on where it was."""
+
+    def __init__(
+        self,
+        pins: Pins,
+        signer: Signer,
+        suite: SealingSuite,
+        verifier: Verifier,
+        records: Memory,
+        *,
+        floor: LocalFloor | None = None,
+        entropy: Callable[[int], bytes] = system_entropy,
+    ) -> None:
+        """Take up the participant that the pins name. Only a simulation replaces the entropy."""
+        self.pins = pins
+        self._signer = signer
+        self._suite = suite
+        self._keys = KeyRing(suite, records)
+        self._verifier = verifier
+        self._records = records
+        self._floor = floor or LocalFloor()
+        self._entropy = entropy
+        self._now = 0
+        self._barred = False
+        self._number = max(records.number, pins.after)
+        self._membership = self._load_membership()
+        self._agreement = self._load_agreement()
+        self._credential = self._load_credential()
+        self._keeper: ShareKeeper | None = None
+        self._contributor: Contributor | None = None
+        self._built = False
+
+    # --- what it is ---------------------------------------------------------------------------
+
+    @property
+    def number(self) -> int:
+        """The highest number of any epoch that it joined: no other with this or a lower one is taken."""
+        return self._number
+
+    @property
+    def state(self) -> str:
+        """'inside' an epoch or 'outside'."""
+        return self._membership.state
+
+    @property
+    def agreement(self) -> Agreement | None:
+        """The epoch that it is in."""
+        return self._agreement
+
+    @property
+    def keeper(self) -> ShareKeeper | None:
+        """Its holder, if the epoch lists a sealing key of it that it still has."""
+        self._build()
+        return self._keeper
+
+    @property
+    def contributor(self) -> Contributor | None:
+        """Its contributor, once it has a credential."""
+        self._build()
+        return self._contributor
+
+    def key_states(self) -> dict[str, str]:
+        """The state of every sealing key that is not destroyed, by its public half."""
+        return self._keys.states()
+
+    def refusals(self) -> dict[str, Refusals]:
+        """What it refused to join or to believe, by the kind of refusal."""
+        return load(self._records, "refusal", Refusals)
+
+    @property
+    def may_train(self) -> bool:
+        """Whether a mask is ready and no earlier update is on its way."""
+        if self.contributor is None or self._is_over:
+            return False
+        return bool(self.contributor.ready) and "uploaded" not in self.contributor.states().values()
+
+    # --- joining ------------------------------------------------------------------------------
+
+    def start(self) -> list[Effect]:
+        """To be carried out once after construction. An older copy of the store costs all sealing keys."""
+        if not self._records.rolled_back:
+            return [*self._start_machines(), *self._look_at_floor()]
+        effects = self._forget("the store is an older copy of itself, or its anchor is")
+        later = self._agreement is not None and self._agreement.epoch.number < self._number
+        return [*effects, *(self._leave("a later one was joined") if later else [])]
+
+    def _look_at_floor(self) -> list[Effect]:
+        """A floor that was raised holds for the present epoch too: nothing more is answered or sent in it."""
+        try:
+            if self._agreement is not None:
+                self._floor.require(self._agreement.parameters)
+        except Refused as refusal:
+            self._barred = True
+            return self._decline(refusal)
+        return []
+
+    def announce(self, *, another: bool = False) -> list[Effect]:
+        """Tell the operator which key the next epoch is to seal to: the same again, or `another`.
+
+        An operator signs a key once. Where such an epoch never arrived a newer key replaces the lost one.
+        """
+        created = self._keys.create() if another or not self._keys.announced() else []
+        pins, key = self.pins, self._keys.announced()[-1]
+        said = HolderKey(pins.federation, pins.name, self._suite.suite, key, self._number)
+        return [*created, Send(SERVER, signed(said, self._signer))]
+
+    def offer(self, epoch: Epoch, credential: Credential | None = None) -> list[Effect]:
+        """Join an epoch that the operator signed, if acceptable; or take a credential for the present one."""
+        try:
+            return self._consider(epoch, credential)
+        except Refused as refusal:
+            return self._decline(refusal)
+
+    def _consider(self, epoch: Epoch, credential: Credential | None) -> list[Effect]:
+        if self._membership.epoch == epoch.id:
+            return self._take_credential(credential)
+        agreement = accept(epoch, self.pins.operator_key, self._verifier, self._floor)
+        self._require_promised(epoch)
+        self._require_credential(agreement, credential)
+        return self._join(agreement, credential, self._key_in(agreement))
+
+    def _require_promised(self, epoch: Epoch) -> None:
+        pins = self.pins
+        if (epoch.federation, epoch.suite) != (pins.federation, self._suite.suite):
+            raise WrongEpoch(
+                f"it is of {epoch.federation} with {epoch.suite}, I belong to {pins.federation} with"
+                f" {self._suite.suite}"
+            )
+        if epoch.number <= self._number:
+            raise WrongEpoch(f"its number {epoch.number} has passed: I have been in {self._number}")
+        if epoch.ends <= self._now:
+            raise WrongEpoch("its end has passed by my clock")
+
+    def _require_credential(self, agreement: Agreement, credential: Credential | None) -> None:
+        if credential is None:
+            return
+        agreement.require_enrolled(credential, self.pins.name)
+        if credential.signing_key != self.pins.signing_key:
+            raise NotEnrolled("the credential is for another key than mine")
+
+    def _key_in(self, agreement: Agreement) -> bytes | None:
+        """The sealing key that the epoch lists for me, if I have it: else I only contribute."""
+        index = agreement.holder_index(self.pins.name)
+        if index is None:
+            return None
+        listed = agreement.epoch.holders[index]
+        if listed.signing_key != self.pins.signing_key:
+            raise WrongEpoch("it lists another signing key under my name")
+        return listed.sealing_key if self._keys.has(listed.sealing_key) else None
+
+    def _join(
+        self, agreement: Agreement, credential: Credential | None, key: bytes | None
+    ) -> list[Effect]:
+        """One transaction: the number, the key joined, all earlier keys and the last epoch gone."""
+        epoch = agreement.epoch
+        effects = [*self._end_machines(), *self._keys.join(key)]
+        self._number = epoch.number
+        self._move("join", epoch.id)
+        self._agreement, self._credential = agreement, None
+        self._built = self._barred = False
+        return [
+            *effects,
+            Persist("number", "", b"%d" % epoch.number, irreversible=True),
+            write("membership", "", self._membership, irreversible=True),
+            Persist("charter", "", encode(epoch)),
+            Persist("epoch", "", epoch.id),
+            *self._keep_credential(credential),
+            Joined(epoch.number, epoch.id, holds=key is not None),
+        ]
+
+    def _take_credential(self, credential: Credential | None) -> list[Effect]:
+        """The very epoch that is current: nothing happens, but a credential may have come since."""
+        if self._agreement is None:
+            raise WrongEpoch("this epoch is over for me")
+        if credential is None or self._credential is not None:
+            return []
+        self._require_credential(self._agreement, credential)
+        self._built = False
+        return self._keep_credential(credential)
+
+    def _keep_credential(self, credential: Credential | None) -> list[Effect]:
+        if credential is None or not self.pins.contributes:
+            return []
+        self._credential = credential
+        return [Persist("credential", "", encode(credential))]
+
+    # --- letters ------------------------------------------------------------------------------
+
+    def receive(self, message: Message) -> list[Effect]:
+        """Handle a letter, or refuse it with a typed error and no change."""
+        if isinstance(message, EpochEnd):
+            return self._hear_end(message)
+        if self._agreement is None or self._is_over:
+            raise Retired("this participant is in no epoch")
+        if isinstance(message, TO_CONTRIBUTORS):
+            if self.contributor is None:
+                raise NotEnrolled("this participant does not contribute")
+            return self.contributor.receive(message)
+        if self.keeper is None:
+            raise Retired("this participant holds no shares in this epoch")
+        if not all(map(self.keeper.remembers, _certificates_in(message))):
+            return self._forget("somebody else endorsed a request with my key")
+        return self.keeper.receive(message)
+
+    def acknowledge(self) -> list[Effect]:
+        """One signed receipt for all parcels taken since the last one."""
+        return self._keeper.acknowledge() if self._keeper else []
+
+    def reconnect(self) -> list[Effect]:
+        """The server can be reached again: send again what has had no outcome yet."""
+        return self.contributor.reconnect() if self.contributor else []
+
+    def working(self) -> Contributor:
+        """The contributor, which there must be."""
+        if self.contributor is None or self._is_over:
+            raise LocalProtocolError("this participant contributes to no epoch now")
+        return self.contributor
+
+    # --- leaving and forgetting ---------------------------------------------------------------
+
+    def tick(self, now: int) -> list[Effect]:
+        """It is `now` by this participant's own clock, in seconds: an epoch whose time has passed is over.
+
+        Nothing is answered from then on; what it was is destroyed after a while, in case the clock had jumped.
+        """
+        self._now = now
+        if self._agreement is None or now < self._agreement.epoch.ends + GRACE:
+            return []
+        return self._leave("its time has passed")
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether nothing is to be answered or sent any more in the present epoch."""
+        return self._barred or (
+            self._agreement is not None and self._now >= self._agreement.epoch.ends
+        )
+
+    def _hear_end(self, end: EpochEnd) -> list[Effect]:
+        if not self._verifier.verify(self.pins.operator_key, statement(end), end.signature):
+            raise BadSignature(
+                "the end of the epoch is not signed by the operator's key pinned here"
+            )
+        if end.epoch != self._membership.epoch:
+            raise WrongEpoch("another epoch than mine has ended")
+        return [] if self._agreement is None else self._leave("the operator ended it")
+
+    def _leave(self, reason: str) -> list[Effect]:
+        """Keys and memory go in one transaction. Number and id stay for ever."""
+        effects = [*self._end_machines(), *self._keys.leave()]
+        self._move("end", self._membership.epoch)
+        self._agreement = self._credential = None
+        return [
+            *effects,
+            write("membership", "", self._membership, irreversible=True),
+            Forget("charter", ""),
+            Forget("credential", ""),
+            Left(self._number, reason),
+        ]
+
+    def _forget(self, reason: str) -> list[Effect]:
+        """Something may have been answered that is not known here: no sealing key survives that.
+
+        Tombstones stay, masks are burned, the number stays; it can contribute with fresh masks.
+        """
+        keeper, contributor = self.keeper, self.contributor
+        burned = [
+            *(keeper.retire() if keeper else []),
+            *(contributor.close() if contributor else []),
+        ]
+        gone = self._keys.destroy_all()
+        self._move("forget", self._membership.epoch)
+        self._keeper = None
+        return [
+            *burned,
+            *gone,
+            write("membership", "", self._membership, irreversible=True),
+            *self._note("MemoryLost", reason),
+            MemoryLost(reason),
+        ]
+
+    # --- machines and records -----------------------------------------------------------------
+
+    def _build(self) -> None:
+        """Take up the machines of the present epoch where the records say they were.
+
+        Not before they are asked for: what joining writes has to be in the store first.
+        """
+        if self._built:
+            return
+        self._built = True
+        self._keeper = self._contributor = None
+        agreement = self._agreement
+        if agreement is None:
+            return
+        key = self._keys.joined()
+        index = agreement.holder_index(self.pins.name)
+        if key is not None and index is not None:
+            self._keeper = ShareKeeper(agreement, index, self._signer, key, self._records)
+        if self._credential is not None:
+            self._contributor = Contributor(
+                agreement,
+                self._credential,
+                self._signer,
+                self._suite.sealer(),
+                self._records,
+                entropy=self._entropy,
+            )
+
+    def _start_machines(self) -> list[Effect]:
+        machines = (self.keeper, self.contributor)
+        return [effect for machine in machines if machine for effect in machine.start()]
+
+    def _end_machines(self) -> list[Effect]:
+        """Nothing of the epoch is kept but that it was."""
+        burned = self.contributor.close() if self.contributor else []
+        self._keeper = self._contributor = None
+        self._built = True
+        kinds = ((kind, key) for kind in _MACHINES for key in self._records.keys(kind))
+        return [*burned, *(Forget(kind, key) for kind, key in kinds)]
+
+    def _move(self, event: str, epoch: bytes) -> None:
+        state = life.after(life.PARTICIPANT, self._membership.state, event)
+        self._membership = Membership(epoch=epoch, state=state)
+
+    def _decline(self, refusal: Refused) -> list[Effect]:
+        reason = str(refusal)
+        return [*self._note(refusal.code, reason), Declined(refusal.code, reason)]
+
+    def _note(self, code: str, reason: str) -> list[Effect]:
+        known = self._records.read("refusal", code)
+        count = parse(known, Refusals).count if known else 0
+        return [write("refusal", code, Refusals(count=count + 1, reason=reason))]
+
+    def _load_membership(self) -> Membership:
+        stored = self._records.read("membership", "")
+        return parse(stored, Membership) if stored else Membership(epoch=b"", state="outside")
+
+    def _load_agreement(self) -> Agreement | None:
+        """It was checked when it was joined."""
+        stored = self._records.read("charter", "")
+        return _agreement_in(stored, self._verifier) if stored else None
+
+    def _load_credential(self) -> Credential | None:
+        stored = self._records.read("credential", "")
+        return parse(stored, Credential) if stored else None
+
+
+@lru_cache(maxsize=8)
+def _agreement_in(charter: bytes, verifier: Verifier) -> Agreement:
+    """For a process that takes up the same participant again and again."""
+    return Agreement(parse(charter, Epoch), verifier)
+
+
+def _certificates_in(message: Message) -> Iterator[Certificate]:
+    if isinstance(message, CertifiedRequest):
+        yield message.certificate
+        message = message.request
+    if isinstance(message, RecoveryRequest) and message.previous is not None:
+        yield message.previous
