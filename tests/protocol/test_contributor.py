@@ -197,7 +197,7 @@ def test_an_upload_is_written_before_it_is_sent(federation, ann):
     deal(federation, "ann")
     effects = ann.submit(fresh_update(), 0, federation.server.model_hash)
     assert [type(effect) for effect in effects] == [*[Persist] * 5, Send, Uploaded]
-    lasting = {effect.kind for effect in effects[:4] if effect.irreversible}
+    lasting = {effect.kind for effect in effects[:5] if effect.irreversible}
     assert lasting == {"mask", "ticket", "upload"}
 
 
@@ -279,7 +279,7 @@ def test_a_verdict_ends_the_mask(federation, ann, outcome):
     federation.network.perform(at("ann"), effects)
     assert ann.states() == {}
     store = federation.network.nodes[at("ann")].store
-    assert set(store.snapshot()) == {"epoch", "sent"}
+    assert set(store.snapshot()) == {"epoch", "salt", "sent"}
     with pytest.raises(UnknownMask):
         ann.receive(verdict)
 

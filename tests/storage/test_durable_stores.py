@@ -7,6 +7,7 @@ import stat
 import traceback
 
 import pytest
+from store_kinds import open_participant, open_server
 
 from basecagg.errors import StorageError
 from basecagg.protocol.effects import Forget, Persist
@@ -81,15 +82,15 @@ def test_namespaces_do_not_see_each_other(durable, tmp_path):
     durable.close(second)
 
 
-def test_an_old_epoch_is_erased_and_no_other(durable, tmp_path):
-    old, new = durable.open(tmp_path, "old"), durable.open(tmp_path, "new")
+def test_an_old_epoch_is_erased_and_no_other(tmp_path):
+    old, new = open_server(tmp_path, "old"), open_server(tmp_path, "new")
     for store in (old, new):
         store.commit([Persist("share", "ann", SECRET, irreversible=True)])
     old.erase()
     assert new.read("share", "ann") == SECRET
-    again = durable.open(tmp_path, "old")
+    again = open_server(tmp_path, "old")
     assert again.scan("share") == []
-    durable.close(again)
+    again.close()
     new.erase()
     assert not any(SECRET in path.read_bytes() for path in files_of(tmp_path))
 
@@ -193,6 +194,25 @@ def test_a_newer_schema_is_refused_and_left_alone(durable, tmp_path):
     connection.commit()
     connection.close()
     before = database(tmp_path).read_bytes()
-    with pytest.raises(StorageError, match=r"schema version 7, this program knows [34]: upgrade"):
+    with pytest.raises(StorageError, match=r"schema version 7, this program knows [35]: upgrade"):
         durable.open(tmp_path)
     assert database(tmp_path).read_bytes() == before
+
+
+def test_a_destroyed_key_is_not_left_in_the_log(tmp_path):
+    """While the store is open: an agent runs for months."""
+    with open_participant(tmp_path) as store:
+        store.commit([Persist("sealing", "key", SECRET, irreversible=True)])
+        store.commit([Forget("sealing", "key")])
+        assert not any(SECRET in path.read_bytes() for path in files_of(tmp_path))
+
+
+def test_an_older_schema_is_refused_with_what_to_do(tmp_path):
+    open_participant(tmp_path).close()
+    with sqlite3.connect(database(tmp_path)) as connection:
+        connection.execute("PRAGMA user_version = 4")
+    connection.close()
+    with pytest.raises(
+        StorageError, match=r"of an older basecagg.*from a new folder"
+    ):
+        open_participant(tmp_path)

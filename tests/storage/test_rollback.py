@@ -238,18 +238,42 @@ def test_a_crash_in_the_middle_of_a_farewell_repeats_it(spent, monkeypatch):
 
 def test_a_machine_runs_once(tmp_path):
     with open_participant(tmp_path):
-        with pytest.raises(StorageError, match="running already"):
+        with pytest.raises(StorageError, match="in use by another process"):
             open_participant(tmp_path)
         open_participant(tmp_path, "another/holder").close()
     open_participant(tmp_path).close()
 
 
-def test_an_erased_namespace_leaves_no_anchor(spent):
-    open_participant(spent).erase()
-    assert list((spent / "anchors").iterdir()) == []
+def test_whoever_opened_a_store_first_is_fenced_off(tmp_path, monkeypatch):
+    """Where locks do not reach, as on a network drive, the second one's fence stops the first."""
+    monkeypatch.setattr("basecagg.storage.disk.lock", lambda descriptor: None)
+    with open_participant(tmp_path) as first:
+        first.commit([Persist("share", "a", b"1", irreversible=True)])
+        with open_participant(tmp_path) as second:
+            with pytest.raises(StorageError, match="opened by another process since"):
+                first.commit([Persist("share", "b", b"2")])
+            assert second.scan("share") == [("a", b"1")]
+            second.commit([Persist("share", "b", b"3")])
+
+
+def test_the_anchor_remembers_the_highest_number(spent):
     with open_participant(spent) as store:
-        assert not store.rolled_back
-        assert store.namespaces() == ["epoch/holder"]
+        store.commit([Persist("highest", "", b"7", irreversible=True)])
+    (spent / "store.db").unlink()
+    with open_participant(spent) as store:
+        assert store.rolled_back
+        assert store.number == 7
+        store.commit(BURNED)
+    with open_participant(spent) as store:
+        assert (store.rolled_back, store.number) == (False, 7)
+
+
+def test_all_machines_of_a_file_share_the_fingerprints(tmp_path):
+    with open_participant(tmp_path, "one") as store:
+        store.commit([Persist("sent", "abc", b""), Persist("share", "abc", b"1")])
+    with open_participant(tmp_path, "two") as store:
+        assert store.keys("sent") == ["abc"]
+        assert store.keys("share") == []
 
 
 def test_anchors_are_kept_outside_the_folder_of_the_store(tmp_path, monkeypatch):

@@ -241,7 +241,7 @@ class Participant:
         self._built = self._barred = False
         return [
             *effects,
-            Persist("number", "", b"%d" % epoch.number, irreversible=True),
+            Persist("highest", "", b"%d" % epoch.number, irreversible=True),
             write("membership", "", self._membership, irreversible=True),
             Persist("charter", "", encode(epoch)),
             Persist("epoch", "", epoch.id),

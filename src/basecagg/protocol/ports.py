@@ -129,5 +129,5 @@ class Memory(Records, Protocol):
 
     @property
     def number(self) -> int:
-        """The highest number that a record of the kind 'number' ever had, whatever else was lost."""
+        """The highest number that a record of the kind 'highest' ever had, whatever else was lost."""
         ...

@@ -86,8 +86,8 @@ class Anchor:
         body, checksum = record[: _BODY.size], record[_BODY.size :]
         if checksum != hashlib.sha256(body).digest():
             return None
-        magic, lineage, counter = _BODY.unpack(body)
-        return Mark(lineage, counter) if magic == _MAGIC else None
+        magic, *mark = _BODY.unpack(body)
+        return Mark(*mark) if magic == _MAGIC else None
 
     @contextmanager
     def _explaining(self, action: str) -> Iterator[None]:

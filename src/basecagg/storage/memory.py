@@ -30,7 +30,7 @@ class MemoryStore:
     @property
     def number(self) -> int:
         """The highest number that it was told to remember."""
-        return int(self.read("number", "") or 0)
+        return int(self.read("highest", "") or 0)
 
     def read(self, kind: str, key: str) -> bytes | None:
         """Return the value, or None when there is none."""

@@ -44,7 +44,9 @@ _COMMON = 0
 """The number of no namespace: what all machines of one file share."""
 _SHARED_KINDS = frozenset({"salt", "sent"})
 """Fingerprints of updates outlive the federation in which they were sent."""
-NUMBER = "number"
+_KEYS_KIND = "sealing"
+"""When one of these is deleted nothing of it may stay in the log either."""
+NUMBER = "highest"
 """The kind of the record whose value, in decimal digits, the anchor remembers too."""
 
 
@@ -130,6 +132,9 @@ class ParticipantStore:
             self._connection.executemany(_DELETE, deleted)
             if mark != self._mark:
                 self._connection.execute(_MARK, (*mark, self._id))
+        if any(gone.kind == _KEYS_KIND for gone in batch.deleted):
+            with self._explaining("write"):
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self.number = mark.number
         if mark != self._mark:
             self._mark = mark
