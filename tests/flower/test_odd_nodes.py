@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,13 @@ from small_app import initial_arrays, make_app, small_strategy
 
 from basecagg.channels.identity import Identity
 from basecagg.channels.sealing import SealingSecret
+from basecagg.channels.wire import pack
 from basecagg.errors import LocalProtocolError, NotEnrolled, Refused
 from basecagg.flower import basecagg_mod, loop
 from basecagg.flower.charter import Charter
 from basecagg.flower.roll import Roll
 from basecagg.flower.visits import LETTERS, METRICS, REPORT, Report, read_order, reply
+from basecagg.protocol.messages import HolderKey, signed
 from basecagg.storage.memory import MemoryStore
 
 K = 3
@@ -50,12 +53,19 @@ def grid_with(odd: Callable[[Message, Context], Message], folder: Path) -> tuple
 # --- names ---
 
 
-def introduction(name: str, signing: bytes, sealing: bytes) -> Report:
-    return Report(name=name, signing_key=signing, sealing_key=sealing)
+def introduction(name: str, identity: Identity, sealing_key: bytes, signer: Any = None) -> Report:
+    said = HolderKey("f" * 32, name, "x25519", sealing_key, 0)
+    frame = pack(signed(said, signer or identity))
+    return Report(name=name, signing_key=identity.public_key, holder_key=frame)
 
 
-def keys() -> tuple[bytes, bytes]:
-    return Identity.create().public_key, SealingSecret.create("x25519").public_key
+def keys() -> tuple[Identity, bytes]:
+    return Identity.create(), SealingSecret.create("x25519").public_key
+
+
+def shown(name: str) -> dict[str, bytes]:
+    report = introduction(name, *KEYS)
+    return {"signing_key": report.signing_key, "holder_key": report.holder_key}
 
 
 def test_one_node_gets_one_credential_however_many_names_it_gives(
@@ -95,7 +105,10 @@ def test_a_node_is_bound_to_its_name_and_key() -> None:
         (6, introduction("6", first[0], second[1])),  # another's key
         (6, introduction("server", *second)),
         (6, introduction("6", second[0], bytes(32))),  # nobody can seal to this
-        (6, introduction("6", b"short", second[1])),
+        (6, introduction("6", *second, first[0])),  # signed by another
+        (6, replace(introduction("6", *second), signing_key=b"short")),
+        (6, replace(introduction("6", *second), holder_key=b"")),
+        (6, replace(introduction("6", *second), holder_key=introduction("7", *second).holder_key)),
     ):
         with pytest.raises(Refused):
             roll.bind(node_id, report, lambda _: True)
@@ -137,7 +150,7 @@ def report_of(**facts: Any) -> ConfigRecord:
         "activity": "idle",
         "problem": "",
         "signing_key": b"",
-        "sealing_key": b"",
+        "holder_key": b"",
     }
     return ConfigRecord(usual | facts)
 
@@ -159,22 +172,22 @@ ODD: dict[str, Callable[[str], dict[str, Any]]] = {
     "absurd types": lambda name: {REPORT: report_of(name=3.5, ready="many", epoch=b"x")},
     "a metric record": lambda name: {REPORT: MetricRecord({"name": 1})},
     "absurd keys": lambda name: {
-        REPORT: report_of(name=name, signing_key=b"k" * 32, sealing_key=bytes(32))
+        REPORT: report_of(name=name, signing_key=b"k" * 32, holder_key=bytes(32))
     },
     "letters too early": lambda name: {
-        REPORT: report_of(name=name, signing_key=KEYS[0], sealing_key=KEYS[1]),
+        REPORT: report_of(name=name, **shown(name)),
         LETTERS: letters_of(np.zeros(9, np.uint8), np.array([4, 5], np.uint32)),
     },
     "torn letters": lambda name: {
-        REPORT: report_of(name=name, signing_key=KEYS[0], sealing_key=KEYS[1]),
+        REPORT: report_of(name=name, **shown(name)),
         LETTERS: torn(letters_of(np.zeros(9, np.uint8), np.array([9], np.uint32))),
     },
     "lengths of another kind": lambda name: {
-        REPORT: report_of(name=name, signing_key=KEYS[0], sealing_key=KEYS[1]),
+        REPORT: report_of(name=name, **shown(name)),
         LETTERS: letters_of(np.zeros(9, np.uint8), np.array([-1.0, 10.0])),
     },
     "letters that are a config": lambda name: {
-        REPORT: report_of(name=name, signing_key=KEYS[0], sealing_key=KEYS[1]),
+        REPORT: report_of(name=name, **shown(name)),
         LETTERS: ConfigRecord({"bytes": b"x"}),
     },
 }

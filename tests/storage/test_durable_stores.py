@@ -212,7 +212,5 @@ def test_an_older_schema_is_refused_with_what_to_do(tmp_path):
     with sqlite3.connect(database(tmp_path)) as connection:
         connection.execute("PRAGMA user_version = 4")
     connection.close()
-    with pytest.raises(
-        StorageError, match=r"of an older basecagg.*from a new folder"
-    ):
+    with pytest.raises(StorageError, match=r"of an older basecagg.*from a new folder"):
         open_participant(tmp_path)

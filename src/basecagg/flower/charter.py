@@ -14,7 +14,7 @@ from basecagg.channels.wire import MAX_CONTROL_BYTES, pack, unpack
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.effects import Persist, Store
 from basecagg.protocol.epoch import Agreement, Epoch, Holder, accept, draft_epoch
-from basecagg.protocol.messages import Credential
+from basecagg.protocol.messages import Credential, EpochEnd, signed
 
 _ROLES = ("operator", "enrolment", "server")
 _FEDERATION_BYTES = 16
@@ -67,6 +67,10 @@ class Charter:
     def admit(self, agreement: Agreement, name: str, signing_key: bytes) -> Credential:
         """Let a node contribute."""
         return enrol(self._enrolment, agreement.id, name, signing_key)
+
+    def end(self, agreement: Agreement, version: int, model_hash: bytes) -> EpochEnd:
+        """The federation is over: nodes believe nothing less."""
+        return signed(EpochEnd(agreement.id, version, model_hash), self._operator)
 
     def _read(self, kind: str, key: str = "") -> bytes:
         value = self._store.read(kind, key)

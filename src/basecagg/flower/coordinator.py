@@ -25,7 +25,7 @@ from basecagg.protocol.effects import (
     writes_of,
 )
 from basecagg.protocol.global_model import Model
-from basecagg.protocol.messages import MaskName, Receipt
+from basecagg.protocol.messages import HolderKey, MaskName, Receipt
 from basecagg.protocol.messages import Message as Letter
 from basecagg.protocol.server import Server
 
@@ -93,7 +93,7 @@ class View:
     """Whether messages may have been lost since it was last heard."""
     epoch: str = ""
     signing_key: bytes = b""
-    sealing_key: bytes = b""
+    holder_key: HolderKey | None = None
     ready: int = 0
     dealt: set[MaskName] = field(default_factory=set)
     """Masks that it has dealt and not used."""

@@ -40,6 +40,7 @@ from basecagg.protocol.effects import Persist, Released, Send, Store, refusal_re
 from basecagg.protocol.epoch import Agreement, Holder
 from basecagg.protocol.messages import (
     CertifiedRequest,
+    EpochEnd,
     Message,
     Parcel,
     Receipt,
@@ -103,7 +104,11 @@ class MaskedCoordinator(Coordinator):
             return
         training = len(met) if self.settings.holders_train else len(met) - len(chosen)
         self.settings = self.settings.fitting(training)
-        holders = [Holder(view.name, view.signing_key, view.sealing_key) for view in chosen]
+        holders = [
+            Holder(view.name, view.signing_key, view.holder_key.sealing_key)
+            for view in chosen
+            if view.holder_key is not None
+        ]
         parameters = self.settings.parameters(len(holders), self._initial.size)
         bound = Charge.digest_of(self._charge)
         self.agreement = self.charter.sign_epoch(parameters, holders, bound)
@@ -222,15 +227,18 @@ class MaskedCoordinator(Coordinator):
         return ArrayRecord({"slots": Array(np.ascontiguousarray(values))})
 
     def farewell(self) -> list[Errand]:
-        """Let the nodes delete their keys and shares."""
-        if not self.settings.erase_state:
+        """Tell the nodes that the epoch is over, signed: they delete their keys and shares."""
+        if not self.settings.erase_state or self.agreement is None:
             return []
         self._store.commit([Persist(OVER, "", b"")])
+        machine = self.running
+        end = self.charter.end(self.agreement, machine.version, machine.model_hash)
         known = [view for view in self.nodes.values() if view.present and view.signing_key]
-        return [
-            (view.node_id, RecordDict({ORDER: write(self._order(view, "goodbye"))}), "train")
-            for view in known
-        ]
+        return [(view.node_id, self._goodbye(view, end), "train") for view in known]
+
+    def _goodbye(self, view: View, end: EpochEnd) -> RecordDict:
+        order = write(self._order(view, "goodbye"))
+        return RecordDict({ORDER: order, LETTERS: pack_letters([end])})
 
     # --- masks ------------------------------------------------------------------------------------
 
@@ -295,9 +303,8 @@ class MaskedCoordinator(Coordinator):
     def _recognise(self, view: View, report: Report) -> None:
         """Who this is: bound at its first hello, the same on every visit."""
         if not view.signing_key:
-            self._roll.bind(view.node_id, report, self._is_present)
+            view.holder_key = self._roll.bind(view.node_id, report, self._is_present)
             view.name, view.signing_key = report.name, report.signing_key
-            view.sealing_key = report.sealing_key
             self._names[view.name] = view
             view.resume = bool(report.epoch)
         elif report.name:

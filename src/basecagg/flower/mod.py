@@ -67,7 +67,7 @@ def _require_permission(message: Message, context: Context) -> None:
 def _hello(call: Call) -> Answer:
     """Show this node's public keys; they are made when first asked for."""
     with Node(call.folder) as node:
-        return node.introduce(str(call.context.node_id), call.order.operator_key)
+        return node.introduce(str(call.context.node_id), call.order.operator_key), []
 
 
 def _goodbye(call: Call) -> Answer:

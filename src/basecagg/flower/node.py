@@ -11,7 +11,7 @@ from typing import Self
 
 from basecagg.channels.identity import Ed25519Verifier, Identity
 from basecagg.channels.sealing import SealingKeys
-from basecagg.channels.wire import unpack
+from basecagg.channels.wire import pack, unpack
 from basecagg.errors import BadSignature, LocalProtocolError, Refused
 from basecagg.flower import detached
 from basecagg.flower.node_folder import NodeFolder
@@ -30,7 +30,7 @@ from basecagg.protocol.effects import (
 from basecagg.protocol.epoch import Epoch
 from basecagg.protocol.global_model import Model
 from basecagg.protocol.letters import take
-from basecagg.protocol.messages import Credential, HolderKey, Message, Refusal, Suite
+from basecagg.protocol.messages import Credential, Message, Refusal, Suite
 from basecagg.protocol.participant import Participant, Pins
 from basecagg.protocol.records import Record, write
 from basecagg.protocol.records import parse as parse_record
@@ -79,7 +79,7 @@ class Node:
 
     # --- joining ----------------------------------------------------------------------------------
 
-    def introduce(self, name: str, operator_key: bytes) -> tuple[Report, list[Message]]:
+    def introduce(self, name: str, operator_key: bytes) -> Report:
         """Show this node's keys. They are made, and the operator's is pinned, when first asked for."""
         if self._store.read("name", "") is None:
             self._store.commit(
@@ -93,9 +93,13 @@ class Node:
             raise BadSignature(
                 "this federation has another operator than the one that this node pinned"
             )
-        messages = [*self.wake(), *self._perform(self.participant.announce())]
-        report = replace(self.report(), signing_key=self.participant.pins.signing_key)
-        return report, [message for message in messages if isinstance(message, HolderKey)]
+        self.wake()
+        (announced,) = self._perform(self.participant.announce())
+        return replace(
+            self.report(),
+            signing_key=self.participant.pins.signing_key,
+            holder_key=pack(announced),
+        )
 
     def report(self) -> Report:
         """Who this is, and how it stands."""

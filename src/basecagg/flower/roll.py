@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from basecagg.channels.sealing import fits
-from basecagg.errors import Malformed, NotEnrolled
+from basecagg.channels.identity import Ed25519Verifier
+from basecagg.channels.wire import MAX_CONTROL_BYTES, unpack
+from basecagg.errors import ChannelError, Malformed, NotEnrolled
 from basecagg.flower.visits import Report
 from basecagg.protocol.effects import Persist, Store
+from basecagg.protocol.messages import HolderKey, statement
 
 _KIND = "roll"
-_KEY = 32
-"""Bytes of a signing key."""
 
 
 class Roll:
@@ -32,15 +32,14 @@ class Roll:
         if self._nodes.get(name) != node_id:
             raise NotEnrolled(f"it calls itself {name!r:.80}, which is not its name in this run")
 
-    def bind(self, node_id: int, report: Report, is_present: Callable[[int], bool]) -> None:
-        """Write a node down under the name and key that it shows, or refuse.
+    def bind(self, node_id: int, report: Report, is_present: Callable[[int], bool]) -> HolderKey:
+        """Write a node down under the name and key that it shows, or refuse; give what to seal to.
 
         A node is called by its id. One that came back under another id may keep the name it had, if the name is
         bound to its key and nobody who is there has it.
         """
         name, key = report.name, report.signing_key
-        if len(key) != _KEY or not fits("x25519", report.sealing_key):
-            raise Malformed("it shows no keys, or some that nobody could use")
+        announced = _read(report)
         is_known, is_own = self._keys.get(name) == key, name == str(node_id)
         if not (is_own or is_known):
             raise NotEnrolled(f"it calls itself {name!r:.80}: neither its id nor bound to its key")
@@ -55,3 +54,21 @@ class Roll:
         if not is_known:
             self._keys[name] = key
             self._store.commit([Persist(_KIND, name, key)])
+        return announced
+
+
+def _read(report: Report) -> HolderKey:
+    """The sealing key that a node announces, if it is one and the node signed it."""
+    try:
+        said = unpack(report.holder_key, MAX_CONTROL_BYTES)
+    except ChannelError as error:
+        raise Malformed(f"it shows no sealing key: {error}") from None
+    verifier = Ed25519Verifier()
+    if not (
+        isinstance(said, HolderKey)
+        and said.name == report.name
+        and verifier.verify(report.signing_key, statement(said), said.signature)
+        and verifier.fits(said.suite, said.sealing_key)
+    ):
+        raise Malformed("it shows keys that are not its own, or that nobody could use")
+    return said

@@ -67,7 +67,8 @@ class Report:
     problem: str = ""
     """The type of the error that ended training; its text stays on the node."""
     signing_key: bytes = b""
-    sealing_key: bytes = b""
+    holder_key: bytes = b""
+    """The frame of a `HolderKey`: what to seal to, signed (stage hello)."""
 
 
 @contextmanager
