@@ -10,10 +10,7 @@ from pathlib import Path
 
 from basecagg.protocol.records import HeldShare, Progress, parse
 
-_HOLDER = (
-    "SELECT key, value FROM records JOIN namespaces ON namespace = id"
-    " WHERE name LIKE 'holder%' AND kind = ?"
-)
+_RECORDS = "SELECT key, value FROM records WHERE kind = ?"
 
 
 def held_shares(state_folder: Path) -> dict[str, HeldShare]:
@@ -27,12 +24,21 @@ def holder_version(state_folder: Path) -> int:
     return max(found, default=-1)
 
 
+def kinds_of_records(folder: Path) -> set[str]:
+    """The kinds of all records that are kept below a folder."""
+    kinds: set[str] = set()
+    for path in folder.rglob("state.db"):
+        with closing(sqlite3.connect(path)) as connection:
+            kinds |= {kind for (kind,) in connection.execute("SELECT kind FROM records")}
+    return kinds
+
+
 def _records(state_folder: Path, kind: str) -> Iterator[tuple[str, bytes]]:
-    for path in state_folder.glob("*/state.db"):
+    for path in state_folder.glob("state.db"):
         # A store that is just being made cannot be read yet: the next look finds it.
         with suppress(sqlite3.OperationalError):
             with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
-                found = connection.execute(_HOLDER, (kind,)).fetchall()
+                found = connection.execute(_RECORDS, (kind,)).fetchall()
             yield from found
 
 

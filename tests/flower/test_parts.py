@@ -288,7 +288,7 @@ def test_a_server_cannot_choose_another_folder(tmp_path: Path, name: str) -> Non
 
 def test_a_node_is_open_once(tmp_path: Path) -> None:
     folder = locate(context_of(5, 0, tmp_path), FEDERATION)
-    with Node(folder), pytest.raises(StorageError, match="running already"):
+    with Node(folder), pytest.raises(StorageError, match="in use by another process"):
         Node(folder)
 
 

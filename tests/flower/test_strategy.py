@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from audit import noting_plain_updates, noting_sums, require_exact
+from deployment_stores import kinds_of_records
 from fake_grid import flat, make_grid, without_protection
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from small_app import TRUTH, initial_arrays, make_app, small_strategy
@@ -54,16 +55,21 @@ def test_the_check_of_sums_notices_a_wrong_one(tmp_path: Path) -> None:
         require_exact(sums, tmp_path)
 
 
-def test_nodes_keep_nothing_when_the_run_is_over(tmp_path: Path) -> None:
+LASTING = {"name", "operator", "key", "membership", "highest", "salt", "sent"}
+"""Who it is, that it was there, and fingerprints of what it sent."""
+
+
+def test_nodes_keep_no_key_share_or_mask_when_the_run_is_over(tmp_path: Path) -> None:
     grid = make_grid(6, make_app([basecagg_mod]), tmp_path)
     strategy().start(grid=grid, initial_arrays=initial_arrays(), num_rounds=1)
-    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert kinds_of_records(tmp_path) == LASTING
 
 
 def test_nodes_keep_their_state_when_told_to(tmp_path: Path) -> None:
     grid = make_grid(6, make_app([basecagg_mod]), tmp_path)
     strategy(erase_state=False).start(grid=grid, initial_arrays=initial_arrays(), num_rounds=1)
     assert len(list(tmp_path.rglob("state.db"))) == 6
+    assert kinds_of_records(tmp_path) > LASTING | {"sealing", "held"}
 
 
 def test_a_committee_can_be_kept_free_for_answering(tmp_path: Path) -> None:

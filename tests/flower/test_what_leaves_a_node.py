@@ -26,7 +26,7 @@ FACTS = {
     "activity": str,
     "problem": str,
     "signing_key": bytes,
-    "sealing_key": bytes,
+    "holder_key": bytes,
 }
 """All that a node says in clear. docs/how-to/flower.md lists the same."""
 ACTIVITIES = {"idle", "running", "done", "failed", "no mask"}

@@ -199,7 +199,9 @@ class Agent:
             except DataError as error:  # the user's code failed; others still rely on our shares
                 _LOG.error("training", extra={"fields": {"error": str(error)}})
                 await asyncio.sleep(self._options.after_failure)
-            except LocalProtocolError as error:  # the epoch's time has passed, or its version is absurd
+            except (
+                LocalProtocolError
+            ) as error:  # the epoch's time has passed, or its version is absurd
                 _LOG.warning("contribution", extra={"fields": {"error": str(error)}})
                 await asyncio.sleep(self._options.after_failure)
             except Problem as problem:
