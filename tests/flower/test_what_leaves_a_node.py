@@ -16,7 +16,15 @@ from basecagg.channels.wire import unpack
 from basecagg.flower import BufferedSecAgg, basecagg_mod
 from basecagg.flower.visits import LETTERS, REPORT, unpack_letters
 from basecagg.maths.randomness import FieldStream
-from basecagg.protocol.messages import Answer, Endorsement, Receipt, Refusal, Shipment, Upload
+from basecagg.protocol.messages import (
+    Answer,
+    Endorsement,
+    HolderKey,
+    Receipt,
+    Refusal,
+    Shipment,
+    Upload,
+)
 
 SPOKEN = (Shipment, Receipt, Upload, Endorsement, Answer, Refusal)
 FACTS = {
@@ -53,7 +61,9 @@ def complaints(reply: Message) -> list[str]:
 
 
 def _is_fact(key: str, value: Any) -> bool:
-    short = len(str(value)) <= 150  # the keys of a node are 32 bytes each
+    if key == "holder_key" and value:
+        return isinstance(unpack(value, 300), HolderKey)
+    short = len(str(value)) <= 150  # a signing key is 32 bytes
     known = value in ACTIVITIES if key == "activity" else True
     return type(value) is FACTS.get(key) and short and known
 
