@@ -516,3 +516,27 @@ def test_without_protection_nonsense_is_refused_too(change, error):
     with pytest.raises(error):
         server.receive("a", replace(true, **change))
     assert server.buffer.waiting == []
+
+
+def test_the_clock_of_an_opening(certified):
+    """Silent holders are asked again when their time is over, and each stage has a time of its own."""
+    server = certified.server
+    assert server.tick(0.0, 5.0) == []
+    for name in USERS[:3]:
+        submit(certified, name)
+    while not server.is_opening:
+        letter = certified.network.in_flight.popleft()
+        certified.network.deliver(letter.to, [letter])
+    certified.network.in_flight.clear()
+    assert server.tick(10.0, 5.0) == []  # the opening begins for the clock with its first look
+    assert server.tick(15.0, 5.0) == []
+    asked = server.tick(16.0, 5.0)
+    assert {type(effect.message) for effect in asked} == {RecoveryRequest}
+    assert server.tick(21.0, 5.0) == []
+    certified.network.perform(AT_SERVER, asked)
+    while server.opening.stage()[1] is False:
+        letter = certified.network.in_flight.popleft()
+        certified.network.deliver(letter.to, [letter])
+    assert server.tick(22.0, 5.0) == []  # certified: the answers have the whole time before them
+    certified.network.run()
+    assert (server.version, server.tick(99.0, 5.0)) == (1, [])

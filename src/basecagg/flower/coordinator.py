@@ -17,12 +17,11 @@ from basecagg.flower.visits import Task
 from basecagg.protocol.effects import (
     Abandoned,
     Effect,
+    News,
     Released,
     Send,
     Store,
-    news_of,
-    sends_of,
-    writes_of,
+    perform,
 )
 from basecagg.protocol.global_model import Model
 from basecagg.protocol.messages import HolderKey, MaskName, Receipt
@@ -183,7 +182,6 @@ class Coordinator(ABC):
         self.layout = workload.layout
         self.nodes: dict[int, View] = {}
         self.machine: Server | None = None
-        self.asked_at: float | None = None
         self._configs = {"train": workload.train_config, "evaluate": workload.evaluate_config}
         self._patience = workload.patience
         self._store = store
@@ -359,26 +357,20 @@ class Coordinator(ABC):
 
     def tick(self, now: float) -> None:
         """Ask silent holders again when they have had their time."""
-        if self.machine is None or not self.machine.is_opening:
-            self.asked_at = None
-        elif self.asked_at is None:
-            self.asked_at = now
-        elif now - self.asked_at > self.settings.answer_timeout:
-            self.asked_at = now
-            self.perform(self.machine.deadline())
+        if self.machine is not None:
+            self.perform(self.machine.tick(now, self.settings.answer_timeout))
 
     def perform(self, effects: Sequence[Effect]) -> None:
         """Do what the machine wants done: first everything durable, then everything sent."""
-        self._store.commit(writes_of(effects))
-        for send in sends_of(effects):
+        for send in perform(self._store, effects, self._tell):
             self.post(send)
-        for news in news_of(effects):
-            self.asked_at = None
-            if isinstance(news, Released):
-                self._news.append(NewVersion(news.version + 1, *self.metrics(news)))
-                self._count_negative_variances(news.version + 1)
-            elif isinstance(news, Abandoned):
-                LOG.warning("version %d: a buffer was burned: %s", news.version, news.reason)
+
+    def _tell(self, news: News) -> None:
+        if isinstance(news, Released):
+            self._news.append(NewVersion(news.version + 1, *self.metrics(news)))
+            self._count_negative_variances(news.version + 1)
+        elif isinstance(news, Abandoned):
+            LOG.warning("version %d: a buffer was burned: %s", news.version, news.reason)
 
     def _count_negative_variances(self, version: int) -> None:
         found = self.layout.below_zero(self.running.model)

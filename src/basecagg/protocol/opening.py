@@ -39,6 +39,10 @@ Outcome: TypeAlias = Opened | Burned
 Step: TypeAlias = tuple[list[Effect], Outcome | None]
 
 
+Stage: TypeAlias = tuple[bytes, bool]
+"""The digest of a request, and whether it is certified."""
+
+
 class Opening(Protocol):
     """A protection, as the server sees it."""
 
@@ -72,6 +76,10 @@ class Opening(Protocol):
 
     def receive(self, sender: str, message: Message, version: int) -> Step:
         """Handle a message that is not an update."""
+        ...
+
+    def stage(self) -> Stage | None:
+        """What is being waited for, if anything: it changes with every question."""
         ...
 
     def deadline(self) -> Step:

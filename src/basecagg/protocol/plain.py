@@ -82,6 +82,9 @@ class PlainOpening:
         """Nobody has anything else to say."""
         raise Malformed(f"this server does not take a {type(message).__name__}", peer=sender)
 
+    def stage(self) -> None:
+        """Nothing is ever waited for."""
+
     def deadline(self) -> Step:
         """Nothing is ever waited for."""
         return [], None

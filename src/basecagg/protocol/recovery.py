@@ -53,6 +53,7 @@ from basecagg.protocol.opening import (
     LastVerdict,
     Opened,
     Outcome,
+    Stage,
     Step,
     Update,
 )
@@ -310,6 +311,12 @@ class Recovery:
         return self._request.version
 
     # --- opening ------------------------------------------------------------------------------
+
+    def stage(self) -> Stage | None:
+        """Which request is outstanding, and whether it is certified yet."""
+        return (
+            None if self._request is None else (self._request.digest, self._certificate is not None)
+        )
 
     def deadline(self) -> Step:
         """Open with what is there; else ask the silent ones the identical question again; else give up."""

@@ -32,6 +32,7 @@ from basecagg.protocol.opening import (
     Opened,
     Opening,
     Outcome,
+    Stage,
     Update,
 )
 from basecagg.protocol.ports import Records
@@ -84,6 +85,8 @@ class Server:
         updates = list(self._admitted.values())
         members = [update for update in updates if update.name in outstanding]
         self._members = sorted(members, key=lambda member: member.name)
+        self._stage: Stage | None = None
+        self._asked_at = 0.0
         self._keys = {update.name: key for key, update in self._admitted.items()}
         waiting = [update for update in updates if update.name not in outstanding]
         self.buffer = Buffer(
@@ -120,8 +123,21 @@ class Server:
         effects, outcome = self.opening.receive(sender, message, self.version)
         return [*effects, *self._conclude(outcome)]
 
+    def tick(self, now: float, patience: float) -> list[Effect]:
+        """The driver's clock reads `now`: whoever was silent for longer than `patience` is asked again.
+
+        Each stage of an opening has its own time: endorsing first, then answering.
+        """
+        stage = self.opening.stage()
+        if stage != self._stage:
+            self._stage, self._asked_at = stage, now
+        if stage is None or now - self._asked_at <= patience:
+            return []
+        self._asked_at = now
+        return self.deadline()
+
     def deadline(self) -> list[Effect]:
-        """The driver's clock says that answers have been waited for long enough."""
+        """Answers have been waited for long enough."""
         effects, outcome = self.opening.deadline()
         return [*effects, *self._conclude(outcome)]
 

@@ -436,8 +436,7 @@ class Service:
             if host is None:
                 continue
             if host.is_opening:
-                if time.monotonic() - host.asked_at > self.settings.answer_timeout:
-                    await self._quietly(self._deadline)
+                await self._quietly(lambda: self._require_host().tick(self.settings.answer_timeout))
             elif self.phase == "closing":
                 await self._quietly(self._finish_closing)
 
@@ -445,11 +444,6 @@ class Service:
         self._durable.renew()
         if self.host is not None:
             self.host.renew()
-
-    def _deadline(self) -> None:
-        host = self._require_host()
-        if host.is_opening and time.monotonic() - host.asked_at > self.settings.answer_timeout:
-            host.deadline()
 
     async def _quietly(self, job: Callable[[], None]) -> None:
         """A job that the clock starts. If it fails the machine was rebuilt, and the clock tries again."""

@@ -17,12 +17,11 @@ from basecagg.errors import REFUSAL_CODES, Refused
 from basecagg.protocol.effects import (
     Abandoned,
     Effect,
+    News,
     Released,
     Store,
-    news_of,
+    perform,
     refusal_reply,
-    sends_of,
-    writes_of,
 )
 from basecagg.protocol.epoch import Agreement
 from basecagg.protocol.global_model import Model, model_bytes
@@ -148,7 +147,7 @@ class EpochHost:
         self.published = self._publication()
         self.mailboxes = Mailboxes(self._store, self._notify)
         self.progress: Progress | None = None
-        self._began = self.asked_at = time.monotonic()
+        self._began = time.monotonic()
         self._perform(self.machine.start())
         self.flush()
         self._resume()
@@ -211,9 +210,14 @@ class EpochHost:
         """Send a holder again what it has not answered."""
         self._perform(self.machine.reconnect(holder))
 
+    def tick(self, patience: float) -> None:
+        """Ask whoever has been silent for too long again."""
+        self._began = time.monotonic()
+        self._perform(self.machine.tick(self._began, patience))
+
     def deadline(self) -> None:
         """Answers have been waited for long enough."""
-        self._began = self.asked_at = time.monotonic()
+        self._began = time.monotonic()
         self._perform(self.machine.deadline())
 
     def ledger(self) -> list[tuple[str, bytes]]:
@@ -236,11 +240,7 @@ class EpochHost:
     # --- effects ----------------------------------------------------------------------------------
 
     def _perform(self, effects: list[Effect]) -> None:
-        self._store.commit(writes_of(effects))
-        for news in news_of(effects):
-            if isinstance(news, Released | Abandoned):
-                self._record(news)
-        for send in sends_of(effects):
+        for send in perform(self._store, effects, self._record):
             self._note_question(send.message)
             self.mailboxes.post(send.recipient, send.message)
 
@@ -262,10 +262,12 @@ class EpochHost:
             self.progress = Progress(request)
         stage = "certified" if certified else "asked"
         if stage not in self.progress.moments:
-            self.progress.moments[stage] = self.asked_at = time.monotonic()
+            self.progress.moments[stage] = time.monotonic()
 
-    def _record(self, news: Released | Abandoned) -> None:
+    def _record(self, news: News) -> None:
         """The ledger's line, in the same transaction as the step itself."""
+        if not isinstance(news, Released | Abandoned):
+            return
         progress, self.progress = self.progress, None
         entry = LedgerEntry(
             version=news.version,
