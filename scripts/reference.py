@@ -125,10 +125,16 @@ def settings_page() -> str:
 def mask_life_page() -> str:
     """The transition table of every machine, drawn."""
     meanings = name_docs(life)
-    titles = {"CONTRIBUTOR": "contributor", "SHARE_KEEPER": "holder", "SERVER": "server"}
+    titles = {
+        "CONTRIBUTOR": "A mask at the contributor",
+        "SHARE_KEEPER": "A share at the holder",
+        "SERVER": "A mask at the server",
+        "SEALING_KEY": "A sealing key at the participant",
+        "PARTICIPANT": "A participant",
+        "PERSON": "A person at the operator",
+    }
     sections = "\n".join(
-        f"## At the {title}\n\n{meanings[name]}\n\n"
-        f"```mermaid\n{life.mermaid(getattr(life, name))}```\n"
+        f"## {title}\n\n{meanings[name]}\n\n```mermaid\n{life.mermaid(getattr(life, name))}```\n"
         for name, title in titles.items()
     )
     return f"{HEADER}# The life of a mask\n\n{inspect.getdoc(life)}\n\n{sections}"

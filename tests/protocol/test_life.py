@@ -10,6 +10,8 @@ TABLES = {
     "contributor": life.CONTRIBUTOR,
     "share keeper": life.SHARE_KEEPER,
     "server": life.SERVER,
+    "sealing key": life.SEALING_KEY,
+    "person": life.PERSON,
 }
 ALL = pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
 

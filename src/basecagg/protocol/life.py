@@ -1,4 +1,4 @@
-"""The life of a mask, a sealing key and a participant: one table each, and nothing outside the tables.
+"""The life of a mask, a sealing key, a participant and a person: one table each, and nothing outside them.
 
 The diagrams in the documentation are drawn from these tables.
 """
@@ -68,6 +68,24 @@ PARTICIPANT: Table = {
 """A participant. Every 'join' has a higher number than the one before and destroys all earlier keys; 'forget'
 (the store is an older copy, or a copy of it spoke) all of them; 'end' is signed by the operator, or the epoch's
 time has passed. Nothing that a server says is in this table."""
+
+PERSON: Table = {
+    "unknown": {"invite": "invited", "vouch": "admitted"},
+    "invited": {
+        "invite": "invited",
+        "admit": "admitted",
+        "replace": "replaced",
+        "revoke": "revoked",
+    },
+    "admitted": {
+        "admit": "admitted",
+        "vouch": "admitted",
+        "replace": "replaced",
+        "revoke": "revoked",
+    },
+}
+"""One person with one signing key. Who is replaced begins again, invited under the same name; the old key is
+out from the next epoch on and never comes back. Who is revoked does not come back under this name."""
 
 
 def after(table: Table, state: str, event: str) -> str:

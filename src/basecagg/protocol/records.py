@@ -6,14 +6,15 @@ that a machine loads when it starts.
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from basecagg.errors import StorageError
 from basecagg.protocol.effects import Persist
-from basecagg.protocol.messages import Dealing, MaskName
+from basecagg.protocol.epoch import Epoch
+from basecagg.protocol.messages import Dealing, EpochEnd, MaskName
 from basecagg.protocol.ports import Lock, Records
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -181,3 +182,34 @@ class Refusals(Record):
 
     count: int
     reason: str
+
+
+Role: TypeAlias = Literal["both", "contributor", "holder"]
+
+
+class Person(Record):
+    """Whom the operator knows: invited with a token, admitted once a key has come with its proof."""
+
+    role: Role
+    state: str
+    after: int
+    """Epochs up to this number are none of theirs."""
+    token: bytes = b""
+    signing_key: bytes = b""
+
+    def __repr__(self) -> str:
+        """Never show the token."""
+        return f"Person({self.role}, {self.state})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """Nor to the rich library."""
+        return [("role", self.role), ("state", self.state)]
+
+
+class Standing(Record):
+    """How far the operator has come: the last epoch that it signed, and its end."""
+
+    epoch: Epoch | None = None
+    end: EpochEnd | None = None
+    suspended: bool = False
+    """Whether this was found to be an older copy of the operator, and nobody has said yet how far it was."""

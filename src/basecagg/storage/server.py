@@ -107,6 +107,11 @@ class ServerStore:
             self.close()
             raise
 
+    @property
+    def number(self) -> int:
+        """The highest number that it was told to remember."""
+        return int(self.read("highest", "") or 0)
+
     def read(self, kind: str, key: str) -> bytes | None:
         """Return the value, or None when there is none."""
         wanted = select(_C.value).where(

@@ -1,0 +1,425 @@
+"""The operator: who belongs to the federation, the counter of epochs, and what it signs.
+
+It believes its own memory and what its people signed; what a server says about numbers, members or keys
+decides nothing. An epoch is in its memory before anybody can have it, so no number and no sealing key is ever
+signed twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+
+from basecagg.errors import (
+    BadSignature,
+    DataError,
+    LocalProtocolError,
+    Malformed,
+    NotEnrolled,
+    Refused,
+    StorageError,
+    WrongEpoch,
+    WrongVersion,
+)
+from basecagg.parameters import ProtocolParameters
+from basecagg.protocol import invitations, life
+from basecagg.protocol.effects import Effect, Forget, Persist, Send
+from basecagg.protocol.epoch import SERVER, Epoch, Holder, accept, draft_epoch
+from basecagg.protocol.messages import (
+    Credential,
+    EpochEnd,
+    HolderKey,
+    Name,
+    Suite,
+    signed,
+    statement,
+)
+from basecagg.protocol.ports import Memory, Signer, Verifier
+from basecagg.protocol.records import Person, Role, Standing, load, parse, write
+
+OPERATOR = "operator"
+RESERVED = (OPERATOR, SERVER)
+_PRESENT = ("invited", "admitted")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Foundation:
+    """What stays as it is as long as the federation lives: its name and its public keys."""
+
+    federation: str
+    suite: Suite
+    operator_key: bytes
+    enrolment_key: bytes
+    server_key: bytes
+
+
+def found() -> list[Persist]:
+    """The first record of a new operator. A store without it is not new: its memory was lost."""
+    return [_kept(Standing())]
+
+
+class _Wishes(NamedTuple):
+    parameters: ProtocolParameters
+    first_version: int
+    charge: bytes
+
+
+class Operator:
+    """The operator of a federation. Rebuilt from its records after a restart, it goes on where it was."""
+
+    def __init__(
+        self,
+        foundation: Foundation,
+        signer: Signer,
+        enrolment: Signer,
+        verifier: Verifier,
+        records: Memory,
+    ) -> None:
+        """Take up the operator whose keys and records these are."""
+        self._foundation = foundation
+        self._signer = signer
+        self._enrolment = enrolment
+        self._verifier = verifier
+        self._records = records
+        self._number = records.number
+        self._people = load(records, "person", Person)
+        self._announced = load(records, "announced", HolderKey)
+        self._used = {key: int(number) for key, number in records.scan("used")}
+        """Sealing keys that were signed into an epoch, with its number."""
+        self._admitted_keys = {key: name.decode() for key, name in records.scan("admitted")}
+        """Signing keys that were ever admitted, with the name."""
+        self._refused: dict[str, str] = {}
+        """Why the last key that somebody announced was refused."""
+        standing = records.read("standing", "")
+        self._standing = Standing(suspended=True) if standing is None else parse(standing, Standing)
+
+    def start(self) -> list[Effect]:
+        """To be carried out once after construction. An older copy signs nothing until `recover`."""
+        if self._standing.suspended or not self._records.rolled_back:
+            return []
+        self._standing.suspended = True
+        return [_kept(self._standing)]
+
+    @property
+    def people(self) -> Mapping[str, Person]:
+        """Everybody who was ever invited, by name."""
+        return self._people
+
+    @property
+    def number(self) -> int:
+        """The highest number that an epoch of this federation may have."""
+        return self._number
+
+    @property
+    def epoch(self) -> Epoch | None:
+        """The last epoch that was signed."""
+        return self._standing.epoch
+
+    @property
+    def suspended(self) -> bool:
+        """Whether nothing is signed because this is an older copy."""
+        return self._standing.suspended
+
+    # --- people -----------------------------------------------------------------------------------
+
+    def invite(self, name: str, role: Role, token: bytes) -> list[Effect]:
+        """Expect somebody new. While nobody has come, the same invitation stands, with its first token."""
+        self._require_memory()
+        _require_name(name)
+        known = self._people.get(name)
+        if known is not None and known.state == "invited" and known.role == role:
+            return []
+        if known is not None:
+            raise DataError(f"the name {name} is taken: {known.role}, {known.state}")
+        return [self._enter(name, self._newcomer(role, token, after=self._closed_number()))]
+
+    def replace(self, name: str, token: bytes) -> list[Effect]:
+        """A disk or an invitation was lost: the person begins again, with the next epoch."""
+        self._require_memory()
+        old = self._step(name, "replace")
+        fresh = self._newcomer(old.role, token, after=self.number)
+        self._announced.pop(name, None)  # the old hand signed it
+        return [self._enter(name, fresh), Forget("announced", name)]
+
+    def revoke(self, name: str) -> list[Effect]:
+        """Somebody is out: at once for the server, and from the next epoch on for the holders."""
+        self._require_memory()
+        known = self._people.get(name)
+        if known is not None and known.state == "revoked":
+            return []
+        return [self._enter(name, self._step(name, "revoke"))]
+
+    def admit(self, name: str, signing_key: bytes, evidence: bytes) -> list[Effect]:
+        """Admit the key that comes with an invitation's proof. The same key again gets the same answer."""
+        self._require_memory()
+        person = self._people.get(name)
+        if person is None or not life.allows(life.PERSON, person.state, "admit"):
+            raise NotEnrolled("no invitation stands behind this enrolment", peer=name)
+        proven = (evidence, person.token, self._foundation.federation, name, signing_key)
+        if not person.token or not invitations.proves(*proven):
+            raise NotEnrolled("the key does not come with the invitation's proof", peer=name)
+        return self._take(name, person, "admit", signing_key)
+
+    def vouch(self, name: str, role: Role, signing_key: bytes) -> list[Effect]:
+        """Admit a key that the operator got in person, without an invitation."""
+        self._require_memory()
+        _require_name(name)
+        fresh = Person(role=role, state="unknown", after=self._closed_number())
+        person = self._people.get(name, fresh)
+        if person.role != role or not life.allows(life.PERSON, person.state, "vouch"):
+            raise DataError(f"the name {name} is taken: {person.role}, {person.state}")
+        return self._take(name, person, "vouch", signing_key)
+
+    def _take(self, name: str, person: Person, event: str, signing_key: bytes) -> list[Effect]:
+        if person.signing_key == signing_key:
+            return self._credentials(name)
+        if person.signing_key:
+            raise NotEnrolled("this invitation was used with another key", peer=name)
+        former = self._admitted_keys.get(signing_key.hex())
+        if former is not None:
+            raise NotEnrolled(f"this key was admitted before, as {former}", peer=name)
+        person.state = life.after(life.PERSON, person.state, event)
+        person.signing_key = signing_key
+        self._admitted_keys[signing_key.hex()] = name
+        noted = Persist("admitted", signing_key.hex(), name.encode(), irreversible=True)
+        return [noted, self._enter(name, person), *self._credentials(name)]
+
+    def _newcomer(self, role: Role, token: bytes, after: int) -> Person:
+        state = life.after(life.PERSON, "unknown", "invite")
+        return Person(role=role, state=state, after=after, token=token)
+
+    def _step(self, name: str, event: str) -> Person:
+        person = self._people.get(name)
+        if person is None:
+            raise DataError(f"nobody is called {name}")
+        if not life.allows(life.PERSON, person.state, event):
+            raise DataError(f"{name} is {person.state} already: invite under another name")
+        person.state = life.after(life.PERSON, person.state, event)
+        return person
+
+    def _enter(self, name: str, person: Person) -> Persist:
+        self._people[name] = person
+        return write("person", name, person, irreversible=True)
+
+    def _closed_number(self) -> int:
+        """The number of the last epoch that a newcomer has no part in: the one before the present one."""
+        return self.number - 1 if self._present is not None else self.number
+
+    # --- keys of holders --------------------------------------------------------------------------
+
+    def hear(self, name: str, key: HolderKey) -> list[Effect]:
+        """Somebody announces the key to which its shares are to be sealed in the next epoch."""
+        if key == self._announced.get(name):
+            return []
+        try:
+            self._require_good(name, key)
+        except Refused as refusal:
+            self._refused[name] = str(refusal)
+            raise
+        self._refused.pop(name, None)
+        self._announced[name] = key
+        return [write("announced", name, key)]
+
+    def _require_good(self, name: str, key: HolderKey) -> None:
+        person, founded = self._people.get(name), self._foundation
+        if person is None or person.state != "admitted":
+            raise NotEnrolled("its key was not asked for")
+        if not self._verifier.verify(person.signing_key, statement(key), key.signature):
+            raise BadSignature("its key is not signed by its owner")
+        if (key.federation, key.name, key.suite) != (founded.federation, name, founded.suite):
+            raise WrongEpoch("its key is for another federation, name or suite")
+        if not self._verifier.fits(founded.suite, key.sealing_key):
+            raise Malformed(f"its key is none of the suite {founded.suite}")
+        self._require_new(name, key)
+
+    def _require_new(self, name: str, key: HolderKey) -> None:
+        known, used = self._announced.get(name), self._used.get(_hash(key.sealing_key))
+        if used is not None:
+            raise WrongVersion(f"its key was signed into epoch {used} already")
+        if known is not None and key.after < known.after:
+            raise WrongVersion(f"its key is from before epoch {known.after}, which it has joined")
+        if key.after > self.number:
+            raise WrongVersion(
+                f"its key is from after epoch {key.after}, and {self.number} is the last one known"
+                " here: if this is an older copy of the operator, `operator recover` it"
+            )
+
+    def missing(self, without: Collection[str] = ()) -> dict[str, str]:
+        """Holders that could not be in the next epoch, each with the reason."""
+        objections = {name: self._objection(name) for name in self._holders(without)}
+        return {name: reason for name, reason in objections.items() if reason}
+
+    def _holders(self, without: Collection[str] = ()) -> list[str]:
+        """Who is to hold shares in the next epoch, in order."""
+        return sorted(
+            name
+            for name, person in self._people.items()
+            if person.state == "admitted" and person.role != "contributor" and name not in without
+        )
+
+    def _objection(self, name: str) -> str:
+        key = self._announced.get(name)
+        if key is None:
+            return self._refused.get(name, "it has announced no key")
+        used = self._used.get(_hash(key.sealing_key))
+        if used is not None:
+            return self._refused.get(name, f"its key was signed into epoch {used} already")
+        others = (n for n, k in self._announced.items() if k.sealing_key == key.sealing_key)
+        twin = next((other for other in others if other != name), None)
+        return "" if twin is None else f"its key is {twin}'s too"
+
+    # --- epochs -----------------------------------------------------------------------------------
+
+    def begin(
+        self,
+        parameters: ProtocolParameters,
+        *,
+        first_version: int = 0,
+        without: Collection[str] = (),
+        charge: bytes = bytes(32),
+    ) -> list[Effect]:
+        """Sign the next epoch, with every admitted holder but those whom the operator leaves out by name.
+
+        The last one again, if that is what is wished for and it has not ended: it may never have arrived.
+        """
+        self._require_memory()
+        strangers = sorted(set(without) - set(self._holders()))
+        if strangers:
+            raise DataError(f"no holder is called {strangers[0]}: nobody is left out by that name")
+        wishes = _Wishes(parameters, first_version, charge)
+        signed_now = [] if self._is_last(wishes, without) else self._sign(wishes, without)
+        return [*signed_now, *self._send_epoch()]
+
+    def _is_last(self, wishes: _Wishes, without: Collection[str]) -> bool:
+        last = self._present
+        if last is None or (last.parameters, last.first_version, last.charge) != wishes:
+            return False
+        wanted = [(name, self._people[name].signing_key) for name in self._holders(without)]
+        return wanted == [(holder.name, holder.signing_key) for holder in last.holders]
+
+    def _sign(self, wishes: _Wishes, without: Collection[str]) -> list[Effect]:
+        founded, number = self._foundation, self.number + 1
+        epoch = draft_epoch(
+            federation=founded.federation,
+            parameters=wishes.parameters,
+            holders=self._committee(without),
+            server_key=founded.server_key,
+            enrolment_key=founded.enrolment_key,
+            operator=self._signer,
+            number=number,
+            first_version=wishes.first_version,
+            suite=founded.suite,
+            charge=wishes.charge,
+        )
+        accept(epoch, founded.operator_key, self._verifier)  # what nobody would take is not signed
+        used = {_hash(holder.sealing_key): number for holder in epoch.holders}
+        self._used |= used
+        self._standing = Standing(epoch=epoch)
+        return [*_used(used), self._count(number), _kept(self._standing)]
+
+    def _count(self, number: int) -> Persist:
+        self._number = number
+        return Persist("highest", "", b"%d" % number, irreversible=True)
+
+    def _committee(self, without: Collection[str]) -> list[Holder]:
+        missing = self.missing(without)
+        if missing:
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in missing.items())
+            raise LocalProtocolError(
+                f"holders would be missing from the epoch ({reasons}). Wait for their keys, or leave"
+                f" them out by name: {' '.join(f'--without {name}' for name in missing)}"
+            )
+        names = self._holders(without)
+        return [
+            Holder(n, self._people[n].signing_key, self._announced[n].sealing_key) for n in names
+        ]
+
+    def end(self, last_version: int, model_hash: bytes) -> list[Effect]:
+        """Sign that the present epoch is over. What was once signed is given again."""
+        self._require_memory()
+        epoch, end = self._standing.epoch, self._standing.end
+        if epoch is None:
+            raise LocalProtocolError("no epoch has begun")
+        if end is not None:
+            return [Send(SERVER, end)]
+        if last_version < epoch.first_version:
+            raise WrongVersion(f"it began with version {epoch.first_version}", peer=SERVER)
+        end = signed(EpochEnd(epoch.id, last_version, model_hash), self._signer)
+        self._standing.end = end
+        return [_kept(self._standing), Send(SERVER, end)]
+
+    @property
+    def _present(self) -> Epoch | None:
+        """The last epoch, unless it has ended."""
+        return self._standing.epoch if self._standing.end is None else None
+
+    def _send_epoch(self) -> list[Effect]:
+        epoch = self._present
+        assert epoch is not None
+        credentials = (send for name in sorted(self._people) for send in self._credentials(name))
+        return [Send(SERVER, epoch), *credentials]
+
+    def _credentials(self, name: str) -> list[Effect]:
+        """Somebody's credential for the present epoch, unless it has no part in it."""
+        person, epoch = self._people[name], self._present
+        takes_part = person.state == "admitted" and person.role != "holder"
+        if epoch is None or not takes_part or person.after >= epoch.number:
+            return []
+        credential = Credential(epoch.id, name, person.signing_key)
+        return [Send(name, signed(credential, self._enrolment))]
+
+    # --- lost memory ------------------------------------------------------------------------------
+
+    def recover(self, above: int, confirmed: Collection[str]) -> list[Effect]:
+        """Go on from an older copy: no epoch up to `above` is signed again, and only these people are in.
+
+        Keys that were announced here may stand in an epoch that is forgotten: they count as used.
+        """
+        present = {name for name, person in self._people.items() if person.state in _PRESENT}
+        strangers = sorted(set(confirmed) - present)
+        if strangers:
+            raise DataError(f"{strangers[0]} is not among the people here: invite them afterwards")
+        if above < self.number:
+            raise DataError(f"epoch {self.number} was signed here: --above {self.number} at least")
+        used = {_hash(key.sealing_key): above for key in self._announced.values()}
+        used = {key: number for key, number in used.items() if key not in self._used}
+        self._used |= used
+        self._standing = Standing()
+        gone = sorted(present - set(confirmed))
+        revoked = [self._enter(name, self._step(name, "revoke")) for name in gone]
+        return [*_used(used), *revoked, self._count(above), _kept(self._standing)]
+
+    def _require_memory(self) -> None:
+        if self.suspended:
+            raise StorageError(
+                "this is an older copy of the operator, which may have signed more epochs than it knows of:"
+                " nothing is signed until `basecagg operator recover --above N`, N being the number of"
+                " the last epoch that anybody has seen"
+            )
+
+
+def _require_name(name: str) -> None:
+    try:
+        msgspec.convert(name, Name)
+    except msgspec.ValidationError:
+        raise DataError(
+            f"{name!r} is no name: up to 64 letters, digits, '.', '_', '@', '-', not with a dot first"
+        ) from None
+    if name in RESERVED:
+        raise DataError(f"the name {name} is taken: it is the {name}'s own")
+
+
+def _hash(sealing_key: bytes) -> str:
+    return hashlib.sha256(sealing_key).hexdigest()
+
+
+def _used(keys: Mapping[str, int]) -> list[Persist]:
+    return [Persist("used", key, b"%d" % number, irreversible=True) for key, number in keys.items()]
+
+
+def _kept(standing: Standing) -> Persist:
+    return write("standing", "", standing, irreversible=True)
