@@ -20,13 +20,12 @@ from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.contributor import Contributor
 from basecagg.protocol.effects import Effect, Store, sends_of, writes_of
 from basecagg.protocol.epoch import Agreement
-from basecagg.protocol.messages import Message
+from basecagg.protocol.messages import HolderKey, Message, signed
 from basecagg.protocol.share_keeper import ShareKeeper
 from basecagg.service import framing
 from basecagg.service import operator as operators
 from basecagg.service.connection import Connection, Unreachable
-from basecagg.service.documents import HolderKey, to_json
-from basecagg.service.operator import Operator
+from basecagg.service.operator import Office
 from basecagg.service.signing import Caller
 from basecagg.storage.memory import MemoryStore
 from benchmarks.service_line import Line, Reply
@@ -99,9 +98,14 @@ class Stand:
         """Lay out the folder; nothing runs yet."""
         self.port = free_port()
         self.parameters = parameters
-        operators.create(folder / "operator", FEDERATION, f"https://127.0.0.1:{self.port}")
+        operators.create(
+            folder / "operator",
+            FEDERATION,
+            f"https://127.0.0.1:{self.port}",
+            anchor_folder=folder / "anchors",
+        )
         self._folder = folder
-        self._operator = Operator(folder / "operator")
+        self._operator = Office(folder / "operator", folder / "anchors")
         self.connection: Connection = self._operator.connect()
         self.tls = ssl.create_default_context(cafile=folder / "operator" / "ca.pem")
         self.holders = self._make("holder", parameters.num_users)
@@ -129,9 +133,9 @@ class Stand:
         for holder in self.holders:
             await self._admit(holder, "holder")
             key = secrets[holder.name].public_key
-            said = HolderKey.statement(FEDERATION, holder.name, key)
-            document = HolderKey(sealing_key=key, signature=holder.identity.sign(said))
-            await holder.line.call("PUT", "/v1/holder-key", to_json(document))
+            said = HolderKey(FEDERATION, holder.name, "x25519", key, 0)
+            frame = pack(signed(said, holder.identity))
+            await holder.line.call("PUT", "/v1/holder-key", frame)
         for phone in self.contributors:
             await self._admit(phone, "contributor")
         model = np.zeros(self.parameters.model_size, "<f4")
@@ -151,7 +155,7 @@ class Stand:
         return Agreement(epoch, RememberingVerifier(Ed25519Verifier()))
 
     async def _admit(self, who: Participant, role) -> None:
-        await self._operator.admit(self.connection, who.name, role, who.identity.public_key)
+        await self._operator.vouch(self.connection, who.name, role, who.identity.public_key)
 
     async def _until_it_answers(self) -> None:
         while True:

@@ -32,7 +32,11 @@ class Processes:
         self.folder = folder
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         paths = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
-        self.environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+        state = str(folder / "state")  # where anchors are; at home they outlive the folder
+        self.environment = os.environ | {
+            "PYTHONPATH": os.pathsep.join(paths),
+            "XDG_STATE_HOME": state,
+        }
 
     def start(self, name: str, *arguments: str) -> None:
         """Start `basecagg ARGUMENTS` and let it run."""

@@ -37,6 +37,20 @@ class LocalProtocolError(BASecAggError):
     """Our own caller broke the order of the protocol."""
 
 
+class MissingHolders(LocalProtocolError):  # noqa: N818 - a state of affairs that may pass
+    """An epoch would lack holders that belong to it; `reasons` says why, by name."""
+
+    def __init__(self, reasons: dict[str, str]) -> None:
+        """Name them, with what can be done."""
+        said = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+        without = " ".join(f"--without {name}" for name in reasons)
+        super().__init__(
+            f"holders would be missing from the epoch ({said}). Wait for their keys, or leave them out by"
+            f" name: {without}"
+        )
+        self.reasons = reasons
+
+
 class RemoteProtocolError(BASecAggError):
     """A peer sent what the protocol forbids; `peer` names it."""
 

@@ -796,7 +796,7 @@ def test_without_the_signature_of_a_key_the_judge_objects(monkeypatch):
 
 
 def test_without_the_rule_on_missing_holders_the_judge_objects(monkeypatch):
-    real = Operator._holders
+    real = Operator.holders
     monkeypatch.setattr(
         Operator,
         "_committee",

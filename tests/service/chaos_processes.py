@@ -17,7 +17,7 @@ from basecagg.maths.kernels import warm_up
 from basecagg.parameters import ProtocolParameters
 from basecagg.service import operator as operators
 from basecagg.service.documents import Invitation
-from basecagg.service.operator import Operator, write_invitation
+from basecagg.service.operator import Office, write_invitation
 from basecagg.service.problems import Problem
 
 PARAMETERS = ProtocolParameters(
@@ -86,8 +86,8 @@ class Chaos:
         self._port = free_port()
         self.proxy = Proxy(self._port)
         url = f"https://127.0.0.1:{self.proxy.port}"
-        operators.create(folder / "operator", "chaos", url)
-        self.operator = Operator(folder / "operator")
+        operators.create(folder / "operator", "chaos", url, anchor_folder=folder / "anchors")
+        self.operator = Office(folder / "operator", folder / "anchors")
         self.connection = self.operator.connect()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.kills = 0
@@ -176,5 +176,6 @@ class Chaos:
 
     async def end(self) -> None:
         await self.connection.close()
+        self.operator.close()
         self.kill_all()
         await self.proxy.stop()

@@ -15,12 +15,13 @@ from basecagg.channels.sealing import make_sealer
 from basecagg.channels.wire import unpack
 from basecagg.protocol.contributor import Contributor
 from basecagg.protocol.messages import Credential
+from basecagg.protocol.operator import OPERATOR
 from basecagg.service import operator as operators
 from basecagg.service.app import Api, make_app
 from basecagg.service.connection import Connection
 from basecagg.service.core import Service, Settings
-from basecagg.service.documents import OPERATOR, from_json, to_json
-from basecagg.service.operator import Operator, ServerFolder
+from basecagg.service.documents import from_json, to_json
+from basecagg.service.operator import Office, ServerFolder
 from basecagg.service.page import Page
 from basecagg.service.profile import Profile
 from basecagg.service.signing import Caller
@@ -44,8 +45,8 @@ class Direct:
     """A running epoch, called without a network."""
 
     def __init__(self, folder: Path) -> None:
-        operators.create(folder / "op", "test", URL)
-        self.operator = Operator(folder / "op")
+        operators.create(folder / "op", "test", URL, anchor_folder=folder / "anchors")
+        self.operator = Office(folder / "op", folder / "anchors")
         given: ServerFolder = from_json(
             (folder / "op/server/server.json").read_bytes(), ServerFolder
         )
@@ -60,7 +61,7 @@ class Direct:
         self.client = httpx.AsyncClient(base_url=URL, transport=self.transport)
         self.folder = folder
         self.profiles: dict[str, Profile] = {}
-        self.boss = self.connect(OPERATOR, self.operator._identity)
+        self.boss = self.connect(OPERATOR, self.operator.identity)
 
     def connect(self, name: str, identity: Identity) -> Connection:
         return Connection(URL, "", self.caller(name, identity), self.transport)
@@ -107,3 +108,4 @@ async def direct(folder: Path) -> AsyncIterator[Direct]:
         yield scene
     finally:
         await scene.service.close()
+        scene.operator.close()

@@ -17,12 +17,13 @@ import uvicorn
 
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.epoch import LocalFloor
+from basecagg.protocol.records import Role
 from basecagg.service import operator as operators
 from basecagg.service.agent import Agent, AgentOptions
 from basecagg.service.connection import Connection, Patience
-from basecagg.service.documents import Invitation, Role
+from basecagg.service.documents import Invitation
 from basecagg.service.logs import log_to
-from basecagg.service.operator import Operator
+from basecagg.service.operator import Office
 from basecagg.service.profile import Profile
 from basecagg.service.serving import ServeOptions, running
 from basecagg.service.training import RoundInfo, Vector
@@ -75,8 +76,9 @@ class Federation:
         self.folder = folder
         self.port = free_port()
         self.url = f"https://127.0.0.1:{self.port}"
-        operators.create(folder / "operator", "test", self.url)
-        self.operator = Operator(folder / "operator")
+        anchors = folder / "anchors"
+        operators.create(folder / "operator", "test", self.url, anchor_folder=anchors)
+        self.operator = Office(folder / "operator", anchors)
         self.connection: Connection = self.operator.connect()
         options = ServeOptions(
             folder=folder / "operator" / "server",
@@ -157,6 +159,11 @@ class Federation:
                 await asyncio.sleep(0.05)
 
     async def start_epoch(self, parameters: ProtocolParameters = SMALL) -> None:
+        async def keys_are_there() -> bool:
+            await self.operator.look(self.connection)
+            return not self.operator.machine.missing()
+
+        await self.until(keys_are_there)
         overview = await self.operator.look(self.connection)
         if overview.epoch_number == 0:
             await self.operator.set_model(self.connection, np.zeros(parameters.model_size, "<f4"))
@@ -197,3 +204,4 @@ async def federation(folder: Path, **serve: Any) -> AsyncIterator[Federation]:
             await fed.stop(name)
         await fed.connection.close()
         await fed.stop_server()
+        fed.operator.close()

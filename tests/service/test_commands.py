@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import click
+import numpy as np
 import pytest
 from click.testing import CliRunner
+from service_harness import Federation, Nudge, federation
 
 from basecagg.commands import join, operator, serve
-from basecagg.errors import DataError
+from basecagg.errors import DataError, StorageError
 from basecagg.service.connection import Unreachable
+from basecagg.service.operator import read_invitation
 
 
 def every_command(command: click.Command) -> Iterator[click.Command]:
@@ -32,6 +38,11 @@ def test_every_command_and_option_is_explained(top: click.Command) -> None:
                 assert param.help, f"{command.name} {param.name}"
             else:  # an argument is explained in the command's own text
                 assert str(param.name).upper().rstrip("S") in command.help, command.name
+
+
+@pytest.fixture(autouse=True)
+def _own_anchors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
 def run(command: click.Command, *arguments: str):
@@ -73,3 +84,100 @@ def test_a_user_trains_or_only_holds(options: list[str]) -> None:
 def test_a_server_needs_its_folder(tmp_path: Path) -> None:
     done = run(serve.command, "--state", str(tmp_path / "nowhere"))
     assert done.exit_code == 2
+
+
+# --- the operator's commands against a real server ------------------------------------------------
+
+
+class Desk:
+    """Runs `basecagg operator …` beside the event loop of a federation whose own office is closed."""
+
+    def __init__(self, fed: Federation) -> None:
+        self._fed = fed
+        fed.operator.close()
+
+    async def __call__(self, *arguments: str, typed: str = ""):
+        place = ["--folder", str(self._fed.folder / "operator")]
+        place += ["--anchors", str(self._fed.folder / "anchors")]
+        work = partial(CliRunner().invoke, operator.command, [*place, *arguments], input=typed)
+        return await asyncio.to_thread(work)
+
+    async def reach(self, version: int) -> None:
+        """Wait until all have joined and learned something."""
+        async with asyncio.timeout(60):
+            while True:
+                status = (await self("status")).output
+                if int(re.search(r"version (\d+)", status)[1]) >= version:  # type: ignore[index]
+                    return
+
+
+def test_the_life_of_a_federation_in_commands(tmp_path: Path) -> None:
+    names = [f"user-{index}" for index in range(7)]
+    out = ("--out", str(tmp_path))
+
+    async def story() -> None:
+        async with federation(tmp_path) as fed:
+            desk = Desk(fed)
+            assert (await desk("invite", *names, *out)).exit_code == 0
+            for name in names:
+                invitation = read_invitation(tmp_path / f"{name}.invitation")
+                fed.launch(fed.profile(name, invitation), Nudge())
+            np.save(tmp_path / "m.npy", np.zeros(50))
+            plan = ("--dropouts", "2", "--colluders", "2", "--buffer", "4")
+            model = ("--model", str(tmp_path / "m.npy"))
+            started = await desk("start", *model, "--holders", "7", *plan)
+            assert "epoch 1 from version 0: N = 7" in started.output, started.exception
+            await desk.reach(2)
+            rotated = await desk("rotate", *plan)
+            assert "is closed at version" in rotated.output
+            assert "epoch 2 from version" in rotated.output, rotated.exception
+            await desk.reach(5)
+            closed = await desk("close")
+            assert "epoch 2 is closed" in closed.output
+            status = await desk("status")
+            assert status.output.startswith("epoch 2 is closed")
+            await fed.stop("user-3")
+            replaced = await desk("replace", "user-3", *out)
+            assert replaced.output == f"{tmp_path / 'user-3.invitation'}\n"
+            assert read_invitation(tmp_path / "user-3.invitation").after == 2
+            six = ("--dropouts", "1", "--colluders", "2", "--buffer", "4")
+            again = await desk("start", *model, "--without", "user-3", *six)
+            assert isinstance(again.exception, DataError)  # it is no holder at present
+            again = await desk("start", *model, *six)
+            assert "epoch 3 from version" in again.output, again.exception
+            assert "N = 6" in again.output
+
+    asyncio.run(story())
+
+
+def test_a_bad_name_leads_nowhere(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with federation(tmp_path / "fed") as fed:
+            desk = Desk(fed)
+            out = tmp_path / "out"
+            for name in ("..", "../x", ".hidden", "a b"):
+                done = await desk("invite", name, "--out", str(out))
+                assert isinstance(done.exception, DataError), name
+            assert not out.exists()
+            assert not list(tmp_path.glob("*.invitation"))
+
+    asyncio.run(story())
+
+
+def test_recovering_asks_about_everybody(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with federation(tmp_path) as fed:
+            desk = Desk(fed)
+            await desk("invite", "ann", "bob", "cem", "--out", str(tmp_path))
+            for anchor in (tmp_path / "anchors").iterdir():
+                anchor.unlink()
+            done = await desk("invite", "dea", "--out", str(tmp_path))
+            assert isinstance(done.exception, StorageError)
+            done = await desk("recover", "--above", "5", "--confirm", "ann", typed="y\nn\n")
+            assert "in are: ann, bob" in done.output
+            assert "6 or later" in done.output
+            status = (await desk("status")).output
+            assert "cem                            both, revoked" in status
+            assert (await desk("invite", "dea", "--out", str(tmp_path))).exit_code == 0
+
+    asyncio.run(story())

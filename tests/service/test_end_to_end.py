@@ -87,7 +87,7 @@ def test_an_epoch_is_rotated_and_the_model_goes_on(tmp_path: Path) -> None:
             first = fed.operator.epoch
             assert first is not None
             await fed.reach(2)
-            await fed.operator.close(fed.connection)
+            await fed.operator.close_epoch(fed.connection)
 
             async def closed() -> bool:
                 return (await fed.operator.look(fed.connection)).phase == "closed"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import struct
 from pathlib import Path
 
@@ -13,7 +14,9 @@ import pytest
 from service_harness import federation
 
 from basecagg.channels.identity import Identity
-from basecagg.errors import DataError
+from basecagg.channels.wire import pack
+from basecagg.errors import DataError, StorageError
+from basecagg.protocol.messages import signed
 from basecagg.service import export, operator
 from basecagg.service.documents import Enrolment, Invitation, to_json
 from basecagg.service.problems import Problem
@@ -21,7 +24,9 @@ from basecagg.service.profile import Profile
 
 
 def test_the_servers_folder_cannot_sign_epochs_or_enrol(tmp_path: Path) -> None:
-    server = operator.create(tmp_path / "op", "test", "https://example.org:8443")
+    server = operator.create(
+        tmp_path / "op", "test", "https://example.org:8443", anchor_folder=tmp_path
+    )
     given = json.loads((server / "server.json").read_bytes())
     kept = json.loads((tmp_path / "op" / "operator.json").read_bytes())
     for secret in (kept["operator"], kept["enrolment"]):
@@ -30,16 +35,16 @@ def test_the_servers_folder_cannot_sign_epochs_or_enrol(tmp_path: Path) -> None:
 
 
 def test_secret_files_are_for_their_owner_only(tmp_path: Path) -> None:
-    operator.create(tmp_path / "op", "test", "https://example.org:8443")
+    operator.create(tmp_path / "op", "test", "https://example.org:8443", anchor_folder=tmp_path)
     files = [path for path in (tmp_path / "op").rglob("*") if path.is_file()]
-    assert len(files) == 6
+    assert len(files) == 7
     assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
 
 
 def test_an_operator_is_not_overwritten(tmp_path: Path) -> None:
-    operator.create(tmp_path / "op", "test", "https://example.org:8443")
+    operator.create(tmp_path / "op", "test", "https://example.org:8443", anchor_folder=tmp_path)
     with pytest.raises(DataError, match="has an operator already"):
-        operator.create(tmp_path / "op", "test", "https://example.org:8443")
+        operator.create(tmp_path / "op", "test", "https://example.org:8443", anchor_folder=tmp_path)
 
 
 @pytest.mark.parametrize("url", ["http://example.org", "example.org", "https://"])
@@ -56,6 +61,7 @@ def invitation() -> Invitation:
         url="https://example.org:8443",
         operator_key=bytes(32),
         token=bytes(range(32)),
+        after=0,
     )
 
 
@@ -103,13 +109,10 @@ def test_a_server_cannot_swap_a_key_in_an_enrolment(tmp_path: Path) -> None:
             profile = fed.profile("alice", await fed.invite("alice"))
             thief = Identity.create()
             enrolment = profile.enrolment()
-            said = enrolment.holder_key.statement("test", "alice", enrolment.holder_key.sealing_key)
             swapped = msgspec.structs.replace(
                 enrolment,
                 signing_key=thief.public_key,
-                holder_key=msgspec.structs.replace(
-                    enrolment.holder_key, signature=thief.sign(said)
-                ),
+                holder_key=pack(signed(profile.next_holder_key(), thief)),
             )
             await fed.connection.enrol(to_json(swapped))  # the server cannot tell
             assert await fed.operator.admit_all(fed.connection) == []  # the operator can
@@ -156,6 +159,70 @@ def test_a_name_is_given_once(tmp_path: Path) -> None:
             for taken in ("alice", "server", "operator"):
                 with pytest.raises(DataError, match="is taken"):
                     await fed.invite(taken)
+
+    asyncio.run(story())
+
+
+def test_an_older_folder_is_refused_by_name(tmp_path: Path) -> None:
+    operator.create(tmp_path / "op", "test", "https://example.org:8443", anchor_folder=tmp_path)
+    path = tmp_path / "op" / "operator.json"
+    stored = json.loads(path.read_bytes())
+    del stored["format"]
+    path.write_text(json.dumps(stored | {"people": {}, "epoch": ""}))
+    with pytest.raises(DataError, match=r"older basecagg.*operator init"):
+        operator.Office(tmp_path / "op", tmp_path)
+
+
+def test_a_folder_is_open_once(tmp_path: Path) -> None:
+    operator.create(tmp_path / "op", "test", "https://example.org:8443", anchor_folder=tmp_path)
+    first = operator.Office(tmp_path / "op", tmp_path)
+    with pytest.raises(StorageError, match="running already"):
+        operator.Office(tmp_path / "op", tmp_path)
+    first.close()
+    operator.Office(tmp_path / "op", tmp_path).close()
+
+
+def test_after_a_failed_write_nothing_is_sent(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with federation(tmp_path) as fed:
+            await fed.invite("alice")
+            before = await fed.operator.look(fed.connection)
+            fed.operator._store._connection.close()  # the disk is gone
+            with pytest.raises(StorageError):
+                await fed.invite("bob")
+            with pytest.raises(StorageError):
+                await fed.operator.revoke(fed.connection, "alice")
+            assert await fed.operator.look(fed.connection) == before
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("keep_anchors", [True, False], ids=["restored", "on another machine"])
+def test_a_restored_operator_signs_nothing_until_it_is_recovered(
+    tmp_path: Path, keep_anchors: bool
+) -> None:
+    async def story() -> None:
+        async with federation(tmp_path) as fed:
+            await fed.invite("alice")
+            await fed.invite("carol")
+            fed.operator.close()
+            shutil.copytree(tmp_path / "operator", tmp_path / "backup")
+            fed.operator = operator.Office(tmp_path / "operator", tmp_path / "anchors")
+            await fed.invite("bob")
+            fed.operator.close()
+            shutil.rmtree(tmp_path / "operator")
+            shutil.copytree(tmp_path / "backup", tmp_path / "operator")
+            anchors = tmp_path / ("anchors" if keep_anchors else "elsewhere")
+            for _ in range(2):
+                fed.operator = operator.Office(tmp_path / "operator", anchors)
+                with pytest.raises(StorageError, match="recover --above"):
+                    await fed.invite("dave")
+                fed.operator.close()
+            fed.operator = operator.Office(tmp_path / "operator", anchors)
+            await fed.operator.recover(fed.connection, 4, ["alice"])
+            assert fed.operator.machine.people["carol"].state == "revoked"
+            assert fed.operator.machine.number == 4
+            assert (await fed.invite("dave")).after == 4
 
     asyncio.run(story())
 

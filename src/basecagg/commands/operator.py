@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import click
 
 from basecagg.commands import _values
-from basecagg.errors import DataError
+from basecagg.errors import DataError, MissingHolders, StorageError
 from basecagg.maths.staleness import StalenessFunction
 from basecagg.parameters import Consistency, ProtocolParameters
 
 if TYPE_CHECKING:
     from basecagg.service.connection import Connection
-    from basecagg.service.operator import Operator
+    from basecagg.service.documents import Invitation
+    from basecagg.service.operator import Office
 
 Result = TypeVar("Result")
+_ATTEMPTS, _REST = 8, 0.25
+"""To open a folder that `enrol --watch` may have open for a moment."""
+
+
+class _Place(NamedTuple):
+    """Where the operator's things are."""
+
+    folder: Path
+    anchors: Path | None
+
+
 _PLANNING: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--dropouts",
@@ -94,6 +107,31 @@ _PLANNING: tuple[Callable[[Any], Any], ...] = (
         metavar="N",
         help="Wait until so many holders have enrolled, and admit them.",
     ),
+    click.option(
+        "--without",
+        multiple=True,
+        metavar="NAME",
+        help="Leave this holder out of the epoch. Nobody is left out unless you say so.",
+    ),
+    click.option(
+        "--wait",
+        "patience",
+        type=click.FloatRange(min=0),
+        default=60.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="How long to wait for holders whose sealing key is missing.",
+    ),
+)
+
+
+_out = click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=".",
+    show_default=True,
+    metavar="DIR",
+    help="Where NAME.invitation is written.",
 )
 
 
@@ -108,13 +146,19 @@ _PLANNING: tuple[Callable[[Any], Any], ...] = (
     metavar="DIR",
     help="The operator's folder. It holds the federation's most precious keys.",
 )
+@click.option(
+    "--anchors",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Where the counter is kept that shows whether the folder is an older copy; leave it out of backups.",
+)
 @click.pass_context
-def command(context: click.Context, *, folder: Path) -> None:
+def command(context: click.Context, *, folder: Path, anchors: Path | None) -> None:
     """Run a federation as its operator: keys, invitations, epochs, the final model.
 
     The operator needs no machine that is always on: a command connects to the server, does its work and ends.
     """
-    context.obj = folder
+    context.obj = _Place(folder, anchors)
 
 
 @command.command("init")
@@ -136,7 +180,7 @@ def command(context: click.Context, *, folder: Path) -> None:
 )
 @click.pass_obj
 def init(
-    folder: Path,
+    place: _Place,
     *,
     name: str,
     url: str,
@@ -146,8 +190,10 @@ def init(
     """Make the keys of a new federation, and the folder for its server."""
     from basecagg.service.operator import create
 
-    server = create(folder, name, url, suite=suite, public_pki=public_pki)
-    click.echo(f"The operator's keys are in {folder}: keep them here, and safe.")
+    server = create(
+        place.folder, name, url, suite=suite, public_pki=public_pki, anchor_folder=place.anchors
+    )
+    click.echo(f"The operator's keys are in {place.folder}: keep them here, and safe.")
     click.echo(f"Move {server} to the server and start it there:")
     click.echo(f"  basecagg serve --state {server.name}")
 
@@ -164,11 +210,11 @@ def init(
     help="Where tls.pem and tls.key are written.",
 )
 @click.pass_obj
-def certificate(folder: Path, *, hosts: tuple[str, ...], out: Path) -> None:
+def certificate(place: _Place, *, hosts: tuple[str, ...], out: Path) -> None:
     """Make a new TLS certificate for the server, from the federation's own CA."""
     from basecagg.service.operator import certify_server
 
-    certify_server(folder, out, list(hosts))
+    certify_server(place.folder, out, list(hosts))
     click.echo(f"{out}/tls.pem and tls.key: restart the server with them.")
 
 
@@ -181,78 +227,86 @@ def certificate(folder: Path, *, hosts: tuple[str, ...], out: Path) -> None:
     show_default=True,
     help="What they do: train, keep shares, or both as in the paper.",
 )
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=".",
-    show_default=True,
-    metavar="DIR",
-    help="Where NAME.invitation is written.",
-)
+@_out
 @click.pass_obj
 def invite(
-    folder: Path,
+    place: _Place,
     *,
     names: tuple[str, ...],
     role: Literal["both", "contributor", "holder"],
     out: Path,
 ) -> None:
     """Write an invitation for each of NAMES. Send it by a way that others cannot read."""
-    from basecagg.service.operator import write_invitation
 
-    async def work(operator: Operator, connection: Connection) -> None:
+    async def work(office: Office, connection: Connection) -> None:
         for name in names:
-            path = out / f"{name}.invitation"
-            write_invitation(path, await operator.invite(connection, name, role))
-            click.echo(f"{path}")
+            _write_invitation(out, await office.invite(connection, name, role))
 
-    _connected(folder, work)
+    _connected(place, work)
+
+
+@command.command("replace")
+@click.argument("name")
+@_out
+@click.pass_obj
+def replace(place: _Place, *, name: str, out: Path) -> None:
+    """Write another invitation for NAME, whose disk or invitation was lost.
+
+    NAME joins with it as if new, in an empty folder, and is a holder again from the next epoch on; the old key
+    never comes back.
+    """
+
+    async def work(office: Office, connection: Connection) -> None:
+        _write_invitation(out, await office.replace(connection, name))
+
+    _connected(place, work)
 
 
 @command.command("enrol")
 @click.option("--watch", is_flag=True, help="Go on, admitting whoever comes with an invitation.")
 @click.pass_obj
-def enrol(folder: Path, *, watch: bool) -> None:
+def enrol(place: _Place, *, watch: bool) -> None:
     """Admit those who have enrolled with an invitation."""
 
-    async def work(operator: Operator, connection: Connection) -> None:
-        while True:
-            for name in await operator.admit_all(connection):
-                click.echo(f"admitted {name}")
-            if not watch:
-                return
-            await asyncio.sleep(1.0)
+    async def work(office: Office, connection: Connection) -> None:
+        for name in await office.admit_all(connection):
+            click.echo(f"admitted {name}")
 
-    _connected(folder, work)
+    _connected(place, work)
+    while watch:  # the folder is free for other commands in between
+        time.sleep(1.0)
+        _connected(place, work)
 
 
 @command.command("revoke")
 @click.argument("name")
 @click.pass_obj
-def revoke(folder: Path, *, name: str) -> None:
-    """Take nothing more from the user NAME. Rotate the epoch to replace a revoked holder."""
+def revoke(place: _Place, *, name: str) -> None:
+    """Take nothing more from the user NAME. Holders forget it with the next epoch: rotate."""
 
-    async def work(operator: Operator, connection: Connection) -> None:
-        await operator.revoke(connection, name)
+    async def work(office: Office, connection: Connection) -> None:
+        await office.revoke(connection, name)
         click.echo(f"revoked {name}")
 
-    _connected(folder, work)
+    _connected(place, work)
 
 
 @command.command("status")
 @click.pass_obj
-def status(folder: Path) -> None:
+def status(place: _Place) -> None:
     """Say where the federation stands."""
 
-    async def work(operator: Operator, connection: Connection) -> None:
-        overview = await operator.look(connection)
+    async def work(office: Office, connection: Connection) -> None:
+        overview = await office.look(connection)
         click.echo(f"epoch {overview.epoch_number} is {overview.phase}, version {overview.version}")
-        for member in overview.members:
-            click.echo(f"  {member.name:30} {member.role}{' revoked' if member.revoked else ''}")
+        missing = office.machine.missing()
+        for name, person in sorted(office.machine.people.items()):
+            wanting = f"; next epoch: {missing[name]}" if name in missing else ""
+            click.echo(f"  {name:30} {person.role}, {person.state}{wanting}")
         for enrolment in overview.enrolments:
             click.echo(f"  {enrolment.name:30} waits for `enrol`")
 
-    _connected(folder, work)
+    _connected(place, work)
 
 
 def _planned(function: Callable[..., None]) -> Callable[..., None]:
@@ -271,37 +325,80 @@ def _planned(function: Callable[..., None]) -> Callable[..., None]:
 )
 @_planned
 @click.pass_obj
-def start(folder: Path, /, *, model: str, **planning: Any) -> None:
-    """Sign the first epoch with the holders who have enrolled, and start it."""
+def start(place: _Place, /, *, model: str, **planning: Any) -> None:
+    """Sign an epoch with all holders who have enrolled, and start it with a model of yours.
+
+    If the last epoch never reached the server, the same wishes send the very same one again.
+    """
     from basecagg.service.export import initial_model
 
-    async def work(operator: Operator, connection: Connection) -> None:
+    async def work(office: Office, connection: Connection) -> None:
         vector = initial_model(model)
-        await operator.set_model(connection, vector)
-        await _start(operator, connection, len(vector), **planning)
+        await office.set_model(connection, vector)
+        await _start(office, connection, len(vector), **planning)
 
-    _connected(folder, work)
+    _connected(place, work)
 
 
 @command.command("rotate")
 @_planned
 @click.pass_obj
-def rotate(folder: Path, /, **planning: Any) -> None:
+def rotate(place: _Place, /, **planning: Any) -> None:
     """End the present epoch and start the next, with fresh keys and the present members."""
 
-    async def work(operator: Operator, connection: Connection) -> None:
-        await _close(operator, connection)
-        overview = await operator.look(connection)
-        await _start(operator, connection, overview.model_size, **planning)
+    async def work(office: Office, connection: Connection) -> None:
+        await _close(office, connection)
+        overview = await office.look(connection)
+        await _start(office, connection, overview.model_size, **planning)
 
-    _connected(folder, work)
+    _connected(place, work)
 
 
 @command.command("close")
 @click.pass_obj
-def close(folder: Path) -> None:
+def close(place: _Place) -> None:
     """End the present epoch; the model stays."""
-    _connected(folder, _close)
+    _connected(place, _close)
+
+
+@command.command("recover")
+@click.option(
+    "--above",
+    type=click.IntRange(min=0),
+    required=True,
+    metavar="N",
+    help="The number of the last epoch that anybody has seen: ask your people, not only the server.",
+)
+@click.option(
+    "--confirm",
+    "confirmed",
+    multiple=True,
+    metavar="NAME",
+    help="Somebody who still belongs to the federation; you are asked about everybody else.",
+)
+@click.pass_obj
+def recover(place: _Place, *, above: int, confirmed: tuple[str, ...]) -> None:
+    """Go on from an older copy of the operator's folder, or on another machine.
+
+    The copy does not know who was revoked or replaced since, nor which epochs were signed. So you confirm its
+    people one by one; whoever you do not confirm is revoked. The next epoch gets a number above N, and fresh
+    keys.
+    """
+
+    async def work(office: Office, connection: Connection) -> None:
+        people = office.machine.people.items()
+        asked = [
+            name
+            for name, person in sorted(people)
+            if person.state in ("invited", "admitted") and name not in confirmed
+        ]
+        kept = [name for name in asked if click.confirm(f"Does {name} still belong to you?")]
+        await office.recover(connection, above, [*confirmed, *kept])
+        click.echo(
+            f"the next epoch is {above + 1} or later; in are: {', '.join([*confirmed, *kept])}"
+        )
+
+    _connected(place, work)
 
 
 @command.command("export")
@@ -312,43 +409,66 @@ def close(folder: Path) -> None:
     help="Makes the torch module whose names and shapes the tensors get. One flat tensor without it.",
 )
 @click.pass_obj
-def export(folder: Path, *, path: Path, model: str | None) -> None:
+def export(place: _Place, *, path: Path, model: str | None) -> None:
     """Write the present model to PATH: as safetensors, or as a torch state_dict if PATH ends in .pt."""
     import numpy as np
 
     from basecagg.service.export import export as write
 
-    async def work(operator: Operator, connection: Connection) -> None:
+    async def work(office: Office, connection: Connection) -> None:
         reply = await connection.call("GET", "/v1/model")
         write(np.frombuffer(reply.content, "<f4"), path, model)
         click.echo(f"version {reply.headers['basecagg-version']} → {path}")
 
-    _connected(folder, work)
+    _connected(place, work)
 
 
 async def _start(
-    operator: Operator,
+    office: Office,
     connection: Connection,
     model_size: int,
     *,
     holders: int | None,
+    without: tuple[str, ...],
+    patience: float,
     learning_rate: float,
     **wishes: Any,
 ) -> None:
-    overview = await operator.look(connection)
-    while holders is not None and len(operator.holders(overview)) < holders:
-        for name in await operator.admit_all(connection):
+    while holders is not None and len(office.machine.holders(without)) < holders:
+        for name in await office.admit_all(connection):
             click.echo(f"admitted {name}")
         await asyncio.sleep(0.3)
-        overview = await operator.look(connection)
-    parameters = _plan(len(operator.holders(overview)), model_size, **wishes)
-    epoch = await operator.start(connection, parameters, learning_rate)
-    p = parameters
+    p = _plan(len(office.machine.holders(without)), model_size, **wishes)
+    epoch = await _when_keys_are_there(
+        office, connection, patience, lambda: office.start(connection, p, learning_rate, without)
+    )
     click.echo(
         f"epoch {epoch.number} from version {epoch.first_version}: N = {p.num_users}, U ="
         f" {p.recovery_threshold}, T = {p.max_colluders}, D = {p.max_dropouts}, K = {p.buffer_size},"
         f" d = {p.model_size:,}, {p.consistency}"
     )
+
+
+async def _when_keys_are_there(
+    office: Office,
+    connection: Connection,
+    patience: float,
+    attempt: Callable[[], Awaitable[Result]],
+) -> Result:
+    """Ask for sealing keys that are missing, once, and try until they are there or patience ends."""
+    asked, clock = False, asyncio.get_running_loop().time
+    deadline = clock() + patience
+    while True:
+        try:
+            return await attempt()
+        except MissingHolders as missing:
+            if clock() >= deadline:
+                raise
+            if not asked:
+                click.echo(f"waiting for the keys of {', '.join(missing.reasons)}")
+                await office.ask_for_keys(connection, missing.reasons)
+                asked = True
+        await asyncio.sleep(0.3)
 
 
 def _plan(
@@ -383,23 +503,45 @@ def _plan(
     return plan(wishes).parameters
 
 
-async def _close(operator: Operator, connection: Connection) -> None:
-    await operator.close(connection)
-    while (overview := await operator.look(connection)).phase == "closing":
+async def _close(office: Office, connection: Connection) -> None:
+    await office.close_epoch(connection)
+    while (await office.look(connection)).phase == "closing":
         await asyncio.sleep(0.3)
+    overview = await office.end_epoch(connection)
     click.echo(f"epoch {overview.epoch_number} is closed at version {overview.version}")
 
 
-def _connected(folder: Path, work: Callable[[Operator, Connection], Awaitable[Result]]) -> Result:
+def _write_invitation(out: Path, invitation: Invitation) -> None:
+    """Under the invitation's own name, which was checked: it cannot lead out of the folder."""
+    from basecagg.service.operator import write_invitation
+
+    path = out / f"{invitation.name}.invitation"
+    write_invitation(path, invitation)
+    click.echo(f"{path}")
+
+
+def _connected(place: _Place, work: Callable[[Office, Connection], Awaitable[Result]]) -> Result:
     """Open the folder, connect, do the work, hang up."""
-    from basecagg.service.operator import Operator
 
     async def whole() -> Result:
-        operator = Operator(folder)
-        connection = operator.connect()
+        office = _open(place)
+        connection = office.connect()
         try:
-            return await work(operator, connection)
+            return await work(office, connection)
         finally:
             await connection.close()
+            office.close()
 
     return asyncio.run(whole())
+
+
+def _open(place: _Place) -> Office:
+    from basecagg.service.operator import Office
+
+    for _ in range(_ATTEMPTS):
+        try:
+            return Office(place.folder, place.anchors)
+        except StorageError as error:
+            last = error
+        time.sleep(_REST)
+    raise last

@@ -19,6 +19,7 @@ from basecagg.errors import (
     DataError,
     LocalProtocolError,
     Malformed,
+    MissingHolders,
     NotEnrolled,
     Refused,
     StorageError,
@@ -250,10 +251,10 @@ class Operator:
 
     def missing(self, without: Collection[str] = ()) -> dict[str, str]:
         """Holders that could not be in the next epoch, each with the reason."""
-        objections = {name: self._objection(name) for name in self._holders(without)}
+        objections = {name: self._objection(name) for name in self.holders(without)}
         return {name: reason for name, reason in objections.items() if reason}
 
-    def _holders(self, without: Collection[str] = ()) -> list[str]:
+    def holders(self, without: Collection[str] = ()) -> list[str]:
         """Who is to hold shares in the next epoch, in order."""
         return sorted(
             name
@@ -287,7 +288,7 @@ class Operator:
         The last one again, if that is what is wished for and it has not ended: it may never have arrived.
         """
         self._require_memory()
-        strangers = sorted(set(without) - set(self._holders()))
+        strangers = sorted(set(without) - set(self.holders()))
         if strangers:
             raise DataError(f"no holder is called {strangers[0]}: nobody is left out by that name")
         wishes = _Wishes(parameters, first_version, charge)
@@ -298,7 +299,7 @@ class Operator:
         last = self._present
         if last is None or (last.parameters, last.first_version, last.charge) != wishes:
             return False
-        wanted = [(name, self._people[name].signing_key) for name in self._holders(without)]
+        wanted = [(name, self._people[name].signing_key) for name in self.holders(without)]
         return wanted == [(holder.name, holder.signing_key) for holder in last.holders]
 
     def _sign(self, wishes: _Wishes, without: Collection[str]) -> list[Effect]:
@@ -328,12 +329,8 @@ class Operator:
     def _committee(self, without: Collection[str]) -> list[Holder]:
         missing = self.missing(without)
         if missing:
-            reasons = "; ".join(f"{name}: {reason}" for name, reason in missing.items())
-            raise LocalProtocolError(
-                f"holders would be missing from the epoch ({reasons}). Wait for their keys, or leave"
-                f" them out by name: {' '.join(f'--without {name}' for name in missing)}"
-            )
-        names = self._holders(without)
+            raise MissingHolders(missing)
+        names = self.holders(without)
         return [
             Holder(n, self._people[n].signing_key, self._announced[n].sealing_key) for n in names
         ]

@@ -20,12 +20,14 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from basecagg.errors import BASecAggError, DataError
+from basecagg.protocol.operator import OPERATOR
 from basecagg.service import framing
-from basecagg.service.core import Service, epoch_frames
-from basecagg.service.documents import OPERATOR, Enrolment, HolderKey, Order, from_json, to_json
+from basecagg.service.core import Service
+from basecagg.service.documents import Enrolment, Order, from_json, to_json
 from basecagg.service.limits import BodyReader, ByteBudget, RateLimit
 from basecagg.service.page import Page
 from basecagg.service.problems import Problem
+from basecagg.service.registry import MAX_KEY_BYTES
 from basecagg.service.signing import TIME_HEADER, Claim, Guard
 from basecagg.service.streaming import Pieces
 
@@ -38,6 +40,7 @@ _OPERATOR_BYTES = 64 * 2**20
 _MODEL_BYTES = 2**30
 KNOWN = "basecagg-known"
 """In a request's state: to be called when its caller has shown a key."""
+_KEY_HEADER = "basecagg-holder-key"
 Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 
@@ -103,14 +106,15 @@ class Api:
     # --- for members ------------------------------------------------------------------------------
 
     async def epoch(self, request: Request) -> Response:
-        """The present epoch with the caller's credential, as soon as it is not the one the caller knows."""
+        """The end of the epoch that the caller knows, and the present one with the caller's credential."""
         name = await self._member(request)
         known, wait = request.query_params.get("known", ""), _seconds(request)
-        charter = await self._service.wait_for_epoch(known, wait)
-        if charter is None:
-            return Response(status_code=204)
-        pieces = list(framing.join(epoch_frames(self._service.registry, charter, name)))
-        return Pieces(pieces, {"basecagg-phase": charter.phase})
+        frames = await self._service.wait_for_epoch(name, known, wait)
+        wanted = self._service.registry.lacks_key(name)
+        headers = {_KEY_HEADER: "wanted"} if wanted else {}
+        if not frames:
+            return Response(status_code=204, headers=headers)
+        return Pieces(list(framing.join(frames)), headers)
 
     async def model(self, request: Request) -> Response:
         """The present model as little-endian numbers; waits for one newer than the caller's, if asked to."""
@@ -130,8 +134,8 @@ class Api:
 
     async def holder_key(self, request: Request) -> Response:
         """A member's sealing key for the next epoch."""
-        name, body = await self._member_with_body(request, _JSON_BYTES)
-        await self._service.publish_key(name, _document(body, HolderKey))
+        name, body = await self._member_with_body(request, MAX_KEY_BYTES)
+        await self._service.publish_key(name, body)
         return Response(status_code=204)
 
     async def messages(self, request: Request) -> Response:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from basecagg.channels.identity import Ed25519Verifier, Identity
-from basecagg.channels.wire import MAX_CONTROL_BYTES, limit_for, unpack
+from basecagg.channels.wire import MAX_CONTROL_BYTES, limit_for, pack, unpack
 from basecagg.errors import BASecAggError, ChannelError, LeaseLost
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.effects import Persist
@@ -22,17 +22,20 @@ from basecagg.protocol.messages import (
     Answer,
     Credential,
     Endorsement,
+    EpochEnd,
     Message,
     Receipt,
     Refusal,
     Shipment,
     Upload,
+    statement,
 )
 from basecagg.service.documents import (
     Admit,
+    AskForKeys,
     CloseEpoch,
+    EndEpoch,
     Enrolment,
-    HolderKey,
     Invite,
     Order,
     Overview,
@@ -251,26 +254,35 @@ class Service:
             pass
         return self.published
 
-    async def wait_for_epoch(self, known: str, wait: float) -> Charter | None:
-        """The present epoch, or None if it is still the known one when the time is over."""
-        deadline = self._loop.time() + wait
-        while self._epoch_other_than(known) is None and await self._news(deadline):
-            pass
-        return self._epoch_other_than(known)
+    async def wait_for_epoch(self, name: str, known: str, wait: float) -> list[Numbered]:
+        """The end of the known epoch and the present one, if there is either; else wait for one.
 
-    def _epoch_other_than(self, known: str) -> Charter | None:
-        charter, host = self.registry.charter, self.host
-        if charter is None or host is None or host.agreement.id.hex() == known:
-            return None
-        return charter
+        An epoch that has ended is offered to nobody. A caller whose sealing key is wanted all at once need not
+        wait any longer: it learns so from its answer's header.
+        """
+        deadline, lacked = self._loop.time() + wait, self.registry.lacks_key(name)
+        while not (frames := self._epoch_news(name, known)) and await self._news(deadline):
+            if self.registry.lacks_key(name) and not lacked:
+                break
+        return frames
+
+    def _epoch_news(self, name: str, known: str) -> list[Numbered]:
+        registry, charter, host = self.registry, self.registry.charter, self.host
+        frames = [registry.ends[known]] if known in registry.ends else []
+        if charter is not None and host is not None:
+            present = host.agreement.id.hex()
+            if present != known and present not in registry.ends:
+                own = registry.credentials.get(name)
+                frames += [charter.epoch, *([] if own is None else [own])]
+        return [Numbered(number, frame) for number, frame in enumerate(frames)]
 
     async def enrol(self, enrolment: Enrolment) -> None:
         """Somebody invited hands in its keys."""
         await self.worker.do(lambda: self.registry.enrol(enrolment))
 
-    async def publish_key(self, name: str, key: HolderKey) -> None:
+    async def publish_key(self, name: str, frame: bytes) -> None:
         """A member hands in its sealing key for the next epoch."""
-        await self.worker.do(lambda: self.registry.publish_key(name, key))
+        await self.worker.do(lambda: self.registry.publish_key(name, frame))
 
     # --- operator ---------------------------------------------------------------------------------
 
@@ -289,8 +301,12 @@ class Service:
             self.registry.admit(order.member, order.credential)
         elif isinstance(order, Revoke):
             self.registry.revoke(order.name)
+        elif isinstance(order, AskForKeys):
+            self.registry.forget_keys(order.names)
         elif isinstance(order, CloseEpoch):
             self._begin_closing()
+        elif isinstance(order, EndEpoch):
+            self._end_epoch(order.frame)
         else:
             self._start_epoch(order)
 
@@ -308,10 +324,12 @@ class Service:
             phase=self.phase,
             version=host.published.version if host else 0,
             model_size=host.agreement.parameters.model_size if host else 0,
+            model_hash=host.published.hash if host else b"",
             epoch_number=host.agreement.epoch.number if host else 0,
+            epoch_id=host.agreement.id if host else b"",
             enrolments=tuple(registry.enrolments.values()),
             members=tuple(registry.members.values()),
-            holder_keys=dict(registry.holder_keys),
+            holder_keys={name: pack(key) for name, key in registry.holder_keys.items()},
         )
 
     def _require_credential(self, name: str, frame: bytes) -> None:
@@ -330,6 +348,24 @@ class Service:
         host = self._require_host()
         if self.phase == "closing" and not host.is_opening:
             self.registry.enter("closed")
+
+    def _end_epoch(self, frame: bytes) -> None:
+        """The operator's signature ends an epoch for its participants; what the server says does not."""
+        host = self._require_host()
+        try:
+            end = unpack(frame, _CONTROL_BYTES)
+        except ChannelError as error:
+            raise Problem(400, "Malformed", str(error)) from None
+        if not isinstance(end, EpochEnd):
+            raise Problem(400, "Malformed", "that is not the end of an epoch")
+        key = self.settings.operator_key
+        if not Ed25519Verifier().verify(key, statement(end), end.signature):
+            raise Problem(400, "BadSignature", "the end is not signed by the operator")
+        if end.epoch != host.agreement.id:
+            raise Problem(409, "WrongEpoch", "that is the end of another epoch")
+        if self.phase != "closed":
+            raise Problem(409, "NotClosed", f"the epoch is {self.phase}: close it first")
+        self.registry.end(frame, end)
 
     def _start_epoch(self, order: StartEpoch) -> None:
         if self.registry.charter is not None and self.registry.charter.epoch == order.epoch:
@@ -364,7 +400,7 @@ class Service:
         wrong = (
             (epoch.federation != self.settings.federation, "it is for another federation"),
             (epoch.server_key != self._identity.public_key, "it names another server's key"),
-            (epoch.number != number + 1, f"epoch {number + 1} is next, not {epoch.number}"),
+            (epoch.number <= number, f"epoch {number} was here already, {epoch.number} is older"),
             (epoch.first_version != version, f"it must begin with version {version}"),
             (
                 any(keys.get(holder.name) != holder.signing_key for holder in epoch.holders),
@@ -483,10 +519,3 @@ async def _first_of(seconds: float, *events: asyncio.Event) -> None:
     finally:
         for task in tasks:
             task.cancel()
-
-
-def epoch_frames(registry: Registry, charter: Charter, name: str) -> list[Numbered]:
-    """What a member gets to see of the epoch: the epoch itself, and its own credential if it has one."""
-    credential = registry.credentials.get(name)
-    own = [] if credential is None else [Numbered(1, credential)]
-    return [Numbered(0, charter.epoch), *own]

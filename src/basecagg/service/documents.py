@@ -8,19 +8,9 @@ import msgspec
 from msgspec import Meta, Struct
 
 from basecagg.errors import DataError
-from basecagg.protocol.messages import (
-    Digest,
-    Name,
-    PublicKey,
-    SealingKey,
-    Signature,
-    Suite,
-    Version,
-)
+from basecagg.protocol.messages import Digest, Name, PublicKey, Suite, Version
+from basecagg.protocol.records import Role
 
-OPERATOR = "operator"
-RESERVED = ("operator", "server")
-Role: TypeAlias = Literal["both", "contributor", "holder"]
 Phase: TypeAlias = Literal["waiting", "open", "closing", "closed"]
 Secret: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=32)]
 
@@ -58,8 +48,8 @@ class Invitation(Document, frozen=True):
     url: str
     operator_key: PublicKey
     token: Secret
-    after: Version = 0
-    """Epochs up to this number are none of the user's business."""
+    after: Version
+    """Epochs up to this number are none of the user's, whoever shows them."""
     suite: Suite = "x25519"
     ca: str = ""
     """The private CA in PEM; empty where the public web PKI is used."""
@@ -69,26 +59,13 @@ class Invitation(Document, frozen=True):
         return f"Invitation({self.federation}, {self.name})"
 
 
-class HolderKey(Document, frozen=True):
-    """A user's sealing key for the next epoch, signed with its enrolled key."""
-
-    sealing_key: SealingKey
-    signature: Signature
-
-    @staticmethod
-    def statement(federation: str, name: str, sealing_key: bytes) -> bytes:
-        """What is signed."""
-        content = ("basecagg", 1, "HolderKey", federation, name, sealing_key)
-        return msgspec.msgpack.encode(content)
-
-
 class Enrolment(Document, frozen=True):
     """User → server → operator: my keys. The proof ties them to the invitation, so nobody can swap them."""
 
     name: Name
     signing_key: PublicKey
     holder_key: bytes
-    """The frame of a `HolderKey`."""
+    """A frame with the `HolderKey` for the next epoch."""
     admission: Secret
     """Shows the server that an invitation stands behind this; derived from the token, which stays hidden."""
     proof: Secret
@@ -131,6 +108,18 @@ class CloseEpoch(Document, frozen=True, tag=True):
     """Let the present epoch come to an end."""
 
 
+class EndEpoch(Document, frozen=True, tag=True):
+    """The operator's signed word that the present epoch is over: a frame with its `EpochEnd`."""
+
+    frame: bytes
+
+
+class AskForKeys(Document, frozen=True, tag=True):
+    """Forget the sealing keys of these members, and let them know that others are wanted."""
+
+    names: tuple[Name, ...]
+
+
 class StartEpoch(Document, frozen=True, tag=True):
     """A signed epoch (a frame) with the credentials (frames) of its contributors, by name."""
 
@@ -139,7 +128,7 @@ class StartEpoch(Document, frozen=True, tag=True):
     learning_rate: Annotated[float, Meta(gt=0)] = 1.0
 
 
-Order: TypeAlias = Invite | Admit | Revoke | CloseEpoch | StartEpoch
+Order: TypeAlias = Invite | Admit | Revoke | CloseEpoch | EndEpoch | AskForKeys | StartEpoch
 
 
 class Overview(Document, frozen=True):
@@ -148,7 +137,10 @@ class Overview(Document, frozen=True):
     phase: Phase
     version: int
     model_size: int
+    model_hash: bytes
     epoch_number: int
+    epoch_id: bytes
     enrolments: tuple[Enrolment, ...]
     members: tuple[Member, ...]
-    holder_keys: dict[str, HolderKey]
+    holder_keys: dict[str, bytes]
+    """Frames, as they came; the operator checks them itself."""

@@ -1,4 +1,4 @@
-"""The operator's side: a folder with its keys and the list of members, and what it does with them.
+"""The operator's side: a folder with its keys and its machine's store, and the line to the server.
 
 The folder stays with the operator. The server gets a folder of its own, without the operator's and the
 enrolment key, so it can neither sign an epoch nor invent contributors.
@@ -6,64 +6,55 @@ enrolment key, so it can neither sign an epoch nor invent contributors.
 
 from __future__ import annotations
 
-import hmac
+import logging
 import os
 import secrets
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
+from typing import Literal
 from urllib.parse import urlsplit
 
 import msgspec
 import numpy as np
 
-from basecagg.channels.identity import Ed25519Verifier, Identity, enrol
-from basecagg.channels.wire import MAX_CONTROL_BYTES, pack, unpack
-from basecagg.errors import DataError, LocalProtocolError
+from basecagg.channels.identity import Ed25519Verifier, Identity
+from basecagg.channels.wire import pack, unpack
+from basecagg.errors import ChannelError, DataError, LocalProtocolError, Refused
 from basecagg.parameters import ProtocolParameters
-from basecagg.protocol.epoch import Epoch, Holder, draft_epoch
-from basecagg.protocol.messages import Suite
+from basecagg.protocol.effects import Effect, sends_of, writes_of
+from basecagg.protocol.epoch import SERVER, Epoch
+from basecagg.protocol.invitations import admission_hash
+from basecagg.protocol.messages import HolderKey, Message, Suite
+from basecagg.protocol.operator import OPERATOR, Foundation, Operator, found
+from basecagg.protocol.records import Role
 from basecagg.service.certificates import Certified, make_authority, make_server_certificate
 from basecagg.service.connection import Connection
 from basecagg.service.documents import (
-    OPERATOR,
-    RESERVED,
     Admit,
+    AskForKeys,
     CloseEpoch,
     Document,
-    Enrolment,
-    HolderKey,
+    EndEpoch,
     Invitation,
     Invite,
     Member,
     Order,
     Overview,
     Revoke,
-    Role,
     Secret,
     StartEpoch,
     from_json,
     to_json,
 )
 from basecagg.service.private_files import read_file, write_private
-from basecagg.service.profile import admission_hash, proof
+from basecagg.service.registry import MAX_KEY_BYTES
 from basecagg.service.signing import Caller
 from basecagg.service.training import Vector
+from basecagg.storage.participant import ParticipantStore
 
+_LOG = logging.getLogger("basecagg.operator")
 _INVITATION_PREFIX = b"basecagg-invitation:"
-
-
-class Person(Document, frozen=True):
-    """Whom the operator knows: invited with a token, admitted once a key has come with its proof."""
-
-    name: str
-    role: Role
-    token: bytes
-    signing_key: bytes = b""
-    revoked: bool = False
-
-    def __repr__(self) -> str:
-        """Never show the token."""
-        return f"Person({self.name})"
 
 
 class _Stored(Document, frozen=True):
@@ -74,9 +65,7 @@ class _Stored(Document, frozen=True):
     enrolment: Secret
     server_key: bytes
     public_pki: bool
-    people: dict[str, Person]
-    epoch: bytes = b""
-    """The last epoch that was signed, as a frame."""
+    format: Literal[2] = 2
 
     def __repr__(self) -> str:
         return "_Stored(…)"
@@ -96,13 +85,19 @@ class ServerFolder(Document, frozen=True):
 
 
 def create(
-    folder: Path, federation: str, url: str, *, suite: Suite = "x25519", public_pki: bool = False
+    folder: Path,
+    federation: str,
+    url: str,
+    *,
+    suite: Suite = "x25519",
+    public_pki: bool = False,
+    anchor_folder: Path | None = None,
 ) -> Path:
     """Make the operator's folder, and in it the server's, which is to be moved to the server."""
     host = urlsplit(url).hostname
     if not url.startswith("https://") or host is None:
         raise DataError(f"'{url}' is not an address like https://host:8443")
-    if (folder / "operator.json").exists():
+    if any((folder / name).exists() for name in ("operator.json", "operator.db")):
         raise DataError(f"{folder} has an operator already")
     operator, enrolment, server = (Identity.create() for _ in range(3))
     stored = _Stored(
@@ -113,7 +108,6 @@ def create(
         enrolment=enrolment.secret_bytes(),
         server_key=server.public_key,
         public_pki=public_pki,
-        people={},
     )
     for_server = ServerFolder(
         federation=federation,
@@ -126,10 +120,16 @@ def create(
         authority = make_authority(federation)
         write_private(folder / "ca.pem", authority.certificate)
         write_private(folder / "ca.key", authority.key)
+    with _open_store(folder, anchor_folder) as store:
+        store.commit(found())
     write_private(folder / "operator.json", to_json(stored))
     if not public_pki:
         certify_server(folder, folder / "server", [host])
     return folder / "server"
+
+
+def _open_store(folder: Path, anchor_folder: Path | None) -> ParticipantStore:
+    return ParticipantStore(folder / "operator.db", OPERATOR, anchor_folder=anchor_folder)
 
 
 def certify_server(folder: Path, target: Path, hosts: list[str]) -> None:
@@ -161,54 +161,74 @@ def read_invitation(path: Path) -> Invitation:
     return invitation
 
 
-class Operator:
-    """The operator at work. Every change is in its folder before the server hears of it."""
+class Office:
+    """The operator at work: moves what its machine wants done into its store, then to the server.
 
-    def __init__(self, folder: Path) -> None:
+    Every change is durable before the server hears of it. Nobody else can open the folder meanwhile.
+    """
+
+    def __init__(self, folder: Path, anchor_folder: Path | None = None) -> None:
         """Open the folder that `create` made."""
         self.folder = folder
-        path = folder / "operator.json"
-        self._stored: _Stored = from_json(read_file(path, "the operator"), _Stored)
-        self._identity = Identity.from_secret(self._stored.operator)
-        self._enrolment = Identity.from_secret(self._stored.enrolment)
+        self._stored = _read_keys(folder / "operator.json")
+        self.identity = Identity.from_secret(self._stored.operator)
+        self._store = _open_store(folder, anchor_folder)
+        self._build()
 
-    @property
-    def people(self) -> dict[str, Person]:
-        """Everybody who was ever invited."""
-        return dict(self._stored.people)
+    def _build(self) -> None:
+        s, enrolment = self._stored, Identity.from_secret(self._stored.enrolment)
+        foundation = Foundation(
+            federation=s.federation,
+            suite=s.suite,
+            operator_key=self.identity.public_key,
+            enrolment_key=enrolment.public_key,
+            server_key=s.server_key,
+        )
+        verifier = Ed25519Verifier()
+        self.machine = Operator(foundation, self.identity, enrolment, verifier, self._store)
+        self._perform(self.machine.start())
+
+    def close(self) -> None:
+        """Let others open the folder."""
+        self._store.close()
 
     @property
     def epoch(self) -> Epoch | None:
         """The last epoch that was signed."""
-        if not self._stored.epoch:
-            return None
-        epoch = unpack(self._stored.epoch, MAX_CONTROL_BYTES)
-        assert isinstance(epoch, Epoch)
-        return epoch
+        return self.machine.epoch
 
     def connect(self) -> Connection:
         """A line to the server; requests on it are signed with the operator's key."""
         s = self._stored
-        return Connection(s.url, self._ca(), Caller(s.federation, OPERATOR, self._identity))
+        return Connection(s.url, self._ca(), Caller(s.federation, OPERATOR, self.identity))
 
     # --- members ----------------------------------------------------------------------------------
 
     async def invite(self, connection: Connection, name: str, role: Role) -> Invitation:
         """An invitation, the same again while nobody has used it. It admits one key under one name."""
-        known = self._stored.people.get(name)
-        used = known is not None and (known.signing_key or known.revoked or known.role != role)
-        if name in RESERVED or used:
-            raise DataError(f"the name {name} is taken")
-        token = known.token if known else os.urandom(32)
-        s = self._stored
-        invitation = msgspec.convert(
-            {"federation": s.federation, "name": name, "role": role, "url": s.url}
-            | {"operator_key": self._identity.public_key, "token": token}
-            | {"suite": s.suite, "ca": self._ca()},
-            Invitation,
+        self._perform(self.machine.invite(name, role, os.urandom(32)))
+        return await self._hand_out(connection, name)
+
+    async def replace(self, connection: Connection, name: str) -> Invitation:
+        """Another invitation for somebody whose disk was lost; the old key is out with the next epoch."""
+        self._perform(self.machine.replace(name, os.urandom(32)))
+        return await self._hand_out(connection, name)
+
+    async def _hand_out(self, connection: Connection, name: str) -> Invitation:
+        person, s = self.machine.people[name], self._stored
+        invitation = Invitation(
+            federation=s.federation,
+            name=name,
+            role=person.role,
+            url=s.url,
+            operator_key=self.identity.public_key,
+            token=person.token,
+            after=person.after,
+            suite=s.suite,
+            ca=self._ca(),
         )
-        self._remember(Person(name=name, role=role, token=token))
-        await self._order(connection, Invite(name=name, admission_hash=admission_hash(token)))
+        order = Invite(name=name, admission_hash=admission_hash(person.token))
+        await self._order(connection, order)
         return invitation
 
     async def admit_all(self, connection: Connection) -> list[str]:
@@ -216,135 +236,143 @@ class Operator:
         overview = await self.look(connection)
         admitted = []
         for enrolment in overview.enrolments:
-            person = self._stored.people.get(enrolment.name)
-            if person is None or not self._is_proven(person, enrolment):
+            try:
+                effects = self.machine.admit(enrolment.name, enrolment.signing_key, enrolment.proof)
+            except Refused as refusal:
+                _LOG.warning("enrolment", extra={"fields": {"refused": str(refusal)}})
                 continue
-            person = msgspec.structs.replace(person, signing_key=enrolment.signing_key)
-            self._remember(person)
-            in_epoch = overview.phase in ("open", "closing")
-            await self._order(
-                connection,
-                Admit(member=_member(person), credential=self._credential(person, in_epoch)),
-            )
-            admitted.append(person.name)
+            await self._announce(connection, overview, enrolment.name, self._perform(effects))
+            admitted.append(enrolment.name)
         return admitted
 
-    async def admit(
+    async def vouch(
         self, connection: Connection, name: str, role: Role, signing_key: bytes
     ) -> None:
         """Admit a key that the operator got in person, without an invitation."""
-        if name in RESERVED or name in self._stored.people:
-            raise DataError(f"the name {name} is taken")
-        person = Person(name=name, role=role, token=b"", signing_key=signing_key)
-        self._remember(person)
-        in_epoch = (await self.look(connection)).phase in ("open", "closing")
-        credential = self._credential(person, in_epoch)
-        await self._order(connection, Admit(member=_member(person), credential=credential))
+        overview = await self.look(connection)
+        messages = self._perform(self.machine.vouch(name, role, signing_key))
+        await self._announce(connection, overview, name, messages)
 
-    def _is_proven(self, person: Person, enrolment: Enrolment) -> bool:
-        """The key came from who has the token; and it is the first that did, or the same again."""
-        expected = proof(person.token, self._stored.federation, person.name, enrolment.signing_key)
-        same = person.signing_key in (b"", enrolment.signing_key)
-        return same and not person.revoked and hmac.compare_digest(enrolment.proof, expected)
+    async def _announce(
+        self, connection: Connection, overview: Overview, name: str, credentials: Sequence[Message]
+    ) -> None:
+        """Tell the server of a member, with its credential if the server has the epoch that it is for."""
+        person = self.machine.people[name]
+        member = Member(name=name, role=person.role, signing_key=person.signing_key)
+        present = self.epoch is not None and overview.epoch_id == self.epoch.id
+        credential = pack(credentials[0]) if credentials and present else None
+        await self._order(connection, Admit(member=member, credential=credential))
 
     async def revoke(self, connection: Connection, name: str) -> None:
         """Take nothing more from a member. Other holders forget it with the next epoch."""
-        person = self._stored.people.get(name)
-        if person is None:
-            raise DataError(f"nobody is called {name}")
-        self._remember(msgspec.structs.replace(person, revoked=True))
+        self._perform(self.machine.revoke(name))
         await self._order(connection, Revoke(name=name))
 
     # --- epochs -----------------------------------------------------------------------------------
 
     async def look(self, connection: Connection) -> Overview:
-        """What the server says about itself."""
+        """What the server says about itself; keys in it that people signed are heard."""
         reply = await connection.call("GET", "/v1/operator")
         overview: Overview = from_json(reply.content, Overview)
+        self._hear(overview)
         return overview
 
-    def holders(self, overview: Overview) -> list[Holder]:
-        """Admitted holders with their sealing keys for the next epoch, as they signed them."""
-        found = []
-        for person in self._stored.people.values():
-            if person.role == "contributor" or person.revoked or not person.signing_key:
-                continue
-            key = overview.holder_keys.get(person.name)
-            if key is not None and self._is_signed(person, key):
-                found.append(Holder(person.name, person.signing_key, key.sealing_key))
-        return sorted(found, key=lambda holder: holder.name)
+    def _hear(self, overview: Overview) -> None:
+        heard: list[Effect] = []
+        for name, frame in overview.holder_keys.items():
+            try:
+                key = unpack(frame, MAX_KEY_BYTES)
+                if isinstance(key, HolderKey):
+                    heard += self.machine.hear(name, key)
+            except (ChannelError, Refused) as error:
+                _LOG.info("key", extra={"fields": {"of": name, "refused": str(error)}})
+        self._perform(heard)
+
+    async def ask_for_keys(self, connection: Connection, names: Iterable[str]) -> None:
+        """Let members know that other sealing keys than theirs are wanted."""
+        await self._order(connection, AskForKeys(names=tuple(names)))
 
     async def set_model(self, connection: Connection, model: Vector) -> None:
         """The model that the first epoch begins with."""
         await connection.call("PUT", "/v1/model", np.asarray(model, "<f4").tobytes())
 
     async def start(
-        self, connection: Connection, parameters: ProtocolParameters, learning_rate: float = 1.0
+        self,
+        connection: Connection,
+        parameters: ProtocolParameters,
+        learning_rate: float = 1.0,
+        without: Collection[str] = (),
     ) -> Epoch:
-        """Sign the next epoch with the holders who are there, and start it."""
+        """Sign the next epoch with all holders but those left out by name, and start it."""
         overview = await self.look(connection)
         if overview.phase in ("open", "closing"):
             raise LocalProtocolError("an epoch is open: rotate, or close it first")
-        epoch = draft_epoch(
-            federation=self._stored.federation,
-            parameters=parameters,
-            holders=self.holders(overview),
-            server_key=self._stored.server_key,
-            enrolment_key=self._enrolment.public_key,
-            operator=self._identity,
-            number=overview.epoch_number + 1,
-            first_version=overview.version,
-            suite=self._stored.suite,
-        )
-        self._save(epoch=pack(epoch))
-        credentials = {
-            person.name: credential
-            for person in self._stored.people.values()
-            if (credential := self._credential(person, in_epoch=True)) is not None
-        }
-        await self._order(
-            connection,
-            StartEpoch(epoch=pack(epoch), credentials=credentials, learning_rate=learning_rate),
-        )
-        return epoch
+        await self._end(connection, overview)
+        first_version = overview.version
+        effects = self.machine.begin(parameters, first_version=first_version, without=without)
+        self._perform(effects)
+        frames = {send.recipient: pack(send.message) for send in sends_of(effects)}
+        epoch = frames.pop(SERVER)
+        order = StartEpoch(epoch=epoch, credentials=frames, learning_rate=learning_rate)
+        await self._order(connection, order)
+        assert self.epoch is not None
+        return self.epoch
 
-    async def close(self, connection: Connection) -> None:
-        """Let the present epoch end. Its last full buffer opens; the rest is given up."""
+    async def close_epoch(self, connection: Connection) -> None:
+        """Let the present epoch come to an end. Its last full buffer opens; the rest is given up."""
         await self._order(connection, CloseEpoch())
 
-    def _credential(self, person: Person, in_epoch: bool) -> bytes | None:
-        epoch = self.epoch
-        known = person.signing_key and not person.revoked and person.role != "holder"
-        if epoch is None or not in_epoch or not known:
-            return None
-        return pack(enrol(self._enrolment, epoch.id, person.name, person.signing_key))
+    async def end_epoch(self, connection: Connection) -> Overview:
+        """Tell everybody that the closed epoch is over; what the server says of its model is signed with it."""
+        overview = await self.look(connection)
+        if overview.phase != "closed":
+            raise LocalProtocolError(f"the epoch is {overview.phase}: close it first")
+        await self._end(connection, overview)
+        return overview
 
-    def _is_signed(self, person: Person, key: HolderKey) -> bool:
-        said = HolderKey.statement(self._stored.federation, person.name, key.sealing_key)
-        return Ed25519Verifier().verify(person.signing_key, said, key.signature)
+    async def _end(self, connection: Connection, overview: Overview) -> None:
+        """An epoch that this operator does not remember, or that never arrived, has no end to be signed."""
+        if self.epoch is None or overview.epoch_id != self.epoch.id:
+            return
+        (end,) = self._perform(self.machine.end(overview.version, overview.model_hash))
+        await self._order(connection, EndEpoch(frame=pack(end)))
+
+    async def recover(self, connection: Connection, above: int, confirmed: Collection[str]) -> None:
+        """Go on from an older copy of the folder: above a number, with the people who were confirmed."""
+        self._perform(self.machine.recover(above, confirmed))
+        for name, person in self.machine.people.items():
+            if person.state == "revoked":
+                await self._order(connection, Revoke(name=name))
 
     # --- the folder and the line ------------------------------------------------------------------
 
-    async def _order(self, connection: Connection, order: Order) -> Overview:
-        reply = await connection.call("POST", "/v1/operator", to_json(order))
-        overview: Overview = from_json(reply.content, Overview)
-        return overview
+    async def _order(self, connection: Connection, order: Order) -> None:
+        await connection.call("POST", "/v1/operator", to_json(order))
 
-    def _remember(self, person: Person) -> None:
-        self._save(people=self._stored.people | {person.name: person})
-
-    def _save(self, **changes: object) -> None:
-        self._stored = msgspec.structs.replace(self._stored, **changes)
-        write_private(self.folder / "operator.json", to_json(self._stored))
+    def _perform(self, effects: Sequence[Effect]) -> list[Message]:
+        """First everything durable, then everything that is sent."""
+        try:
+            self._store.commit(writes_of(effects))
+        except BaseException:
+            self.close()  # the machine is ahead of its records: it must not go on
+            raise
+        return [send.message for send in sends_of(effects)]
 
     def _ca(self) -> str:
         return "" if self._stored.public_pki else (self.folder / "ca.pem").read_text()
 
 
-def _member(person: Person) -> Member:
-    return Member(
-        name=person.name,
-        role=person.role,
-        signing_key=person.signing_key,
-        revoked=person.revoked,
-    )
+class _Format(msgspec.Struct):
+    format: int = 1
+
+
+def _read_keys(path: Path) -> _Stored:
+    data = read_file(path, "the operator")
+    written: _Format = from_json(data, _Format)
+    if written.format != 2:
+        raise DataError(
+            f"{path} is of an older basecagg, whose epochs nobody takes any more: found the federation again"
+            " with `basecagg operator init` in another folder, and invite its people"
+        )
+    stored: _Stored = from_json(data, _Stored)
+    return stored

@@ -5,13 +5,11 @@ It may be backed up. Sealing keys are not in it: they live and end with the stor
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 from pathlib import Path
 
 from basecagg.channels.identity import Identity
 from basecagg.errors import DataError
-from basecagg.protocol.messages import admission_statement
+from basecagg.protocol.invitations import admission, proof
 from basecagg.protocol.participant import Pins
 from basecagg.service.documents import Document, Enrolment, Invitation, from_json, to_json
 from basecagg.service.private_files import read_file, write_private
@@ -87,18 +85,3 @@ def _read(path: Path) -> _Stored:
         )
     stored: _Stored = from_json(data, _Stored)
     return stored
-
-
-def admission(token: bytes) -> bytes:
-    """What the server may know of a token."""
-    return hmac.digest(token, b"basecagg/admission", "sha256")
-
-
-def admission_hash(token: bytes) -> bytes:
-    """How the server recognises an admission before it has seen it."""
-    return hashlib.sha256(admission(token)).digest()
-
-
-def proof(token: bytes, federation: str, name: str, signing_key: bytes) -> bytes:
-    """What ties a key to the invitation, for the operator: a server in between cannot make it."""
-    return hmac.digest(token, admission_statement(federation, name, signing_key), "sha256")

@@ -8,12 +8,19 @@ import hmac
 from msgspec import Struct
 
 from basecagg.channels.identity import Ed25519Verifier
-from basecagg.protocol.effects import Forget, Persist, Store
+from basecagg.channels.wire import MAX_CONTROL_BYTES, unpack
+from basecagg.errors import ChannelError, StorageError
+from basecagg.protocol.effects import Forget, Persist, Store, Write
+from basecagg.protocol.epoch import Epoch
+from basecagg.protocol.messages import EpochEnd, HolderKey, statement
+from basecagg.protocol.operator import OPERATOR
 from basecagg.protocol.records import load, write
-from basecagg.service.documents import OPERATOR, Enrolment, HolderKey, Member, Phase
+from basecagg.service.documents import Enrolment, Member, Phase
 from basecagg.service.problems import Problem
 
 MAX_PENDING = 10_000
+MAX_KEY_BYTES = 4096
+_FORMAT = b"2"
 
 
 class Charter(Struct, kw_only=True):
@@ -22,6 +29,13 @@ class Charter(Struct, kw_only=True):
     epoch: bytes
     phase: Phase
     learning_rate: float = 1.0
+
+    @property
+    def signed_epoch(self) -> Epoch:
+        """The epoch itself."""
+        epoch = unpack(self.epoch, MAX_CONTROL_BYTES)
+        assert isinstance(epoch, Epoch)
+        return epoch
 
 
 class Registry:
@@ -32,13 +46,27 @@ class Registry:
         self._federation = federation
         self._operator_key = operator_key
         self._store = store
+        self._require_format()
         self.members = load(store, "member", Member)
         self.enrolments = load(store, "enrolment", Enrolment)
         self.holder_keys = load(store, "holder-key", HolderKey)
         self.admissions = dict(store.scan("invitation"))
+        self.spent = dict(store.scan("spent-invitation"))
+        self.ends = dict(store.scan("epoch-end"))
+        """The operator's word on epochs that are over, as frames by their ids."""
         self.credentials = dict(store.scan("credential"))
         charters = load(store, "charter", Charter)
         self.charter = charters.get("")
+
+    def _require_format(self) -> None:
+        if self._store.read("format", "") == _FORMAT:
+            return
+        if any(self._store.keys(kind) for kind in ("member", "invitation", "charter")):
+            raise StorageError(
+                "the server's store is of an older basecagg, whose keys and epochs mean nothing now: found"
+                " the federation again with `basecagg operator init`, and start with an empty store"
+            )
+        self._store.commit([Persist("format", "", _FORMAT)])
 
     def key_of(self, name: str) -> bytes | None:
         """The key that signs this caller's requests."""
@@ -57,10 +85,14 @@ class Registry:
     # --- joining ----------------------------------------------------------------------------------
 
     def invite(self, name: str, admission_hash: bytes) -> None:
-        """Expect an enrolment under this name."""
+        """Expect an enrolment under this name. A member that gets another invitation is to be replaced."""
         self._require_room()
+        writes: list[Write] = [Persist("invitation", name, admission_hash)]
+        if self.admissions.get(name) != admission_hash:
+            self.enrolments.pop(name, None)
+            writes.append(Forget("enrolment", name))
         self.admissions[name] = admission_hash
-        self._store.commit([Persist("invitation", name, admission_hash)])
+        self._store.commit(writes)
 
     def enrol(self, enrolment: Enrolment) -> None:
         """Keep the keys of somebody invited until the operator decides."""
@@ -68,10 +100,10 @@ class Registry:
         expected = self.admissions.get(name, bytes(32))
         if not hmac.compare_digest(hashlib.sha256(enrolment.admission).digest(), expected):
             raise Problem(403, "NotInvited", "no invitation stands behind this enrolment")
-        if name in self.members:
+        if self.spent.get(name) == expected:
             self._require_same(enrolment)
             return
-        self._require_holder_key(name, enrolment.signing_key, enrolment.holder_key)
+        self._parse_key(name, enrolment.signing_key, enrolment.holder_key)
         known = self.enrolments.setdefault(name, enrolment)
         if known != enrolment:
             raise Problem(409, "AlreadyEnrolled", f"{name} enrolled before with other keys")
@@ -84,22 +116,30 @@ class Registry:
     def admit(self, member: Member, credential: bytes | None) -> None:
         """The operator has decided: a member is in."""
         name = member.name
-        writes: list[Persist | Forget] = [write("member", name, member), Forget("enrolment", name)]
+        writes: list[Write] = [write("member", name, member), Forget("enrolment", name)]
         enrolment = self.enrolments.pop(name, None)
-        if enrolment is not None and name not in self.holder_keys:
-            self.holder_keys[name] = enrolment.holder_key
-            writes.append(write("holder-key", name, enrolment.holder_key))
+        if enrolment is not None and enrolment.signing_key == member.signing_key:
+            key = self._parse_key(name, member.signing_key, enrolment.holder_key)
+            writes += [self._keep_key(name, key), self._spend_invitation(name)]
+        known = self.members.get(name)
+        if known is not None and known.signing_key != member.signing_key:
+            self.credentials.pop(name, None)  # of the key that was replaced
+            writes.append(Forget("credential", name))
         self.members[name] = member
         if credential is not None:
             self.credentials[name] = credential
             writes.append(Persist("credential", name, credential))
         self._store.commit(writes)
 
+    def _spend_invitation(self, name: str) -> Persist:
+        self.spent[name] = self.admissions.get(name, b"")
+        return Persist("spent-invitation", name, self.spent[name])
+
     def revoke(self, name: str) -> None:
         """Take nothing more from this member; its invitation is void too."""
         self.admissions.pop(name, None)
         self.enrolments.pop(name, None)
-        writes: list[Persist | Forget] = [Forget("invitation", name), Forget("enrolment", name)]
+        writes: list[Write] = [Forget("invitation", name), Forget("enrolment", name)]
         member = self.members.get(name)
         if member is not None:
             revoked = Member(
@@ -109,16 +149,51 @@ class Registry:
             writes.append(write("member", name, revoked))
         self._store.commit(writes)
 
-    def publish_key(self, name: str, key: HolderKey) -> None:
-        """A member's sealing key for the next epoch."""
-        self._require_holder_key(name, self.members[name].signing_key, key)
-        self.holder_keys[name] = key
-        self._store.commit([write("holder-key", name, key)])
+    # --- sealing keys for the next epoch ----------------------------------------------------------
 
-    def _require_holder_key(self, name: str, signing_key: bytes, key: HolderKey) -> None:
-        said = HolderKey.statement(self._federation, name, key.sealing_key)
-        if not Ed25519Verifier().verify(signing_key, said, key.signature):
+    def publish_key(self, name: str, frame: bytes) -> None:
+        """A member announces its sealing key."""
+        key = self._parse_key(name, self.members[name].signing_key, frame)
+        if key.sealing_key in self._present_keys():
+            raise Problem(409, "KeyUsed", "this key stands in the present epoch: announce another")
+        self._store.commit([self._keep_key(name, key)])
+
+    def forget_keys(self, names: tuple[str, ...]) -> None:
+        """The operator wants other keys than these."""
+        for name in names:
+            self.holder_keys.pop(name, None)
+        self._store.commit([Forget("holder-key", name) for name in names])
+
+    def lacks_key(self, name: str) -> bool:
+        """Whether a member's key for the next epoch is missing."""
+        member = self.members.get(name)
+        holds = member is not None and member.role != "contributor"
+        return holds and name not in self.holder_keys
+
+    def _keep_key(self, name: str, key: HolderKey) -> Persist:
+        self.holder_keys[name] = key
+        return write("holder-key", name, key)
+
+    def _present_keys(self) -> set[bytes]:
+        if self.charter is None:
+            return set()
+        return {holder.sealing_key for holder in self.charter.signed_epoch.holders}
+
+    def _parse_key(self, name: str, signing_key: bytes, frame: bytes) -> HolderKey:
+        try:
+            key = unpack(frame, MAX_KEY_BYTES)
+        except ChannelError as error:
+            raise Problem(400, "Malformed", str(error)) from None
+        if not isinstance(key, HolderKey) or (key.federation, key.name) != (self._federation, name):
+            raise Problem(
+                400, "Malformed", "that is not the caller's sealing key for this federation"
+            )
+        verifier = Ed25519Verifier()
+        if not verifier.verify(signing_key, statement(key), key.signature):
             raise Problem(400, "BadSignature", "the sealing key is not signed by its owner")
+        if not verifier.fits(key.suite, key.sealing_key):
+            raise Problem(400, "Malformed", f"the sealing key is none of the suite {key.suite}")
+        return key
 
     def _require_room(self) -> None:
         if len(self.admissions) >= MAX_PENDING:
@@ -127,11 +202,19 @@ class Registry:
     # --- the epoch --------------------------------------------------------------------------------
 
     def begin(self, charter: Charter, credentials: dict[str, bytes]) -> None:
-        """A new epoch has the floor: credentials of the last one are worth nothing now."""
+        """A new epoch has the floor: credentials of the last one are worth nothing, and its keys are used."""
         gone = [Forget("credential", name) for name in self.credentials if name not in credentials]
         fresh = [Persist("credential", name, value) for name, value in credentials.items()]
         self.charter, self.credentials = charter, dict(credentials)
         self._store.commit([*gone, *fresh, write("charter", "", charter)])
+        used = self._present_keys()
+        self.forget_keys(tuple(n for n, key in self.holder_keys.items() if key.sealing_key in used))
+
+    def end(self, frame: bytes, end: EpochEnd) -> None:
+        """The operator has signed that the present epoch is over. Whoever asks is told so from now on."""
+        key = end.epoch.hex()
+        self.ends.setdefault(key, frame)
+        self._store.commit([Persist("epoch-end", key, self.ends[key])])
 
     def enter(self, phase: Phase) -> None:
         """The epoch moves on."""

@@ -1,0 +1,265 @@
+"""How an epoch's end and the wish for fresh keys reach its members, and replaced members come back."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from direct import NAMES, Direct, direct
+from service_harness import SMALL
+
+from basecagg.channels.identity import Identity
+from basecagg.channels.sealing import SealingSecret
+from basecagg.channels.wire import pack, unpack
+from basecagg.errors import MissingHolders, StorageError
+from basecagg.protocol.effects import Persist
+from basecagg.protocol.epoch import Epoch
+from basecagg.protocol.messages import Credential, EpochEnd, HolderKey, Message, signed
+from basecagg.service import framing
+from basecagg.service.documents import EndEpoch, to_json
+from basecagg.service.problems import Problem
+from basecagg.service.profile import Profile
+from basecagg.service.registry import Registry
+from basecagg.storage.memory import MemoryStore
+
+ANN = NAMES[0]
+
+
+def news(reply) -> list[Message]:
+    return [unpack(letter.frame, 10**6) for letter in framing.split(reply.content)]
+
+
+async def ask(scene: Direct, known: str, name: str = ANN, wait: int = 0):
+    query: dict[str, str | int] = {"known": known, "wait": wait}
+    return await scene.member(name).call("GET", "/v1/epoch", query=query)
+
+
+def fresh_key(scene: Direct, who: str, after: int = 0, **changes) -> HolderKey:
+    sealing = SealingSecret.create().public_key
+    key = HolderKey("test", who, "x25519", sealing, after)
+    return signed(msgspec.structs.replace(key, **changes), scene.profiles[who].identity)
+
+
+async def announce(scene: Direct, *keys: HolderKey) -> None:
+    for key in keys:
+        await scene.member(key.name).call("PUT", "/v1/holder-key", pack(key))
+
+
+async def close(scene: Direct) -> None:
+    await scene.operator.close_epoch(scene.boss)
+    while scene.service.phase != "closed":
+        await asyncio.sleep(0.02)
+
+
+# --- the end --------------------------------------------------------------------------------------
+
+
+def test_the_end_comes_first_and_then_the_next_epoch(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with direct(tmp_path) as scene:
+            first = scene.operator.epoch
+            assert first is not None
+            assert news(await ask(scene, ""))[0] == first
+            assert (await ask(scene, first.id.hex())).status_code == 204
+            await close(scene)
+            await scene.operator.end_epoch(scene.boss)
+            (end,) = news(await ask(scene, first.id.hex(), wait=30))
+            assert isinstance(end, EpochEnd)
+            overview = scene.service.overview()
+            assert (end.epoch, end.last_version) == (first.id, overview.version)
+            assert end.model_hash == overview.model_hash
+            assert (await ask(scene, "")).status_code == 204  # what is over is offered to nobody
+            await announce(scene, *(fresh_key(scene, name, after=1) for name in NAMES))
+            second = await scene.operator.start(scene.boss, SMALL)
+            said = news(await ask(scene, first.id.hex()))
+            assert [type(each) for each in said] == [EpochEnd, Epoch, Credential]
+            assert said[:2] == [end, second]
+            assert [type(each) for each in news(await ask(scene, ""))] == [Epoch, Credential]
+
+    asyncio.run(story())
+
+
+def test_a_start_ends_what_is_closed(tmp_path: Path) -> None:
+    """The operator went away between closing and ending."""
+
+    async def story() -> None:
+        async with direct(tmp_path) as scene:
+            first = scene.operator.epoch
+            assert first is not None
+            await close(scene)
+            await announce(scene, *(fresh_key(scene, name, after=1) for name in NAMES))
+            await scene.operator.start(scene.boss, SMALL)
+            assert isinstance(news(await ask(scene, first.id.hex()))[0], EpochEnd)
+
+    asyncio.run(story())
+
+
+def test_the_end_survives_a_restart_of_the_registry(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with direct(tmp_path) as scene:
+            await close(scene)
+            await scene.operator.end_epoch(scene.boss)
+            service = scene.service
+            again = Registry("test", service.settings.operator_key, service._store)
+            assert again.ends == service.registry.ends
+            assert len(again.ends) == 1
+
+    asyncio.run(story())
+
+
+def test_only_the_operators_word_on_the_present_epoch_ends_it(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with direct(tmp_path) as scene:
+            present, boss = bytes.fromhex(scene.epoch), scene.operator.identity
+
+            async def order(end: Message) -> str:
+                body = to_json(EndEpoch(frame=pack(end)))
+                try:
+                    await scene.boss.call("POST", "/v1/operator", body)
+                except Problem as problem:
+                    return problem.code
+                return "done"
+
+            good = signed(EpochEnd(present, 3, bytes(32)), boss)
+            assert await order(good) == "NotClosed"
+            await close(scene)
+            assert await order(signed(EpochEnd(bytes(32), 3, bytes(32)), boss)) == "WrongEpoch"
+            assert await order(signed(good, Identity.create())) == "BadSignature"
+            assert await order(msgspec.structs.replace(good, last_version=4)) == "BadSignature"
+            assert await order(fresh_key(scene, ANN)) == "Malformed"
+            assert scene.service.registry.ends == {}
+            assert await order(good) == "done"
+
+    asyncio.run(story())
+
+
+# --- keys for the next epoch ----------------------------------------------------------------------
+
+
+def test_a_key_is_wanted_once_the_last_one_is_used(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with direct(tmp_path) as scene:
+            reply = await ask(scene, scene.epoch)
+            assert reply.headers["basecagg-holder-key"] == "wanted"
+            await announce(scene, fresh_key(scene, ANN))
+            assert "basecagg-holder-key" not in (await ask(scene, scene.epoch)).headers
+            assert "basecagg-holder-key" in (await ask(scene, scene.epoch, NAMES[1])).headers
+
+    asyncio.run(story())
+
+
+def test_the_operator_asks_for_keys_and_waiting_members_hear_it(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with direct(tmp_path) as scene:
+            await announce(scene, fresh_key(scene, ANN))
+            waiting = asyncio.create_task(ask(scene, scene.epoch, wait=50))
+            await asyncio.sleep(0.1)
+            assert not waiting.done()
+            await scene.operator.ask_for_keys(scene.boss, [ANN])
+            reply = await waiting
+            assert reply.status_code == 204
+            assert reply.headers["basecagg-holder-key"] == "wanted"
+
+    asyncio.run(story())
+
+
+def test_a_key_of_the_present_epoch_is_refused(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with direct(tmp_path) as scene:
+            used = scene.profiles[ANN].next_holder_key()  # enrolled with, and never changed here
+            with pytest.raises(Problem) as caught:
+                await announce(scene, used)
+            assert (caught.value.status, caught.value.code) == (409, "KeyUsed")
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("code", "changes"),
+    [
+        ("Malformed", {"federation": "other"}),
+        ("Malformed", {"name": NAMES[1]}),
+        ("Malformed", {"sealing_key": bytes(32)}),
+        ("Malformed", {"suite": "mlkem768-x25519"}),
+    ],
+)
+def test_a_bad_key_is_refused(tmp_path: Path, code: str, changes: dict[str, object]) -> None:
+    async def story() -> None:
+        async with direct(tmp_path) as scene:
+            line = scene.member(ANN)
+            with pytest.raises(Problem) as caught:
+                await line.call("PUT", "/v1/holder-key", pack(fresh_key(scene, ANN, **changes)))
+            assert caught.value.code == code
+            forged = signed(fresh_key(scene, ANN), Identity.create())
+            with pytest.raises(Problem) as caught:
+                await line.call("PUT", "/v1/holder-key", pack(forged))
+            assert caught.value.code == "BadSignature"
+            with pytest.raises(Problem) as caught:
+                await line.call("PUT", "/v1/holder-key", b"{}")
+            assert caught.value.code == "Malformed"
+            assert ANN not in scene.service.registry.holder_keys
+
+    asyncio.run(story())
+
+
+# --- replaced members -----------------------------------------------------------------------------
+
+
+def test_a_replaced_member_is_a_holder_again_with_the_next_epoch(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with direct(tmp_path) as scene:
+            operator, old = scene.operator, scene.profiles[ANN]
+            invitation = await operator.replace(scene.boss, ANN)
+            assert invitation.after == 1  # no part in the present epoch
+            with pytest.raises(Problem, match="no invitation"):  # the old token is worth nothing
+                await scene.boss.enrol(to_json(old.enrolment()))
+            scene.profiles[ANN] = Profile.open(tmp_path / "new-disk", invitation)
+            for _ in range(2):
+                await scene.boss.enrol(to_json(scene.profiles[ANN].enrolment()))
+            assert await operator.admit_all(scene.boss) == [ANN]
+            with pytest.raises(Problem):  # and so is the old key
+                await scene.connect(ANN, old.identity).call("GET", "/v1/model")
+            assert news(await ask(scene, "")) == [operator.epoch]  # without a credential
+            await close(scene)
+            await announce(scene, *(fresh_key(scene, name, after=1) for name in NAMES[1:]))
+            second = await operator.start(scene.boss, SMALL)
+            assert second.holders[0].signing_key == scene.profiles[ANN].identity.public_key
+            assert [type(m) for m in news(await ask(scene, ""))] == [Epoch, Credential]
+
+    asyncio.run(story())
+
+
+def test_a_member_without_a_key_stops_the_next_epoch_unless_it_is_left_out(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with direct(tmp_path) as scene:
+            await close(scene)
+            await announce(scene, *(fresh_key(scene, name, after=1) for name in NAMES[1:]))
+            with pytest.raises(MissingHolders, match=f"{ANN}: its key was signed into epoch 1"):
+                await scene.operator.start(scene.boss, SMALL)
+            fewer = replace(SMALL, num_users=6, max_dropouts=1)
+            epoch = await scene.operator.start(scene.boss, fewer, without=[ANN])
+            assert ANN not in [holder.name for holder in epoch.holders]
+            assert [type(m) for m in news(await ask(scene, ""))] == [Epoch, Credential]
+
+    asyncio.run(story())
+
+
+# --- older stores ---------------------------------------------------------------------------------
+
+
+def test_a_store_of_an_older_version_is_refused_by_name() -> None:
+    store = MemoryStore()
+    store.commit([Persist("member", "ann", b"\x80")])
+    with pytest.raises(StorageError, match=r"older basecagg.*operator init"):
+        Registry("test", bytes(32), store)
+
+
+def test_an_initial_model_alone_makes_no_older_store() -> None:
+    store = MemoryStore()
+    store.commit([Persist("initial-model", "", np.zeros(2, "<f4").tobytes())])
+    Registry("test", bytes(32), store)
+    Registry("test", bytes(32), store)
