@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx
 import numpy as np
-from service_harness import SMALL
+from service_harness import SMALL, enrolment
 
 from basecagg.channels.identity import Identity
 from basecagg.channels.sealing import make_sealer
@@ -76,7 +76,7 @@ class Direct:
         for name in NAMES:
             invitation = await self.operator.invite(self.boss, name, "both")
             self.profiles[name] = Profile.open(self.folder / name, invitation)
-            await self.boss.enrol(to_json(self.profiles[name].enrolment()))
+            await self.boss.enrol(to_json(enrolment(self.profiles[name])))
         await self.operator.admit_all(self.boss)
         await self.operator.set_model(self.boss, np.zeros(SMALL.model_size, "<f4"))
         await self.operator.start(self.boss, SMALL)

@@ -12,16 +12,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import uvicorn
 
+from basecagg.channels.sealing import SealingSecret
+from basecagg.channels.wire import pack
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.epoch import LocalFloor
+from basecagg.protocol.messages import HolderKey, signed
 from basecagg.protocol.records import Role
 from basecagg.service import operator as operators
 from basecagg.service.agent import Agent, AgentOptions
 from basecagg.service.connection import Connection, Patience
-from basecagg.service.documents import Invitation
+from basecagg.service.documents import Enrolment, Invitation
 from basecagg.service.logs import log_to
 from basecagg.service.operator import Office
 from basecagg.service.profile import Profile
@@ -61,6 +65,20 @@ class Nudge:
 
     def close(self) -> None:
         self.closed = True
+
+
+def announced(profile: Profile, **changes: Any) -> HolderKey:
+    """A fresh sealing key of a user, signed."""
+    invitation, sealing = profile.invitation, SealingSecret.create().public_key
+    key = HolderKey(
+        invitation.federation, profile.name, invitation.suite, sealing, invitation.after
+    )
+    return signed(msgspec.structs.replace(key, **changes), profile.identity)
+
+
+def enrolment(profile: Profile) -> Enrolment:
+    """What a user hands in, with a sealing key that nobody keeps."""
+    return profile.enrolment(pack(announced(profile)))
 
 
 def free_port() -> int:

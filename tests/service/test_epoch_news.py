@@ -10,10 +10,9 @@ import msgspec
 import numpy as np
 import pytest
 from direct import NAMES, Direct, direct
-from service_harness import SMALL
+from service_harness import SMALL, announced, enrolment
 
 from basecagg.channels.identity import Identity
-from basecagg.channels.sealing import SealingSecret
 from basecagg.channels.wire import pack, unpack
 from basecagg.errors import MissingHolders, StorageError
 from basecagg.protocol.effects import Persist
@@ -39,9 +38,7 @@ async def ask(scene: Direct, known: str, name: str = ANN, wait: int = 0):
 
 
 def fresh_key(scene: Direct, who: str, after: int = 0, **changes) -> HolderKey:
-    sealing = SealingSecret.create().public_key
-    key = HolderKey("test", who, "x25519", sealing, after)
-    return signed(msgspec.structs.replace(key, **changes), scene.profiles[who].identity)
+    return announced(scene.profiles[who], after=after, **changes)
 
 
 async def announce(scene: Direct, *keys: HolderKey) -> None:
@@ -170,9 +167,10 @@ def test_the_operator_asks_for_keys_and_waiting_members_hear_it(tmp_path: Path) 
 def test_a_key_of_the_present_epoch_is_refused(tmp_path: Path) -> None:
     async def story() -> None:
         async with direct(tmp_path) as scene:
-            used = scene.profiles[ANN].next_holder_key()  # enrolled with, and never changed here
+            assert scene.operator.epoch is not None
+            used = scene.operator.epoch.holders[0].sealing_key
             with pytest.raises(Problem) as caught:
-                await announce(scene, used)
+                await announce(scene, fresh_key(scene, ANN, sealing_key=used))
             assert (caught.value.status, caught.value.code) == (409, "KeyUsed")
 
     asyncio.run(story())
@@ -216,10 +214,10 @@ def test_a_replaced_member_is_a_holder_again_with_the_next_epoch(tmp_path: Path)
             invitation = await operator.replace(scene.boss, ANN)
             assert invitation.after == 1  # no part in the present epoch
             with pytest.raises(Problem, match="no invitation"):  # the old token is worth nothing
-                await scene.boss.enrol(to_json(old.enrolment()))
+                await scene.boss.enrol(to_json(enrolment(old)))
             scene.profiles[ANN] = Profile.open(tmp_path / "new-disk", invitation)
             for _ in range(2):
-                await scene.boss.enrol(to_json(scene.profiles[ANN].enrolment()))
+                await scene.boss.enrol(to_json(enrolment(scene.profiles[ANN])))
             assert await operator.admit_all(scene.boss) == [ANN]
             with pytest.raises(Problem):  # and so is the old key
                 await scene.connect(ANN, old.identity).call("GET", "/v1/model")

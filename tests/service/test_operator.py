@@ -11,14 +11,14 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from service_harness import federation
+from service_harness import announced, enrolment, federation
 
 from basecagg.channels.identity import Identity
 from basecagg.channels.wire import pack
 from basecagg.errors import DataError, StorageError
 from basecagg.protocol.messages import signed
 from basecagg.service import export, operator
-from basecagg.service.documents import Enrolment, Invitation, to_json
+from basecagg.service.documents import Invitation, to_json
 from basecagg.service.problems import Problem
 from basecagg.service.profile import Profile
 
@@ -89,18 +89,6 @@ def test_a_profile_belongs_to_one_invitation(tmp_path: Path) -> None:
         Profile.open(tmp_path / "alice", other)
 
 
-def test_sealing_keys_of_past_epochs_are_erased(tmp_path: Path) -> None:
-    profile = Profile.open(tmp_path / "alice", invitation())
-    first = profile.next_holder_key().sealing_key
-    profile.begin_epoch(first)
-    second = profile.next_holder_key().sealing_key
-    assert second != first
-    assert profile.sealing_secret(first) is not None
-    profile.begin_epoch(second)
-    assert profile.sealing_secret(first) is None
-    assert profile.sealing_secret(second) is not None
-
-
 def test_a_server_cannot_swap_a_key_in_an_enrolment(tmp_path: Path) -> None:
     """The server sees the admission, but the proof ties the key to a token that it never sees."""
 
@@ -108,11 +96,10 @@ def test_a_server_cannot_swap_a_key_in_an_enrolment(tmp_path: Path) -> None:
         async with federation(tmp_path) as fed:
             profile = fed.profile("alice", await fed.invite("alice"))
             thief = Identity.create()
-            enrolment = profile.enrolment()
             swapped = msgspec.structs.replace(
-                enrolment,
+                enrolment(profile),
                 signing_key=thief.public_key,
-                holder_key=pack(signed(profile.next_holder_key(), thief)),
+                holder_key=pack(signed(announced(profile), thief)),
             )
             await fed.connection.enrol(to_json(swapped))  # the server cannot tell
             assert await fed.operator.admit_all(fed.connection) == []  # the operator can
@@ -126,13 +113,13 @@ def test_an_honest_enrolment_is_admitted_once(tmp_path: Path) -> None:
             invited = await fed.invite("alice")
             profile = fed.profile("alice", invited)
             for _ in range(2):  # a retry is no second enrolment
-                await fed.connection.enrol(to_json(profile.enrolment()))
+                await fed.connection.enrol(to_json(enrolment(profile)))
             assert await fed.operator.admit_all(fed.connection) == ["alice"]
-            await fed.connection.enrol(to_json(profile.enrolment()))
+            await fed.connection.enrol(to_json(enrolment(profile)))
             assert await fed.operator.admit_all(fed.connection) == []
             twin = fed.profile("twin", invited)
-            with pytest.raises(Problem, match="other keys"):
-                await fed.connection.enrol(to_json(twin.enrolment()))
+            with pytest.raises(Problem, match="another key"):
+                await fed.connection.enrol(to_json(enrolment(twin)))
 
     asyncio.run(story())
 
@@ -141,9 +128,8 @@ def test_an_uninvited_enrolment_is_refused(tmp_path: Path) -> None:
     async def story() -> None:
         async with federation(tmp_path) as fed:
             stranger = Profile.open(tmp_path / "alice", invitation())
-            enrolment: Enrolment = stranger.enrolment()
             with pytest.raises(Problem, match="no invitation") as caught:
-                await fed.connection.enrol(to_json(enrolment))
+                await fed.connection.enrol(to_json(enrolment(stranger)))
             assert caught.value.status == 403
 
     asyncio.run(story())
@@ -154,7 +140,7 @@ def test_a_name_is_given_once(tmp_path: Path) -> None:
         async with federation(tmp_path) as fed:
             invited = await fed.invite("alice")
             assert await fed.invite("alice") == invited  # it may have been lost on its way
-            await fed.connection.enrol(to_json(fed.profile("alice", invited).enrolment()))
+            await fed.connection.enrol(to_json(enrolment(fed.profile("alice", invited))))
             await fed.admit(["alice"])
             for taken in ("alice", "server", "operator"):
                 with pytest.raises(DataError, match="is taken"):

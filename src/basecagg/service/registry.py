@@ -104,14 +104,15 @@ class Registry:
             self._require_same(enrolment)
             return
         self._parse_key(name, enrolment.signing_key, enrolment.holder_key)
-        known = self.enrolments.setdefault(name, enrolment)
-        if known != enrolment:
-            raise Problem(409, "AlreadyEnrolled", f"{name} enrolled before with other keys")
+        known = self.enrolments.get(name, enrolment)
+        if known.signing_key != enrolment.signing_key:
+            raise Problem(409, "AlreadyEnrolled", f"{name} enrolled before with another key")
+        self.enrolments[name] = enrolment  # a newer sealing key is as good
         self._store.commit([write("enrolment", name, enrolment)])
 
     def _require_same(self, enrolment: Enrolment) -> None:
         if self.members[enrolment.name].signing_key != enrolment.signing_key:
-            raise Problem(409, "AlreadyEnrolled", "this invitation was used with other keys")
+            raise Problem(409, "AlreadyEnrolled", "this invitation was used with another key")
 
     def admit(self, member: Member, credential: bytes | None) -> None:
         """The operator has decided: a member is in."""
