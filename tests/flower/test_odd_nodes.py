@@ -53,8 +53,15 @@ def grid_with(odd: Callable[[Message, Context], Message], folder: Path) -> tuple
 # --- names ---
 
 
-def introduction(name: str, identity: Identity, sealing_key: bytes, signer: Any = None) -> Report:
-    said = HolderKey("f" * 32, name, "x25519", sealing_key, 0)
+def introduction(
+    name: str,
+    identity: Identity,
+    sealing_key: bytes,
+    signer: Any = None,
+    federation: str = "f" * 32,
+    after: int = 0,
+) -> Report:
+    said = HolderKey(federation, name, "x25519", sealing_key, after)
     frame = pack(signed(said, signer or identity))
     return Report(name=name, signing_key=identity.public_key, holder_key=frame)
 
@@ -86,12 +93,32 @@ def test_one_node_gets_one_credential_however_many_names_it_gives(
         nonlocal spoken
         spoken += 1
         name = str(context.node_id) if spoken == 1 else str(1000 + spoken)
-        return Message(reply(introduction(name, *keys()), []), reply_to=message)
+        federation = read_order(message.content).federation
+        report = introduction(name, *keys(), federation=federation)
+        return Message(reply(report, []), reply_to=message)
 
     grid, _ = grid_with(sybil, tmp_path)
     assert len(train(grid)) == 3
     assert spoken > 1
     assert set(admitted) <= {str(each) for each in grid.nodes}
+
+
+@pytest.mark.parametrize("odd", [{"federation": "f" * 32}, {"after": 9}], ids=str)
+def test_a_key_that_no_epoch_could_have_is_a_failed_visit_of_that_node(
+    tmp_path: Path, odd: dict[str, Any]
+) -> None:
+    spoken = 0
+
+    def show(message: Message, context: Context) -> Message:
+        nonlocal spoken
+        spoken += 1
+        asked = {"federation": read_order(message.content).federation} | odd
+        report = introduction(str(context.node_id), *keys(), **asked)
+        return Message(reply(report, []), reply_to=message)
+
+    grid, _ = grid_with(show, tmp_path)
+    assert len(train(grid)) == 3
+    assert spoken > 1
 
 
 def test_a_node_is_bound_to_its_name_and_key() -> None:

@@ -37,7 +37,7 @@ from basecagg.flower.visits import (
     write,
 )
 from basecagg.protocol.effects import Persist, Released, Send, Store, refusal_reply, sends_of
-from basecagg.protocol.epoch import Agreement, Holder
+from basecagg.protocol.epoch import Agreement
 from basecagg.protocol.messages import (
     CertifiedRequest,
     EpochEnd,
@@ -105,9 +105,7 @@ class MaskedCoordinator(Coordinator):
         training = len(met) if self.settings.holders_train else len(met) - len(chosen)
         self.settings = self.settings.fitting(training)
         holders = [
-            Holder(view.name, view.signing_key, view.holder_key.sealing_key)
-            for view in chosen
-            if view.holder_key is not None
+            (view.signing_key, view.holder_key) for view in chosen if view.holder_key is not None
         ]
         parameters = self.settings.parameters(len(holders), self._initial.size)
         bound = Charge.digest_of(self._charge)
@@ -232,7 +230,7 @@ class MaskedCoordinator(Coordinator):
             return []
         self._store.commit([Persist(OVER, "", b"")])
         machine = self.running
-        end = self.charter.end(self.agreement, machine.version, machine.model_hash)
+        end = self.charter.end(machine.version, machine.model_hash)
         known = [view for view in self.nodes.values() if view.present and view.signing_key]
         return [(view.node_id, self._goodbye(view, end), "train") for view in known]
 
@@ -303,7 +301,9 @@ class MaskedCoordinator(Coordinator):
     def _recognise(self, view: View, report: Report) -> None:
         """Who this is: bound at its first hello, the same on every visit."""
         if not view.signing_key:
-            view.holder_key = self._roll.bind(view.node_id, report, self._is_present)
+            announced = self._roll.bind(view.node_id, report, self._is_present)
+            self.charter.require_fit(report.signing_key, announced)
+            view.holder_key = announced
             view.name, view.signing_key = report.name, report.signing_key
             self._names[view.name] = view
             view.resume = bool(report.epoch)

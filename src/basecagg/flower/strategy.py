@@ -27,7 +27,6 @@ from basecagg.flower.plain import MetricsFunction, PlainCoordinator
 from basecagg.flower.settings import Protection, Settings, Training
 from basecagg.maths.staleness import StalenessFunction, polynomial
 from basecagg.parameters import Consistency
-from basecagg.protocol.effects import Store
 from basecagg.storage.memory import MemoryStore
 
 if TYPE_CHECKING:
@@ -222,7 +221,7 @@ class BufferedSecAgg(OwnLoop):
         charter = Charter(self._open("operator", opened))
         return MaskedCoordinator(self.settings, workload, store, charter, self._chooser)
 
-    def _open(self, namespace: str, opened: ExitStack) -> Store:
+    def _open(self, namespace: str, opened: ExitStack) -> MemoryStore | ServerStore:
         path = self.settings.server_state
         if path is None:
             return MemoryStore()
