@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
+from contextlib import suppress
 from dataclasses import replace
 
 import msgspec
@@ -681,10 +682,8 @@ class History:
         key = self.chance.choice([forged(self.chance), *replayed])
         fresh = holder_key(name, after=self.desk.machine.number)
         self.own.add((name, fresh.sealing_key))
-        try:
+        with suppress(Refused):
             self.desk.perform(self.desk.machine.hear(name, self.chance.choice([key, fresh])))
-        except Refused:
-            pass
 
     def begin(self) -> None:
         without = [n for n in NAMES if self.chance.random() < 0.1]
@@ -715,10 +714,8 @@ class History:
             self.numbers.append(machine.number)
 
     def end(self) -> None:
-        try:
+        with suppress(LocalProtocolError, StorageError):
             self.desk.perform(self.desk.machine.end(self.chance.randrange(5), bytes(32)))
-        except (LocalProtocolError, StorageError):
-            pass
 
     def crash(self) -> None:
         self.desk.restart()

@@ -190,7 +190,8 @@ class Agent:
     async def _contribute(self, member: Member, unsent: Sequence[Message]) -> None:
         """Send what a restart left unsent; then train, mask, upload, again and again."""
         await self._send(unsent)
-        if self._train is None or member.participant.contributor is None:
+        contributor = await self._in_thread(lambda: member.participant.contributor)
+        if self._train is None or contributor is None:
             return
         while True:
             try:
