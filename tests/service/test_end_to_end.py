@@ -10,7 +10,9 @@ import pytest
 from service_harness import SMALL, Nudge, federation
 
 from basecagg.errors import DataError
+from basecagg.service.connection import Connection
 from basecagg.service.problems import Problem
+from basecagg.service.signing import Caller
 
 NAMES = [f"user-{index}" for index in range(SMALL.num_users)]
 
@@ -113,10 +115,13 @@ def test_a_revoked_user_is_shut_out(tmp_path: Path) -> None:
             await fed.start_epoch()
             await fed.reach(1)
             await fed.operator.revoke(fed.connection, NAMES[0])
+            caller = Caller("test", NAMES[0], fed.profile(NAMES[0]).identity)
+            line = Connection(fed.url, (fed.folder / "operator/ca.pem").read_text(), caller)
             with pytest.raises(Problem, match="does not belong"):
-                await fed.agents[NAMES[0]]
-            del fed.agents[NAMES[0]]
+                await line.call("GET", "/v1/model")
+            await line.close()
             await fed.reach(await fed.version() + 2)
+            assert not fed.agents[NAMES[0]].done()  # the server's word alone ends no agent
 
     asyncio.run(story())
 
