@@ -12,6 +12,7 @@ TABLES = {
     "server": life.SERVER,
     "sealing key": life.SEALING_KEY,
     "person": life.PERSON,
+    "participant": life.PARTICIPANT,
 }
 ALL = pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
 
@@ -31,9 +32,14 @@ def test_every_state_can_be_reached(table):
     assert set(table) <= reachable(table)
 
 
-@ALL
+@pytest.mark.parametrize(
+    "table", [table for name, table in TABLES.items() if name != "participant"]
+)
 def test_every_life_ends(table):
-    """From everywhere there is a way to a final state, and no way back to an earlier one but staying."""
+    """From everywhere there is a way to a final state, and no way back to an earlier one but staying.
+
+    Only a participant goes from epoch to epoch: what ends are its keys.
+    """
     order = list(table)
     for state, steps in table.items():
         assert steps

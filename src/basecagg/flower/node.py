@@ -125,8 +125,7 @@ class Node:
         self._participant = Participant(
             pins, identity, SealingKeys(_SUITE), _VERIFIER, self._store, floor=floor
         )
-        messages = self._perform(self._participant.tick(int(time.time())))
-        messages += self._perform(self._participant.start())
+        messages = self._perform(self._participant.start(int(time.time())))
         return messages if resume else []
 
     @property

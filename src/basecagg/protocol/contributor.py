@@ -83,7 +83,7 @@ class Contributor:
         self._masks = load(records, "mask", OwnMask)
         self._confirmed: defaultdict[str, set[int]] = defaultdict(set)
         """By dealing. Nothing is written before there are enough: a restart asks all holders again."""
-        self._salt = records.read("salt", "") or b""
+        self._salt = b""
         self._sent: set[str] = set()
         """Fingerprints of updates since the start; older ones are read from the records when asked for."""
 
@@ -270,7 +270,8 @@ class Contributor:
             raise DataError(
                 f"an update has d = {self._parameters.model_size} elements, not {update.shape}"
             )
-        self._salt = self._salt or self._entropy(SEED_BYTES)
+        # Another federation's machine, which shares the store's fingerprints, may have drawn it meanwhile.
+        self._salt = self._records.read("salt", "") or self._salt or self._entropy(SEED_BYTES)
         # Numbers that agree to float32 are the same update, in any precision and with either sign of zero.
         with np.errstate(over="ignore"):
             numbers = np.add(update, 0.0, dtype=np.float32)

@@ -54,7 +54,7 @@ from basecagg.protocol.records import Membership, Refusals, load, parse, write
 from basecagg.protocol.share_keeper import ShareKeeper
 
 GRACE = 86_400
-"""Seconds that an epoch is kept after its end when only the clock says that it is over: clocks jump."""
+"""Seconds an epoch is kept since the clock first said that it is over, if nobody else does: clocks jump."""
 _MACHINES = (
     *("held", "share", "answer", "progress", "vote"),
     *("mask", "dealing", "locks", "ticket", "upload"),
@@ -157,10 +157,16 @@ class Participant:
 
     # --- joining ------------------------------------------------------------------------------
 
-    def start(self) -> list[Effect]:
-        """To be carried out once after construction. An older copy of the store costs all sealing keys."""
-        if not self._records.rolled_back:
-            return [*self._start_machines(), *self._look_at_floor()]
+    def start(self, now: int) -> list[Effect]:
+        """To be carried out once after construction, in one go, before anything else is written.
+
+        An older copy of the store costs all sealing keys. The first write makes it a current one.
+        """
+        effects = self._suspect() if self._records.rolled_back else []
+        effects += [*self._look_at_floor(), *self.tick(now)]
+        return effects if self._is_over else [*effects, *self._start_machines()]
+
+    def _suspect(self) -> list[Effect]:
         effects = self._forget("the store is an older copy of itself, or its anchor is")
         later = self._agreement is not None and self._agreement.epoch.number < self._number
         return [*effects, *(self._leave("a later one was joined") if later else [])]
@@ -289,7 +295,7 @@ class Participant:
 
     def reconnect(self) -> list[Effect]:
         """The server can be reached again: send again what has had no outcome yet."""
-        return self.contributor.reconnect() if self.contributor else []
+        return self.contributor.reconnect() if self.contributor and not self._is_over else []
 
     def working(self) -> Contributor:
         """The contributor, which there must be."""
@@ -302,19 +308,26 @@ class Participant:
     def tick(self, now: int) -> list[Effect]:
         """It is `now` by this participant's own clock, in seconds: an epoch whose time has passed is over.
 
-        Nothing is answered from then on; what it was is destroyed after a while, in case the clock had jumped.
+        Nothing is answered from then on; what it was is destroyed after a while, in case the clock had jumped,
+        however far.
         """
         self._now = now
-        if self._agreement is None or now < self._agreement.epoch.ends + GRACE:
+        since = min(self._membership.late_since or now, now) if self._is_late else 0
+        if self._is_late and now >= since + GRACE:
+            return self._leave("its time has passed")
+        if since == self._membership.late_since:
             return []
-        return self._leave("its time has passed")
+        self._membership.late_since = since
+        return [write("membership", "", self._membership)]
+
+    @property
+    def _is_late(self) -> bool:
+        return self._agreement is not None and self._now >= self._agreement.epoch.ends
 
     @property
     def _is_over(self) -> bool:
         """Whether nothing is to be answered or sent any more in the present epoch."""
-        return self._barred or (
-            self._agreement is not None and self._now >= self._agreement.epoch.ends
-        )
+        return self._barred or self._is_late
 
     def _hear_end(self, end: EpochEnd) -> list[Effect]:
         if not self._verifier.verify(self.pins.operator_key, statement(end), end.signature):

@@ -158,6 +158,8 @@ class Membership(Record):
 
     epoch: bytes
     state: str
+    late_since: int = 0
+    """Since when its own clock has been saying that the epoch is over; 0 if it does not say so."""
 
 
 class SealingKeyRecord(Record):

@@ -59,7 +59,7 @@ class Member:
 
     def start(self, now: int) -> list[Message]:
         """To be called once; what it returns is to be sent."""
-        return [*self.tick(now), *self._perform(self.participant.start())]
+        return self._perform(self.participant.start(now))
 
     def tick(self, now: int) -> list[Message]:
         """It is `now` by this machine's clock."""
