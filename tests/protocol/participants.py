@@ -210,7 +210,9 @@ class Judge:
         for key, was in self.slots.items():
             if key in slots:
                 states = (slots[key].state, was.state)
-                assert self.SLOTS.index(states[0]) >= self.SLOTS.index(states[1]), states
+                assert self.SLOTS.index(states[0]) >= self.SLOTS.index(states[1]), (
+                    f"a slot that was {was.state}"
+                )
                 assert was.digest in (b"", slots[key].digest) or slots[key].state != "endorsed"
             else:
                 progress = parse(ann.store.read("progress", "") or b"", Progress)
@@ -365,3 +367,14 @@ class Ann:
         shutil.rmtree(self.folder)
         self.folder.mkdir()
         return self.start()
+
+    # --- what negative controls do otherwise ----------------------------------------------------------
+
+    def hear_of_another_epoch(self) -> None:
+        """An unsigned word: nothing happens."""
+
+    def keep_aside(self) -> object:
+        """Before her files are replaced: nothing of hers is anywhere else."""
+
+    def put_back(self, kept: object) -> None:
+        """Afterwards: so there is nothing to put back."""
