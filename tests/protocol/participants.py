@@ -7,8 +7,9 @@ contributors deal and sign as they are told. Only Ann is real: her machine, her 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -151,6 +152,24 @@ class Town:
         """All holders have their shares of Ann's masks, Ann as well."""
         names = enumerate((ANN, *OTHERS))
         return [signed(Receipt(epoch.id, i, masks), self.identities[name]) for i, name in names]
+
+    def everything(self, epoch: Epoch) -> Iterator[Message]:
+        """The parcels; sums of every three of four masks, now and later, with certificates; what ends them."""
+        dealt = [self.deal(epoch, dealer) for dealer in DEALERS]
+        late = [self.deal(epoch, dealer, 6) for dealer in DEALERS[:3]]
+        yield from (parcel for parcel, _ in (*dealt, *late))
+        tickets = [ticket for _, ticket in dealt]
+        sums = [self.request(epoch, three) for three in combinations(tickets, 3)]
+        previous = self.certificate(sums[0])
+        sums += [self.request(epoch, three, 1, previous) for three in (tickets[:3], tickets[1:])]
+        far = self.certificate(self.request(epoch, tickets[:3], 6, previous))
+        sums.append(self.request(epoch, [ticket for _, ticket in late], 7, far))
+        for request in sums:
+            yield request
+            yield self.certified(request)
+        yield self.closing(epoch, tickets[0].mask, tickets[3].mask)
+        yield self.end(epoch)
+        yield self.credential(epoch)
 
 
 class Judge:

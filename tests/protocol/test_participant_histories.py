@@ -8,7 +8,6 @@ copies. The judge of `participants` remembers all she ever said and was.
 
 from __future__ import annotations
 
-import itertools
 import random
 import shutil
 from contextlib import contextmanager, suppress
@@ -17,7 +16,6 @@ import numpy as np
 import pytest
 from participants import (
     ANN,
-    DEALERS,
     NOW,
     Ann,
     Judge,
@@ -103,7 +101,7 @@ class History:
         number, ends = len(self.epochs) + 1, self.dice.choice((NEVER, NEVER, NOW + 3600))
         epoch = TOWN.epoch(key, number, ends=ends)
         self.epochs += [epoch, RIVAL.epoch(key, number + 1, ends=ends)]
-        self.letters[epoch.id] = sealed = list(everything_in(epoch))
+        self.letters[epoch.id] = sealed = [*TOWN.everything(epoch), RIVAL.end(epoch)]
         for message in sealed:
             request = getattr(message, "request", message)
             if hasattr(request, "tickets"):
@@ -217,27 +215,6 @@ class History:
         self.ann.store.close()
         self.ann.put_back(kept)
         self.ann.start()
-
-
-def everything_in(epoch):
-    """First the parcels; then sums of every three of four masks, now and later, and what ends them."""
-    town = TOWN
-    dealt = [town.deal(epoch, dealer) for dealer in DEALERS]
-    late = [town.deal(epoch, dealer, 6) for dealer in DEALERS[:3]]
-    yield from (parcel for parcel, _ in (*dealt, *late))
-    tickets = [ticket for _, ticket in dealt]
-    sums = [town.request(epoch, three) for three in itertools.combinations(tickets, 3)]
-    previous = town.certificate(sums[0])
-    sums += [town.request(epoch, three, 1, previous) for three in (tickets[:3], tickets[1:])]
-    far = town.certificate(town.request(epoch, tickets[:3], 6, previous))
-    sums.append(town.request(epoch, [ticket for _, ticket in late], 7, far))
-    for request in sums:
-        yield request
-        yield town.certified(request)
-    yield town.closing(epoch, tickets[0].mask, tickets[3].mask)
-    yield town.end(epoch)
-    yield RIVAL.end(epoch)
-    yield town.credential(epoch)
 
 
 def play(seeds, folder, ann_type=Ann):

@@ -118,8 +118,12 @@ class Agent:
     async def _enrol(self, member: Member) -> None:
         key = pack(await self._in_thread(member.announce))
         body = to_json(self._profile.enrolment(key))
-        await self._persist(lambda: self._connection.enrol(body), "NotInvited", "AlreadyEnrolled")
-        _LOG.info("enrolled", extra={"fields": {"name": self._profile.name}})
+        fields = {"name": self._profile.name}
+        try:
+            await self._persist(lambda: self._connection.enrol(body), "AlreadyEnrolled")
+            _LOG.info("enrolled", extra={"fields": fields})
+        except Problem as problem:  # perhaps by ourselves, before a loss: the operator will know
+            _LOG.error("enrolled", extra={"fields": {**fields, "reason": problem.reason}})
 
     async def _look_for_epoch(self, member: Member) -> None:
         """Ask what there is besides the present epoch. Whatever comes, the machine decides."""
@@ -171,9 +175,12 @@ class Agent:
     async def _answer_letters(self, member: Member) -> None:
         done, epoch = "", member.epoch
         while member.epoch == epoch:
+            asked = time.monotonic()
             reply = await self._persist(partial(self._collect, epoch, done), *_ELSEWHERE)
             letters = reply.frames()
             await self._in_thread(lambda: member.tick(_now()))
+            if not letters and time.monotonic() - asked < self._options.breath:
+                await asyncio.sleep(self._options.breath)  # it should have waited for some
             if letters:
                 await self._send(await self._in_thread(partial(member.take, letters)))
                 done = f"{reply.headers.get('basecagg-boot', '')}.{letters[-1].number}"

@@ -1,0 +1,212 @@
+"""What a server says without a signature undoes nothing: attacks on the real agent, each with its control."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+
+import httpx
+import pytest
+from participants import ANN, DEALERS, quick  # noqa: F401 - a fixture
+from puppet_server import PuppetServer, agent_of, frames, profile_in
+
+from basecagg.channels.wire import pack
+from basecagg.errors import ChannelError
+from basecagg.protocol.effects import Forget
+from basecagg.protocol.epoch import LocalFloor
+from basecagg.protocol.messages import Answer, Receipt, Refusal
+from basecagg.protocol.records import SealingKeyRecord, load, write
+from basecagg.service.connection import Reply
+from basecagg.service.framing import Numbered
+from basecagg.service.member import Member
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+
+async def answered_sum(server, epoch):
+    """Ann answers for three masks; her parcels, and a certified sum that overlaps."""
+    dealt = [server.town.deal(epoch, dealer) for dealer in DEALERS]
+    parcels, tickets = [parcel for parcel, _ in dealt], [ticket for _, ticket in dealt]
+    server.post(*parcels)
+    await server.received(Receipt)
+    server.post(server.town.certified(server.town.request(epoch, tickets[:3])))
+    await server.received(Answer)
+    return parcels, server.town.certified(server.town.request(epoch, tickets[1:]))
+
+
+# --- 409 WrongEpoch ---------------------------------------------------------------------------------
+
+
+async def kick_and_ask_again(folder):
+    server = PuppetServer()
+    async with agent_of(server, folder) as agent:
+        epoch = await server.found()
+        parcels, overlapping = await answered_sum(server, epoch)
+        server.inbox.clear()
+        server.kicks, looks = 1, server.looks
+        await server.until(lambda: server.looks > looks)
+        server.post(*parcels, overlapping)
+        await server.until(lambda: "MaskTaken" in [getattr(m, "code", "") for m in server.inbox])
+        assert not [message for message in server.inbox if isinstance(message, Answer)]
+        assert set(agent.member.participant.key_states().values()) == {"joined", "announced"}
+
+
+def test_a_word_that_there_is_another_epoch_makes_no_holder_forget(tmp_path):
+    asyncio.run(kick_and_ask_again(tmp_path))
+
+
+def erase(member, frames_of_epoch):
+    """The old reaction: memory and anchor are erased, the keys are not; then the same epoch is taken."""
+    store, kinds = member._store, ("held", "share", "answer", "vote", "progress", "epoch")
+    kinds += ("membership", "charter", "highest")
+    keys = load(store, "sealing", SealingKeyRecord)
+    for record in keys.values():
+        record.state = "announced"
+    store.commit(
+        [
+            *(Forget(kind, key) for kind in kinds for key in store.keys(kind)),
+            *(write("sealing", key, record) for key, record in keys.items()),
+        ]
+    )
+    store.number, store._mark = 0, store._mark._replace(number=0)
+    machine = member.participant
+    member.participant = type(machine)(
+        machine.pins, machine._signer, machine._suite, machine._verifier, store
+    )
+    _hear(member, frames_of_epoch)
+
+
+_hear = Member.hear_of_epochs
+
+
+def test_control_the_old_reaction_gives_a_second_answer(tmp_path, monkeypatch):
+    monkeypatch.setattr(Member, "hear_of_epochs", erase)
+    with pytest.raises(AssertionError, match="two different answers"):
+        asyncio.run(kick_and_ask_again(tmp_path))
+
+
+def test_nobody_goes_back_to_an_earlier_epoch(tmp_path):
+    async def story():
+        server = PuppetServer()
+        async with agent_of(server, tmp_path) as agent:
+            first = await server.found(1)
+            await server.until(lambda: len(server.keys) == 2)  # the key for the next epoch
+            second = await server.found(2)
+            machine = agent.member.participant
+            server.kicks = 1
+            await server.until(lambda: machine.number == 2)
+            server.epoch, server.kicks = [first], 1
+            await server.until(lambda: machine.refusals)
+            looks = server.looks
+            await server.until(lambda: server.looks > looks or not server.kicks)
+            parcel, _ = server.town.deal(second, "w")
+            server.post(parcel)
+            await server.received(Receipt)
+            assert machine.agreement.id == second.id
+            assert machine.key_states()[second.holders[0].sealing_key.hex()] == "joined"
+
+    asyncio.run(story())
+
+
+# --- a backup without the store ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key_outside", [False, True], ids=["", "control"])
+def test_a_restored_identity_holds_nothing_in_the_same_epoch(tmp_path, key_outside):
+    """The control: a sealing key in the identity's file, as there was, and the holder is born again."""
+    server = PuppetServer()
+    profile = profile_in(tmp_path / ANN, server.town)
+
+    def life():
+        member = Member(profile, LocalFloor(), tmp_path / "anchors", contributes=False)
+        member.start(0)
+        return member
+
+    member = life()
+    epoch = server.town.epoch(member.announce().sealing_key)
+    secrets = load(member._store, "sealing", SealingKeyRecord)
+    member.hear_of_epochs([Numbered(0, pack(epoch))])
+    assert member.participant.keeper is not None
+    member.close()
+    identity = (tmp_path / ANN / "identity.json").read_bytes()
+    shutil.rmtree(tmp_path)
+    (tmp_path / ANN).mkdir(parents=True)
+    (tmp_path / ANN / "identity.json").write_bytes(identity)
+    member = life()
+    if key_outside:
+        member._store.commit([write("sealing", key, secret) for key, secret in secrets.items()])
+        member.close()
+        member = life()
+    member.hear_of_epochs([Numbered(0, pack(epoch))])
+    assert member.participant.agreement.id == epoch.id
+    assert (member.participant.keeper is not None) == key_outside
+    member.close()
+
+
+# --- replies that ended an agent ----------------------------------------------------------------------
+
+ODD = {
+    "a torn frame": lambda: httpx.Response(200, content=b"\x00"),
+    "half a frame": lambda: httpx.Response(200, content=frames([Refusal("x", "y")])[:-1]),
+    "Retry-After: ²": lambda: httpx.Response(
+        503, headers=[(b"retry-after", b"\xb2")], json={"code": "x", "reason": "y"}
+    ),
+    "an endless Retry-After": lambda: httpx.Response(503, headers={"retry-after": "9" * 400}),
+    "no text": lambda: httpx.Response(500, content=b"\xff\xfe"),
+    "revoked": lambda: httpx.Response(403, json={"code": "Revoked", "reason": "y"}),
+    "not found": lambda: httpx.Response(404),
+    "no JSON object": lambda: httpx.Response(409, json=[1, 2]),
+    "a deep one": lambda: httpx.Response(409, content=b"[" * 100_000),
+}
+
+
+async def survive(folder, odd):
+    """After three such replies the agent still keeps a share."""
+    server = PuppetServer()
+    deliver, left = server.deliver, [3]
+
+    async def odd_first():
+        if left[0]:
+            left[0] -= 1
+            return odd()
+        return await deliver()
+
+    server.deliver = odd_first
+    async with agent_of(server, folder):
+        parcel, _ = server.town.deal(await server.found(), "w")
+        server.post(parcel)
+        await server.received(Receipt)
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_an_odd_reply_is_as_good_as_none(tmp_path, odd):
+    asyncio.run(survive(tmp_path, ODD[odd]))
+
+
+def test_control_an_agent_that_reads_replies_as_they_come_ends(tmp_path, monkeypatch):
+    from basecagg.service import framing
+
+    monkeypatch.setattr(Reply, "frames", lambda reply: framing.split(reply.content))
+    with pytest.raises(ChannelError):
+        asyncio.run(survive(tmp_path, ODD["a torn frame"]))
+
+
+@pytest.mark.parametrize("code", ["NotInvited", "AlreadyEnrolled"])
+def test_nobody_is_ended_by_a_refused_enrolment(tmp_path, code):
+    async def story():
+        server = PuppetServer()
+        note, refused = server.note, []
+
+        async def refuse(request):
+            if request.url.path == "/v1/enrolment" and not refused:
+                refused.append(note("enrolment", request.content))
+                return httpx.Response(403, json={"code": code, "reason": "y"})
+            return await PuppetServer.__call__(server, request)
+
+        refuse.town = server.town
+        async with agent_of(refuse, tmp_path):
+            parcel, _ = server.town.deal(await server.found(), "w")
+            server.post(parcel)
+            await server.received(Receipt)
+
+    asyncio.run(story())
