@@ -36,8 +36,9 @@ from basecagg.flower.visits import (
     unpack_letters,
     write,
 )
-from basecagg.protocol.effects import Persist, Released, Send, Store, refusal_reply, sends_of
+from basecagg.protocol.effects import Effect, Persist, Released, Send, Store, sends_of
 from basecagg.protocol.epoch import Agreement
+from basecagg.protocol.letters import answered
 from basecagg.protocol.messages import (
     CertifiedRequest,
     EpochEnd,
@@ -346,15 +347,16 @@ class MaskedCoordinator(Coordinator):
         self._hand_over(view, message)
 
     def _hand_over(self, view: View, message: Message) -> None:
-        try:
+        def receive() -> list[Effect]:
             effects = self.running.receive(view.name, message)
             if isinstance(message, Shipment):
                 view.dealt.update(message.dealing.masks)
-        except Refused as refusal:
+            return effects
+
+        def refused(_: Message, refusal: Refused) -> None:
             LOG.info("%s of node %d refused: %s", type(message).__name__, view.node_id, refusal)
-            reply = refusal_reply(view.name, message, refusal)
-            effects = [] if reply is None else [reply]
-        self.perform(effects)
+
+        self.perform(answered(view.name, message, receive, refused))
 
     @cached_property
     def _limit(self) -> int:

@@ -113,7 +113,7 @@ class ShareKeeper:
         """One signed receipt for all parcels taken since the last one."""
         if not self._unacknowledged:
             return []
-        masks, self._unacknowledged = tuple(self._unacknowledged), []
+        masks, self._unacknowledged = tuple(dict.fromkeys(self._unacknowledged)), []
         receipt = signed(Receipt(self.agreement.id, self.index, masks), self._signer)
         return [Send(SERVER, receipt)]
 

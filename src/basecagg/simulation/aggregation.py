@@ -358,7 +358,7 @@ class SecureAggregation(ServerAggregation):
         if contributor.ready:
             return 0.0
         started, remembered = time.process_time(), self.network.remembered
-        self._undelivered[name] = contributor.deal(version, self._at_once)
+        self._undelivered[name] = contributor.deal_ahead(version, self._at_once)
         seconds = self.network.charge("contributor", started, remembered)
         if len(self._undelivered) == self._together:
             self._deliver()
