@@ -679,7 +679,7 @@ class History:
     def hear(self) -> None:
         name = self.chance.choice(NAMES)
         replayed = [key for key in KEYS if key.name == name]
-        key = self.chance.choice([forged(self.chance), *replayed])
+        key = self.chance.choice([forged(self.chance), self.chance.choice(replayed)])
         fresh = holder_key(name, after=self.desk.machine.number)
         self.own.add((name, fresh.sealing_key))
         with suppress(Refused):
