@@ -243,7 +243,11 @@ def test_looks_for_replies_are_seldom_where_they_cost(
 ) -> None:
     pauses: list[float] = []
     coordinator: Any = SimpleNamespace(
-        version=0, arrays=None, farewell=list, require_future=lambda versions: None
+        version=0,
+        arrays=ArrayRecord(),
+        nodes={},
+        farewell=list,
+        require_future=lambda versions: None,
     )
     line: Any = SimpleNamespace(is_busy=lambda node_id: False, is_simulated=simulated)
     silent = loop.Loop(

@@ -16,6 +16,7 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Train for as many rounds as the run's configuration says."""
     config = context.run_config
+    fraction_evaluate = config["fraction-evaluate"]
 
     def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
         loss, accuracy = task.test(task.load_net(config, arrays), task.load_test(config))
@@ -23,8 +24,8 @@ def main(grid: Grid, context: Context) -> None:
         return MetricRecord({"loss": loss, "accuracy": accuracy})
 
     strategy = BufferedSecAgg(
-        buffer_size=config["buffer-size"],
-        fraction_evaluate=config["fraction-evaluate"],
+        buffer_size=context.run_config["buffer-size"],
+        fraction_evaluate=fraction_evaluate,
         evaluate_metrics={"eval_acc": 1.0},
     )
     result = strategy.start(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -41,6 +41,10 @@ Errand: TypeAlias = tuple[int, RecordDict, str]
 """A node, what to send it, and the message's type."""
 
 
+Configured: TypeAlias = Callable[[str, int, ArrayRecord, ConfigRecord], ConfigRecord]
+"""The config of a task ("train", "evaluate") in a version, from its arrays and the config of the one before."""
+
+
 class Workload(NamedTuple):
     """What the app wants trained."""
 
@@ -48,6 +52,8 @@ class Workload(NamedTuple):
     initial: Model
     train_config: ConfigRecord
     evaluate_config: ConfigRecord
+    configured: Configured
+    """What the app makes of them for each version."""
     patience: float
     """Seconds that a node may take."""
 
@@ -183,6 +189,8 @@ class Coordinator(ABC):
         self.nodes: dict[int, View] = {}
         self.machine: Server | None = None
         self._configs = {"train": workload.train_config, "evaluate": workload.evaluate_config}
+        self._configured = workload.configured
+        self._configured_for = -1
         self._patience = workload.patience
         self._store = store
         self._news: list[NewVersion] = []
@@ -332,10 +340,17 @@ class Coordinator(ABC):
 
         The numbers are the machine's own: a node hashes them before its app reads them.
         """
-        machine = self.running
-        config = ConfigRecord({**self._configs[task], "server-round": machine.version + 1})
-        arrays = self.layout.unflatten(machine.model[: self.layout.size])
+        arrays = self.layout.unflatten(self.running.model[: self.layout.size])
+        self._configure(arrays)
+        config = ConfigRecord(dict(self._configs[task]))
         return {self.settings.arrays_key: arrays, self.settings.config_key: config}
+
+    def _configure(self, arrays: ArrayRecord) -> None:
+        """Once for every version, in their order: as in Flower, a config goes from one to the next."""
+        while self._configured_for < self.version:
+            self._configured_for += 1
+            for task, config in self._configs.items():
+                self._configs[task] = self._configured(task, self._configured_for, arrays, config)
 
     # --- the machine ------------------------------------------------------------------------------
 

@@ -24,7 +24,11 @@ from basecagg.errors import DataError
 from basecagg.protocol.global_model import Model
 from basecagg.storage import disk
 
-_FOLDER = "training"
+_FOLDER, _LOG = "training", "output.log"
+LAST_FAILURE = "last-failure.log"
+"""In the node's folder: what the last training that failed has printed."""
+_TAIL = 20
+"""Lines of it that go to the node's log."""
 
 
 class Outcome(NamedTuple):
@@ -33,10 +37,17 @@ class Outcome(NamedTuple):
     state: Literal["running", "done", "failed"]
     update: Model | None = None
     problem: str = ""
+    memory: bytes = b""
+    """What the app remembers from now on: Flower's Context.state, of which the process had a copy."""
 
 
-def launch(node_folder: Path, train: Callable[[], Model]) -> None:
-    """Start training and come back at once. The node must be closed: a fork would keep its locks."""
+def launch(
+    node_folder: Path, train: Callable[[], Model], remember: Callable[[], bytes] = bytes
+) -> None:
+    """Start training and come back at once. The node must be closed: a fork would keep its locks.
+
+    `remember` is asked, in the process, for what the app's state has become by its training.
+    """
     if not hasattr(os, "fork"):
         raise DataError("this system cannot fork: use BufferedSecAgg(training='attached')")
     clear(node_folder)
@@ -50,7 +61,7 @@ def launch(node_folder: Path, train: Callable[[], Model]) -> None:
             warnings.simplefilter("ignore", DeprecationWarning)
             child = os.fork()
         if child == 0:
-            _become_own_process(folder, train)
+            _become_own_process(folder, train, remember)
         os.waitpid(child, 0)
     finally:
         os.close(lock)
@@ -60,7 +71,8 @@ def look(node_folder: Path) -> Outcome:
     """How far the training that was launched has come."""
     folder = node_folder / _FOLDER
     with suppress(OSError):
-        return Outcome("done", np.load(folder / "update.npy"))
+        update = np.load(folder / "update.npy")
+        return Outcome("done", update, memory=(folder / "memory").read_bytes())
     with suppress(OSError):
         return Outcome("failed", problem=(folder / "problem").read_text())
     if _is_locked(folder / "lock"):
@@ -69,8 +81,21 @@ def look(node_folder: Path) -> Outcome:
 
 
 def clear(node_folder: Path) -> None:
-    """Remove what training left behind."""
-    shutil.rmtree(node_folder / _FOLDER, ignore_errors=True)
+    """Remove what training left behind; what one that failed has printed is kept until the next failure."""
+    folder = node_folder / _FOLDER
+    if not (folder / "update.npy").exists():
+        with suppress(OSError):
+            (folder / _LOG).replace(node_folder / LAST_FAILURE)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def tail(node_folder: Path) -> str:
+    """The last lines that training printed: for the node's own log, never for the server."""
+    try:
+        text = (node_folder / _FOLDER / _LOG).read_text("utf-8", "replace")
+    except OSError:
+        return ""
+    return "\n".join(text.splitlines()[-_TAIL:])
 
 
 def stop(node_folder: Path) -> None:
@@ -95,23 +120,26 @@ def _is_locked(path: Path) -> bool:
     return False
 
 
-def _become_own_process(folder: Path, train: Callable[[], Model]) -> NoReturn:
+def _become_own_process(
+    folder: Path, train: Callable[[], Model], remember: Callable[[], bytes]
+) -> NoReturn:
     """In the child: leave the parent's session, and fork once more so that nobody has to wait for us."""
     try:
         os.setsid()
         if os.fork() == 0:
-            _run(folder, train)
+            _run(folder, train, remember)
     finally:
         os._exit(0)  # nothing of the parent's is to be cleaned up twice
 
 
-def _run(folder: Path, train: Callable[[], Model]) -> None:
+def _run(folder: Path, train: Callable[[], Model], remember: Callable[[], bytes]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)  # the parent's handlers would report to Flower
     (folder / "pid").write_text(str(os.getpid()))
-    _redirect(folder / "output.log")
+    _redirect(folder / _LOG)
     try:
         update = train()
+        _put(folder, "memory", remember())
     except BaseException as error:
         traceback.print_exc()
         _put(folder, "problem", type(error).__name__.encode())

@@ -75,12 +75,16 @@ class Layout:
         }
         return ArrayRecord({key: pieces.get(key) or self.fixed[key] for key in self.order})
 
-    def difference(self, start: Model, trained: Model, max_staleness: int) -> Model:
-        """Δ = x_start − x_end; of BatchNorm's statistics the part that stale sums can bear."""
+    def difference(
+        self, start: Model, trained: Model, max_staleness: int, factor: float = 1.0
+    ) -> Model:
+        """Δ = x_start − x_end, times `factor`; of BatchNorm's statistics the part that stale sums can bear."""
         delta = start - trained
         for key, place in self._places().items():
             if is_statistic(key):
                 delta[place] = damped(delta[place], max_staleness)
+            else:
+                delta[place] *= factor
         return delta
 
     def below_zero(self, vector: Model) -> int:

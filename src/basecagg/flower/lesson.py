@@ -14,7 +14,7 @@ from flwr.clientapp.typing import ClientAppCallable
 
 from basecagg.errors import DataError
 from basecagg.flower.flat import Layout, as_app_reads, only_arrays
-from basecagg.flower.metrics import Charge
+from basecagg.flower.metrics import Charge, numbers
 from basecagg.flower.node import Job, Node
 from basecagg.flower.node_folder import NodeFolder, in_simulation
 from basecagg.flower.visits import LETTERS, METRICS, ORDER, SLOTS, Order
@@ -53,11 +53,6 @@ class Call:
 def _with(message: Message, content: RecordDict) -> Message:
     """The same message with other content."""
     return Message(metadata=message.metadata, content=content)  # type: ignore[call-overload,no-any-return]
-
-
-def numbers(content: RecordDict) -> dict[str, Any]:
-    """All metrics in the app's answer."""
-    return {name: v for record in content.metric_records.values() for name, v in record.items()}
 
 
 @dataclass(frozen=True)
@@ -100,7 +95,8 @@ class Lesson:
         """Δ = x − x_i after the app's own training, and behind it the metrics that are averaged."""
         answer = self.call.ask_app()
         trained = self.layout.flatten(only_arrays(answer))
-        update = self.layout.difference(self.start, trained, self.max_staleness)
+        factor = self.charge.factor(numbers(answer))
+        update = self.layout.difference(self.start, trained, self.max_staleness, factor)
         slots = self.charge.encode(update, numbers(answer), self.evaluation, self.clip)
         if slots[-1] > 0:
             _LOG.warning(

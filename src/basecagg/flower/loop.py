@@ -45,6 +45,7 @@ class Loop:
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     result: Result = field(default_factory=Result)
+    _began: float = 0.0
     _look_at: float = 0.0
     _say_at: float = 0.0
     _short_since: float | None = None
@@ -52,6 +53,7 @@ class Loop:
     def run(self, initial: ArrayRecord) -> Result:
         """Until the model has reached the last version."""
         self.coordinator.require_future(self.versions)
+        self._began = self.clock()
         self.result.arrays = initial
         if self.coordinator.version == 0:
             self._evaluate(0)
@@ -60,7 +62,21 @@ class Loop:
                 self._pause()
         self.result.arrays = self.coordinator.arrays
         self._part()
+        self._sum_up()
         return self.result
+
+    def _sum_up(self) -> None:
+        """The end, as Flower's own strategies log it, and who failed at what."""
+        LOG.info("")
+        LOG.info("Strategy execution finished in %.2fs", self.clock() - self._began)
+        for view in self.coordinator.nodes.values():
+            if view.dropped:
+                LOG.info(
+                    "\t├── node %d: %d dropped, last: %s", view.node_id, view.dropped, view.problem
+                )
+        LOG.info("Final results:")
+        for line in str(self.result).splitlines():
+            LOG.info("\t%s", line)
 
     def step(self) -> bool:
         """Look around, hand out work, send, listen; whether anything was heard."""
@@ -122,10 +138,14 @@ class Loop:
 
     def _publish(self) -> None:
         for version, trained, evaluated in self.coordinator.take_news():
-            LOG.info("version %d; training: %s; evaluation: %s", version, trained, evaluated)
+            elapsed = self.clock() - self._began
+            LOG.info("")
+            LOG.info("[ROUND %d/%d] after %.2fs", version, self.versions, elapsed)
             if trained is not None:
+                LOG.info("\t├──> Aggregated MetricRecord (train): %s", trained)
                 self.result.train_metrics_clientapp[version] = trained
             if evaluated is not None:
+                LOG.info("\t├──> Aggregated MetricRecord (evaluate): %s", evaluated)
                 self.result.evaluate_metrics_clientapp[version] = evaluated
             self._evaluate(version)
 
@@ -134,6 +154,7 @@ class Loop:
             return
         arrays = self.coordinator.arrays if self.coordinator.machine else self.result.arrays
         metrics = self.evaluate(version, arrays)
+        LOG.info("\t└──> Global evaluation: %s", metrics)
         if metrics is not None:
             self.result.evaluate_metrics_serverapp[version] = metrics
 

@@ -138,7 +138,8 @@ class MaskedCoordinator(Coordinator):
     def _require_hope(self, present: Sequence[View], met: Sequence[View]) -> None:
         if present and not met and all(view.failures >= _HOPELESS for view in present):
             raise LocalProtocolError(
-                "no node can take part. Has every node ClientApp(mods=[basecagg_mod])? One says:"
+                "no node can take part. Has every node ClientApp(mods=[basecagg_mod]), for training and for"
+                " evaluation, before any mod that looks at arrays or configs? One says:"
                 f" {present[0].problem}"
             )
 
@@ -183,7 +184,13 @@ class MaskedCoordinator(Coordinator):
         return self._visit(view, joined)
 
     def _hello(self, view: View) -> Errand:
-        return view.node_id, RecordDict({ORDER: write(self._order(view, "hello"))}), "train"
+        """Ask for keys, by the way that evaluations take if there will be any.
+
+        An app whose evaluation lacks the mod would answer it in clear. Training has a visit of its own before a
+        model is ever sent.
+        """
+        kind = "evaluate" if self.settings.evaluate else "train"
+        return view.node_id, RecordDict({ORDER: write(self._order(view, "hello"))}), kind
 
     def _visit(self, view: View, joined: bool) -> Errand:
         order = self._order(view, "visit")

@@ -13,13 +13,19 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from flwr.app import MetricRecord
+from flwr.app import MetricRecord, RecordDict
 
 from basecagg.errors import DataError, ParameterError, WrongEpoch
+
+
+def numbers(content: RecordDict) -> dict[str, Any]:
+    """All metrics in the app's answer."""
+    return {name: v for record in content.metric_records.values() for name, v in record.items()}
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,8 @@ class MetricSlots:
 class _Written(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     train: dict[str, float]
     evaluate: dict[str, float]
+    examples: float
+    weight: str
 
 
 @dataclass(frozen=True)
@@ -77,6 +85,21 @@ class Charge:
 
     train: MetricSlots
     evaluate: MetricSlots
+    examples: float = 0.0
+    """An update counts n_i / examples times; 0 if all count alike."""
+    weight: str = "num-examples"
+    """What the app calls n_i."""
+
+    def factor(self, values: Mapping[str, object]) -> float:
+        """How often this client's update counts. Its n_i goes no further than into the product."""
+        if not self.examples:
+            return 1.0
+        count = values.get(self.weight)
+        if not isinstance(count, int | float) or not 0 < count < float("inf"):
+            raise DataError(
+                f"updates are weighted by '{self.weight}', and the client reported {list(values)}"
+            )
+        return count / self.examples
 
     @property
     def size(self) -> int:
@@ -107,7 +130,11 @@ class Charge:
 
     def to_bytes(self) -> bytes:
         """The charge as it is sent; the epoch has the hash of these bytes."""
-        return msgspec.json.encode(_Written(dict(self.train.limits), dict(self.evaluate.limits)))
+        return msgspec.json.encode(
+            _Written(
+                dict(self.train.limits), dict(self.evaluate.limits), self.examples, self.weight
+            )
+        )
 
     @staticmethod
     def digest_of(written: bytes) -> bytes:
@@ -120,4 +147,5 @@ class Charge:
         if cls.digest_of(written) != bound:
             raise WrongEpoch("the metrics that were asked for are not those that the epoch binds")
         found = msgspec.json.decode(written, type=_Written)
-        return cls(MetricSlots(found.train), MetricSlots(found.evaluate))
+        slots = MetricSlots(found.train), MetricSlots(found.evaluate)
+        return cls(*slots, found.examples, found.weight)

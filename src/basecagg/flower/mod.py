@@ -12,8 +12,9 @@ from flwr.app import Context, Message
 from flwr.clientapp.typing import ClientAppCallable
 
 from basecagg.errors import BASecAggError, LocalProtocolError
-from basecagg.flower import detached
-from basecagg.flower.lesson import Call, Lesson, numbers
+from basecagg.flower import detached, memory
+from basecagg.flower.lesson import Call, Lesson
+from basecagg.flower.metrics import numbers
 from basecagg.flower.node import Job, Node
 from basecagg.flower.node_folder import locate
 from basecagg.flower.visits import ORDER, Report, read_order, reply, unpack_letters
@@ -110,7 +111,7 @@ _STAGES: Mapping[str, Callable[[Call], Answer]] = {
 def _exchange(call: Call, node: Node) -> Answer:
     letters = node.wake(resume=call.order.resume)
     letters += node.take(unpack_letters(call.message.content))
-    done, collected = _collect(node, call.order.patience)
+    done, collected = _collect(node, call)
     letters += [*collected, *node.deal(call.order.version)]
     return replace(node.report(), activity=done.activity, problem=done.problem), letters
 
@@ -121,7 +122,7 @@ def _exchange(call: Call, node: Node) -> Answer:
 def _train(call: Call, report: Report, lesson: Lesson) -> Answer:
     """Train here and now, or in a process that a later visit collects from."""
     if call.detach:
-        detached.launch(call.folder.path, lesson.learn)
+        detached.launch(call.folder.path, lesson.learn, lambda: memory.freeze(call.context))
         return replace(report, activity="running"), []
     try:
         update = lesson.learn()
@@ -135,17 +136,27 @@ def _train(call: Call, report: Report, lesson: Lesson) -> Answer:
         return replace(node.report(), activity=done.activity, problem=done.problem), letters
 
 
-def _collect(node: Node, patience: float) -> Answer:
-    """The update of a process that has ended, if there was one. One that takes too long is ended."""
+def _collect(node: Node, call: Call) -> Answer:
+    """The update of a process that has ended, if there was one. One that takes too long is ended.
+
+    The app goes on with the state that its training left; why it failed stays on this node.
+    """
     job = node.job
     if job is None:
         return Report(), []
     outcome = detached.look(node.folder.path)
-    if outcome.state == "running" and time.time() - job.began < patience:
+    if outcome.state == "running" and time.time() - job.began < call.order.patience:
         return Report(activity="running"), []
     answer: Answer = Report(activity="failed", problem=outcome.problem or "TimedOut"), []
     if outcome.update is not None:
+        memory.restore(call.context, outcome.memory)
         answer = _submit(node, outcome.update, job)
+    else:
+        _LOG.error(
+            "training failed with %s; it printed last (all of it is in %s):\n%s",
+            *(answer[0].problem, node.folder.path / detached.LAST_FAILURE),
+            detached.tail(node.folder.path),
+        )
     node.drop_job()
     return answer
 

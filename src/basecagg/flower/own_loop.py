@@ -15,7 +15,28 @@ from flwr.serverapp.strategy import Strategy
 
 from basecagg.errors import LocalProtocolError, ParameterError
 
-_ROUNDS = ("configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate")
+_IGNORED = ("aggregate_train", "aggregate_evaluate")
+
+
+class ConfigOnly(Grid):
+    """What stands for the grid when a strategy is asked for a version's config: nothing can be sent by it."""
+
+    def __init__(self, arrays: ArrayRecord) -> None:
+        """For a version with these arrays."""
+        self.arrays = arrays
+        self.config: ConfigRecord | None = None
+        """What `configure_train` or `configure_evaluate` handed on."""
+
+    def refuse(self, *_: Any, **__: Any) -> Any:
+        """Whatever is asked of the grid: say what the hook is for."""
+        raise LocalProtocolError(
+            "configure_train and configure_evaluate of a BufferedSecAgg can change the config and nothing else:"
+            " change it and return super().configure_train(server_round, arrays, config, grid)"
+        )
+
+    set_run = create_message = get_node_ids = get_nodes = refuse
+    push_messages = pull_messages = send_and_receive = refuse
+    run = property(refuse)
 
 
 class OwnLoop(Strategy):
@@ -31,7 +52,7 @@ class OwnLoop(Strategy):
                 " BufferedSecAgg has to be its only strategy",
                 rule="one strategy",
             )
-        for name in _ROUNDS:
+        for name in _IGNORED:
             if getattr(cls, name) is not getattr(OwnLoop, name):
                 raise ParameterError(
                     f"{cls.__name__} has its own {name}, which would never be called: BufferedSecAgg runs"
@@ -39,11 +60,31 @@ class OwnLoop(Strategy):
                     rule="no override is ignored",
                 )
 
+    def _configured(
+        self, task: str, version: int, arrays: ArrayRecord, config: ConfigRecord
+    ) -> ConfigRecord:
+        """The config of a version, as `configure_train` or `configure_evaluate` of a subclass want it."""
+        configure = {"train": self.configure_train, "evaluate": self.configure_evaluate}[task]
+        grid = ConfigOnly(arrays)
+        if list(configure(version + 1, arrays, config, grid)) or grid.config is None:
+            grid.refuse()
+        assert grid.config is not None
+        return grid.config
+
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Refuse: the messages of a round would bring every update back in clear."""
-        raise _refusal("configure_train")
+        """Hand a version's config on. Outside of `start` refuse: a round's replies would come in clear.
+
+        A subclass may override this to change `config` and return what this returns, as with Flower's FedAvg.
+        """
+        return _hand_on("configure_train", server_round, arrays, config, grid)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """As `configure_train`, for the evaluation before training."""
+        return _hand_on("configure_evaluate", server_round, arrays, config, grid)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -51,17 +92,23 @@ class OwnLoop(Strategy):
         """Refuse: there are no replies in clear."""
         raise _refusal("aggregate_train")
 
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Refuse: nodes evaluate the model that they are about to train."""
-        raise _refusal("configure_evaluate")
-
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Refuse: there are no replies in clear."""
         raise _refusal("aggregate_evaluate")
+
+
+def _hand_on(
+    name: str, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+) -> Iterable[Message]:
+    if not isinstance(grid, ConfigOnly):
+        raise _refusal(name)
+    if arrays is not grid.arrays:
+        grid.refuse()
+    config["server-round"] = server_round
+    grid.config = config
+    return []
 
 
 def _is_other(kind: type) -> bool:

@@ -13,6 +13,7 @@ from flwr.app import MetricRecord, RecordDict
 from basecagg.errors import DataError, StaleUpdate
 from basecagg.flower.coordinator import LOG, Coordinator, Errand, View, Workload
 from basecagg.flower.flat import only_arrays
+from basecagg.flower.metrics import numbers
 from basecagg.flower.settings import Settings
 from basecagg.flower.visits import reading
 from basecagg.protocol.effects import Released, Send, Store
@@ -91,22 +92,24 @@ class PlainCoordinator(Coordinator):
         lesson = self._lessons[view.node_id]
         with reading():
             metrics = RecordDict(dict(content.metric_records))
-            trained = None if view.doing == "evaluate" else self._trained(content)
-        if trained is None:
+            update = None if view.doing == "evaluate" else self._update(lesson, content)
+        if update is None:
             lesson.evaluated = metrics
             view.doing, view.task = "", "train"
             return
         view.finish(now)
         del self._lessons[view.node_id]
         lesson.trained = metrics
-        update = self.layout.difference(lesson.start, trained, self.settings.max_staleness)
         self._submit(view, lesson, update)
 
-    def _trained(self, content: RecordDict) -> Model:
+    def _update(self, lesson: Lesson, content: RecordDict) -> Model:
         trained = self.layout.flatten(only_arrays(content))
-        if not np.isfinite(trained).all():
+        factor = self.settings.charge.factor(numbers(content))
+        staleness = self.settings.max_staleness
+        update = self.layout.difference(lesson.start, trained, staleness, factor)
+        if not np.isfinite(update).all():
             raise DataError("the trained model has numbers that are not finite")
-        return trained
+        return update
 
     def _submit(self, view: View, lesson: Lesson, update: Model) -> None:
         machine, name = self.running, MaskName(view.name, os.urandom(_SERIAL_BYTES))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
-from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
+from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords, log_strategy_start_info
 
 from basecagg.errors import ParameterError
 from basecagg.flower.charter import Charter
@@ -48,6 +48,7 @@ class BufferedSecAgg(OwnLoop):
         max_staleness: int = 10,
         staleness: StalenessFunction | None = None,
         global_rate: float = 0.5,
+        examples_per_node: float | None = None,
         protection: Protection = "basecagg",
         holders: int | Sequence[int] | None = None,
         holders_train: bool = True,
@@ -72,6 +73,7 @@ class BufferedSecAgg(OwnLoop):
         fraction_train: float = 1.0,
         fraction_evaluate: float = 0.0,
         min_train_nodes: int = 2,
+        min_evaluate_nodes: int = 2,
         min_available_nodes: int = 2,
         weighted_by_key: str = "num-examples",
         arrayrecord_key: str = "arrays",
@@ -85,7 +87,9 @@ class BufferedSecAgg(OwnLoop):
             `buffer_size` is K; without it, half of the nodes that are there at the start, from 2 (certified: 3)
             to 10. `concurrency` is C, the nodes that train at the same time; without it C is
             what FedAvg would sample by `fraction_train` and `min_train_nodes`. `max_staleness` is τ_max,
-            `staleness` s(τ), `global_rate` η_g.
+            `staleness` s(τ), `global_rate` η_g. Updates count alike; with `examples_per_node` each counts
+            n_i / examples_per_node times, n_i being the app's `weighted_by_key`. It is multiplied in on a node
+            and never sent, and over many buffers it is FedAvg's weighting.
         Protection
             "basecagg" hides updates in sums of K; "none" is FedBuff in clear, which needs no mod (and with the
             mod, that each node is told so: basecagg-protection="none" in its config or the run's). `holders`:
@@ -96,8 +100,8 @@ class BufferedSecAgg(OwnLoop):
             `train_metrics` and `evaluate_metrics` name what is averaged inside the secure sum, each with the
             largest value it can have, e.g. {"train_loss": 10.0}; anything else that a client reports stays
             there. Every member of a buffer counts alike (times s(τ)), and the epoch binds names and limits.
-            `fraction_evaluate=1.0` lets every node evaluate the model it is about to train; fractions between
-            0 and 1 would single out nodes and are refused.
+            With any `fraction_evaluate` above 0 every node evaluates the model it is about to train: a sum in
+            which only some had would be about them alone. So K nodes evaluate in each version.
         Nodes
             `training`: "detached" trains in a process beside the SuperNode's, which can answer meanwhile, and
             is asked for every `collect_interval` seconds once it may have ended, judging by the node's last
@@ -112,7 +116,10 @@ class BufferedSecAgg(OwnLoop):
             0.1 on the simulation engine, and 1 on the deployment engine, where the SuperLink pays for each.
             `seed` makes the choice of nodes repeatable (never the masks).
         """
-        _require_all_or_none(fraction_evaluate, protection, evaluate_metrics)
+        _require_evaluation(
+            fraction_evaluate, min_evaluate_nodes, protection, evaluate_metrics, buffer_size
+        )
+        _require_training(fraction_train, examples_per_node)
         self.settings = Settings(
             buffer_size=buffer_size,
             concurrency=concurrency,
@@ -132,6 +139,8 @@ class BufferedSecAgg(OwnLoop):
             charge=Charge(
                 MetricSlots.of(weighted_by_key, train_metrics),
                 MetricSlots.of(weighted_by_key, evaluate_metrics),
+                examples_per_node or 0.0,
+                weighted_by_key,
             ),
             evaluate=fraction_evaluate > 0,
             training=training,
@@ -164,6 +173,9 @@ class BufferedSecAgg(OwnLoop):
         size = settings.buffer_size or "to be chosen"
         LOG.info("\t├──> Buffer: K = %s updates in a sum", size)
         LOG.info("\t├──> Concurrency: %s", nodes)
+        LOG.info(
+            "\t├──> Evaluation: %s", "every member of a buffer" if settings.evaluate else "none"
+        )
         LOG.info("\t└──> Keys in records:")
         LOG.info("\t\t├── Weighted by: '%s'", settings.weighted_by_key)
         LOG.info("\t\t├── ArrayRecord key: '%s'", settings.arrays_key)
@@ -185,8 +197,13 @@ class BufferedSecAgg(OwnLoop):
         Where training is detached a message is a short visit: it is given up after twice `answer_timeout`.
         """
         layout = Layout.of(initial_arrays)
-        configs = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
-        workload = Workload(layout, layout.flatten(initial_arrays), *configs, timeout)
+        configs = ConfigRecord(dict(train_config or {})), ConfigRecord(dict(evaluate_config or {}))
+        workload = Workload(
+            layout, layout.flatten(initial_arrays), *configs, self._configured, timeout
+        )
+        LOG.info("Starting %s strategy:", type(self).__name__)
+        log_strategy_start_info(num_rounds, initial_arrays, train_config, evaluate_config)
+        self.summary()
         with ExitStack() as opened:
             self._stores: list[ServerStore] = []
             coordinator = self._coordinator(workload, opened)
@@ -239,19 +256,45 @@ class BufferedSecAgg(OwnLoop):
         return self.settings.concurrency or sampled
 
 
-def _require_all_or_none(
-    fraction: float, protection: Protection, metrics: Mapping[str, float] | None
-) -> None:
-    """A sum in which one member alone has evaluated would be that member's metrics."""
-    if fraction not in (0.0, 1.0):
+def _require_training(fraction: float, examples: float | None) -> None:
+    if not 0 < fraction <= 1:
         raise ParameterError(
-            f"fraction_evaluate = {fraction} must be 0.0 or 1.0: if only some members of a buffer had"
-            " evaluated, the sum would be about them alone",
-            rule="fraction_evaluate is 0 or 1",
+            f"fraction_train = {fraction} must be above 0 and at most 1",
+            rule="0 < fraction_train ≤ 1",
+        )
+    if examples is not None and not 0 < examples < float("inf"):
+        raise ParameterError(
+            f"examples_per_node = {examples} must be positive, or None for updates that count alike",
+            rule="examples_per_node > 0",
+        )
+
+
+def _require_evaluation(
+    fraction: float,
+    least: int,
+    protection: Protection,
+    metrics: Mapping[str, float] | None,
+    buffer_size: int | None,
+) -> None:
+    """All members of a buffer evaluate, or none: of a sum of some, the server would learn about them alone."""
+    if not 0 <= fraction <= 1:
+        raise ParameterError(
+            f"fraction_evaluate = {fraction} must be between 0 and 1",
+            rule="0 ≤ fraction_evaluate ≤ 1",
         )
     if fraction and protection == "basecagg" and not metrics:
         raise ParameterError(
-            "fraction_evaluate = 1.0 needs evaluate_metrics: name what is to be averaged inside the"
+            f"fraction_evaluate = {fraction} needs evaluate_metrics: name what is to be averaged inside the"
             " sum, e.g. {'eval_loss': 10.0}",
             rule="evaluation has metrics",
+        )
+    if fraction and buffer_size is not None and least > buffer_size:
+        raise ParameterError(
+            f"min_evaluate_nodes = {least} is more than the K = {buffer_size} nodes that evaluate in a version",
+            rule="min_evaluate_nodes ≤ K",
+        )
+    if 0 < fraction < 1:
+        LOG.info(
+            "fraction_evaluate = %.2f: every node evaluates what it trains, so that none is singled out",
+            fraction,
         )

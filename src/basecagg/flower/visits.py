@@ -26,6 +26,7 @@ METRICS = "basecagg.metrics"
 SLOTS = "basecagg.slots"
 """The numbers that the model's vector has in their place: they are part of its hash."""
 
+_EMPTY = ("", b"")
 Stage: TypeAlias = Literal["hello", "visit", "goodbye"]
 Task: TypeAlias = Literal["", "train", "evaluate"]
 Activity: TypeAlias = Literal["idle", "running", "done", "failed", "no mask"]
@@ -81,8 +82,9 @@ def reading() -> Iterator[None]:
 
 
 def write(facts: Order | Report) -> ConfigRecord:
-    """The facts as a record."""
-    return ConfigRecord({each.name: getattr(facts, each.name) for each in fields(facts)})
+    """The facts as a record. Empty ones are left out: Flower's message_size_mod cannot count them."""
+    found = {each.name: getattr(facts, each.name) for each in fields(facts)}
+    return ConfigRecord({name: value for name, value in found.items() if value not in _EMPTY})
 
 
 def read_order(content: RecordDict) -> Order:
@@ -105,12 +107,13 @@ def read_report(content: RecordDict) -> Report:
 
 def _known(record: Any, kind: type[Order] | type[Report]) -> dict[str, Any]:
     names = {each.name for each in fields(kind)}
-    if set(record) != names:
+    empty = {each.name: each.default for each in fields(kind) if each.default in _EMPTY}
+    if not names - empty.keys() <= set(record) <= names:
         raise ChannelError(
             f"{kind.__name__} has the fields {sorted(record)}, not {sorted(names)}: do strategy and mod"
             " come from one version of basecagg?"
         )
-    return dict(record)
+    return empty | dict(record)
 
 
 def pack_letters(messages: Sequence[Message]) -> ArrayRecord:
