@@ -99,6 +99,17 @@ def test_a_remembering_verifier_does_not_remember_the_bad(identity):
     assert counting.calls == 4
 
 
+def test_a_remembering_verifier_forgets_the_oldest(identity, monkeypatch):
+    monkeypatch.setattr("basecagg.channels.identity._REMEMBERED", 2)
+    verifier = RememberingVerifier(Ed25519Verifier())
+    signatures = {said: identity.sign(said) for said in (b"a", b"b", b"c")}
+    for said in (b"a", b"b", b"c", b"c", b"b"):
+        assert verifier.verify(identity.public_key, said, signatures[said])
+    assert verifier.remembered == 2
+    assert verifier.verify(identity.public_key, b"a", signatures[b"a"])
+    assert verifier.remembered == 2
+
+
 def test_the_secret_comes_back_only_when_asked_for(identity):
     secret = identity.secret_bytes()
     assert Identity.from_secret(secret).public_key == identity.public_key

@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+import sys
+from types import SimpleNamespace
 
 import pytest
 from cryptography.exceptions import InvalidTag
@@ -223,3 +225,38 @@ def test_nothing_secret_prints(suite, secret):
 def test_a_secret_is_not_copied_by_accident(secret, copier):
     with pytest.raises(LocalProtocolError):
         copier(secret)
+
+
+def test_what_does_print(suite, secret):
+    opener = {"x25519": "X25519Opener(…)", "mlkem768-x25519": "HybridOpener(…)"}[suite]
+    assert (repr(secret), repr(secret._opener)) == (f"SealingSecret({suite}, …)", opener)
+    assert repr(make_sealer("x25519")) == "X25519Sealer(…)"
+
+
+def test_which_part_was_wrong_is_not_told(suite, secret):
+    sealed = seal(make_sealer(suite), secret.public_key, b"context", SHARE)
+    damaged = [sealed[:at] + bytes([sealed[at] ^ 1]) + sealed[at + 1 :] for at in (0, 40, -1)]
+    told = [refusal(secret, b"other", sealed)]
+    told += [refusal(SealingSecret.create(suite), b"context", sealed)]
+    told += [refusal(secret, b"context", each) for each in damaged]
+    assert set(told) == {"the envelope does not open with this key and context"}
+
+
+def refusal(secret, context, sealed):
+    with pytest.raises(ChannelError) as caught:
+        secret.open(context, sealed)
+    return str(caught.value)
+
+
+def test_an_older_library_has_no_hybrid_suite(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.hpke", None)
+    monkeypatch.delattr("cryptography.hazmat.primitives.hpke", raising=False)
+    with pytest.raises(ChannelError, match="cryptography 48 or newer"):
+        SealingSecret.create("mlkem768-x25519")
+
+
+def test_a_build_without_mlkem_has_no_hybrid_suite(monkeypatch):
+    hpke = pytest.importorskip("cryptography.hazmat.primitives.hpke")
+    monkeypatch.setattr(hpke, "KEM", SimpleNamespace())
+    with pytest.raises(ChannelError, match="this build"):
+        SealingSecret.create("mlkem768-x25519")

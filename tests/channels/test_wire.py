@@ -1,5 +1,7 @@
 """One encoding for every message, and every other byte string is refused."""
 
+from typing import get_args
+
 import msgspec
 import pytest
 from parties import USERS, certify, intercept, make_federation, one_round, request_for
@@ -14,9 +16,12 @@ from basecagg.protocol.messages import (
     EpochEnd,
     HolderKey,
     MaskName,
+    Parcel,
     PlainUpdate,
     Refusal,
+    Shipment,
     Ticket,
+    Upload,
     Verdict,
 )
 
@@ -97,6 +102,20 @@ def test_within_the_limit_of_its_kind_with_the_hybrid_suite():
     federation, messages = conversation("mlkem768-x25519")
     for message in messages:
         assert len(pack(message)) <= limit_for(type(message), federation.agreement.parameters)
+
+
+def test_the_limits_are_bulk_and_4_kib_or_16_mib():
+    p = CONVERSATION[0].agreement.parameters
+    share = 4 * p.share_size + 4096
+    bulk = {
+        Shipment: p.num_users * share + 4096,
+        Parcel: share,
+        Answer: share,
+        Upload: 4 * p.padded_size + 4096,
+        PlainUpdate: 8 * p.model_size + 4096,
+    }
+    for kind in get_args(AnyMessage):
+        assert limit_for(kind, p) == bulk.get(kind, 16 * 2**20)
 
 
 def test_a_missing_signature_is_no_shorter_encoding():

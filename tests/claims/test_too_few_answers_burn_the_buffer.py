@@ -68,6 +68,19 @@ def test_it_helps_those_who_come_back(consistency):
     assert exact_sum(news, submitted, federation.agreement.parameters)
 
 
+def test_u_answers_are_enough_when_the_margin_does_not_come():
+    """Two more are waited for, but not for ever."""
+    federation = make_federation(consistency="honest-server", recovery_margin=2)
+    deal(federation, *USERS[:3])
+    for name in USERS[4:]:
+        federation.network.nodes.pop(holder(name))
+    submitted = one_round(federation)
+    assert federation.server.version == 0
+    deadline(federation)
+    (news,) = released(federation)
+    assert exact_sum(news, submitted, federation.agreement.parameters)
+
+
 @MODES
 def test_then_the_buffer_burns_and_everyone_is_told(consistency):
     federation, submitted, seen, _ = stuck(consistency)

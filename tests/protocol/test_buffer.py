@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from basecagg.errors import AlreadyBuffered, QuotaExceeded, StaleUpdate, WrongVersion
 from basecagg.maths.staleness import constant
-from basecagg.protocol.buffer import MAX_WAITING_BUFFERS, Buffer
+from basecagg.protocol.buffer import Buffer
 from basecagg.protocol.messages import MaskName
 from basecagg.protocol.records import BufferedUpdate
 from basecagg.protocol.weighing import Weighing
@@ -41,6 +41,13 @@ def test_the_first_k_in_order_of_arrival():
     assert names(buffer.waiting) == ["c", "e"]
     assert take(buffer) is None
     assert names(buffer.waiting) == ["c", "e"]
+
+
+def test_arrival_counts_not_age():
+    buffer = filled(
+        *(update(name, version) for name, version in zip("abcd", (2, 1, 2, 0), strict=True))
+    )
+    assert take(buffer) == ["a", "b", "c"]
 
 
 def test_it_goes_on_with_what_waited_before_a_restart():
@@ -94,7 +101,7 @@ def test_one_update_of_each_contributor():
 
 def test_not_too_many():
     weighing = Weighing(max_staleness=100, staleness=constant(), weight_levels=64)
-    waiting = [update(f"x{index}") for index in range(3 * MAX_WAITING_BUFFERS)]
+    waiting = [update(f"x{index}") for index in range(3 * 8)]
     with pytest.raises(QuotaExceeded):
         Buffer(3, weighing, 1, waiting).require_admissible(update("a"), 0, opening=False)
     Buffer(3, weighing, 1, waiting[1:]).require_admissible(update("a"), 0, opening=False)

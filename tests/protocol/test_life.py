@@ -1,5 +1,7 @@
 """The tables of a mask's life: complete, without dead ends, and the only way a machine moves."""
 
+from pathlib import Path
+
 import pytest
 from parties import USERS, deal, intercept, make_federation, one_round, submit
 
@@ -78,6 +80,13 @@ def test_the_diagram_shows_every_step_and_every_end(table):
     finals = reachable(table) - set(table)
     assert {line.split()[0] for line in lines if line.endswith("--> [*]")} == finals
     assert len(lines) == 2 + len(steps) + len(finals)
+
+
+@ALL
+def test_the_documentation_shows_this_table(table):
+    """So no step is added, changed or taken away without a look at the page."""
+    page = Path(__file__).parents[2] / "docs" / "reference" / "mask-life.md"
+    assert f"```mermaid\n{life.mermaid(table)}```" in page.read_text("utf-8")
 
 
 def test_machines_are_in_states_of_their_tables():

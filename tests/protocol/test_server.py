@@ -477,6 +477,8 @@ def test_nothing_is_left_of_a_sum_that_was_opened(federation):
         "relayed"
     }  # the names, until they expire
     assert len(left.get("certificate", ())) <= 2
+    server = federation.server
+    assert not [*server._admitted, *server._keys, *server._members, *server.buffer.waiting]
 
 
 # --- FedBuff: the same server without protection ----------------------------------------------
