@@ -6,10 +6,11 @@ RUNTIME := $(VENV)/.installed
 DEV     := $(VENV)/.installed-dev
 FEDERATION := $(VENV)/.installed-federation
 DOCS    := $(VENV)/.installed-docs
+MUTANTS := $(VENV)/.installed-mutants
 PEERS   := $(VENV)/bench-peers
 
 .DEFAULT_GOAL := help
-.PHONY: help run federation test check format bench soak docs clean
+.PHONY: help run federation test check format bench soak mutants docs clean
 
 help:            ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,6 +70,14 @@ docs: $(DOCS)    ## write the generated pages, build the site into site/
 
 soak: $(DEV)     ## the long forms of the tests
 	$(BIN)/python -m pytest -m soak $(ARGS)
+
+$(MUTANTS): pyproject.toml | $(DEV)
+	$(BIN)/python -m pip install --quiet --group mutants
+	@touch $@
+
+mutants: $(MUTANTS)  ## change the code in small ways: does a test notice? (about an hour; goes on where it stopped)
+	$(BIN)/python scripts/mutants $(ARGS)
+	$(BIN)/python scripts/results.py
 
 clean:           ## remove .venv and caches
 	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,4 +1,4 @@
-"""Write docs/results from the figures in benchmarks/results, which `basecagg compare` and `reproduce` write.
+"""Write docs/results from benchmarks/results, which `basecagg compare`, `reproduce` and `make mutants` write.
 
 `python scripts/results.py` writes the pages and their pictures; with `--check` it only says which pages are out
 of date.
@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import mutants_page
 from basecagg.experiments import flower_comparison, incompatibility, protocol_costs, schedule_race
 from basecagg.experiments.catalogue import EXPERIMENTS, find
 from basecagg.experiments.experiment import ledger_path
@@ -50,6 +51,7 @@ def main() -> None:
     found = {name: source.load() for name, source in sources.items()}
     pages = {name: page(sources[name], found[name]) for name in found}
     pages["paper"] = claims_page({sources[name].command: each for name, each in found.items()})
+    pages["mutants"] = mutants_page.page(HEADER)
     stale = [name for name, text in pages.items() if _read(PAGES / f"{name}.md") != text]
     if "--check" in sys.argv:
         sys.exit(f"out of date, run scripts/results.py: {', '.join(stale)}" if stale else 0)

@@ -1,0 +1,59 @@
+"""Which files are changed, and on which tests they are tried: the likeliest and quickest first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+FOLDERS = ("channels", "protocol")
+FILES = ("maths/randomness.py", "service/signing.py")
+
+CODE_ALONE = (  # these try the code of the masks, which is not changed here
+    "tests/claims/test_server_and_colluders_see_only_the_sum.py",
+    "tests/claims/test_shares_are_uniform.py",
+)
+SLOW_TO_LOAD = ("tests/protocol/test_statements.py",)
+LONG = (
+    "tests/protocol/test_crashes.py",
+    "tests/protocol/test_example.py",
+    "tests/protocol/test_fuzz.py",
+    "tests/protocol/test_participant_histories.py",
+    "tests/protocol/test_schedules.py",
+)
+LATER = CODE_ALONE + SLOW_TO_LOAD + LONG
+MACHINES = (
+    ("tests/protocol",),
+    ("tests/claims", "tests/channels", "tests/storage/test_restored_machines.py", *SLOW_TO_LOAD),
+    LONG,
+)
+TRIED_ON = {
+    "maths/randomness.py": (("tests/maths/test_randomness.py", "tests/protocol/test_masking.py"),),
+    "service/signing.py": (("tests/service/test_signing.py",), ("tests/service/test_hostile.py",)),
+    "channels/key_agreement.py": (("tests/protections/test_key_agreement.py",),),
+    "channels": (("tests/channels",), *MACHINES[:2]),
+    "protocol/messages.py": (SLOW_TO_LOAD, *MACHINES),
+    "protocol": MACHINES,
+}
+"""By file, or by folder for all others: tests that run together, then more if the mutant lives."""
+
+Tests = tuple[str, ...]
+
+
+def modules(source: Path) -> list[str]:
+    """Every file in scope; maths first, for all other trials begin with maths in memory."""
+    found = [path for folder in FOLDERS for path in (source / folder).glob("*.py")]
+    names = [*(path.relative_to(source).as_posix() for path in found), *FILES]
+    return sorted(names, key=lambda name: (not name.startswith("maths"), name))
+
+
+def tests_of(module: str, root: Path) -> list[Tests]:
+    """The tests of a file, as files, in the order of trial."""
+    stages = TRIED_ON.get(module) or TRIED_ON[module.partition("/")[0]]
+    return [tuple(_files(stage, root)) for stage in stages]
+
+
+def _files(stage: Tests, root: Path) -> list[str]:
+    found: list[str] = []
+    for path in stage:
+        inside = (each.relative_to(root).as_posix() for each in (root / path).glob("test_*.py"))
+        found += sorted(name for name in inside if name not in LATER) or [path]
+    return found
