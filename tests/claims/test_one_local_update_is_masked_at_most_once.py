@@ -172,7 +172,7 @@ def test_an_older_copy_of_the_store_burns_its_masks(federation):
 
 def test_control_a_contributor_that_sends_it_twice_gives_it_away(federation, monkeypatch):
     """Two sums with the same Δ at different weights, everyone else in them a friend of the server's."""
-    monkeypatch.setattr(Contributor, "_require_fresh", lambda self, update: bytes(16))
+    monkeypatch.setattr(Contributor, "_require_fresh", lambda self, update: "")
     update = fresh_update()
     first = intercept(federation, "victim", update)
     second = intercept(federation, "victim", update)

@@ -7,9 +7,13 @@ import pytest
 from parties import SIZE, USERS, at, deal, fresh_update, holder, make_federation, submit
 from rich.pretty import pretty_repr
 
+from basecagg.channels.identity import Ed25519Verifier, Identity
+from basecagg.channels.sealing import SealingKeys
 from basecagg.errors import BASecAggError, LocalProtocolError
-from basecagg.protocol.effects import Persist
+from basecagg.protocol.effects import Persist, perform
 from basecagg.protocol.messages import Parcel
+from basecagg.protocol.participant import Participant, Pins
+from basecagg.storage.memory import MemoryStore
 
 
 @pytest.fixture
@@ -42,7 +46,7 @@ def secrets_of(federation) -> list[bytes]:
     shares = [value for name in USERS for _, value in stores[holder(name)].scan("share")]
     keys = [federation.identity(name).secret_bytes() for name in (*USERS, "server", "operator")]
     sealing = [federation._secret(name).secret_bytes() for name in USERS]
-    found = [*seeds, *shares, *keys, *sealing, ann._sent.salt]
+    found = [*seeds, *shares, *keys, *sealing, ann._sent._salt]
     return [secret for secret in found if secret]
 
 
@@ -80,6 +84,21 @@ def test_of_identities_and_keys(federation):
     things = [*federation._identities.values(), *federation._secrets.values(), federation]
     things += [federation.contributor("user-0")._sealer, federation.agreement]
     assert_silent(federation, things)
+
+
+def test_of_a_participant_and_its_keys():
+    store = MemoryStore()
+    pins = Pins(federation="f", name="ann", signing_key=bytes(32), operator_key=bytes(32))
+    participant = Participant(
+        pins, Identity.create(), SealingKeys("x25519"), Ed25519Verifier(), store
+    )
+    effects = participant.announce()
+    perform(store, effects)
+    (record,) = participant._keys._keys.values()
+    things = [participant, *vars(participant).values(), *vars(participant._keys).values(), record]
+    for thing in [*things, *effects]:
+        for text in (repr(thing), str(thing), pretty_repr(thing)):
+            assert not any(form in escaped(text) for form in forms(record.secret)), type(thing)
 
 
 def test_of_effects_and_messages(federation):

@@ -10,8 +10,6 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from basecagg.errors import (
     DataError,
     LocalProtocolError,
@@ -19,7 +17,6 @@ from basecagg.errors import (
     StorageError,
     UnknownMask,
 )
-from basecagg.maths.fingerprints import fingerprint
 from basecagg.maths.randomness import SEED_BYTES, Words, system_entropy
 from basecagg.protocol import life, merkle
 from basecagg.protocol.effects import Effect, Forget, MaskEnded, MaskReady, Persist, Send, Uploaded
@@ -52,6 +49,7 @@ from basecagg.protocol.records import (
     require,
     write,
 )
+from basecagg.protocol.sent_updates import SentUpdates
 
 _SERIAL_BYTES = 16
 _SHIPPED = ("dealing", "locks")
@@ -83,9 +81,7 @@ class Contributor:
         self._masks = load(records, "mask", OwnMask)
         self._confirmed: defaultdict[str, set[int]] = defaultdict(set)
         """By dealing. Nothing is written before there are enough: a restart asks all holders again."""
-        self._salt = b""
-        self._sent: set[str] = set()
-        """Fingerprints of updates since the start; older ones are read from the records when asked for."""
+        self._sent = SentUpdates(records, entropy)
 
     def states(self) -> dict[str, str]:
         """The state of every live mask, by key."""
@@ -251,13 +247,10 @@ class Contributor:
         upload = Upload(signed(ticket, self._signer), words)
         mask.state = life.after(life.CONTRIBUTOR, mask.state, "upload")
         mask.seed = b""  # nobody can unmask the update any more, not even who steals this store
-        self._sent.add(seen)
         key = mask.name.key
         return [
             write("mask", key, mask, irreversible=True),
-            # They outlive the epoch: the same update in a later one would give it away just as well.
-            Persist("salt", "", self._salt),
-            Persist("sent", seen, b""),
+            *self._sent.remember(seen),
             Persist("ticket", key, encode(upload.ticket), irreversible=True),
             Persist("upload", key, words, irreversible=True),
             Send(SERVER, upload),
@@ -270,17 +263,7 @@ class Contributor:
             raise DataError(
                 f"an update has d = {self._parameters.model_size} elements, not {update.shape}"
             )
-        # Another federation's machine, which shares the store's fingerprints, may have drawn it meanwhile.
-        self._salt = self._records.read("salt", "") or self._salt or self._entropy(SEED_BYTES)
-        # Numbers that agree to float32 are the same update, in any precision and with either sign of zero.
-        with np.errstate(over="ignore"):
-            numbers = np.add(update, 0.0, dtype=np.float32)
-        own = fingerprint(self._salt, numbers).hex()
-        if own in self._sent or self._records.read("sent", own) is not None:
-            raise LocalProtocolError(
-                "this update was masked before; one local update is sent at most once: train again"
-            )
-        return own
+        return self._sent.require_fresh(update)
 
     # --- endings ------------------------------------------------------------------------------
 
