@@ -155,7 +155,7 @@ def test_a_training_process_that_is_killed_costs_one_update_only(
 
     problems: set[str] = set()
     grid = make_grid(6, make_app([basecagg_mod], watch=kill_the_first), tmp_path / "nodes")
-    grid.after.append(lambda _, reply: problems.add(reply.content[REPORT].get("problem")))
+    grid.after.append(lambda _, reply: problems.add(reply.content[REPORT].get("problem", "")))
     with noting_plain_updates(tmp_path), noting_sums() as sums:
         strategy().start(grid=grid, initial_arrays=initial_arrays(), num_rounds=4)
     assert problems == {"", "ProcessDied"}
@@ -170,7 +170,7 @@ def test_training_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     problems: set[str] = set()
     grid = make_grid(6, make_app([basecagg_mod], watch=hang), tmp_path / "nodes")
     stuck = next(iter(grid.nodes))
-    grid.after.append(lambda _, reply: problems.add(reply.content[REPORT].get("problem")))
+    grid.after.append(lambda _, reply: problems.add(reply.content[REPORT].get("problem", "")))
     with pytest.raises(CableError):
         strategy(concurrency=6).start(
             grid=grid,
