@@ -179,6 +179,16 @@ def test_an_epoch_that_never_arrived_is_given_again_and_its_keys_are_used_otherw
     assert desk.begin(other).number == 2
 
 
+@pytest.mark.parametrize("wish", [{"first_version": 1}, {"charge": bytes(range(32))}], ids=str)
+def test_any_other_wish_is_another_epoch(wish):
+    desk = full_desk()
+    desk.begin()
+    desk.hear(*(holder_key(name) for name in NAMES))
+    epoch = desk.begin(**wish)
+    assert epoch.number == 2
+    assert {field: getattr(epoch, field) for field in wish} == wish
+
+
 def test_an_ended_epoch_is_not_given_again():
     desk = full_desk()
     first = desk.begin()
@@ -330,6 +340,15 @@ def test_an_unused_key_is_replaced_and_after_never_goes_back():
         desk.hear(holder_key("ann", after=0))
 
 
+def test_a_used_key_is_not_announced_again_after_a_newer_one():
+    desk = full_desk()
+    used = desk.machine._announced["ann"]
+    desk.begin()
+    desk.hear(holder_key("ann"))
+    with pytest.raises(WrongVersion, match="signed into epoch 1 already"):
+        desk.hear(used)
+
+
 def test_a_key_that_two_people_announce_is_nobodys():
     """Somebody copied it, and a parcel for one would be for both."""
     desk = full_desk()
@@ -384,6 +403,24 @@ def test_a_bad_name_is_refused(name):
         desk.machine.vouch(name, "both", bytes(32))
 
 
+def test_a_name_keeps_its_role_and_its_credential():
+    desk = full_desk()
+    first = desk.begin()
+    desk.perform(desk.machine.invite("eve", "both", bytes(32)))
+    for attempt in (
+        lambda: desk.machine.invite("eve", "holder", bytes(32)),
+        lambda: desk.machine.vouch("ann", "holder", IDENTITIES["ann"].public_key),
+    ):
+        with pytest.raises(DataError, match="is taken"):
+            attempt()
+    again = desk.machine.vouch("ann", "both", IDENTITIES["ann"].public_key)
+    assert writes_of(again) == []  # the server may not have heard it
+    (credential,) = desk.perform(again)
+    assert (credential.epoch, credential.contributor) == (first.id, "ann")
+    fresh = desk.machine.vouch("fay", "both", Identity.create().public_key)
+    assert all(each.irreversible for each in writes_of(fresh))
+
+
 def test_a_newcomer_may_join_the_present_epoch_and_none_before():
     desk = full_desk()
     desk.perform(desk.machine.invite("eve", "contributor", bytes(32)))
@@ -425,6 +462,7 @@ def test_a_replaced_persons_unused_key_is_forgotten():
     desk.perform(desk.machine.replace("ann", token := bytes(range(32))))
     fresh = Identity.create().public_key
     desk.perform(desk.machine.admit("ann", fresh, proof(token, "test", "ann", fresh)))
+    assert "ann" in desk.machine.missing()
     desk.restart()
     assert desk.machine.missing() == {"ann": "it has announced no key"}
 

@@ -161,7 +161,7 @@ class Operator:
         if person is None or not life.allows(life.PERSON, person.state, "admit"):
             raise NotEnrolled("no invitation stands behind this enrolment", peer=name)
         proven = (evidence, person.token, self._foundation.federation, name, signing_key)
-        if not person.token or not invitations.proves(*proven):
+        if not invitations.proves(*proven):
             raise NotEnrolled("the key does not come with the invitation's proof", peer=name)
         return self._take(name, person, "admit", signing_key)
 
