@@ -633,6 +633,16 @@ def test_control_files_of_their_own_do_not_know_of_each_other(tmp_path):
         ann.store.close()
 
 
+def test_an_absurd_version_costs_no_mask(ann):
+    """A server says it without a signature. Whoever refuses it must be as it was before."""
+    ann.join()
+    working = ann.machine.working()
+    (shipment,) = ann.do(working.deal(0))
+    with pytest.raises(LocalProtocolError, match="not believed"):
+        working.deal_ahead(10**14, 2)
+    assert ann.do(ann.machine.reconnect()) == [shipment]
+
+
 # --- the refusal log and the tables ---------------------------------------------------------------
 
 

@@ -13,8 +13,10 @@ import httpx
 from participants import ANN, Judge, Town
 
 from basecagg.channels.wire import pack, unpack
+from basecagg.protocol.effects import Forget
 from basecagg.protocol.epoch import Epoch
 from basecagg.protocol.messages import CertifiedRequest, HolderKey, Message, RecoveryRequest
+from basecagg.protocol.records import SealingKeyRecord, load, write
 from basecagg.service import framing
 from basecagg.service.agent import Agent, AgentOptions
 from basecagg.service.connection import Connection, Patience
@@ -166,4 +168,25 @@ async def agent_of(server, folder: Path, train=None, **options) -> AsyncIterator
             await task
 
 
-__all__ = ["PuppetServer", "Watched", "agent_of", "frames", "profile_in"]
+_hear = Member.hear_of_epochs
+
+
+def erase(member, frames_of_epoch):
+    """The old reaction: memory and anchor are erased, the keys are not; then the same epoch is taken."""
+    store, kinds = member._store, ("held", "share", "answer", "vote", "progress", "epoch")
+    kinds += ("membership", "charter", "highest", "mask", "dealing", "locks", "ticket", "upload")
+    keys = load(store, "sealing", SealingKeyRecord)
+    for record in keys.values():
+        record.state = "announced"
+    store.commit(
+        [
+            *(Forget(kind, key) for kind in kinds for key in store.keys(kind)),
+            *(write("sealing", key, record) for key, record in keys.items()),
+        ]
+    )
+    store.number, store._mark = 0, store._mark._replace(number=0)
+    machine = member.participant
+    member.participant = type(machine)(
+        machine.pins, machine._signer, machine._suite, machine._verifier, store
+    )
+    _hear(member, frames_of_epoch)

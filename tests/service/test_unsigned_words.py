@@ -8,11 +8,10 @@ import shutil
 import httpx
 import pytest
 from participants import ANN, DEALERS, quick  # noqa: F401 - a fixture
-from puppet_server import PuppetServer, agent_of, frames, profile_in
+from puppet_server import PuppetServer, agent_of, erase, frames, profile_in
 
 from basecagg.channels.wire import pack
 from basecagg.errors import ChannelError
-from basecagg.protocol.effects import Forget
 from basecagg.protocol.epoch import LocalFloor
 from basecagg.protocol.messages import Answer, Receipt, Refusal
 from basecagg.protocol.records import SealingKeyRecord, load, write
@@ -53,30 +52,6 @@ async def kick_and_ask_again(folder):
 
 def test_a_word_that_there_is_another_epoch_makes_no_holder_forget(tmp_path):
     asyncio.run(kick_and_ask_again(tmp_path))
-
-
-def erase(member, frames_of_epoch):
-    """The old reaction: memory and anchor are erased, the keys are not; then the same epoch is taken."""
-    store, kinds = member._store, ("held", "share", "answer", "vote", "progress", "epoch")
-    kinds += ("membership", "charter", "highest")
-    keys = load(store, "sealing", SealingKeyRecord)
-    for record in keys.values():
-        record.state = "announced"
-    store.commit(
-        [
-            *(Forget(kind, key) for kind in kinds for key in store.keys(kind)),
-            *(write("sealing", key, record) for key, record in keys.items()),
-        ]
-    )
-    store.number, store._mark = 0, store._mark._replace(number=0)
-    machine = member.participant
-    member.participant = type(machine)(
-        machine.pins, machine._signer, machine._suite, machine._verifier, store
-    )
-    _hear(member, frames_of_epoch)
-
-
-_hear = Member.hear_of_epochs
 
 
 def test_control_the_old_reaction_gives_a_second_answer(tmp_path, monkeypatch):

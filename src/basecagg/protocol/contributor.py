@@ -141,12 +141,7 @@ class Contributor:
         """Draw masks z, encode them, and seal to every holder its shares of them (Eq. encoding)."""
         if not 1 <= count <= MAX_MASKS:
             raise LocalProtocolError(f"1 to {MAX_MASKS} masks are dealt at once, not {count}")
-        first = self.agreement.epoch.first_version
-        if version > first + MAX_VERSIONS:
-            raise LocalProtocolError(
-                f"version {version} is not believed in an epoch that began at {first} and has"
-                f" {MAX_VERSIONS} at most: wait for the next epoch"
-            )
+        self._require_believable(version)
         ahead = sum(mask.state in ("dealt", "ready") for mask in self._masks.values())
         if ahead + count > self._parameters.mask_quota:
             raise LocalProtocolError(f"{ahead} masks are dealt ahead already: use one first")
@@ -169,10 +164,19 @@ class Contributor:
 
     def deal_ahead(self, version: int, ahead: int) -> list[Effect]:
         """Give up masks that have expired; have `ahead` of them dealt or ready, or as many as are allowed."""
+        self._require_believable(version)  # before anything is given up: who raises has not changed
         effects = self.expire(version)
         there = sum(mask.state in ("dealt", "ready") for mask in self._masks.values())
         missing = min(ahead, self._parameters.mask_quota) - there
         return effects if missing <= 0 else [*effects, *self.deal(version, missing)]
+
+    def _require_believable(self, version: int) -> None:
+        first = self.agreement.epoch.first_version
+        if version > first + MAX_VERSIONS:
+            raise LocalProtocolError(
+                f"version {version} is not believed in an epoch that began at {first} and has"
+                f" {MAX_VERSIONS} at most: wait for the next epoch"
+            )
 
     def _draw_name(self) -> MaskName:
         return MaskName(self.name, self._entropy(_SERIAL_BYTES))
