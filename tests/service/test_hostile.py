@@ -316,7 +316,8 @@ def test_logs_and_answers_hold_no_secrets(tmp_path: Path, caplog) -> None:
             await scene.client.get("/v1/model", headers={"authorization": header})
             signature = header.rpartition(" ")[2]
             assert all(signature not in str(vars(record)) for record in caplog.records)
-            for document in (scene.profiles[NAMES[0]].invitation, scene.profiles[NAMES[0]]._stored):
+            profile = scene.profiles[NAMES[0]]
+            for document in (profile.invitation, profile):
                 assert "token" not in repr(document)
 
     asyncio.run(story())

@@ -79,7 +79,7 @@ async def alive(scene: Direct) -> None:
     name = NAMES[-1]
     sends = sends_of(scene.contributor(name).deal(0))
     reply = await scene.member(name).call("POST", "/v1/messages", pack(sends[0].message))
-    assert reply.status_code == 204
+    assert reply.status == 204
 
 
 def fuzz(folder: Path, strategy: st.SearchStrategy, attempt) -> None:

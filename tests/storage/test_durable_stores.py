@@ -194,7 +194,7 @@ def test_a_newer_schema_is_refused_and_left_alone(durable, tmp_path):
     connection.commit()
     connection.close()
     before = database(tmp_path).read_bytes()
-    with pytest.raises(StorageError, match=r"schema version 7, this program knows [35]: upgrade"):
+    with pytest.raises(StorageError, match=r"schema version 7, this program knows [45]: upgrade"):
         durable.open(tmp_path)
     assert database(tmp_path).read_bytes() == before
 
