@@ -24,9 +24,9 @@ def violations(database: str, users: list[Path], anchors: Path) -> list[str]:
         buffered = load(store, "buffered", BufferedUpdate)
     found = [*_ledger(ledger, state), *_updates(ledger, state, list(buffered.values()))]
     for user in users:
-        with ParticipantStore(
-            user / "state.db", f"holder:{epoch_id[:32]}", anchor_folder=anchors
-        ) as s:
+        with ParticipantStore(user / "state.db", "participant", anchor_folder=anchors) as s:
+            found += [] if s.keys("held") else [f"{user.name}: knows of no share"]
+            found += [f"{user.name}: its memory is gone"] if s.rolled_back else []
             found += [
                 f"{user.name}: {each}" for each in _answers(ledger, load(s, "held", HeldShare))
             ]

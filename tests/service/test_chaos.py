@@ -98,8 +98,7 @@ def require_that_the_check_can_fail(database: str, user: Path, anchors: Path) ->
     with ServerStore(database, f"epoch:{epoch_id}") as store:
         ledger = load(store, "ledger", LedgerEntry).values()
     opened = {mask for entry in ledger for mask in entry.members}
-    namespace = f"holder:{epoch_id[:32]}"
-    with ParticipantStore(user / "state.db", namespace, anchor_folder=anchors) as store:
+    with ParticipantStore(user / "state.db", "participant", anchor_folder=anchors) as store:
         held = load(store, "held", HeldShare)
         key, share = next((k, share) for k, share in held.items() if share.digest and k in opened)
         store.commit([write("held", key, msgspec.structs.replace(share, digest=bytes(32)))])
