@@ -178,6 +178,7 @@ def _evaluate(call: Call, report: Report) -> Report:
         _LOG.exception("evaluation failed")
         return _failed(report, error)
     with Node(call.folder) as node:
+        node.wake()  # before anything is written: this may be an older copy by now
         node.note_evaluation(metrics)
     return replace(report, activity="done")
 
