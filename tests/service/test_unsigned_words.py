@@ -11,7 +11,7 @@ from participants import ANN, DEALERS, quick  # noqa: F401 - a fixture
 from puppet_server import PuppetServer, agent_of, erase, frames, profile_in
 
 from basecagg.channels.wire import pack
-from basecagg.errors import ChannelError
+from basecagg.errors import ChannelError, LocalProtocolError
 from basecagg.protocol.epoch import LocalFloor
 from basecagg.protocol.messages import Answer, Receipt, Refusal
 from basecagg.protocol.records import SealingKeyRecord, load, write
@@ -183,5 +183,21 @@ def test_nobody_is_ended_by_a_refused_enrolment(tmp_path, code):
             parcel, _ = server.town.deal(await server.found(), "w")
             server.post(parcel)
             await server.received(Receipt)
+
+    asyncio.run(story())
+
+
+def test_an_epoch_that_ends_during_a_contribution_ends_no_agent(tmp_path):
+    """The model is asked for when the other half of the agent has just heard the end."""
+
+    async def story():
+        server = PuppetServer()
+        async with agent_of(server, tmp_path) as agent:
+            epoch = await server.found()
+            await server.until(lambda: agent.member.epoch)
+            server.post(server.town.end(epoch))
+            await server.until(lambda: not agent.member.epoch)
+            with pytest.raises(LocalProtocolError, match="no epoch now"):
+                await agent._download(agent.member)
 
     asyncio.run(story())

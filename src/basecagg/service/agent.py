@@ -256,9 +256,10 @@ class Agent:
         await asyncio.sleep(self._options.pause)
 
     async def _download(self, member: Member) -> Downloaded:
-        agreement = member.participant.agreement
-        assert agreement is not None
-        size = 4 * agreement.parameters.model_size
+        contributor = await self._in_thread(
+            member.participant.working
+        )  # its epoch may be over by now
+        size = 4 * contributor.agreement.parameters.model_size
 
         async def attempt() -> Downloaded:
             reply = await self._connection.call("GET", "/v1/model", limit=size)
