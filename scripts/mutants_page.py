@@ -89,8 +89,8 @@ def page(header: str) -> str:
 
 
 NOTES = """\
-- A mutant is killed if a test fails, or if the tests do not end, or end in a crash; four times the usual
-  processor time counts as no end.
+- A mutant is killed if a test fails, or if the tests do not end, or end in a crash; three times the usual
+  processor time and ten seconds count as no end.
 - It is equivalent if no caller could tell it from the code as it is, except by the time it takes or by the
   words of an error. Each is listed with its reason.
 - Left alone: docstrings, sentences that are raised, annotations that nobody evaluates, and `==` made `is`.

@@ -14,8 +14,8 @@ from scope import Tests
 from trial import IMPORTING, Change, Order, Outcome, Trial
 
 # Where a trial takes so much longer than the same tests on the code as it is, it will never end.
-SLACK_FACTOR = 4
-SLACK_SECONDS = 20
+SLACK_FACTOR = 3
+SLACK_SECONDS = 10
 NO_LIMIT = 3600
 
 

@@ -28,6 +28,7 @@ MACHINES = (
 TRIED_ON = {
     "maths/randomness.py": (("tests/maths/test_randomness.py", "tests/protocol/test_masking.py"),),
     "service/signing.py": (("tests/service/test_signing.py",), ("tests/service/test_hostile.py",)),
+    "protocol/chain.py": (("tests/protocol/test_chain.py", "tests/planning/test_transcript.py"),),
     "channels/key_agreement.py": (("tests/protections/test_key_agreement.py",),),
     "channels": (("tests/channels",), *MACHINES[:2]),
     "protocol/messages.py": (SLOW_TO_LOAD, *MACHINES),

@@ -235,6 +235,17 @@ def test_control_a_field_that_is_not_signed_is_found(kind, leave_out):
     assert missed == {each for each in GUARDED_TWICE if each[0] is kind}
 
 
+def test_no_message_can_be_changed_after_it_was_checked():
+    assert all(kind.__struct_config__.frozen for kind in kinds())
+
+
+def test_an_unsigned_message_has_no_signature():
+    fields = [field for kind in kinds() for field in msgspec.structs.fields(kind)]
+    defaults = [field.default for field in fields if field.name == "signature"]
+    assert len(defaults) > 10
+    assert {each for each in defaults if each is not msgspec.NODEFAULT} == {b""}
+
+
 def test_only_messages_are_signed():
     """Who wants something signed makes a message of it. A key, TLS, the end of a chain and the price of a
     signature are none."""
