@@ -135,6 +135,13 @@ def test_an_epoch_has_every_holder_and_the_next_number():
     assert [each.contributor for each in credentials] == list(NAMES)
 
 
+def test_an_epoch_has_an_end_and_keeps_it_when_it_is_sent_again():
+    desk = full_desk()
+    first = desk.begin(ends=1_000)
+    assert first.ends == 1_000
+    assert desk.begin(ends=2_000) == first
+
+
 def test_what_is_signed_is_written_down_before_it_is_sent():
     """All that must not be undone is irreversible, so that an older copy of the store gives itself away."""
     desk = full_desk()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
@@ -16,6 +17,7 @@ from basecagg.maths.staleness import StalenessFunction
 from basecagg.parameters import Consistency, ProtocolParameters
 
 if TYPE_CHECKING:
+    from basecagg.protocol.epoch import Epoch
     from basecagg.service.connection import Connection
     from basecagg.service.documents import Invitation
     from basecagg.service.operator import Office
@@ -33,6 +35,13 @@ class _Place(NamedTuple):
 
 
 _PLANNING: tuple[Callable[[Any], Any], ...] = (
+    click.option(
+        "--days",
+        type=click.FloatRange(min=0, min_open=True),
+        default=365.0,
+        show_default=True,
+        help="How long the epoch may last. After that no agent answers in it, by its own clock: rotate before.",
+    ),
     click.option(
         "--dropouts",
         type=_values.portion,
@@ -432,6 +441,7 @@ async def _start(
     without: tuple[str, ...],
     patience: float,
     learning_rate: float,
+    days: float,
     **wishes: Any,
 ) -> None:
     while holders is not None and len(office.machine.holders(without)) < holders:
@@ -439,14 +449,20 @@ async def _start(
             click.echo(f"admitted {name}")
         await asyncio.sleep(0.3)
     p = _plan(len(office.machine.holders(without)), model_size, **wishes)
-    epoch = await _when_keys_are_there(
-        office, connection, patience, lambda: office.start(connection, p, learning_rate, without)
-    )
+
+    async def begin() -> Epoch:
+        return await office.start(connection, p, learning_rate, without, days)
+
+    epoch = await _when_keys_are_there(office, connection, patience, begin)
     click.echo(
         f"epoch {epoch.number} from version {epoch.first_version}: N = {p.num_users}, U ="
         f" {p.recovery_threshold}, T = {p.max_colluders}, D = {p.max_dropouts}, K = {p.buffer_size},"
-        f" d = {p.model_size:,}, {p.consistency}"
+        f" d = {p.model_size:,}, {p.consistency}; it ends on {_day(epoch.ends)} at the latest"
     )
+
+
+def _day(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d")
 
 
 async def _when_keys_are_there(

@@ -29,7 +29,7 @@ from basecagg.errors import (
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol import invitations, life
 from basecagg.protocol.effects import Effect, Forget, Persist, Send
-from basecagg.protocol.epoch import SERVER, Epoch, Holder, accept, draft_epoch
+from basecagg.protocol.epoch import NEVER, SERVER, Epoch, Holder, accept, draft_epoch
 from basecagg.protocol.messages import (
     Credential,
     EpochEnd,
@@ -282,17 +282,18 @@ class Operator:
         first_version: int = 0,
         without: Collection[str] = (),
         charge: bytes = bytes(32),
+        ends: int = NEVER,
     ) -> list[Effect]:
         """Sign the next epoch, with every admitted holder but those whom the operator leaves out by name.
 
-        The last one again, if that is what is wished for and it has not ended: it may never have arrived.
+        The last one again, as it is, if that is wished for and it has not ended: it may never have arrived.
         """
         self._require_memory()
         strangers = sorted(set(without) - set(self.holders()))
         if strangers:
             raise DataError(f"no holder is called {strangers[0]}: nobody is left out by that name")
         wishes = _Wishes(parameters, first_version, charge)
-        signed_now = [] if self._is_last(wishes, without) else self._sign(wishes, without)
+        signed_now = [] if self._is_last(wishes, without) else self._sign(wishes, without, ends)
         return [*signed_now, *self._send_epoch()]
 
     def _is_last(self, wishes: _Wishes, without: Collection[str]) -> bool:
@@ -302,7 +303,7 @@ class Operator:
         wanted = [(name, self._people[name].signing_key) for name in self.holders(without)]
         return wanted == [(holder.name, holder.signing_key) for holder in last.holders]
 
-    def _sign(self, wishes: _Wishes, without: Collection[str]) -> list[Effect]:
+    def _sign(self, wishes: _Wishes, without: Collection[str], ends: int) -> list[Effect]:
         founded, number = self._foundation, self.number + 1
         epoch = draft_epoch(
             federation=founded.federation,
@@ -313,6 +314,7 @@ class Operator:
             operator=self._signer,
             number=number,
             first_version=wishes.first_version,
+            ends=ends,
             suite=founded.suite,
             charge=wishes.charge,
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
@@ -55,6 +56,8 @@ from basecagg.storage.participant import ParticipantStore
 
 _LOG = logging.getLogger("basecagg.operator")
 _INVITATION_PREFIX = b"basecagg-invitation:"
+_DAY = 86_400
+"""Seconds."""
 
 
 class _Stored(Document, frozen=True):
@@ -302,14 +305,18 @@ class Office:
         parameters: ProtocolParameters,
         learning_rate: float = 1.0,
         without: Collection[str] = (),
+        days: float = 365.0,
     ) -> Epoch:
-        """Sign the next epoch with all holders but those left out by name, and start it."""
+        """Sign the next epoch with all holders but those left out by name, and start it for some days."""
         overview = await self.look(connection)
         if overview.phase in ("open", "closing"):
             raise LocalProtocolError("an epoch is open: rotate, or close it first")
         await self._end(connection, overview)
         first_version = overview.version
-        effects = self.machine.begin(parameters, first_version=first_version, without=without)
+        ends = int(time.time() + days * _DAY)
+        effects = self.machine.begin(
+            parameters, first_version=first_version, without=without, ends=ends
+        )
         self._perform(effects)
         frames = {send.recipient: pack(send.message) for send in sends_of(effects)}
         epoch = frames.pop(SERVER)
