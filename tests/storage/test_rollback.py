@@ -83,6 +83,24 @@ def test_a_lost_anchor_is_noticed(spent):
     assert is_rolled_back(spent)
 
 
+@pytest.mark.parametrize("trusting", [False, True], ids=["", "control"])
+def test_an_anchor_and_a_store_of_different_days_are_noticed(tmp_path, monkeypatch, trusting):
+    """Monday's anchor with Tuesday's store. The control: an anchor may be any number of commits behind."""
+    if trusting:
+        behind = lambda mark, store: mark.counter <= store.counter  # noqa: E731
+        monkeypatch.setattr(anchor.Mark, "precedes", behind)
+    for day in ("monday", "tuesday", "wednesday"):
+        with open_participant(tmp_path) as store:
+            for _ in range(3):
+                store.commit(SPENT)
+        copy_store(tmp_path, tmp_path / day)
+        shutil.copytree(tmp_path / "anchors", tmp_path / day / "anchors")
+    restore_store(tmp_path / "tuesday", tmp_path)
+    shutil.rmtree(tmp_path / "anchors")
+    shutil.copytree(tmp_path / "monday" / "anchors", tmp_path / "anchors")
+    assert is_rolled_back(tmp_path) != trusting
+
+
 def test_a_copy_from_before_anything_was_spent_is_noticed_without_its_anchor(tmp_path):
     with open_participant(tmp_path) as store:
         store.commit(HELD)
