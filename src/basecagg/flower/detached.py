@@ -107,16 +107,8 @@ def stop(node_folder: Path) -> None:
 
 
 def _is_locked(path: Path) -> bool:
-    try:
-        descriptor = os.open(path, os.O_RDWR)
-    except OSError:
-        return False
-    try:
-        disk.lock(descriptor)
-    except OSError:
-        return True
-    finally:
-        os.close(descriptor)
+    with suppress(OSError), path.open("r+b") as file:
+        return disk.is_locked(file.fileno())
     return False
 
 

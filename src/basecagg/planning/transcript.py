@@ -288,7 +288,7 @@ def chain_of(path: Path) -> Chain:
 def _read(path: Path) -> _Reader:
     reader = _Reader()
     with path.open("rb") as file:
-        is_growing = _is_being_written(file.fileno())
+        is_growing = disk.is_locked(file.fileno())  # by the one who writes it
         for number, text in enumerate(file, start=1):
             try:
                 reader.take(text)
@@ -328,15 +328,6 @@ class _Reader:
         signature = bytes.fromhex(end.signature)
         if not Ed25519Verifier().verify(key, self.chain.statement(_PURPOSE), signature):
             raise DataError("the end is not signed with the server's key for these lines")
-
-
-def _is_being_written(descriptor: int) -> bool:
-    """Whether the one who writes it has locked it; a lock that we get goes when the file is closed."""
-    try:
-        disk.lock(descriptor)
-    except OSError:
-        return True
-    return False
 
 
 def _kind(line: Line) -> str:

@@ -48,7 +48,16 @@ else:
             os.close(descriptor)
 
 
-class Lock:
+def is_locked(descriptor: int) -> bool:
+    """Whether somebody else has locked the file. If nobody had, we do now, until it is closed."""
+    try:
+        lock(descriptor)
+    except OSError:
+        return True
+    return False
+
+
+class FileLock:
     """A file that one process at a time has open, so that no machine runs twice."""
 
     def __init__(self, path: Path) -> None:

@@ -18,7 +18,7 @@ from basecagg.protocol.effects import Write
 from basecagg.storage import anchor, sqlite
 from basecagg.storage.anchor import Anchor, Mark
 from basecagg.storage.batch import Batch
-from basecagg.storage.disk import Lock
+from basecagg.storage.disk import FileLock
 
 SCHEMA_VERSION = 5
 # Ordered by (namespace, kind, key): what a machine loads at its start lies together, apart from the shares.
@@ -69,15 +69,13 @@ class ParticipantStore:
             name = anchor.name_of(self.path, namespace)
             self._connection = opened.enter_context(closing(self._connect()))
             opened.enter_context(
-                closing(Lock(self.path.with_name(f"{self.path.name}.{name[:8]}.lock")))
+                closing(FileLock(self.path.with_name(f"{self.path.name}.{name[:8]}.lock")))
             )
             self._anchor = opened.enter_context(closing(Anchor(folder / name)))
             self._id, self._mark, self._fence = self._begin()
             self.rolled_back = self._is_older_copy()
             """Whether this turned out to be an older copy of the store; until its machine burned its masks."""
-            self.number = max(
-                self._mark, self._anchor.mark or self._mark, key=lambda mark: mark.number
-            ).number
+            self.number = max(mark.number for mark in (self._mark, self._anchor.mark) if mark)
             if not self.rolled_back and self._anchor.mark != self._mark:
                 self._anchor.write(self._mark)  # it is new, or was left behind by a crash
             self._opened = opened.pop_all()
