@@ -13,7 +13,7 @@ import numpy as np
 
 from basecagg.channels.identity import Ed25519Verifier, Identity
 from basecagg.channels.wire import MAX_CONTROL_BYTES, limit_for, pack, unpack
-from basecagg.errors import BASecAggError, ChannelError, LeaseLost
+from basecagg.errors import BASecAggError, LeaseLost
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.effects import Persist
 from basecagg.protocol.epoch import Agreement, Epoch, accept
@@ -46,7 +46,7 @@ from basecagg.service.documents import (
 from basecagg.service.framing import Numbered
 from basecagg.service.group_commit import GroupCommit
 from basecagg.service.host import EpochHost, EpochStore, LedgerEntry, Published
-from basecagg.service.problems import Problem
+from basecagg.service.problems import Problem, unpacked
 from basecagg.service.registry import Charter, Registry
 from basecagg.service.worker import Worker
 
@@ -206,10 +206,7 @@ class Service:
 
     def _parse(self, frame: bytes) -> Message:
         parameters = self._require_host().agreement.parameters
-        try:
-            message = unpack(frame, self.message_limit())
-        except ChannelError as error:
-            raise Problem(400, "Malformed", str(error)) from None
+        message = unpacked(frame, self.message_limit())
         if not isinstance(message, _TAKEN):
             raise Problem(400, "Malformed", f"a server does not take a {type(message).__name__}")
         limit = _limit(type(message), parameters)
@@ -352,10 +349,7 @@ class Service:
     def _end_epoch(self, frame: bytes) -> None:
         """The operator's signature ends an epoch for its participants; what the server says does not."""
         host = self._require_host()
-        try:
-            end = unpack(frame, _CONTROL_BYTES)
-        except ChannelError as error:
-            raise Problem(400, "Malformed", str(error)) from None
+        end = unpacked(frame, _CONTROL_BYTES)
         if not isinstance(end, EpochEnd):
             raise Problem(400, "Malformed", "that is not the end of an epoch")
         key = self.settings.operator_key

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import pairwise
 from typing import Protocol
 
@@ -20,13 +19,12 @@ from basecagg.protocol.effects import (
     Effect,
     News,
     Released,
-    Send,
     Store,
     perform,
+    refusal_reply,
 )
 from basecagg.protocol.epoch import Agreement
 from basecagg.protocol.global_model import Model, model_bytes
-from basecagg.protocol.letters import answered
 from basecagg.protocol.messages import (
     Answer,
     CertifiedRequest,
@@ -190,18 +188,16 @@ class EpochHost:
         if isinstance(message, Refusal):
             self.refusals[message.code if message.code in REFUSAL_CODES else "other"] += 1
             return
-        refusals: list[Refused] = []
-        receive = partial(self.machine.receive, sender, message)
-        effects = answered(sender, message, receive, lambda _, refusal: refusals.append(refusal))
-        if not refusals:
-            self._perform(effects)
-            return
-        self.refusals[refusals[0].code] += 1
-        # A refusal is what the sender is told at once; the fate of its update it must not miss.
-        self._perform(
-            [e for e in effects if isinstance(e, Send) and isinstance(e.message, Verdict)]
-        )
-        raise refused(refusals[0])
+        try:
+            effects = self.machine.receive(sender, message)
+        except Refused as refusal:
+            self.refusals[refusal.code] += 1
+            reply = refusal_reply(sender, message, refusal)
+            # A refusal is what the sender is told at once; the fate of its update it must not miss.
+            if reply is not None and isinstance(reply.message, Verdict):
+                self._perform([reply])
+            raise refused(refusal) from None
+        self._perform(effects)
 
     def collect(self, name: str, acknowledged: int | None, most_bytes: int) -> list[Numbered]:
         """Drop the letters that were dealt with, give the next ones."""

@@ -23,10 +23,10 @@ from basecagg.channels.identity import Ed25519Verifier, Identity
 from basecagg.channels.wire import pack, unpack
 from basecagg.errors import ChannelError, DataError, LocalProtocolError, Refused
 from basecagg.parameters import ProtocolParameters
-from basecagg.protocol.effects import Effect, sends_of, writes_of
+from basecagg.protocol.effects import Effect, Send, perform
 from basecagg.protocol.epoch import SERVER, Epoch
 from basecagg.protocol.invitations import admission_hash
-from basecagg.protocol.messages import HolderKey, Message, Suite
+from basecagg.protocol.messages import HolderKey, Suite
 from basecagg.protocol.operator import OPERATOR, Foundation, Operator, found
 from basecagg.protocol.records import Role
 from basecagg.service.certificates import Certified, make_authority, make_server_certificate
@@ -253,17 +253,17 @@ class Office:
     ) -> None:
         """Admit a key that the operator got in person, without an invitation."""
         overview = await self.look(connection)
-        messages = self._perform(self.machine.vouch(name, role, signing_key))
-        await self._announce(connection, overview, name, messages)
+        credentials = self._perform(self.machine.vouch(name, role, signing_key))
+        await self._announce(connection, overview, name, credentials)
 
     async def _announce(
-        self, connection: Connection, overview: Overview, name: str, credentials: Sequence[Message]
+        self, connection: Connection, overview: Overview, name: str, credentials: Sequence[Send]
     ) -> None:
         """Tell the server of a member, with its credential if the server has the epoch that it is for."""
         person = self.machine.people[name]
         member = Member(name=name, role=person.role, signing_key=person.signing_key)
         present = self.epoch is not None and overview.epoch_id == self.epoch.id
-        credential = pack(credentials[0]) if credentials and present else None
+        credential = pack(credentials[0].message) if credentials and present else None
         await self._order(connection, Admit(member=member, credential=credential))
 
     async def revoke(self, connection: Connection, name: str) -> None:
@@ -317,8 +317,7 @@ class Office:
         effects = self.machine.begin(
             parameters, first_version=first_version, without=without, ends=ends
         )
-        self._perform(effects)
-        frames = {send.recipient: pack(send.message) for send in sends_of(effects)}
+        frames = {send.recipient: pack(send.message) for send in self._perform(effects)}
         epoch = frames.pop(SERVER)
         order = StartEpoch(epoch=epoch, credentials=frames, learning_rate=learning_rate)
         await self._order(connection, order)
@@ -342,7 +341,7 @@ class Office:
         if self.epoch is None or overview.epoch_id != self.epoch.id:
             return
         (end,) = self._perform(self.machine.end(overview.version, overview.model_hash))
-        await self._order(connection, EndEpoch(frame=pack(end)))
+        await self._order(connection, EndEpoch(frame=pack(end.message)))
 
     async def recover(self, connection: Connection, above: int, confirmed: Collection[str]) -> None:
         """Go on from an older copy of the folder: above a number, with the people who were confirmed."""
@@ -356,14 +355,12 @@ class Office:
     async def _order(self, connection: Connection, order: Order) -> None:
         await connection.call("POST", "/v1/operator", to_json(order))
 
-    def _perform(self, effects: Sequence[Effect]) -> list[Message]:
-        """First everything durable, then everything that is sent."""
+    def _perform(self, effects: Sequence[Effect]) -> list[Send]:
         try:
-            self._store.commit(writes_of(effects))
+            return perform(self._store, effects)
         except BaseException:
             self.close()  # the machine is ahead of its records: it must not go on
             raise
-        return [send.message for send in sends_of(effects)]
 
     def _ca(self) -> str:
         return "" if self._stored.public_pki else (self.folder / "ca.pem").read_text()

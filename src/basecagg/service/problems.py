@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from basecagg.errors import BASecAggError, Refused
+from basecagg.channels.wire import unpack
+from basecagg.errors import BASecAggError, ChannelError, Refused
+from basecagg.protocol.messages import Message
 
 
 class Problem(BASecAggError):  # noqa: N818 - an answer, not a fault
@@ -22,6 +24,14 @@ class Problem(BASecAggError):  # noqa: N818 - an answer, not a fault
 def refused(refusal: Refused) -> Problem:
     """The protocol itself refused a message: sending it again would not help."""
     return Problem(409, refusal.code, str(refusal))
+
+
+def unpacked(frame: bytes, limit: int) -> Message:
+    """The message in a frame that a caller sent."""
+    try:
+        return unpack(frame, limit)
+    except ChannelError as error:
+        raise Problem(400, "Malformed", str(error)) from None
 
 
 def busy(reason: str, retry_after: float = 1.0) -> Problem:

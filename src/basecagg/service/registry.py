@@ -9,14 +9,14 @@ from msgspec import Struct
 
 from basecagg.channels.identity import Ed25519Verifier
 from basecagg.channels.wire import MAX_CONTROL_BYTES, unpack
-from basecagg.errors import ChannelError, StorageError
+from basecagg.errors import StorageError
 from basecagg.protocol.effects import Forget, Persist, Store, Write
 from basecagg.protocol.epoch import Epoch
 from basecagg.protocol.messages import EpochEnd, HolderKey, statement
 from basecagg.protocol.operator import OPERATOR
 from basecagg.protocol.records import load, write
 from basecagg.service.documents import Enrolment, Member, Phase
-from basecagg.service.problems import Problem
+from basecagg.service.problems import Problem, unpacked
 
 MAX_PENDING = 10_000
 MAX_KEY_BYTES = 4096
@@ -181,10 +181,7 @@ class Registry:
         return {holder.sealing_key for holder in self.charter.signed_epoch.holders}
 
     def _parse_key(self, name: str, signing_key: bytes, frame: bytes) -> HolderKey:
-        try:
-            key = unpack(frame, MAX_KEY_BYTES)
-        except ChannelError as error:
-            raise Problem(400, "Malformed", str(error)) from None
+        key = unpacked(frame, MAX_KEY_BYTES)
         if not isinstance(key, HolderKey) or (key.federation, key.name) != (self._federation, name):
             raise Problem(
                 400, "Malformed", "that is not the caller's sealing key for this federation"
