@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import shutil
+import tracemalloc
 
 import httpx
 import pytest
 from participants import ANN, DEALERS, quick  # noqa: F401 - a fixture
-from puppet_server import PuppetServer, agent_of, erase, frames, profile_in
+from puppet_server import URL, PuppetServer, agent_of, erase, frames, profile_in
 
+from basecagg.channels.identity import Identity
 from basecagg.channels.wire import pack
 from basecagg.errors import ChannelError, LocalProtocolError
 from basecagg.protocol.epoch import LocalFloor
 from basecagg.protocol.messages import Answer, Receipt, Refusal
 from basecagg.protocol.records import SealingKeyRecord, load, write
-from basecagg.service.connection import Reply
+from basecagg.service.connection import Connection, Reply, Unreachable
 from basecagg.service.framing import Numbered
 from basecagg.service.member import Member
+from basecagg.service.signing import Caller
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -164,6 +168,28 @@ def test_control_an_agent_that_reads_replies_as_they_come_ends(tmp_path, monkeyp
     monkeypatch.setattr(Reply, "frames", lambda reply: framing.split(reply.content))
     with pytest.raises(ChannelError):
         asyncio.run(survive(tmp_path, ODD["a torn frame"]))
+
+
+def test_a_small_reply_does_not_grow():
+    """Packed twice, a few hundred bytes become as many as one likes before anybody can count them."""
+    much = gzip.compress(gzip.compress(bytes(40 * 2**20)))
+    coding = {"content-encoding": "gzip, gzip"}
+    packed = httpx.MockTransport(
+        lambda _: httpx.Response(200, headers=coding, stream=httpx.ByteStream(much))
+    )
+
+    async def story():
+        connection = Connection(URL, "", Caller("test", ANN, Identity.create()), packed)
+        with pytest.raises(Unreachable):
+            await connection.call("GET", "/v1/epoch", limit=1000)
+
+    tracemalloc.start()
+    try:
+        asyncio.run(story())
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 10 * 2**20
 
 
 @pytest.mark.parametrize("code", ["NotInvited", "AlreadyEnrolled"])

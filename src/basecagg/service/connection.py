@@ -32,6 +32,7 @@ _SLOWEST = 16_000
 """Bytes a second: a reply that takes longer is given up."""
 _LONGEST_REASON = 500
 _UNCHANGED = 304
+_CODING, _PLAIN = "accept-encoding", "identity"
 _NUMBER = re.compile(r"[0-9]{1,15}")
 Result = TypeVar("Result")
 
@@ -48,7 +49,9 @@ class Connection:
     ) -> None:
         """Trust the private CA (PEM), or the public ones if it is empty. `transport` is for tests."""
         context = ssl.create_default_context(cadata=ca or None)
-        self._client = httpx.AsyncClient(base_url=url, verify=context, transport=transport)
+        self._client = httpx.AsyncClient(
+            base_url=url, verify=context, transport=transport, headers={_CODING: _PLAIN}
+        )
         self._caller = caller
         self._ahead_ms = 0
         """By how much the server's clock is ahead of ours."""
@@ -164,6 +167,8 @@ def _digits(text: str) -> int | None:
 
 
 async def _read(reply: httpx.Response, limit: int) -> bytes:
+    if reply.headers.get("content-encoding", _PLAIN) != _PLAIN:
+        raise ChannelError("a reply is not packed: a few bytes would become any number of them")
     pieces, size = [], 0
     async for piece in reply.aiter_bytes():
         size += len(piece)
