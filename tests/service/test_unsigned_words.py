@@ -192,6 +192,29 @@ def test_a_small_reply_does_not_grow():
     assert most < 10 * 2**20
 
 
+def test_a_long_word_of_the_server_is_not_said_back(tmp_path):
+    """As part of an address it would be too long for any server, and the agent would ask with it for ever."""
+
+    async def story():
+        server = PuppetServer()
+        deliver, boots = server.deliver, ["a" * 70_000]
+
+        async def deliver_by_a_long_name():
+            reply = await deliver()
+            if reply.content and boots:
+                reply.headers["basecagg-boot"] = boots.pop()
+            return reply
+
+        server.deliver = deliver_by_a_long_name
+        async with agent_of(server, tmp_path):
+            epoch = await server.found()
+            for count, dealer in enumerate(DEALERS[:2], 1):
+                server.post(server.town.deal(epoch, dealer)[0])
+                await server.received(Receipt, count)
+
+    asyncio.run(story())
+
+
 @pytest.mark.parametrize("code", ["NotInvited", "AlreadyEnrolled"])
 def test_nobody_is_ended_by_a_refused_enrolment(tmp_path, code):
     async def story():

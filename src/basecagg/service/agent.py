@@ -38,6 +38,8 @@ _WORRY = 60.0
 """Seconds without news of an update after which it is sent again."""
 _LARGEST_MAIL = 256 * 2**20
 """Bytes of one reply with letters."""
+_LONGEST_BOOT = 64
+"""Of the server's word for itself, which is part of the next address: a long one would make that useless."""
 _ELSEWHERE = ("WrongEpoch", "EpochClosing")
 """What a server says when it is not in this epoch, or will soon not be."""
 Result = TypeVar("Result")
@@ -183,7 +185,8 @@ class Agent:
                 await asyncio.sleep(self._options.breath)  # it should have waited for some
             if letters:
                 await self._send(await self._in_thread(partial(member.take, letters)))
-                done = f"{reply.headers.get('basecagg-boot', '')}.{letters[-1].number}"
+                boot = reply.headers.get("basecagg-boot", "")[:_LONGEST_BOOT]
+                done = f"{boot}.{letters[-1].number}"
                 self._moved.set()
 
     async def _collect(self, epoch: str, done: str) -> Reply:
