@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -60,6 +62,34 @@ def test_holders_that_are_gone_within_d_do_not_stop_it_and_come_back(tmp_path: P
             for name in NAMES[:2]:
                 fed.launch(fed.profile(name), Nudge())
             await fed.reach(await fed.version() + 3)
+
+    asyncio.run(story())
+
+
+def test_everybody_leaves_an_epoch_that_the_operator_ended(tmp_path: Path) -> None:
+    """Nobody has to wait for the next one, which may never come."""
+
+    def is_inside(name: str) -> bool:
+        with closing(sqlite3.connect(tmp_path / name / "state.db")) as store:
+            return bool(store.execute("SELECT 1 FROM records WHERE kind = 'charter'").fetchall())
+
+    async def nobody_is_left() -> bool:
+        return not any(map(is_inside, NAMES))
+
+    async def story() -> None:
+        async with federation(tmp_path) as fed:
+            await fed.join(NAMES, lambda name: None if name == NAMES[0] else Nudge())
+            await fed.start_epoch()
+            await fed.reach(1)
+            assert all(map(is_inside, NAMES))
+            await fed.operator.close_epoch(fed.connection)
+
+            async def is_closed() -> bool:
+                return (await fed.operator.look(fed.connection)).phase == "closed"
+
+            await fed.until(is_closed)
+            await fed.operator.end_epoch(fed.connection)
+            await fed.until(nobody_is_left)
 
     asyncio.run(story())
 

@@ -238,8 +238,8 @@ class Service:
     ) -> list[Numbered]:
         def job() -> list[Numbered]:
             host = self._require_host()
-            if epoch != host.agreement.id.hex():
-                raise Problem(409, "WrongEpoch", "there is another epoch now")
+            if epoch != host.agreement.id.hex() or epoch in self.registry.ends:
+                raise Problem(409, "WrongEpoch", "this epoch is over: look for its end")
             return host.collect(name, acknowledged, most_bytes)
 
         return await self.worker.do(job)
