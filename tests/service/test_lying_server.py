@@ -14,7 +14,7 @@ import pytest
 from basecagg.channels.identity import Ed25519Verifier, Identity
 from basecagg.channels.sealing import SealingSecret
 from basecagg.channels.wire import pack, unpack
-from basecagg.errors import LocalProtocolError, MissingHolders, WrongEpoch
+from basecagg.errors import DataError, LocalProtocolError, MissingHolders, WrongEpoch
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.epoch import Epoch, Holder, LocalFloor, accept
 from basecagg.protocol.messages import EpochEnd, HolderKey, signed
@@ -68,7 +68,8 @@ class Lies:
     phase: Phase = "waiting"
     number: int = 0
     version: int = 0
-    epoch_id: bytes = b""
+    epoch_id: bytes = bytes(32)
+    model_hash: bytes = bytes(32)
     started: list[Epoch] = field(default_factory=list)
     ended: list[EpochEnd] = field(default_factory=list)
 
@@ -79,7 +80,7 @@ class Lies:
             phase=self.phase,
             version=self.version,
             model_size=50,
-            model_hash=bytes(32),
+            model_hash=self.model_hash,
             epoch_number=self.number,
             epoch_id=self.epoch_id,
             enrolments=(),
@@ -259,6 +260,27 @@ def test_only_the_operators_own_epoch_is_ended_and_once(tmp_path: Path) -> None:
             await operator.end_epoch(line)
             assert [end.last_version for end in lies.ended] == [5, 5]
             assert lies.ended[0] == lies.ended[1]
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    "lie", [{"version": 2**62}, {"model_hash": b""}, {"model_hash": bytes(33)}], ids=str
+)
+def test_what_nobody_could_read_is_not_signed(tmp_path: Path, lie: dict[str, object]) -> None:
+    """Not even the operator itself could: its memory would be lost with it."""
+
+    async def story() -> None:
+        lies = Lies({name: announced(name) for name in NAMES})
+        async with office(tmp_path, lies) as (operator, line):
+            first = await operator.start(line, MANY)
+            lies.phase, lies.epoch_id = "closed", first.id
+            vars(lies).update(lie)
+            with pytest.raises(DataError, match="not a valid document"):
+                await operator.start(line, MANY)
+        again = Office(tmp_path / "op", tmp_path / "anchors")
+        assert again.epoch == first
+        again.close()
 
     asyncio.run(story())
 

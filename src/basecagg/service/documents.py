@@ -132,14 +132,17 @@ Order: TypeAlias = Invite | Admit | Revoke | CloseEpoch | EndEpoch | AskForKeys 
 
 
 class Overview(Document, frozen=True):
-    """Server → operator: who waits, who is in, and where the epoch stands."""
+    """Server → operator: who waits, who is in, and where the epoch stands.
+
+    The operator signs some of it, so it has the types of what is signed. Hashes are zeros without an epoch.
+    """
 
     phase: Phase
-    version: int
+    version: Version
     model_size: int
-    model_hash: bytes
+    model_hash: Digest
     epoch_number: int
-    epoch_id: bytes
+    epoch_id: Digest
     enrolments: tuple[Enrolment, ...]
     members: tuple[Member, ...]
     holder_keys: dict[str, bytes]
