@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 import stat
+import subprocess
+import sys
 import traceback
 
 import pytest
@@ -80,6 +82,31 @@ def test_namespaces_do_not_see_each_other(durable, tmp_path):
     assert second.scan("held") == [("ann", b"2"), ("bob", b"2")]
     durable.close(first)
     durable.close(second)
+
+
+LOOK = """
+import sqlite3, sys
+path, table = sys.argv[1:]
+connection = sqlite3.connect(path)
+print(connection.execute(f"SELECT count(*) FROM {table} WHERE kind = 'held'").fetchone()[0])
+connection.close()
+"""
+
+
+def look_from_elsewhere(durable, folder):
+    """How many records another process finds, such as a backup; SQLite tidies up when it closes."""
+    look = [sys.executable, "-c", LOOK, str(database(folder)), TABLE[durable.name]]
+    return int(subprocess.run(look, capture_output=True, check=True).stdout)
+
+
+def test_who_looks_from_another_process_takes_nothing_away(durable, tmp_path):
+    stores = [durable.open(tmp_path, name) for name in ("one", "two")]  # the second is the danger
+    stores[0].commit([Persist("held", "ann", b"1")])
+    assert look_from_elsewhere(durable, tmp_path) == 1
+    stores[0].commit([Persist("held", "bob", b"2")])
+    assert look_from_elsewhere(durable, tmp_path) == 2
+    for store in stores:
+        durable.close(store)
 
 
 def test_an_old_epoch_is_erased_and_no_other(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 
 from basecagg.errors import StorageError
@@ -41,9 +42,15 @@ def configure(connection: sqlite3.Connection) -> None:
 
 
 def make_private(path: Path) -> None:
-    """Create the file if need be, for its owner only. SQLite gives its side files the same mode."""
+    """Create the file if need be, for its owner only. SQLite gives its side files the same mode.
+
+    A file that is there is not opened: closing it would give up the locks that SQLite holds on it for another
+    connection of this process (POSIX). Whoever closes the database elsewhere would then take it for unused
+    and remove its log, into which this process goes on writing.
+    """
     try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, _OWNER_ONLY))
+        with suppress(FileExistsError):
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, _OWNER_ONLY))
         path.chmod(_OWNER_ONLY)
     except OSError as error:
         raise StorageError(f"{path} cannot be opened as a store: {error.strerror}") from None
