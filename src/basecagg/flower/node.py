@@ -29,7 +29,7 @@ from basecagg.protocol.effects import (
 )
 from basecagg.protocol.epoch import Epoch
 from basecagg.protocol.global_model import Model
-from basecagg.protocol.letters import take
+from basecagg.protocol.letters import offer, take
 from basecagg.protocol.messages import Credential, Message, Refusal, Suite
 from basecagg.protocol.participant import Participant, Pins
 from basecagg.protocol.records import Record, write
@@ -142,11 +142,7 @@ class Node:
         if self._participant is None:
             return []
         messages = [message for frame in frames if (message := _parse(frame)) is not None]
-        epochs = [message for message in messages if isinstance(message, Epoch)]
-        credentials = [message for message in messages if isinstance(message, Credential)]
-        if epochs:
-            credential = credentials[0] if credentials else None
-            self._perform(self._participant.offer(epochs[0], credential))
+        offer(self._participant, self._store, messages, _tell)
         letters = [m for m in messages if not isinstance(m, Epoch | Credential)]
         sends = take(self._participant, self._store, letters, _tell_of_refusal, _tell)
         return [send.message for send in sends]

@@ -8,8 +8,8 @@ from itertools import groupby
 
 from basecagg.errors import Refused
 from basecagg.protocol.effects import Effect, News, Send, Store, perform, refusal_reply
-from basecagg.protocol.epoch import SERVER
-from basecagg.protocol.messages import Message, Parcel, Receipt
+from basecagg.protocol.epoch import SERVER, Epoch
+from basecagg.protocol.messages import Credential, Message, Parcel, Receipt
 from basecagg.protocol.participant import Participant
 
 BATCHED = (Parcel, Receipt)
@@ -34,6 +34,20 @@ def take(
             effects += answered(SERVER, message, receive, refused)
         sends += perform(store, [*effects, *participant.acknowledge()], tell)
     return sends
+
+
+def offer(
+    participant: Participant,
+    store: Store,
+    messages: Sequence[Message],
+    tell: Callable[[News], None] | None = None,
+) -> None:
+    """Show a participant the epoch that is among the messages, if there is one, with its credential."""
+    epochs = [message for message in messages if isinstance(message, Epoch)]
+    credentials = [message for message in messages if isinstance(message, Credential)]
+    if epochs:
+        credential = credentials[0] if credentials else None
+        perform(store, participant.offer(epochs[0], credential), tell)
 
 
 def _runs_of(messages: Sequence[Message]) -> Iterator[list[Message]]:

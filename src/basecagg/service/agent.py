@@ -26,6 +26,7 @@ from basecagg.protocol.global_model import model_hash
 from basecagg.protocol.messages import Message
 from basecagg.service.connection import Connection, Patience, Reply, Unreachable
 from basecagg.service.documents import to_json
+from basecagg.service.framing import Numbered
 from basecagg.service.member import Member
 from basecagg.service.problems import Problem
 from basecagg.service.profile import Profile
@@ -129,9 +130,9 @@ class Agent:
 
     async def _look_for_epoch(self, member: Member) -> None:
         """Ask what there is besides the present epoch. Whatever comes, the machine decides."""
-        reply = await self._persist(partial(self._ask_for_epoch, member.epoch))
+        frames, reply = await self._persist(partial(self._ask_for_epoch, member.epoch))
         before = member.epoch
-        await self._in_thread(lambda: member.hear_of_epochs(reply.frames()))
+        await self._in_thread(lambda: member.hear_of_epochs(frames))
         if member.epoch != before:
             await self._publish_key(member)
             return
@@ -139,7 +140,7 @@ class Agent:
             await self._publish_key(member, another=True)
         await asyncio.sleep(self._options.breath)
 
-    async def _ask_for_epoch(self, known: str) -> Reply:
+    async def _ask_for_epoch(self, known: str) -> tuple[list[Numbered], Reply]:
         query: dict[str, str | int] = {"known": known, "wait": _WAIT}
         try:
             reply = await self._connection.call("GET", "/v1/epoch", query=query, patience=_WAIT)
@@ -149,8 +150,7 @@ class Agent:
             # Not admitted yet, as far as anybody may tell from outside.
             reason = "the operator has not admitted this key"
             raise Problem(503, "NotAdmitted", reason, retry_after=1.0) from None
-        reply.frames()  # a torn reply is asked for again
-        return reply
+        return reply.frames(), reply  # taken apart here: a torn one is asked for again
 
     async def _publish_key(self, member: Member, *, another: bool = False) -> None:
         """Hand in a sealing key for the next epoch."""
@@ -178,8 +178,7 @@ class Agent:
         done, epoch = "", member.epoch
         while member.epoch == epoch:
             asked = time.monotonic()
-            reply = await self._persist(partial(self._collect, epoch, done), *_ELSEWHERE)
-            letters = reply.frames()
+            letters, reply = await self._persist(partial(self._collect, epoch, done), *_ELSEWHERE)
             await self._in_thread(lambda: member.tick(_now()))
             if not letters and time.monotonic() - asked < self._options.breath:
                 await asyncio.sleep(self._options.breath)  # it should have waited for some
@@ -189,13 +188,12 @@ class Agent:
                 done = f"{boot}.{letters[-1].number}"
                 self._moved.set()
 
-    async def _collect(self, epoch: str, done: str) -> Reply:
+    async def _collect(self, epoch: str, done: str) -> tuple[list[Numbered], Reply]:
         query: dict[str, str | int] = {"epoch": epoch, "wait": _WAIT, "done": done}
         reply = await self._connection.call(
             "GET", "/v1/mailbox", query=query, patience=_WAIT, limit=_LARGEST_MAIL
         )
-        reply.frames()
-        return reply
+        return reply.frames(), reply
 
     async def _contribute(self, member: Member, unsent: Sequence[Message]) -> None:
         """Send what a restart left unsent; then train, mask, upload, again and again."""
@@ -210,9 +208,7 @@ class Agent:
             except DataError as error:  # the user's code failed; others still rely on our shares
                 _LOG.error("training", extra={"fields": {"error": str(error)}})
                 await asyncio.sleep(self._options.after_failure)
-            except (
-                LocalProtocolError
-            ) as error:  # the epoch's time has passed, or its version is absurd
+            except LocalProtocolError as error:  # its time has passed, or its version is absurd
                 _LOG.warning("contribution", extra={"fields": {"error": str(error)}})
                 await asyncio.sleep(self._options.after_failure)
             except Problem as problem:
@@ -259,9 +255,8 @@ class Agent:
         await asyncio.sleep(self._options.pause)
 
     async def _download(self, member: Member) -> Downloaded:
-        contributor = await self._in_thread(
-            member.participant.working
-        )  # its epoch may be over by now
+        # Its epoch may be over by now: then this raises.
+        contributor = await self._in_thread(member.participant.working)
         size = 4 * contributor.agreement.parameters.model_size
 
         async def attempt() -> Downloaded:

@@ -25,9 +25,9 @@ from basecagg.protocol.effects import (
     News,
     perform,
 )
-from basecagg.protocol.epoch import Epoch, LocalFloor
-from basecagg.protocol.letters import take
-from basecagg.protocol.messages import Credential, EpochEnd, Message, Parcel, Refusal
+from basecagg.protocol.epoch import LocalFloor
+from basecagg.protocol.letters import offer, take
+from basecagg.protocol.messages import EpochEnd, Message, Parcel, Refusal
 from basecagg.protocol.participant import Participant
 from basecagg.service.framing import Numbered
 from basecagg.service.profile import Profile
@@ -79,14 +79,9 @@ class Member:
     def hear_of_epochs(self, frames: Sequence[Numbered]) -> None:
         """What the server says of epochs: an end, an epoch, a credential. The machine decides."""
         messages = [message for each in frames if (message := self._parse(each.frame))]
-        for message in messages:
-            if isinstance(message, EpochEnd):
-                take(self.participant, self._store, [message], _tell_of_refusal, _tell)
-        epochs = [message for message in messages if isinstance(message, Epoch)]
-        credentials = [message for message in messages if isinstance(message, Credential)]
-        if epochs:
-            credential = credentials[0] if credentials else None
-            self._perform(self.participant.offer(epochs[0], credential))
+        ends = [message for message in messages if isinstance(message, EpochEnd)]
+        take(self.participant, self._store, ends, _tell_of_refusal, _tell)
+        offer(self.participant, self._store, messages, _tell)
 
     def take(self, letters: Sequence[Numbered]) -> list[Message]:
         """Deal with letters from the server; what it returns must be sent before they are acknowledged."""
