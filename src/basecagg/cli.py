@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from basecagg import __version__
-from basecagg.errors import BASecAggError, DataError, ParameterError
+from basecagg.errors import BASecAggError, DataError, ParameterError, printable
 
 COMMANDS = {
     "plan": "Choose parameters for a federation and show what they cost.",
@@ -63,12 +63,7 @@ class BadInput(click.ClickException):
 
 def _one_line(error: BASecAggError) -> click.ClickException:
     blame_input = isinstance(error, ParameterError | DataError)
-    return (BadInput if blame_input else click.ClickException)(_printable(str(error)))
-
-
-def _printable(text: str) -> str:
-    """An error may quote what somebody sent: nothing in it is to move a cursor or paint a screen."""
-    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
+    return (BadInput if blame_input else click.ClickException)(printable(str(error), keep="\n"))
 
 
 @click.command(cls=CommandTable, context_settings={"help_option_names": ["-h", "--help"]})

@@ -170,3 +170,11 @@ class MissingExtraError(BASecAggError, ImportError):
             f"{needed_for} needs the optional part '{extra}': pip install 'basecagg[{extra}]'"
         )
         self.extra = extra
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Text that may quote what somebody sent, with escapes for all that a terminal would act on but `keep`."""
+    return "".join(
+        char if char.isprintable() or char in keep else char.encode("unicode_escape").decode()
+        for char in text
+    )

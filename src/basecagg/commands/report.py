@@ -10,7 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Column, Table
 
-from basecagg.errors import DataError, StorageError
+from basecagg.errors import DataError, StorageError, printable
 from basecagg.extras import require
 from basecagg.planning.audit import audit
 from basecagg.planning.audit_rendering import in_words
@@ -57,7 +57,7 @@ def report_on(console: Console, folders: Sequence[Path], out: Path) -> None:
     """Print the table and write the page."""
     require("matplotlib", extra="learn", needed_for="basecagg report")
     from basecagg.reports.run_report import SUMMARY, summary_rows, write_report
-    from basecagg.reports.runs import printable, read_runs
+    from basecagg.reports.runs import read_runs
 
     runs = read_runs(folders)
     console.print(_table(SUMMARY, summary_rows(runs.values())))

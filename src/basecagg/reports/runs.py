@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from basecagg.errors import DataError
+from basecagg.errors import DataError, printable
 from basecagg.simulation.config import SimulationConfig
 from basecagg.simulation.run_folder import read_config, read_metrics, read_task, read_totals
 
@@ -90,10 +90,3 @@ def names(places: Sequence[Path]) -> list[str]:
         next((tail for tail in each if shared[tail] == 1), f"{each[-1]} ({number})")
         for number, each in enumerate(tails, start=1)
     ]
-
-
-def printable(text: str) -> str:
-    """The text with escapes for what a terminal, a plot or a page could not show."""
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
-    )
