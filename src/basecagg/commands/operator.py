@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 import click
 
 from basecagg.commands import _values
-from basecagg.errors import DataError, MissingHolders, StorageError
+from basecagg.errors import DataError, MissingHolders
 from basecagg.maths.staleness import StalenessFunction
 from basecagg.parameters import Consistency, ProtocolParameters
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from basecagg.service.operator import Office
 
 Result = TypeVar("Result")
-_ATTEMPTS, _REST = 8, 0.25
-"""To open a folder that `enrol --watch` may have open for a moment."""
+_PATIENCE = 2.0
+"""Seconds to open a folder that `enrol --watch` may have open for a moment."""
 
 
 class _Place(NamedTuple):
@@ -394,12 +394,14 @@ def recover(place: _Place, *, above: int, confirmed: tuple[str, ...]) -> None:
     keys.
     """
 
+    from basecagg.protocol.operator import PRESENT
+
     async def work(office: Office, connection: Connection) -> None:
         people = office.machine.people.items()
         asked = [
             name
             for name, person in sorted(people)
-            if person.state in ("invited", "admitted") and name not in confirmed
+            if person.state in PRESENT and name not in confirmed
         ]
         kept = [name for name in asked if click.confirm(f"Does {name} still belong to you?")]
         await office.recover(connection, above, [*confirmed, *kept])
@@ -538,9 +540,11 @@ def _write_invitation(out: Path, invitation: Invitation) -> None:
 
 def _connected(place: _Place, work: Callable[[Office, Connection], Awaitable[Result]]) -> Result:
     """Open the folder, connect, do the work, hang up."""
+    from basecagg.service.operator import Office
+    from basecagg.storage.lease import acquire_within
 
     async def whole() -> Result:
-        office = _open(place)
+        office = acquire_within(_PATIENCE, lambda: Office(place.folder, place.anchors))
         connection = office.connect()
         try:
             return await work(office, connection)
@@ -549,15 +553,3 @@ def _connected(place: _Place, work: Callable[[Office, Connection], Awaitable[Res
             office.close()
 
     return asyncio.run(whole())
-
-
-def _open(place: _Place) -> Office:
-    from basecagg.service.operator import Office
-
-    for _ in range(_ATTEMPTS):
-        try:
-            return Office(place.folder, place.anchors)
-        except StorageError as error:
-            last = error
-        time.sleep(_REST)
-    raise last

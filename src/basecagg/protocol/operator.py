@@ -44,7 +44,8 @@ from basecagg.protocol.records import Person, Role, Standing, load, parse, write
 
 OPERATOR = "operator"
 RESERVED = (OPERATOR, SERVER)
-_PRESENT = ("invited", "admitted")
+PRESENT = ("invited", "admitted")
+"""The states of those who belong to the federation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -378,7 +379,7 @@ class Operator:
 
         Keys that were announced here may stand in an epoch that is forgotten: they count as used.
         """
-        present = {name for name, person in self._people.items() if person.state in _PRESENT}
+        present = {name for name, person in self._people.items() if person.state in PRESENT}
         strangers = sorted(set(confirmed) - present)
         if strangers:
             raise DataError(f"{strangers[0]} is not among the people here: invite them afterwards")

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from basecagg.errors import StorageError
+from basecagg.errors import StoreInUse
 
 if sys.platform == "win32":
     import msvcrt
@@ -67,7 +67,7 @@ class FileLock:
             lock(self._descriptor)
         except OSError as error:
             self.close()
-            raise StorageError(
+            raise StoreInUse(
                 f"{path.parent} is in use by another process ({error.strerror}): one at a time"
             ) from None
 

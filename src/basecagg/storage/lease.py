@@ -16,7 +16,7 @@ import platform
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from basecagg.errors import LeaseLost, StoreInUse
 
@@ -68,6 +68,7 @@ class Cursor(Protocol):
         ...
 
 
+Result = TypeVar("Result")
 Execute: TypeAlias = Callable[[str, Mapping[str, Any]], Cursor]
 
 
@@ -119,8 +120,8 @@ class Lease:
         return {"namespace": self._namespace, "fence": self.fence, "owner": self._owner}
 
 
-def acquire_within(seconds: float, attempt: Callable[[], None]) -> None:
-    """Try until it works or the time is over; each attempt is a transaction of its own."""
+def acquire_within(seconds: float, attempt: Callable[[], Result]) -> Result:
+    """Try until nobody else has the store, or the time is over; each attempt begins anew."""
     end = time.monotonic() + seconds
     while True:
         try:
