@@ -213,17 +213,14 @@ def _transcript(folder: Path) -> Iterator[Callable[[Agreement, Loopback, Signer]
 
         def watch(agreement: Agreement, network: Loopback, signer: Signer) -> None:
             path = folder / TRANSCRIPT
-            begun = (
-                path.exists() and path.stat().st_size > 0
-            )  # then the epoch's line is there already
-            chain = chain_of(path) if begun else None
+            chain = chain_of(path) if path.exists() and path.stat().st_size else None
             # Without a buffer, so that a checkpoint knows how much has been seen.
             file = opened.enter_context(path.open("ab", buffering=0))
             _lock(file)
             scribe = Scribe(lambda text: _write_all(file, text.encode()), chain)
 
             def note(line: AnyLine) -> None:
-                if not (begun and isinstance(line, EpochLine)):
+                if chain is None or not isinstance(line, EpochLine):  # it is there already
                     scribe.add(line)
 
             recorder = Recorder(agreement, note)

@@ -12,7 +12,7 @@ from flwr.app import MetricRecord, RecordDict
 
 from basecagg.errors import DataError, StaleUpdate
 from basecagg.flower.coordinator import LOG, Coordinator, Errand, View, Workload
-from basecagg.flower.flat import only_arrays
+from basecagg.flower.flat import as_app_reads, only_arrays
 from basecagg.flower.metrics import numbers
 from basecagg.flower.settings import Settings
 from basecagg.flower.visits import reading
@@ -84,8 +84,9 @@ class PlainCoordinator(Coordinator):
             self._lessons[view.node_id] = Lesson(self.running.version, self.running.model)
         else:
             known.version, known.start = self.running.version, self.running.model
-        content = self.lesson(view.doing) | {self.settings.arrays_key: self.arrays}
-        return view.node_id, RecordDict(dict(content)), view.doing
+        content, key = RecordDict(dict(self.lesson(view.doing))), self.settings.arrays_key
+        content[key] = as_app_reads(content.array_records[key])
+        return view.node_id, content, view.doing
 
     def hear(self, view: View, content: RecordDict, now: float) -> None:
         """Metrics of an evaluation, or a trained model."""

@@ -323,7 +323,7 @@ class SecureAggregation(ServerAggregation):
         self._prices = Prices(parameters, cryptography=True)
         self._absent = np.random.default_rng((config.seed, 0xAB5E))
         self._undelivered: dict[str, list[Effect]] = {}
-        quota, size = parameters.mask_quota, self._shipment_bytes()
+        quota, size = parameters.mask_quota, shipment_bytes(parameters)
         ahead = config.users * quota * size
         self._at_once = min(quota, MAX_MASKS) if ahead <= _AHEAD_BYTES else 1
         most = _UNDELIVERED_BYTES // (self._at_once * size)
@@ -347,7 +347,7 @@ class SecureAggregation(ServerAggregation):
         seconds = 0.0 if self._late else self._deal(user_name(user))
         if self._config.crypto_time == "prices":
             seconds = self._prices.deal()
-        return seconds + self._devices.upload(self._shipment_bytes())
+        return seconds + self._devices.upload(shipment_bytes(self._parameters))
 
     def _deal(self, name: str) -> float:
         version = self.server.version
@@ -423,9 +423,6 @@ class SecureAggregation(ServerAggregation):
         server = seconds["server"] - before.get("server", 0.0)
         holders = seconds["holder"] - before.get("holder", 0.0)
         return server + holders / self._parameters.num_users
-
-    def _shipment_bytes(self) -> int:
-        return shipment_bytes(self._parameters)
 
     def upload_bytes(self, model_size: int) -> int:
         """Bytes of one upload."""

@@ -173,10 +173,11 @@ class SimulationConfig:
         if not self.concurrency:
             object.__setattr__(self, "concurrency", min(_USUAL_CONCURRENCY, self.users))
         for name, words in choices().items():
-            _require(name, getattr(self, name), getattr(self, name) in words, _one_of(words))
+            if getattr(self, name) not in words:
+                raise _misfit(name, getattr(self, name), _one_of(words))
         for rule in rules_for(self):
-            if rule.applies:
-                _require(rule.name, getattr(self, rule.name), rule.fits, rule.wanted)
+            if rule.applies and not rule.fits:
+                raise _misfit(rule.name, getattr(self, rule.name), rule.wanted)
         if self.pair.protection in CODED:
             self._require_openable(self.protocol_parameters(model_size=1))
 
@@ -284,15 +285,14 @@ def _as(kind: Any, name: str, value: Any) -> Any:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError:
-        _require(name, value, False, _KINDS.get(kind) or _one_of(choices()[name]))
+        raise _misfit(name, value, _KINDS.get(kind) or _one_of(choices()[name])) from None
 
 
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
-def _require(name: str, value: Any, fits: bool, wanted: str) -> None:
-    if not fits:
-        raise ParameterError(f"{name} = {value!r} must be {wanted}", rule=f"{name} {wanted}")
+def _misfit(name: str, value: Any, wanted: str) -> ParameterError:
+    return ParameterError(f"{name} = {value!r} must be {wanted}", rule=f"{name} {wanted}")
 
 
 def _one_of(words: Sequence[str]) -> str:
