@@ -250,3 +250,22 @@ def test_an_epoch_that_ends_during_a_contribution_ends_no_agent(tmp_path):
                 await agent._download(agent.member)
 
     asyncio.run(story())
+
+
+class SilentServer(PuppetServer):
+    async def __call__(self, request):
+        raise httpx.ConnectError("nobody is there")
+
+
+def test_an_epoch_ends_by_the_own_clock_while_no_server_answers(tmp_path, monkeypatch):
+    """Without a reply there is no letter to take, but time passes."""
+    monkeypatch.setattr("basecagg.service.agent._TICK", 0.01)
+
+    ticks = asyncio.Event()
+    monkeypatch.setattr(Member, "tick", lambda self, now: ticks.set() or [])
+
+    async def story():
+        async with agent_of(SilentServer(), tmp_path):
+            await asyncio.wait_for(ticks.wait(), 20)
+
+    asyncio.run(story())

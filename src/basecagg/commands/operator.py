@@ -373,7 +373,7 @@ def close(place: _Place) -> None:
 @command.command("recover")
 @click.option(
     "--above",
-    type=click.IntRange(min=0),
+    type=click.IntRange(min=0, max=10**15),
     required=True,
     metavar="N",
     help="The number of the last epoch that anybody has seen: ask your people, not only the server.",

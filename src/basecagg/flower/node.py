@@ -6,6 +6,7 @@ import logging
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Self
 
@@ -196,9 +197,11 @@ class Node:
         if self.report().epoch:
             return
         detached.stop(self.folder.path)
-        shutil.rmtree(self.folder.path, ignore_errors=True)
-        for folder in self.folder.temporary:
-            shutil.rmtree(folder, ignore_errors=True)
+        node = self.folder.path.parent
+        shutil.rmtree(node if self.folder.temporary else self.folder.path, ignore_errors=True)
+        if self.folder.temporary:
+            with suppress(OSError):  # other nodes of the run may still have something in it
+                node.parent.rmdir()
 
     # --- records ----------------------------------------------------------------------------------
 

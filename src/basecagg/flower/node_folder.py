@@ -30,9 +30,8 @@ class NodeFolder:
     path: Path
     anchors: Path | None
     """Where the counters are kept that give an older copy of the folder away; None for the user's own place."""
-    temporary: tuple[Path, ...] = ()
-    """Folders around it that are to go with it."""
-
+    temporary: bool = False
+    """Whether all of it is to go when the run is over, as in a simulation."""
     floor: LocalFloor = field(default_factory=LocalFloor)
     """What this node insists on, whatever a ServerApp signs."""
 
@@ -83,9 +82,8 @@ def _simulated(context: Context, federation: str) -> NodeFolder:
             " flower-supernode --node-config \"state-dir='/a/folder/of/its/own'\""
         )
     root = Path(str(simulated)) if simulated else Path(tempfile.gettempdir()) / "basecagg-flower"
-    run = root / str(context.run_id)
-    node = run / str(context.node_id)
-    return NodeFolder(node / federation, node / "anchors", (node / "anchors", node, run))
+    node = root / str(context.run_id) / str(context.node_id)
+    return NodeFolder(node / federation, node / "anchors", temporary=True)
 
 
 def in_simulation() -> bool:

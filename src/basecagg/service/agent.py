@@ -35,6 +35,8 @@ from basecagg.service.training import RoundInfo, Training, Vector
 
 _LOG = logging.getLogger("basecagg.agent")
 _WAIT = 25
+_TICK = 60.0
+"""Seconds between two looks at the clock."""
 _WORRY = 60.0
 """Seconds without news of an update after which it is sent again."""
 _LARGEST_MAIL = 256 * 2**20
@@ -93,7 +95,7 @@ class Agent:
         try:
             member = await self._in_thread(self._open)
             try:
-                await self._live(member)
+                await _until_first(self._live(member), self._keep_time(member))
             finally:
                 await asyncio.shield(self._in_thread(member.close))
         finally:
@@ -115,6 +117,12 @@ class Agent:
                 await self._take_part(member, unsent)
             unsent = []
             await self._look_for_epoch(member)
+
+    async def _keep_time(self, member: Member) -> None:
+        """An epoch ends by this machine's clock also while no server answers."""
+        while True:
+            await asyncio.sleep(_TICK)
+            await self._in_thread(lambda: member.tick(_now()))
 
     # --- epochs -----------------------------------------------------------------------------------
 
