@@ -19,7 +19,7 @@ from basecagg.channels.sealing import SealingSecret
 from basecagg.channels.wire import pack
 from basecagg.errors import LocalProtocolError, NotEnrolled, Refused
 from basecagg.flower import basecagg_mod, loop
-from basecagg.flower.charter import Charter
+from basecagg.flower.own_operator import OwnOperator
 from basecagg.flower.roll import Roll
 from basecagg.flower.visits import LETTERS, METRICS, REPORT, Report, read_order, reply
 from basecagg.protocol.messages import HolderKey, signed
@@ -80,13 +80,13 @@ def test_one_node_gets_one_credential_however_many_names_it_gives(
 ) -> None:
     """As a sybil would: another name and other keys in every reply."""
     admitted: list[str] = []
-    original = Charter.admit
+    original = OwnOperator.admit
 
     def admit(self: Any, agreement: Any, name: str, key: bytes) -> Any:
         admitted.append(name)
         return original(self, agreement, name, key)
 
-    monkeypatch.setattr(Charter, "admit", admit)
+    monkeypatch.setattr(OwnOperator, "admit", admit)
     spoken = 0
 
     def sybil(message: Message, context: Context) -> Message:

@@ -17,9 +17,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from basecagg.channels.wire import MAX_CONTROL_BYTES, limit_for, unpack
 from basecagg.errors import ChannelError, DataError, LocalProtocolError, Malformed, Refused
-from basecagg.flower.charter import Charter
 from basecagg.flower.coordinator import LOG, OVER, Coordinator, Errand, View, Workload
 from basecagg.flower.metrics import Charge
+from basecagg.flower.own_operator import OwnOperator
 from basecagg.flower.roll import Roll
 from basecagg.flower.settings import Settings
 from basecagg.flower.visits import (
@@ -70,12 +70,12 @@ class MaskedCoordinator(Coordinator):
         settings: Settings,
         workload: Workload,
         store: Store,
-        charter: Charter,
+        operator: OwnOperator,
         chooser: random.Random,
     ) -> None:
-        """Go on with the charter's epoch, or wait for the nodes to found one."""
+        """Go on with the operator's epoch, or wait for the nodes to found one."""
         super().__init__(settings, workload, store)
-        self.charter = charter
+        self.operator = operator
         initial = workload.initial
         self._chooser = chooser
         self._names: dict[str, View] = {}
@@ -83,7 +83,7 @@ class MaskedCoordinator(Coordinator):
         self._charge = settings.charge.to_bytes()
         behind = np.zeros(settings.charge.size, initial.dtype)
         self._initial = np.concatenate([initial, behind])
-        self.agreement: Agreement | None = self.charter.agreement
+        self.agreement: Agreement | None = self.operator.agreement
         if self.agreement is not None:
             self._start_machine(self.agreement)
 
@@ -110,7 +110,7 @@ class MaskedCoordinator(Coordinator):
         ]
         parameters = self.settings.parameters(len(holders), self._initial.size)
         bound = Charge.digest_of(self._charge)
-        self.agreement = self.charter.sign_epoch(parameters, holders, bound)
+        self.agreement = self.operator.sign_epoch(parameters, holders, bound)
         p = parameters
         LOG.info(
             "epoch signed: N = %d holders, U = %d, T = %d, D = %d, K = %d, d = %d",
@@ -155,7 +155,7 @@ class MaskedCoordinator(Coordinator):
                 "the stored epoch binds other metrics or limits: choose another server_state"
             )
         self.settings = replace(settings, buffer_size=agreement.parameters.buffer_size)
-        recovery = Recovery(agreement, self.charter.server, self._store, settings.retries)
+        recovery = Recovery(agreement, self.operator.server, self._store, settings.retries)
         rules = ServerSettings.of(agreement, settings.global_rate)
         self.recovery = recovery
         self.machine = Server(rules, recovery, self._store, self._initial)
@@ -213,8 +213,8 @@ class MaskedCoordinator(Coordinator):
     def _order(self, view: View, stage: Stage) -> Order:
         return Order(
             stage=stage,
-            federation=self.charter.federation,
-            operator_key=self.charter.operator_key,
+            federation=self.operator.federation,
+            operator_key=self.operator.operator_key,
             version=self.version,
             resume=view.resume,
             task=view.task,
@@ -225,7 +225,7 @@ class MaskedCoordinator(Coordinator):
 
     def _admission(self, view: View) -> list[Message]:
         assert self.agreement is not None
-        credential = self.charter.admit(self.agreement, view.name, view.signing_key)
+        credential = self.operator.admit(self.agreement, view.name, view.signing_key)
         return [self.agreement.epoch, credential]
 
     def _slots_record(self) -> ArrayRecord:
@@ -238,7 +238,7 @@ class MaskedCoordinator(Coordinator):
             return []
         self._store.commit([Persist(OVER, "", b"")])
         machine = self.running
-        end = self.charter.end(machine.version, machine.model_hash)
+        end = self.operator.end(machine.version, machine.model_hash)
         known = [view for view in self.nodes.values() if view.present and view.signing_key]
         return [(view.node_id, self._goodbye(view, end), "train") for view in known]
 
@@ -310,7 +310,7 @@ class MaskedCoordinator(Coordinator):
         """Who this is: bound at its first hello, the same on every visit."""
         if not view.signing_key:
             announced = self._roll.bind(view.node_id, report, self._is_present)
-            self.charter.require_fit(report.signing_key, announced)
+            self.operator.require_fit(report.signing_key, announced)
             view.holder_key = announced
             view.name, view.signing_key = report.name, report.signing_key
             self._names[view.name] = view

@@ -15,7 +15,6 @@ from flwr.serverapp.strategy import Result
 from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords, log_strategy_start_info
 
 from basecagg.errors import ParameterError
-from basecagg.flower.charter import Charter
 from basecagg.flower.coordinator import LOG, Coordinator, Workload
 from basecagg.flower.flat import Layout
 from basecagg.flower.line import Line, is_simulated
@@ -23,6 +22,7 @@ from basecagg.flower.loop import Loop
 from basecagg.flower.masked import MaskedCoordinator
 from basecagg.flower.metrics import Charge, MetricSlots
 from basecagg.flower.own_loop import OwnLoop
+from basecagg.flower.own_operator import OwnOperator
 from basecagg.flower.plain import MetricsFunction, PlainCoordinator
 from basecagg.flower.settings import Protection, Settings, Training
 from basecagg.maths.staleness import StalenessFunction, polynomial
@@ -235,8 +235,8 @@ class BufferedSecAgg(OwnLoop):
         store = self._open("server", opened)
         if self.settings.protection == "none":
             return PlainCoordinator(self.settings, workload, store, self._averages)
-        charter = Charter(self._open("operator", opened))
-        return MaskedCoordinator(self.settings, workload, store, charter, self._chooser)
+        operator = OwnOperator(self._open("operator", opened))
+        return MaskedCoordinator(self.settings, workload, store, operator, self._chooser)
 
     def _open(self, namespace: str, opened: ExitStack) -> MemoryStore | ServerStore:
         path = self.settings.server_state

@@ -10,7 +10,7 @@ import pytest
 from basecagg.channels.identity import Ed25519Verifier, Identity
 from basecagg.channels.sealing import SealingSecret
 from basecagg.errors import BadSignature, StorageError
-from basecagg.flower.charter import Charter
+from basecagg.flower.own_operator import OwnOperator
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.effects import Persist
 from basecagg.protocol.messages import HolderKey, signed, statement
@@ -28,48 +28,50 @@ FOUR = ProtocolParameters(
 CHARGE = bytes(range(32))
 
 
-def holder(charter: Charter, name: str, signer: Identity | None = None) -> tuple[bytes, HolderKey]:
+def holder(
+    operator: OwnOperator, name: str, signer: Identity | None = None
+) -> tuple[bytes, HolderKey]:
     me = Identity.create()
     sealing = SealingSecret.create().public_key
-    key = HolderKey(charter.federation, name, "x25519", sealing, 0)
+    key = HolderKey(operator.federation, name, "x25519", sealing, 0)
     return me.public_key, signed(key, signer or me)
 
 
 def test_an_epoch_and_its_end_outlive_the_server(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'state.db'}"
     store = ServerStore(url, "operator")
-    charter = Charter(store)
-    assert charter.agreement is None
-    agreement = charter.sign_epoch(FOUR, [holder(charter, n) for n in "1234"], CHARGE)
+    operator = OwnOperator(store)
+    assert operator.agreement is None
+    agreement = operator.sign_epoch(FOUR, [holder(operator, n) for n in "1234"], CHARGE)
     assert (agreement.epoch.number, agreement.epoch.charge) == (1, CHARGE)
     store.close()
     store = ServerStore(url, "operator")
-    again = Charter(store)
+    again = OwnOperator(store)
     assert again.agreement is not None
     assert again.agreement.id == agreement.id
     end = again.end(7, bytes(32))
-    assert Ed25519Verifier().verify(charter.operator_key, statement(end), end.signature)
+    assert Ed25519Verifier().verify(operator.operator_key, statement(end), end.signature)
     assert (end.epoch, end.last_version) == (agreement.id, 7)
     store.close()
     store = ServerStore(url, "operator")
-    assert Charter(store).end(9, bytes(32)) == end
+    assert OwnOperator(store).end(9, bytes(32)) == end
     store.close()
 
 
 def test_a_key_that_its_node_did_not_sign_founds_nothing() -> None:
     store = MemoryStore()
-    charter = Charter(store)
-    holders = [holder(charter, n) for n in "123"] + [holder(charter, "4", Identity.create())]
+    operator = OwnOperator(store)
+    holders = [holder(operator, n) for n in "123"] + [holder(operator, "4", Identity.create())]
     before = store.snapshot()
     with pytest.raises(BadSignature):
-        charter.sign_epoch(FOUR, holders, CHARGE)
+        operator.sign_epoch(FOUR, holders, CHARGE)
     assert store.snapshot() == before
     fewer = replace(FOUR, num_users=3)
-    assert charter.sign_epoch(fewer, holders[:3], CHARGE).epoch.number == 1
+    assert operator.sign_epoch(fewer, holders[:3], CHARGE).epoch.number == 1
 
 
 def test_an_older_server_state_is_refused_by_name() -> None:
     store = MemoryStore()
     store.commit([Persist("federation", "", b"x")])
     with pytest.raises(StorageError, match="older basecagg"):
-        Charter(store)
+        OwnOperator(store)

@@ -28,7 +28,7 @@ class LastingStore(Store, Memory, Protocol):
     """Records that can be written, with the highest number of an epoch among them."""
 
 
-class Charter:
+class OwnOperator:
     """Keys and epoch of one federation: the operator's machine, kept in the server's store."""
 
     def __init__(self, store: LastingStore) -> None:
