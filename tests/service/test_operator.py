@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shutil
 import struct
 from pathlib import Path
@@ -243,3 +244,19 @@ def test_a_flat_model_needs_no_builder(tmp_path: Path) -> None:
     assert (tmp_path / "m.safetensors").read_bytes().endswith(np.arange(4, dtype="<f4").tobytes())
     with pytest.raises(DataError, match="ends neither"):
         export.export(vector, tmp_path / "m.bin")
+
+
+def test_a_model_that_is_not_there_is_told_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_vectors.py").write_text(
+        "import numpy\n\ndef zeros():\n    return numpy.zeros(3)\n"
+    )
+    monkeypatch.chdir(tmp_path)  # the user's module lies where the command is typed
+    assert export.initial_model("own_vectors:zeros").shape == (3,)
+    (tmp_path / "m.npy").write_bytes(b"no array")
+    for source in ("own_vectors:nothing", "no_such_module:f", str(tmp_path / "m.npy")):
+        with pytest.raises(DataError, match=re.escape(source)):
+            export.initial_model(source)
+    with pytest.raises(DataError, match="leave --model out"):
+        export.export(np.zeros(3, np.float32), tmp_path / "m.pt", "own_vectors:zeros")

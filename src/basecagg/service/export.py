@@ -26,7 +26,7 @@ Tensors = Mapping[str, npt.NDArray[Any]]
 def initial_model(source: str) -> Vector:
     """The first model: a .npy file with a vector, or module:function that makes a vector or a torch module."""
     if source.endswith(".npy"):
-        return _flat(np.load(source, allow_pickle=False))
+        return _flat(_load(source))
     made = _call(source)
     return _flat(made) if isinstance(made, np.ndarray) else _flat_model(made).vector()
 
@@ -73,7 +73,10 @@ def _write_state_dict(path: Path, tensors: Tensors) -> None:
 
 
 def _named(vector: Vector, builder: str) -> Tensors:
-    flat = _flat_model(_call(builder))
+    made = _call(builder)
+    if isinstance(made, np.ndarray):
+        raise DataError(f"{builder} makes a vector, which has no names: leave --model out")
+    flat = _flat_model(made)
     flat.load(vector.astype(np.float32))
     return {name: t.detach().numpy() for name, t in flat.module.state_dict().items()}
 
@@ -95,11 +98,22 @@ def _call(place: str) -> Any:
     module, colon, name = place.partition(":")
     if not colon:
         raise DataError(f"'{place}' is neither a .npy file nor module:function")
-    sys.path.insert(0, os.getcwd())
+    sys.path.append(os.getcwd())  # last: it may hold anybody's files
     try:
-        return getattr(importlib.import_module(module), name)()
+        function = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise DataError(f"there is no {place}, here or among what is installed: {error}") from None
     finally:
-        sys.path.pop(0)
+        sys.path.pop()
+    return function()
+
+
+def _load(path: str) -> npt.NDArray[Any]:
+    try:
+        array: npt.NDArray[Any] = np.load(path, allow_pickle=False)
+    except ValueError as error:
+        raise DataError(f"{path} is not a .npy file with numbers: {error}") from None
+    return array
 
 
 def _flat(array: npt.NDArray[Any]) -> Vector:
