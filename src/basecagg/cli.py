@@ -48,11 +48,15 @@ class CommandTable(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; an error that we raise on purpose becomes one line, not a traceback."""
+        """Run the command; an error that we raise on purpose, or about a file, is one line and no traceback."""
         try:
             return super().invoke(ctx)
         except BASecAggError as error:
             raise _one_line(error) from error
+        except OSError as error:
+            if error.filename is None:
+                raise
+            raise click.ClickException(printable(f"{error.filename}: {error.strerror}")) from error
 
 
 class BadInput(click.ClickException):

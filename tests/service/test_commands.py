@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 from service_harness import Federation, Nudge, federation
 
+from basecagg.cli import main
 from basecagg.commands import join, operator, serve
 from basecagg.errors import DataError, StorageError
 from basecagg.service.connection import Unreachable
@@ -66,12 +67,13 @@ def test_without_a_server_the_operator_is_told_so(tmp_path: Path) -> None:
     run(operator.command, "--folder", folder, "init", "--name", "x", "--url", "https://127.0.0.1:1")
     done = run(operator.command, "--folder", folder, "status")
     assert isinstance(done.exception, Unreachable)
+    assert "https://127.0.0.1:1" in str(done.exception)
 
 
 def test_without_a_folder_the_operator_is_told_so(tmp_path: Path) -> None:
     done = run(operator.command, "--folder", str(tmp_path), "status")
     assert isinstance(done.exception, DataError)
-    assert "cannot be read" in str(done.exception)
+    assert "basecagg operator init" in str(done.exception)
 
 
 @pytest.mark.parametrize("options", [[], ["--train", "a:b", "--holder-only"]])
@@ -84,6 +86,24 @@ def test_a_user_trains_or_only_holds(options: list[str]) -> None:
 def test_a_server_needs_its_folder(tmp_path: Path) -> None:
     done = run(serve.command, "--state", str(tmp_path / "nowhere"))
     assert done.exit_code == 2
+
+
+def test_a_server_without_its_certificate_says_which_file(tmp_path: Path) -> None:
+    init = ("init", "--name", "x", "--url", "https://h:1")
+    run(operator.command, "--folder", str(tmp_path), *init)
+    (tmp_path / "server" / "tls.key").unlink()
+    done = run(serve.command, "--state", str(tmp_path / "server"), "--port", "0")
+    assert isinstance(done.exception, DataError)
+    assert "tls.key" in str(done.exception)
+
+
+def test_a_file_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    init = ("init", "--name", "x", "--url", "https://h:1")
+    done = run(main, "operator", "--folder", str(tmp_path / "file" / "op"), *init)
+    assert done.exit_code == 1
+    assert done.output.startswith(f"Error: {tmp_path / 'file'}")
+    assert done.output.count("\n") == 1
 
 
 # --- the operator's commands against a real server ------------------------------------------------
@@ -119,6 +139,8 @@ def test_the_life_of_a_federation_in_commands(tmp_path: Path) -> None:
         async with federation(tmp_path) as fed:
             desk = Desk(fed)
             assert (await desk("invite", *names, *out)).exit_code == 0
+            early = await desk("close")
+            assert "no epoch has begun" in str(early.exception)
             for name in names:
                 invitation = read_invitation(tmp_path / f"{name}.invitation")
                 fed.launch(fed.profile(name, invitation), Nudge())
@@ -173,10 +195,12 @@ def test_recovering_asks_about_everybody(tmp_path: Path) -> None:
                 anchor.unlink()
             done = await desk("invite", "dea", "--out", str(tmp_path))
             assert isinstance(done.exception, StorageError)
+            assert "`operator recover` it" in (await desk("status")).output
             done = await desk("recover", "--above", "5", "--confirm", "ann", typed="y\nn\n")
             assert "in are: ann, bob" in done.output
             assert "6 or later" in done.output
             status = (await desk("status")).output
+            assert "older copy" not in status
             assert "cem                            both, revoked" in status
             assert (await desk("invite", "dea", "--out", str(tmp_path))).exit_code == 0
 

@@ -111,5 +111,5 @@ def test_an_anchor_that_cannot_be_written_closes_the_store(tmp_path, monkeypatch
 
 def test_a_folder_that_cannot_be_made_is_an_error(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(StorageError, match="choose another anchor_folder"):
+    with pytest.raises(StorageError, match="choose another folder for anchors"):
         Anchor(tmp_path / "file" / "a")

@@ -308,6 +308,8 @@ def status(place: _Place) -> None:
     async def work(office: Office, connection: Connection) -> None:
         overview = await office.look(connection)
         click.echo(f"epoch {overview.epoch_number} is {overview.phase}, version {overview.version}")
+        if office.machine.suspended:
+            click.echo("an older copy of the operator, which signs nothing: `operator recover` it")
         missing = office.machine.missing()
         for name, person in sorted(office.machine.people.items()):
             wanting = f"; next epoch: {missing[name]}" if name in missing else ""
@@ -522,7 +524,13 @@ def _plan(
 
 
 async def _close(office: Office, connection: Connection) -> None:
+    if (await office.look(connection)).phase == "waiting":
+        raise DataError("no epoch has begun: `basecagg operator start` begins one")
     await office.close_epoch(connection)
+    if (await office.look(connection)).phase == "closing":
+        click.echo(
+            "waiting for the sum that is being opened, until the server has it or gives it up"
+        )
     while (await office.look(connection)).phase == "closing":
         await asyncio.sleep(0.3)
     overview = await office.end_epoch(connection)

@@ -28,7 +28,13 @@ from basecagg.commands._kernels import load_kernels
     show_default=True,
     help="The address to listen at.",
 )
-@click.option("--port", type=int, default=8443, show_default=True, help="The port to listen at.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8443,
+    show_default=True,
+    help="The port to listen at.",
+)
 @click.option(
     "--tls/--no-tls",
     default=True,

@@ -116,7 +116,8 @@ class Connection:
                 async with ask() as reply:
                     return Reply(reply.status_code, reply.headers, await _read(reply, limit))
         except Exception as error:  # whatever a library makes of what came: it came from outside
-            raise Unreachable(f"the server does not answer ({type(error).__name__})") from None
+            what = f"the server at {self._client.base_url} does not answer"
+            raise Unreachable(f"{what} ({type(error).__name__})") from None
 
     def _set_clock(self, reply: Reply) -> None:
         stamp = _digits(reply.headers.get(TIME_HEADER, ""))

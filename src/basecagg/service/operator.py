@@ -371,6 +371,11 @@ class _Format(msgspec.Struct):
 
 
 def _read_keys(path: Path) -> _Stored:
+    if not path.exists():
+        raise DataError(
+            f"there is no operator in {path.parent}: `basecagg operator init` makes one, --folder names"
+            " another folder"
+        )
     data = read_file(path, "the operator")
     written: _Format = from_json(data, _Format)
     if written.format != 2:

@@ -31,6 +31,7 @@ from basecagg.storage.server import ServerStore
 
 _LOG = logging.getLogger("basecagg.service")
 _HEADER_SECONDS = 15.0
+_TLS = {"ssl_certfile": "tls.pem", "ssl_keyfile": "tls.key"}
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
 
 
@@ -72,6 +73,9 @@ async def running(options: ServeOptions) -> AsyncIterator[uvicorn.Server]:
     """A server that is ready to serve; everything else about it is taken care of."""
     data = read_file(options.folder / "server.json", "the server's folder")
     folder: ServerFolder = from_json(data, ServerFolder)
+    if options.tls:
+        for name in _TLS.values():
+            read_file(options.folder / name, "the server's certificate or its key")
     settings = Settings(
         federation=folder.federation,
         operator_key=folder.operator_key,
@@ -126,10 +130,7 @@ class _Server(uvicorn.Server):
 def _configuration(options: ServeOptions, app: Any) -> uvicorn.Config:
     tls: dict[str, Any] = {}
     if options.tls:
-        tls = {
-            "ssl_certfile": options.folder / "tls.pem",
-            "ssl_keyfile": options.folder / "tls.key",
-        }
+        tls = {option: options.folder / name for option, name in _TLS.items()}
     return uvicorn.Config(
         app,
         host=options.host,

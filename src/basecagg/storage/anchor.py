@@ -48,7 +48,7 @@ class Anchor:
     def __init__(self, path: Path) -> None:
         """Open the file, or create it empty, and lock it."""
         self.path = path
-        with self._explaining("opened: choose another anchor_folder"):
+        with self._explaining("opened: choose another folder for anchors (--anchors)"):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
