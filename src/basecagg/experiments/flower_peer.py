@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,7 +51,6 @@ def run_flower_round(
 ) -> PeerRound:
     """One round with these updates; users in `gone` vanish before they upload."""
     flower = _Flower()
-    flower.quiet()
     grid = _Grid(flower, updates, set(gone))
     context = flower.server_context(updates[0].size, len(updates))
     workflow = flower.workflow(
@@ -60,12 +60,25 @@ def run_flower_round(
         clipping_range=_CLIP,
     )
     started = time.process_time()
-    workflow(grid, context)
+    with _quiet():
+        workflow(grid, context)
     grid.cost.total_seconds = time.process_time() - started - grid.copying_seconds
     if context.strategy.mean is None:
         raise DecodingError("Flower's SecAgg+ round gave no sum")
     grid.cost.mean = context.strategy.mean
     return grid.cost
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Its log goes to the terminal otherwise."""
+    log = logging.getLogger("flwr")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 class _Grid:
@@ -118,10 +131,6 @@ class _Flower:
         self._common, self._compat, self._constant = common, recorddict_compat, constant
         self._mod = secaggplus_mod
         self.workflow: Any = SecAggPlusWorkflow
-
-    def quiet(self) -> None:
-        """Its log goes to the terminal otherwise."""
-        logging.getLogger("flwr").setLevel(logging.ERROR)
 
     def copy_of(self, message: Any) -> Any:
         """The message with records of its own; their values are shared."""
