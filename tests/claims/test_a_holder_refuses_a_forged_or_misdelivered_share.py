@@ -239,7 +239,7 @@ def test_that_expired(federation):
 def farthest(federation, name="user-0"):
     """The last version that this holder believes in, for a mask dealt now."""
     lifetime = federation.agreement.parameters.mask_lifetime
-    return federation.keeper(name).version + lifetime + share_keeper.MAX_LAG
+    return federation.keeper(name).version + lifetime + 10_000
 
 
 @pytest.mark.parametrize("beyond", [1, 2**60])

@@ -8,11 +8,14 @@ from parties import SIZE, USERS, at, deal, fresh_update, holder, make_federation
 from rich.pretty import pretty_repr
 
 from basecagg.channels.identity import Ed25519Verifier, Identity
+from basecagg.channels.key_agreement import AgreementKey
 from basecagg.channels.sealing import SealingKeys
 from basecagg.errors import BASecAggError, LocalProtocolError
 from basecagg.protocol.effects import Persist, perform
-from basecagg.protocol.messages import Parcel
+from basecagg.protocol.messages import MaskName, Parcel
 from basecagg.protocol.participant import Participant, Pins
+from basecagg.protocol.ports import Lock
+from basecagg.protocol.records import OwnMask, Person, SealingKeyRecord
 from basecagg.storage.memory import MemoryStore
 
 
@@ -160,3 +163,35 @@ def test_nothing_is_logged(federation, caplog):
             submit(federation, name)
         federation.network.run()
     assert [record for record in caplog.records if record.name.startswith("basecagg")] == []
+
+
+SECRET = bytes(range(32))
+MASK = OwnMask(name=MaskName("ann", bytes(16)), dealing="d", seed=SECRET, expires=9, state="ready")
+SHOWN = [
+    (MASK, f"OwnMask({MASK.name.key}, ready)", {"name": MASK.name.key, "state": "ready"}),
+    (Lock(SECRET, SECRET), "Lock(…)", {}),
+    (
+        SealingKeyRecord(secret=SECRET, state="joined", born=1),
+        "SealingKeyRecord(joined)",
+        {"state": "joined"},
+    ),
+    (
+        Person(role="both", state="invited", after=0, token=SECRET),
+        "Person(both, invited)",
+        {"role": "both", "state": "invited"},
+    ),
+    (Persist("mask", "k", SECRET), "Persist(mask/k, 32 bytes)", {"record": "mask/k", "bytes": 32}),
+]
+
+
+@pytest.mark.parametrize(("thing", "text", "fields"), SHOWN, ids=lambda each: type(each).__name__)
+def test_what_is_shown_instead(thing, text, fields):
+    """Enough to tell them apart in a log, to Python and to the rich library alike."""
+    assert repr(thing) == text
+    assert dict(thing.__rich_repr__()) == fields
+
+
+def test_what_a_key_shows():
+    identity, agreed = Identity.create(), AgreementKey(SECRET)
+    assert repr(identity) == f"Identity({identity.public_key.hex()[:12]}…)"
+    assert repr(agreed) == f"AgreementKey({agreed.public_key.hex()[:12]}…)"

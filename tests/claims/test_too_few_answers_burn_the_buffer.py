@@ -1,5 +1,7 @@
 """Fewer than U answers: the identical question again, then the buffer burns, and training goes on."""
 
+import re
+
 import pytest
 from parties import (
     USERS,
@@ -91,6 +93,8 @@ def test_then_the_buffer_burns_and_everyone_is_told(consistency):
     news = federation.take_news()
     (burned,) = [each for each in news if isinstance(each, Abandoned)]
     assert set(burned.members) == {each.ticket.mask for each in submitted}
+    told = r"[03] endorsements, [03] answers that agree are not enough \(U = 4\)"
+    assert re.fullmatch(told, burned.reason)
     ended = {each.mask: each.state for each in news if isinstance(each, MaskEnded)}
     assert ended == dict.fromkeys(burned.members, "burned")
     assert federation.server.version == 0

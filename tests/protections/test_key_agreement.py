@@ -49,5 +49,5 @@ def test_keys_do_not_print_or_copy() -> None:
     assert ALICE.secret_bytes().hex() not in repr(ALICE)
     with pytest.raises(LocalProtocolError):
         copy.copy(ALICE)
-    with pytest.raises(ChannelError):
+    with pytest.raises(ChannelError, match="32 secret bytes"):
         AgreementKey(b"short")

@@ -8,6 +8,8 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 
+from msgspec import inspect
+
 import basecagg
 from basecagg.channels.identity import Ed25519Verifier, Identity, enrol
 from basecagg.channels.sealing import SealingSecret
@@ -186,3 +188,30 @@ def _modules_with_messages() -> set[str]:
 
 def _bases(node: ast.ClassDef) -> list[str]:
     return [ast.unparse(base).rpartition(".")[2] for base in node.bases]
+
+
+# --- what a field may hold --------------------------------------------------------------------
+
+LIMITS = ("ge", "gt", "le", "lt", "min_length", "max_length", "pattern")
+
+
+def described(kind: type) -> dict[str, str]:
+    """The type and the limits of every field, in words."""
+    return {field.name: _in_words(field.type) for field in inspect.type_info(kind).fields}
+
+
+def _in_words(known: inspect.Type) -> str:
+    if isinstance(known, inspect.Metadata):
+        return _in_words(known.type)
+    if isinstance(known, inspect.StructType):
+        parts = () if known.tag else described(known.cls).items()
+        return f"{known.cls.__name__}{''.join(f' {name}: {words};' for name, words in parts)}"
+    if isinstance(known, inspect.UnionType):
+        return " | ".join(map(_in_words, known.types))
+    if isinstance(known, inspect.LiteralType):
+        return " | ".join(map(repr, known.values))
+    found = ((name, getattr(known, name, None)) for name in LIMITS)
+    limits = [f"{name} {value}" for name, value in found if value is not None]
+    several = getattr(known, "item_types", None) or [getattr(known, "item_type", None)]
+    items = [f"[{_in_words(item)}]" for item in several if item is not None]
+    return " ".join([type(known).__name__.removesuffix("Type"), *limits, *items])

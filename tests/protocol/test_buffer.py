@@ -104,6 +104,8 @@ def test_not_too_many():
     waiting = [update(f"x{index}") for index in range(3 * 8)]
     with pytest.raises(QuotaExceeded):
         Buffer(3, weighing, 1, waiting).require_admissible(update("a"), 0, opening=False)
+    with pytest.raises(QuotaExceeded):  # more than ever were admitted, by an older version
+        Buffer(2, weighing, 1, waiting).require_admissible(update("a"), 0, opening=False)
     Buffer(3, weighing, 1, waiting[1:]).require_admissible(update("a"), 0, opening=False)
 
 

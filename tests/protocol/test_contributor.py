@@ -37,7 +37,6 @@ from basecagg.protocol.effects import (
     sends_of,
     writes_of,
 )
-from basecagg.protocol.epoch import MAX_VERSIONS
 from basecagg.protocol.masking import hide, shares_of
 from basecagg.protocol.messages import (
     MaskName,
@@ -122,12 +121,19 @@ def test_so_many_masks_ahead_and_no_more(federation, ann):
         ann.deal(0)
 
 
-@pytest.mark.parametrize("version", [MAX_VERSIONS + 1, 2**60, 2**64])
+def test_masks_that_are_ready_count_as_dealt_ahead(federation, ann):
+    deal(federation, "ann", count=federation.agreement.parameters.mask_quota)
+    assert len(ann.ready) == federation.agreement.parameters.mask_quota
+    with nothing_changes(federation, at("ann")), pytest.raises(LocalProtocolError, match="ahead"):
+        ann.deal(0)
+
+
+@pytest.mark.parametrize("version", [1_000_001, 2**60, 2**64])
 def test_no_mask_for_a_version_that_no_epoch_reaches(federation, ann, version):
     """The server alone says how far the model is: a mask that never expires is never dealt on its word."""
     with nothing_changes(federation, at("ann")), pytest.raises(LocalProtocolError, match="epoch"):
         ann.deal(version)
-    assert ann.deal(MAX_VERSIONS)
+    assert ann.deal(1_000_000)
 
 
 def test_a_waiting_update_does_not_count_as_dealt_ahead(federation, ann):
@@ -188,6 +194,12 @@ def test_the_mask_that_expires_first_is_used_first(federation, ann):
     deal(federation, "ann", version=5)
     deal(federation, "ann", version=3)
     assert [ann._masks[name.key].expires for name in ann.ready] == [103, 105]
+
+
+def test_of_masks_that_expire_together_the_first_by_name(federation, ann):
+    """So a restart, which reads them in any order, goes on with the same one."""
+    deal(federation, "ann", count=federation.agreement.parameters.mask_quota)
+    assert [name.key for name in ann.ready] == sorted(ann._masks)
 
 
 # --- masking ----------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from parties import USERS, make_federation, parameters
 from basecagg.channels.wire import MAX_CONTROL_BYTES, pack, unpack
 from basecagg.errors import BadSignature, NotEnrolled, WrongEpoch
 from basecagg.protocol import messages
-from basecagg.protocol.epoch import accept
+from basecagg.protocol.epoch import LocalFloor, _remember, accept
 from basecagg.protocol.messages import (
     Certificate,
     Closing,
@@ -75,6 +75,12 @@ def test_who_signed(federation, agreement):
         assert not agreement.signed_by_holder(vote, other, vote.signature)
         with pytest.raises(BadSignature):
             agreement.require_signed_by_holder(vote, other, vote.signature)
+    last = signed(Endorsement(agreement.id, 0, bytes(32), 6), federation.identity("user-6"))
+    assert not agreement.signed_by_holder(last, -1, last.signature)
+
+
+def test_the_least_that_anybody_insists_on():
+    assert LocalFloor() == LocalFloor(2, 1, "honest-server")
 
 
 def test_who_is_enrolled(federation, agreement):
@@ -123,3 +129,21 @@ def test_nobody_is_called_as_the_server_is(federation):
     credential = Credential(federation.agreement.id, "server", bytes(32))
     with pytest.raises(NotEnrolled, match="may be called 'server'"):
         federation.agreement.require_enrolled(credential, "server")
+
+
+def test_what_was_found_good_is_remembered_and_the_oldest_forgotten():
+    known = {}
+    for good in "abc":
+        _remember(good, known, 2)
+    assert list(known) == ["b", "c"]
+
+
+def test_a_known_credential_is_checked_once():
+    federation = make_federation()
+    federation.contributor("user-0")
+    agreement, credential = federation.agreement, federation._credentials["user-0"]
+    agreement.checks_saved = 0
+    agreement._credentials.clear()
+    for _ in range(3):
+        agreement.require_enrolled(credential, "user-0")
+    assert agreement.checks_saved == 2

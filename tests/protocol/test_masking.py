@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from parties import SIZE, parameters
 
+from basecagg.errors import DataError
 from basecagg.maths.interpolation import coefficient_rows
 from basecagg.maths.mds_code import MaskCode
 from basecagg.maths.quantization import signed
@@ -60,3 +61,11 @@ def test_the_update_is_clipped_and_rounded_by_the_coins_of_their_name():
     up = coins < (scaled - np.floor(scaled)) * 2.0**32
     assert rounded.tolist() == (np.floor(scaled) + up).tolist()
     assert outside == np.count_nonzero(np.abs(update) > p.clip)
+
+
+def test_a_number_that_is_none_is_found_in_the_whole_update(monkeypatch):
+    monkeypatch.setattr(masking, "_SEGMENT", 8)
+    update = np.zeros(SIZE)
+    update[20] = np.nan
+    with pytest.raises(DataError, match="20"):
+        masking.hide(update, SEED, TWO_COLLUDERS)

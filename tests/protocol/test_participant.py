@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import FrozenInstanceError
 
 import msgspec
 import numpy as np
@@ -313,6 +314,7 @@ def test_joining_is_one_transaction(ann, town):
     key = ann.announce()
     epoch = town.epoch(key, 2)
     effects = ann.machine.offer(epoch)
+    assert lasting(effects) == {"sealing", "highest", "membership"}
     store = MemoryStore()
     for kind in ("sealing", "membership", "number", "charter", "epoch"):
         store._kinds[kind].update(ann.store.scan(kind))
@@ -329,12 +331,50 @@ def test_joining_is_one_transaction(ann, town):
     assert ann.machine.key_states()[key.hex()] == "announced"
 
 
-def test_nothing_of_an_epoch_follows_into_the_next(ann):
-    opened_sum(ann, ann.join(1))
+def test_what_was_pinned_stays(ann):
+    with pytest.raises(FrozenInstanceError):
+        ann.pins.name = "bob"
+
+
+def lasting(effects):
+    """The kinds of records that an older copy of the store may not lack unnoticed."""
+    return {effect.kind for effect in writes_of(effects) if getattr(effect, "irreversible", False)}
+
+
+def test_leaving_and_forgetting_are_written_for_good(ann, town):
+    epoch = ann.join(1)
+    assert "membership" in lasting(ann.machine._forget("a reason"))
+    ann.restart()
+    assert lasting(ann.machine.receive(town.end(epoch))) == {"membership"}
+
+
+def test_an_old_copy_says_why_it_forgot(ann):
+    old = ann.copy()
+    ann.join(1)
     ann.join(2)
+    ann.restore(*old[:1])
+    (lost,) = [news for news in ann.news if isinstance(news, MemoryLost)]
+    assert lost.reason == "the store is an older copy of itself, or its anchor is"
+    assert ann.machine.refusals()["MemoryLost"].reason == lost.reason
+
+
+def test_nothing_of_an_epoch_follows_into_the_next(ann, town):
+    epoch = ann.join(1)
+    opened_sum(ann, epoch)
+    ann.ready_mask(epoch)
+    ann.submit(UPDATE)
+    ann.ready_mask(epoch)
+    ann.do(ann.machine.working().deal(0))  # no holder confirms it
+    kinds = ("held", "share", "answer", "progress", "vote")
+    kinds += ("mask", "dealing", "locks", "ticket", "upload", "epoch")
+    assert [kind for kind in kinds if not ann.store.keys(kind)] == []
+    following = ann.join(2)
+    assert [news.state for news in ann.news if isinstance(news, MaskEnded)] == ["burned"] * 3
     assert ann.machine.keeper.states() == {}
-    for kind in ("held", "share", "answer", "progress", "vote", "mask", "dealing"):
-        assert ann.store.keys(kind) == [], kind
+    assert [kind for kind in kinds if ann.store.keys(kind)] == ["epoch"]
+    assert ann.store.read("epoch", "") == following.id
+    ann.hear(town.end(following))
+    assert ann.store.keys("epoch") == []
 
 
 # --- the end of an epoch --------------------------------------------------------------------------
@@ -565,7 +605,7 @@ def test_a_certificate_with_an_endorsement_that_she_does_not_remember_is_amnesia
     epoch = ann.join()
     parcels, overlapping, _ = opened_sum(ann, epoch)
     ann.hear(town.certified(overlapping, town.vote(overlapping, 0)))
-    assert isinstance(ann.news[-1], MemoryLost)
+    assert ann.news[-1] == MemoryLost("somebody else endorsed a request with my key")
     assert forgot(ann, number=1)
     assert answers_nothing(ann, epoch, parcels, overlapping)
 

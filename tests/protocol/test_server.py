@@ -6,6 +6,7 @@ import pytest
 from parties import (
     SIZE,
     USERS,
+    colluding_answer,
     deal,
     exact_sum,
     fresh_update,
@@ -32,16 +33,20 @@ from basecagg.errors import (
 )
 from basecagg.maths.staleness import constant, polynomial
 from basecagg.protocol import merkle
-from basecagg.protocol.effects import MaskEnded, Send, sends_of, writes_of
+from basecagg.protocol.effects import Forget, MaskEnded, Send, sends_of, writes_of
 from basecagg.protocol.global_model import model_hash
+from basecagg.protocol.mailroom import pending, stored_parcel
 from basecagg.protocol.messages import (
+    Answer,
     Closing,
     Endorsement,
     MaskName,
+    Parcel,
     PlainUpdate,
     Receipt,
     RecoveryRequest,
     Refusal,
+    Ticket,
     Upload,
     Verdict,
     content_hash,
@@ -159,6 +164,17 @@ def test_a_mask_that_is_over_is_not_begun_again(federation, shipment):
 
 def test_of_another_epoch(federation, shipment):
     server_refuses(make_federation(), "ann", shipment, WrongEpoch)
+
+
+def test_an_unconfirmed_parcel_can_be_sent_again_as_it_was(federation, shipment):
+    federation.network.post(Letter("ann", AT_SERVER, shipment))
+    one_hop(federation)
+    sent = {letter.to.name: letter.message for letter in federation.network.in_flight}
+    store = federation.network.nodes[AT_SERVER].store
+    (dealing,) = store.keys(pending(3))
+    assert stored_parcel(store, 3, dealing) == sent["user-3"]
+    federation.network.run()
+    assert stored_parcel(store, 3, dealing) is None
 
 
 # --- receipts ---------------------------------------------------------------------------------
@@ -368,6 +384,22 @@ def test_a_request_is_written_before_it_is_sent(federation):
     assert list(asked[0].masks) == sorted(upload.ticket.mask for upload in uploads)
 
 
+def test_answers_before_the_certificate_open_nothing(certified):
+    """Holders who answer an uncertified request do so for nothing: the next one must carry a certificate."""
+    deal(certified, *USERS[:3])
+    for name in USERS[:3]:
+        submit(certified, name)
+    one_hop(certified)
+    request = certified.network.in_flight[-1].message
+    assert isinstance(request, RecoveryRequest)
+    for name in USERS:
+        ((index, words),) = colluding_answer(certified, name, request).items()
+        early = Answer(certified.agreement.id, 0, request.digest, index, words.tobytes())
+        with nothing_changes(certified, AT_SERVER):
+            assert certified.server.receive(name, signed(early, certified.identity(name))) == []
+    assert certified.server.version == 0
+
+
 def test_endorsements_of_strangers_do_not_count(certified):
     deal(certified, *USERS[:3])
     for name in USERS[:3]:
@@ -426,6 +458,14 @@ def test_a_holder_that_missed_a_closing_hears_of_it_when_it_is_back(federation):
     federation.network.run()
     federation.network.nodes[holder("user-6")] = node
     assert set(federation.keeper("user-6").states().values()) == {"held"}
+    missed = federation.server.opening.unanswered("user-6", 1)
+    told = {
+        mask.key: each.outcome
+        for each in missed
+        if isinstance(each, Closing)
+        for mask in each.masks
+    }
+    assert told == {**dict.fromkeys(opened, "opened"), refused: "burned"}
     federation.start(holder("user-6"))
     federation.network.run()
     assert federation.keeper("user-6").states() == dict.fromkeys({*opened, refused}, "closed")
@@ -470,6 +510,19 @@ def test_a_restart_keeps_who_waits_in_order(federation):
     assert [u.name.contributor for u in federation.server.buffer.waiting] == ["cat", "ann"]
 
 
+def test_a_holder_that_is_asked_hears_also_what_else_it_missed():
+    federation = make_federation(consistency="honest-server")
+    deal(federation, *USERS[:3])
+    federation.network.nodes.pop(holder("user-6"))
+    deal(federation, "ann")
+    for name in USERS[:3]:
+        submit(federation, name)
+    while not federation.server.is_opening:
+        one_hop(federation)
+    kinds = [type(each) for each in federation.server.opening.unanswered("user-6", 0)]
+    assert kinds == [Parcel, RecoveryRequest]
+
+
 def test_nothing_is_left_of_a_sum_that_was_opened(federation):
     one_round(federation)
     left = federation.network.nodes[AT_SERVER].store.snapshot()
@@ -479,6 +532,17 @@ def test_nothing_is_left_of_a_sum_that_was_opened(federation):
     assert len(left.get("certificate", ())) <= 2
     server = federation.server
     assert not [*server._admitted, *server._keys, *server._members, *server.buffer.waiting]
+
+
+def test_a_full_buffer_goes_on_opening_after_a_restart(federation, monkeypatch):
+    """As if the power had failed before anybody was asked."""
+    monkeypatch.setattr(federation.server, "_open_next", list)
+    submitted = one_round(federation)
+    assert not released(federation)
+    federation.start(AT_SERVER)
+    federation.network.run()
+    (news,) = released(federation)
+    assert exact_sum(news, submitted, federation.agreement.parameters)
 
 
 # --- FedBuff: the same server without protection ----------------------------------------------
@@ -542,3 +606,21 @@ def test_the_clock_of_an_opening(certified):
     assert server.tick(22.0, 5.0) == []  # certified: the answers have the whole time before them
     certified.network.run()
     assert (server.version, server.tick(99.0, 5.0)) == (1, [])
+
+
+def test_without_protection_a_masked_update_is_refused():
+    server, _ = plain_server(polynomial(1.0))
+    masked = Upload(Ticket(bytes(32), MaskName("a", bytes(16)), 0, bytes(32), bytes(32)), bytes(8))
+    with pytest.raises(Malformed, match="in clear"):
+        server.receive("a", masked)
+
+
+def test_without_protection_what_is_over_is_remembered_until_it_would_be_too_old():
+    name, store = MaskName("a", bytes(16)), MemoryStore()
+    opening = PlainOpening(SIZE, Weighing(2, polynomial(1.0), weight_levels=None), store, "<f8")
+    assert opening.last_verdict(name) is None
+    opening.end(5, [name], "burn")
+    assert opening.expire(7) == []
+    assert opening.last_verdict(name) == "burned"
+    assert opening.expire(8) == [Forget("ended", name.key)]
+    assert opening.last_verdict(name) is None

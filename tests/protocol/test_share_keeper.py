@@ -179,6 +179,17 @@ def test_closing_deletes_the_share_and_keeps_the_name(federation):
     assert ask(federation, "user-0", closing(federation, [mask])) == []  # twice is once
 
 
+def test_a_closed_share_is_gone_for_good(federation):
+    """An older copy of the store would still have it."""
+    deal(federation, "ann")
+    (mask,) = federation.contributor("ann").ready
+    effects = federation.keeper("user-0").receive(closing(federation, [mask]))
+    assert Forget("share", mask.key) in effects
+    assert [e.irreversible for e in effects if isinstance(e, Persist) and e.kind == "held"] == [
+        True
+    ]
+
+
 def test_closing_deletes_the_answer(federation):
     request = request_for(federation, members(federation))
     ask(federation, "user-0", question_for(federation, request))
@@ -200,6 +211,16 @@ def test_a_late_certificate_for_closed_masks_is_refused(certified):
     ask(certified, "user-0", closing(certified, request.masks, "burned"))
     refuse(certified, "user-0", question, MaskTaken)
     refuse(certified, "user-0", request, MaskTaken)
+
+
+def test_hashes_of_models_are_kept_as_long_as_updates_may_come_from_them(federation):
+    """Else a server could show another model under an old version."""
+    federation = make_federation(
+        consistency=federation.agreement.parameters.consistency, max_staleness=2
+    )
+    for turn in range(5):
+        one_round(federation, [USERS[(turn + step) % 7] for step in range(3)])
+    assert sorted(federation.keeper("user-0")._progress.model_hashes) == [2, 3, 4]
 
 
 def test_disk_use_stays_bounded(federation):

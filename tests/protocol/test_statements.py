@@ -14,11 +14,11 @@ import pytest
 from blake3 import blake3
 from changes import changes
 from parties import USERS, at, make_federation, one_hop, one_round, picture, submit
-from samples import SOURCE, agreement, identity, kinds, make_samples, signed_kinds
+from samples import SOURCE, agreement, described, identity, kinds, make_samples, signed_kinds
 
 from basecagg.channels.identity import Ed25519Verifier
 from basecagg.channels.wire import MAGIC, AnyMessage, pack, unpack
-from basecagg.errors import BASecAggError
+from basecagg.errors import BASecAggError, LocalProtocolError
 from basecagg.protocol import messages
 from basecagg.protocol.epoch import Agreement, Epoch, accept
 from basecagg.protocol.messages import (
@@ -29,6 +29,7 @@ from basecagg.protocol.messages import (
     Endorsement,
     EpochEnd,
     HolderKey,
+    MaskName,
     Message,
     Parcel,
     Receipt,
@@ -246,6 +247,24 @@ def test_an_unsigned_message_has_no_signature():
     assert {each for each in defaults if each is not msgspec.NODEFAULT} == {b""}
 
 
+def test_an_envelope_is_bound_to_epoch_masks_and_holder():
+    one, other = (MaskName("ann", bytes([number]) * 16) for number in (1, 2))
+    bound = messages.sealing_context
+    contexts = {
+        bound(epoch, masks, place)
+        for epoch in (bytes(32), b"e" * 32)
+        for masks in ((one,), (other,), (one, other), (other, one))
+        for place in (0, 1)
+    }
+    assert len(contexts) == 2 * 4 * 2
+    assert msgspec.msgpack.decode(bound(bytes(32), (one,), 3))[:3] == ["basecagg", 2, "Shares"]
+
+
+def test_what_has_no_room_for_a_signature_is_not_signed():
+    with pytest.raises(LocalProtocolError, match="not a message that is signed"):
+        messages.signed(messages.Refusal("Malformed", "no"), identity("server"))
+
+
 def test_only_messages_are_signed():
     """Who wants something signed makes a message of it. A key, TLS, the end of a chain and the price of a
     signature are none."""
@@ -291,7 +310,8 @@ def test_the_magic_and_the_version_are_golden():
 @pytest.mark.parametrize("vector", GOLDEN["messages"], ids=lambda vector: vector["tag"])
 def test_frames_and_statements_are_golden(vector):
     message = by_tag()[vector["tag"]]
-    assert list(message.__struct_fields__) == vector["fields"]
+    assert list(message.__struct_fields__) == list(vector["fields"])
+    assert described(type(message)) == vector["fields"]
     assert pack(message).hex() == vector["frame"]
     if type(message) in AnyMessage.__args__:
         assert unpack(bytes.fromhex(vector["frame"]), len(vector["frame"])) == message

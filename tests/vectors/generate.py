@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent / room) for room in ("maths", "protocol")]
 
 import oracle  # noqa: E402
-from samples import make_samples, signed_kinds  # noqa: E402
+from samples import described, make_samples, signed_kinds  # noqa: E402
 from vectors_rounding import as_text  # noqa: E402
 
 from basecagg.channels.wire import MAGIC, pack  # noqa: E402
@@ -255,7 +255,7 @@ def _bad(name, call, error, text, **arguments):
 
 def statement_vectors():
     return {
-        "about": "one message of every kind: its frame, and what its signature covers; in hexadecimal",
+        "about": "one message of every kind: what its fields may hold, its frame, and what is signed",
         "magic": MAGIC.hex(),
         "messages": [_message(message) for message in make_samples().values()],
     }
@@ -265,7 +265,7 @@ def _message(message):
     kind = type(message)
     return {
         "tag": kind.__struct_config__.tag,
-        "fields": list(kind.__struct_fields__),
+        "fields": described(kind),
         "frame": pack(message).hex(),
         "statement": statement(message).hex() if kind in signed_kinds() else None,
     }
