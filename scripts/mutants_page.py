@@ -23,7 +23,9 @@ def load() -> tuple[Entry, Entry, list[Entry]]:
     run, reasons = results.pop("run"), _reasons()
     mutants = list(results.values())
     for mutant in mutants:
-        mutant["why"] = reasons.get((mutant["module"], mutant["was"], mutant["now"]), "")
+        mutant["why"] = reasons.get(
+            (mutant["module"], mutant["was"].strip(), mutant["now"].strip()), ""
+        )
         mutant["fate"] = _fate(mutant)
     return machine, run, mutants
 
@@ -67,6 +69,7 @@ def page(header: str) -> str:
     machine, run, mutants = load()
     killed, equivalent = share_killed(mutants), share_equivalent(mutants)
     again = sum(mutant["again"] for mutant in mutants)
+    at_first = killed - again / (len(mutants) - _count(mutants, "equivalent"))
     return (
         f"{header}# Mutants\n\n"
         "The code that guards updates, changed in small ways, one at a time: does a test notice?\n\n"
@@ -81,7 +84,8 @@ def page(header: str) -> str:
         "## How to read this\n\n"
         f"- {run['changes']:,} changes in {run['places']:,} places. A sample of {len(mutants)} places with one"
         f" mutant each, drawn with seed {run['seed']}, on the sources of commit {run['sources']}."
-        f" {again} of them survived at first and were tried again with the tests written for them.\n"
+        f" At first {at_first:.1%} of those that mean something else were killed; {again} survivors were tried"
+        " again with the tests that were written for them.\n"
         f"{NOTES}\n"
         f"Tried on: {in_words(machine)}. `make mutants` tries it on yours."
         " [Why this tool, and how](../decisions/0020-mutation-tests.md).\n"

@@ -1,7 +1,8 @@
 """Change the code in small ways and see whether a test notices: `make mutants`.
 
 What is tried is the commit that is checked out, in a folder of its own. Every result is written down at once,
-so a run that was stopped goes on; `--again` tries the survivors once more, after tests were written for them.
+so a run that was stopped goes on. `--again` tries survivors once more, after tests were written for them; those
+that are listed as equivalent are left.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,7 @@ from trial import Outcome
 
 ROOT = Path(__file__).parents[2]
 LEDGER = ROOT / "benchmarks" / "results" / "mutants" / "mutants.jsonl"
+EQUIVALENT = LEDGER.parent / "equivalent.toml"
 SEED, SIZE = 20, 600
 
 
@@ -109,7 +113,23 @@ def _require_same(book: Any, run: dict[str, Any]) -> None:
 
 def _is_open(book: Any, mutant: Mutant, *, again: bool) -> bool:
     known = book.results.get(mutant.key)
-    return known is None or (again and known["result"] == "survived")
+    if known is None:
+        return not again
+    return again and known["result"] == "survived" and not _is_listed(mutant)
+
+
+@cache
+def _equivalent() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = tomllib.loads(EQUIVALENT.read_text("utf-8"))["mutant"]
+    return found
+
+
+def _is_listed(mutant: Mutant) -> bool:
+    return any(
+        (each["module"], each["was"]) == (mutant.module, mutant.was.strip())
+        and mutant.now.strip() in each["now"]
+        for each in _equivalent()
+    )
 
 
 def _try_all(runner: Runner, mutants: Sequence[Mutant], book: Any) -> None:

@@ -72,7 +72,9 @@ class Runner:
         ended = running.pop(pid)
         outcome = ended.trial.outcome(status, usage)
         spent = ended.spent + outcome.seconds
-        if not all(map(self._passes_alone, outcome.by)):
+        if outcome.result == "not tried":
+            print(f"not tried, see the file that MUTANTS_LOG names: {ended.mutant.key}", flush=True)
+        elif not all(map(self._passes_alone, outcome.by)):
             self._start(running, ended.mutant, ended.stages, spent)
         elif outcome.result == "survived" and len(ended.stages) > 1:
             self._start(running, ended.mutant, ended.stages[1:], spent)

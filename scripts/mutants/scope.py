@@ -27,9 +27,14 @@ MACHINES = (
 )
 TRIED_ON = {
     "maths/randomness.py": (("tests/maths/test_randomness.py", "tests/protocol/test_masking.py"),),
-    "service/signing.py": (("tests/service/test_signing.py",), ("tests/service/test_hostile.py",)),
+    "service/signing.py": (
+        ("tests/service/test_signing.py",),
+        ("tests/service/test_hostile.py", *SLOW_TO_LOAD),
+    ),
     "protocol/chain.py": (("tests/protocol/test_chain.py", "tests/planning/test_transcript.py"),),
-    "channels/key_agreement.py": (("tests/protections/test_key_agreement.py",),),
+    "channels/key_agreement.py": (
+        ("tests/protections/test_key_agreement.py", "tests/claims/test_secrets_never_print.py"),
+    ),
     "channels": (("tests/channels",), *MACHINES[:2]),
     "protocol/messages.py": (SLOW_TO_LOAD, *MACHINES),
     "protocol": MACHINES,

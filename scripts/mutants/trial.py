@@ -91,7 +91,7 @@ class Outcome:
     """How a trial ended."""
 
     result: str
-    """'survived', 'killed', 'timeout' or 'crashed'."""
+    """'survived', 'killed', 'timeout' or 'crashed'; 'not tried' if the tests did not begin."""
     by: tuple[str, ...] = ()
     """The tests that failed: one, or all if nothing was changed."""
     seconds: float = 0.0
@@ -155,9 +155,7 @@ def _result(status: int) -> str:
         return "timeout" if slow else "crashed"
     code = os.WEXITSTATUS(status)
     if code in {NO_TESTS, BROKEN}:
-        raise SystemExit(
-            "no test was run: look at scope.py, and at the file that MUTANTS_LOG names"
-        )
+        return "not tried"
     return "killed" if code else "survived"
 
 
