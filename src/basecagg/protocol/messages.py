@@ -320,6 +320,7 @@ _STATEMENTS: dict[type[Message], Callable[[Any], bytes]] = {
     Ticket: _known_statement,
     Dealing: _known_statement,
     Credential: _known_statement,
+    Endorsement: _known_statement,
 }
 """A server and its holders meet these again and again. No other kind is remembered: it may be large."""
 
