@@ -31,7 +31,7 @@ from trial import Outcome
 ROOT = Path(__file__).parents[2]
 LEDGER = ROOT / "benchmarks" / "results" / "mutants" / "mutants.jsonl"
 EQUIVALENT = LEDGER.parent / "equivalent.toml"
-SEED, SIZE = 20, 600
+SEED, SIZE = 20, 450
 
 
 def main() -> None:
@@ -106,7 +106,9 @@ def _require_same(book: Any, run: dict[str, Any]) -> None:
     begun = book.results.get("run", run)
     changed = _git("diff", "--name-only", begun["sources"], "HEAD", "--", "src")
     if changed or {**run, "sources": begun["sources"]} != begun:
-        sys.exit("the ledger is of other sources or another sample: begin a new one")
+        sys.exit(
+            "the ledger is of other sources or another sample: remove it, or name another with --out"
+        )
     if "run" not in book:
         book.add("run", begun)
 
