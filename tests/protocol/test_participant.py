@@ -39,7 +39,15 @@ from basecagg.protocol.effects import (
     writes_of,
 )
 from basecagg.protocol.epoch import Holder, LocalFloor
-from basecagg.protocol.messages import Answer, Endorsement, HolderKey, Receipt, Upload, statement
+from basecagg.protocol.messages import (
+    Answer,
+    Endorsement,
+    HolderKey,
+    Receipt,
+    Upload,
+    Verdict,
+    statement,
+)
 from basecagg.protocol.participant import GRACE, Participant
 from basecagg.storage.memory import MemoryStore
 
@@ -329,6 +337,27 @@ def test_joining_is_one_transaction(ann, town):
     ann.restart()  # the effects were never carried out: nothing of them has happened
     assert ann.machine.number == 1
     assert ann.machine.key_states()[key.hex()] == "announced"
+
+
+def test_when_she_may_train(ann, town):
+    """With a mask ready, no update on its way, and the epoch not over."""
+    assert not ann.machine.may_train
+    epoch = ann.join(1, ends=NOW + 100)
+    assert not ann.machine.may_train
+    ann.ready_mask(epoch)
+    assert ann.machine.may_train
+    ann.ready_mask(epoch)
+    ann.submit(UPDATE)
+    assert ann.machine.working().ready
+    assert not ann.machine.may_train
+    ann.hear(*(Verdict(epoch.id, m.mask, "opened") for m in uploaded(ann)))
+    assert ann.machine.may_train
+    ann.tick(NOW + 200)
+    assert not ann.machine.may_train
+
+
+def uploaded(ann):
+    return [message.ticket for message in ann.sent if isinstance(message, Upload)]
 
 
 def test_what_was_pinned_stays(ann):

@@ -619,7 +619,10 @@ def test_without_protection_what_is_over_is_remembered_until_it_would_be_too_old
     name, store = MaskName("a", bytes(16)), MemoryStore()
     opening = PlainOpening(SIZE, Weighing(2, polynomial(1.0), weight_levels=None), store, "<f8")
     assert opening.last_verdict(name) is None
-    opening.end(5, [name], "burn")
+    for how, verdict in (("open", "opened"), ("refuse", "refused"), ("burn", "burned")):
+        store.commit(writes_of(opening.end(5, [name], how)))
+        restarted = PlainOpening(SIZE, opening._weighing, store, "<f8")
+        assert restarted.last_verdict(name) == verdict
     assert opening.expire(7) == []
     assert opening.last_verdict(name) == "burned"
     assert opening.expire(8) == [Forget("ended", name.key)]

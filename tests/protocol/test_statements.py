@@ -261,8 +261,9 @@ def test_an_envelope_is_bound_to_epoch_masks_and_holder():
 
 
 def test_what_has_no_room_for_a_signature_is_not_signed():
-    with pytest.raises(LocalProtocolError, match="not a message that is signed"):
-        messages.signed(messages.Refusal("Malformed", "no"), identity("server"))
+    for unsigned in (messages.Refusal("Malformed", "no"), make_samples()[Upload]):
+        with pytest.raises(LocalProtocolError, match="not a message that is signed"):
+            messages.signed(unsigned, identity("server"))
 
 
 def test_only_messages_are_signed():
