@@ -9,7 +9,7 @@ from parties import USERS, make_federation, parameters
 from basecagg.channels.wire import MAX_CONTROL_BYTES, pack, unpack
 from basecagg.errors import BadSignature, NotEnrolled, WrongEpoch
 from basecagg.protocol import messages
-from basecagg.protocol.epoch import LocalFloor, _remember, accept
+from basecagg.protocol.epoch import NEVER, LocalFloor, _remember, accept
 from basecagg.protocol.messages import (
     Certificate,
     Closing,
@@ -77,6 +77,11 @@ def test_who_signed(federation, agreement):
             agreement.require_signed_by_holder(vote, other, vote.signature)
     last = signed(Endorsement(agreement.id, 0, bytes(32), 6), federation.identity("user-6"))
     assert not agreement.signed_by_holder(last, -1, last.signature)
+
+
+def test_never_is_the_last_moment_that_fits():
+    """Also in an epoch that an older version signed."""
+    assert NEVER == 2**62 - 1
 
 
 def test_the_least_that_anybody_insists_on():
