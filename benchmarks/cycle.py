@@ -112,7 +112,7 @@ def run_cycle(federation: Federation, updates: np.ndarray) -> None:
     """Ten users deal, train (here: have an update), mask and upload; the sum opens."""
     server = federation.server
     names = federation.agreement.holder_names[: len(updates)]
-    before, digest = server.version, server.model_hash
+    before, digest = server.version, server.head
     for name in names:
         federation.deal(name)
     federation.network.run()

@@ -61,9 +61,9 @@ class Phone:
             for message in await self.who.mail(epoch, 20):
                 self.who.store.commit(writes_of(self.machine.receive(message)))
 
-    def prepare(self, version: int, model_hash: bytes, d: int, rng: np.random.Generator) -> Message:
+    def prepare(self, version: int, head: bytes, d: int, rng: np.random.Generator) -> Message:
         """A masked random update, ready to be sent."""
-        effects = self.machine.submit(rng.uniform(-1, 1, d).astype(np.float32), version, model_hash)
+        effects = self.machine.submit(rng.uniform(-1, 1, d).astype(np.float32), version, head)
         self.who.store.commit(writes_of(effects))
         (upload,) = (send.message for send in sends_of(effects))
         assert isinstance(upload, Upload)

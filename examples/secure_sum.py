@@ -50,7 +50,7 @@ for user, update in zip(users[:3], updates, strict=True):
     contributor = network.nodes[address].machine
     network.perform(address, contributor.deal(server.version))
     network.run()
-    network.perform(address, contributor.submit(update, server.version, server.model_hash))
+    network.perform(address, contributor.submit(update, server.version, server.head))
 
 # 3. Two holders vanish; the others certify and answer the recovery; the server opens the sum.
 del network.nodes[Address("holder", "user-5")], network.nodes[Address("holder", "user-6")]

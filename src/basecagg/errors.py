@@ -101,6 +101,10 @@ class MaskTaken(Refused):
     """The mask was endorsed for, or spent in, another request."""
 
 
+class SlotTaken(Refused):
+    """Another sum was endorsed for this attempt of the version, or there were too many attempts."""
+
+
 class MaskExpired(Refused):
     """The mask's last version has passed."""
 

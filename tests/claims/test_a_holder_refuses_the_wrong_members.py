@@ -87,7 +87,7 @@ def test_somebody_who_dealt_but_did_not_upload(consistency):
     members = uploads(federation, "ann", "bob")
     deal(federation, "cat")
     (mask,) = federation.contributor("cat").ready
-    invented = Ticket(federation.agreement.id, mask, 0, federation.server.model_hash, bytes(32))
+    invented = Ticket(federation.agreement.id, mask, 0, federation.server.head, bytes(32))
     for signer in ("server", "ann"):  # the server has neither cat's key nor a friend with it
         ticket = signed(invented, federation.identity(signer))
         all_refuse(federation, request_for(federation, [*members, ticket]), BadSignature)
@@ -99,13 +99,13 @@ def test_a_mask_that_was_never_dealt(consistency):
     members = uploads(federation, "ann", "bob")
     friend = federation.identity("friend")
     invented = MaskName("friend", bytes(16))
-    ticket = Ticket(federation.agreement.id, invented, 0, federation.server.model_hash, bytes(32))
+    ticket = Ticket(federation.agreement.id, invented, 0, federation.server.head, bytes(32))
     request = request_for(federation, [*members, signed(ticket, friend)])
     all_refuse(federation, request, UnknownMask)
 
 
 @MODES
-@pytest.mark.parametrize("field", ["base_version", "model_hash", "upload_hash"])
+@pytest.mark.parametrize("field", ["base_version", "head", "upload_hash"])
 def test_a_ticket_that_was_changed(consistency, field):
     federation = make_federation(consistency=consistency)
     one_round(federation, USERS[4:7])
@@ -124,7 +124,7 @@ def test_a_ticket_of_another_epoch(consistency):
     members = uploads(federation, "ann", "bob")
     deal(federation, "cat")
     (mask,) = federation.contributor("cat").ready
-    foreign = Ticket(other.agreement.id, mask, 0, federation.server.model_hash, bytes(32))
+    foreign = Ticket(other.agreement.id, mask, 0, federation.server.head, bytes(32))
     ticket = signed(foreign, federation.identity("cat"))
     all_refuse(federation, request_for(federation, [*members, ticket]), WrongEpoch)
 
@@ -185,7 +185,7 @@ def test_control_a_verifier_that_believes_everything_takes_a_forged_ticket():
     members = uploads(federation, "ann", "bob")
     deal(federation, "cat")
     (mask,) = federation.contributor("cat").ready
-    forged = Ticket(federation.agreement.id, mask, 0, federation.server.model_hash, bytes(32))
+    forged = Ticket(federation.agreement.id, mask, 0, federation.server.head, bytes(32))
     federation.agreement.verifier = NoVerifier()
     request = request_for(federation, [*members, forged])
     votes = endorse(federation, request)

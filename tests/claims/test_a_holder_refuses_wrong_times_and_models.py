@@ -57,8 +57,8 @@ def test_a_version_that_has_passed(consistency):
 def test_the_same_members_again_under_a_new_t(consistency):
     """s̄ would differ, and two sums with different weights are two equations."""
     federation = make_federation(consistency=consistency)
-    old = federation.server.version, federation.server.model_hash
-    submitted = [submit(federation, name, base=old[0], model_hash=old[1]) for name in USERS[:3]]
+    old = federation.server.version, federation.server.head
+    submitted = [submit(federation, name, base=old[0], head=old[1]) for name in USERS[:3]]
     parcels = record(federation, Parcel)
     federation.network.run()
     assert federation.server.version == 1
@@ -123,7 +123,7 @@ def test_two_models_for_one_version_in_one_request(consistency):
     """A model made for one user would mark that user's update in the sum."""
     federation = make_federation(consistency=consistency)
     members = uploads(federation, "ann", "bob")
-    members += uploads(federation, "victim", model_hash=bytes(32))
+    members += uploads(federation, "victim", head=bytes(32))
     all_refuse(federation, request_for(federation, members), WrongModel)
 
 
@@ -131,7 +131,7 @@ def test_two_models_for_one_version_in_one_request(consistency):
 def test_two_models_for_one_version_in_two_requests(consistency):
     federation = make_federation(consistency=consistency)
     one_round(federation)
-    members = uploads(federation, "ann", "bob", "victim", base=0, model_hash=bytes(32))
+    members = uploads(federation, "ann", "bob", "victim", base=0, head=bytes(32))
     all_refuse(
         federation, request_for(federation, members, 1, certificate(federation, 0)), WrongModel
     )
@@ -141,7 +141,7 @@ def test_two_models_for_one_version_in_two_requests(consistency):
 def test_a_refused_request_does_not_fix_a_model(consistency):
     """Model hashes are remembered from endorsed requests only, so a refused one blocks nothing."""
     federation = make_federation(consistency=consistency)
-    wrong = uploads(federation, "ann", "bob", model_hash=bytes(32))
+    wrong = uploads(federation, "ann", "bob", head=bytes(32))
     wrong += uploads(federation, "cat")
     all_refuse(federation, request_for(federation, wrong), WrongModel)
     one_round(federation)
@@ -152,14 +152,14 @@ def test_a_refused_request_does_not_fix_a_model(consistency):
 def test_a_mask_that_has_expired(consistency):
     federation = make_federation(consistency=consistency, max_staleness=2, mask_lifetime=3)
     federation.contributor("ann")
-    members = uploads(federation, "ann", base=3, model_hash=bytes(32))
+    members = uploads(federation, "ann", base=3, head=bytes(32))
     for turn in range(3):
         one_round(federation, [USERS[(turn + step) % 7] for step in range(3)])
-    members += uploads(federation, "bob", "cat", base=3, model_hash=bytes(32))
+    members += uploads(federation, "bob", "cat", base=3, head=bytes(32))
     request = request_for(federation, members, 3, certificate(federation, 2))
     assert len(ask(federation, "user-0", request)) == 1  # its last version, and the holder at 2
     federation = make_federation(consistency="honest-server", max_staleness=2, mask_lifetime=3)
-    members = uploads(federation, "ann", "bob", "cat", base=4, model_hash=bytes(32))
+    members = uploads(federation, "ann", "bob", "cat", base=4, head=bytes(32))
     all_refuse(federation, request_for(federation, members, 4), MaskExpired)
 
 
@@ -198,16 +198,16 @@ def replay_after_expiry(federation):
 
     def members(*names, base):
         deal(federation, *names, version=version)
-        model_hash = bytes([base]) * 32
-        return uploads(federation, *names, base=base, model_hash=model_hash)
+        head = bytes([base]) * 32
+        return uploads(federation, *names, base=base, head=head)
 
     deal(federation, "victim", version=0)  # its last version is 3
     certificates = []
     for version in range(4):
         names = ("victim", "friend", "pal") if version == 1 else ("ann", "bob", "cat")
         deal(federation, *names[-2:] if version == 1 else names, version=version)
-        model_hash = bytes([version]) * 32
-        chosen = uploads(federation, *names, base=version, model_hash=model_hash)
+        head = bytes([version]) * 32
+        chosen = uploads(federation, *names, base=version, head=head)
         late = certify(federation, request_for(federation, chosen, version, previous))
         previous = late.certificate
         certificates.append(previous)

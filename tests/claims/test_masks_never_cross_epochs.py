@@ -123,9 +123,7 @@ def test_a_credential_of_the_first_is_worth_nothing_in_the_second(first, second)
 
 def test_a_ticket_for_the_second_does_not_find_the_mask_of_the_first(first, second):
     member = intercept(first, "ann").ticket
-    ticket = Ticket(
-        second.agreement.id, member.mask, 0, second.server.model_hash, member.upload_hash
-    )
+    ticket = Ticket(second.agreement.id, member.mask, 0, second.server.head, member.upload_hash)
     others = [intercept(second, name) for name in ("bob", "cat")]
     request = request_for(second, [signed(ticket, first.identity("ann")), *others])
     assert request.epoch == second.agreement.id
@@ -175,7 +173,7 @@ def test_control_with_one_store_for_both_a_share_would_cross(first, second, monk
     tickets = []
     for name in ("ann", "bob", "cat"):
         old = intercept(first, name).ticket
-        ticket = Ticket(second.agreement.id, old.mask, 0, second.server.model_hash, old.upload_hash)
+        ticket = Ticket(second.agreement.id, old.mask, 0, second.server.head, old.upload_hash)
         tickets.append(signed(ticket, first.identity(name)))
     second.start(holder("user-0"), first.network.nodes[holder("user-0")].store)
     (vote,) = ask(second, "user-0", request_for(second, tickets))

@@ -101,13 +101,13 @@ def test_a_buffer_in_which_no_version_is_common_enough_gives_way():
     federation = make_federation(min_per_version=3)
     downloads = []
     for names in (USERS[:3], USERS[3:6], USERS[:3]):
-        downloads.append((federation.server.version, federation.server.model_hash))
+        downloads.append((federation.server.version, federation.server.head))
         one_round(federation, names)
-    downloads.append((federation.server.version, federation.server.model_hash))
+    downloads.append((federation.server.version, federation.server.head))
     assert federation.server.version == 3
     for name, turn in zip(USERS, (0, 1, 1, 2, 2, 3, 3), strict=True):
-        base, model_hash = downloads[turn]
-        submit(federation, name, base=base, model_hash=model_hash)
+        base, head = downloads[turn]
+        submit(federation, name, base=base, head=head)
     federation.network.run()
     assert len(federation.server.buffer.waiting) == 7
     for _ in range(2):

@@ -49,7 +49,7 @@ def test_whatever_became_of_it(federation, outcome):
     federation.network.perform(at("ann"), ann.receive(verdict))
     deal(federation, "ann")
     with pytest.raises(LocalProtocolError, match="masked before"):
-        ann.submit(update, 0, federation.server.model_hash)
+        ann.submit(update, 0, federation.server.head)
     assert len(ann.ready) == 1  # the new mask is not used up by the attempt
 
 
@@ -59,7 +59,7 @@ def test_after_a_restart(federation):
     deal(federation, "ann")
     federation.start(at("ann"))
     with pytest.raises(LocalProtocolError, match="masked before"):
-        federation.contributor("ann").submit(update, 0, federation.server.model_hash)
+        federation.contributor("ann").submit(update, 0, federation.server.head)
 
 
 def test_for_another_version_of_the_model(federation):
@@ -87,16 +87,16 @@ def test_in_another_disguise(federation, disguise):
     intercept(federation, "ann", update)
     deal(federation, "ann")
     with pytest.raises(LocalProtocolError, match="masked before"):
-        federation.contributor("ann").submit(disguise(update), 0, federation.server.model_hash)
+        federation.contributor("ann").submit(disguise(update), 0, federation.server.head)
 
 
 def test_an_update_that_was_refused_before_it_was_masked_may_be_tried_again(federation):
     ann = federation.contributor("ann")
     update = fresh_update()
     with pytest.raises(LocalProtocolError, match="no mask is ready"):
-        ann.submit(update, 0, federation.server.model_hash)
+        ann.submit(update, 0, federation.server.head)
     deal(federation, "ann")
-    assert len(uploads_in(ann.submit(update, 0, federation.server.model_hash))) == 1
+    assert len(uploads_in(ann.submit(update, 0, federation.server.head))) == 1
 
 
 def test_a_retry_sends_identical_bytes(federation):
@@ -202,7 +202,7 @@ def test_control_a_contributor_that_reuses_a_mask_gives_its_updates_away(federat
     one, two = fresh_update(), fresh_update()
     first = submit(federation, "ann", one)
     mask.state, mask.seed = "ready", seed
-    second = ann.submit(two, 0, federation.server.model_hash)
+    second = ann.submit(two, 0, federation.server.head)
     words = [
         np.frombuffer(u.words, "<u4").astype(object) for u in (first.upload, *uploads_in(second))
     ]

@@ -109,7 +109,7 @@ def test_of_effects_and_messages(federation):
     ann = federation.contributor("user-0")
     dealt = ann.deal(0)
     update = fresh_update()
-    submitted = ann.submit(update, 0, federation.server.model_hash)
+    submitted = ann.submit(update, 0, federation.server.head)
     assert any(isinstance(effect, Persist) for effect in dealt)
     federation.network.perform(at("user-0"), dealt)
     before = len(federation.network.in_flight)

@@ -36,13 +36,13 @@ def test_of_updates_made_from_different_versions(consistency):
     federation = make_federation(consistency=consistency, weight_rounding="nearest")
     downloads = []
     for names in (USERS[:3], USERS[3:6]):
-        downloads.append((federation.server.version, federation.server.model_hash))
+        downloads.append((federation.server.version, federation.server.head))
         one_round(federation, names)
-    downloads.append((federation.server.version, federation.server.model_hash))
+    downloads.append((federation.server.version, federation.server.head))
     federation.take_news()
     mixed = [
-        submit(federation, name, base=version, model_hash=model_hash)
-        for name, (version, model_hash) in zip(USERS, downloads, strict=False)
+        submit(federation, name, base=version, head=head)
+        for name, (version, head) in zip(USERS, downloads, strict=False)
     ]
     federation.network.run()
     (news,) = released(federation)
@@ -58,11 +58,11 @@ def test_with_coins_for_the_weights(consistency):
     seen = set()
     for _ in range(6):
         federation = make_federation(consistency=consistency)
-        old = federation.server.version, federation.server.model_hash
+        old = federation.server.version, federation.server.head
         one_round(federation, USERS[:3])
         one_round(federation, USERS[3:6])
         federation.take_news()
-        mixed = [submit(federation, name, base=old[0], model_hash=old[1]) for name in USERS[:3]]
+        mixed = [submit(federation, name, base=old[0], head=old[1]) for name in USERS[:3]]
         federation.network.run()
         (news,) = released(federation)
         assert exact_sum(news, mixed, federation.agreement.parameters)

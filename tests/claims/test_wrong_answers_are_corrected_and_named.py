@@ -148,7 +148,7 @@ def test_a_mask_that_is_not_the_one_that_was_dealt_burns_the_buffer():
     federation.deal("mallory")
     federation.network.run()
     contributor._masks[contributor.ready[0].key].seed = bytes(32)
-    federation.submit("mallory", np.ones(50), 0, federation.server.model_hash)
+    federation.submit("mallory", np.ones(50), 0, federation.server.head)
     one_round(federation, USERS[:2])
     (news,) = abandoned(federation)
     assert "pad" in news.reason

@@ -87,7 +87,7 @@ class Recorded:
         self.network.observers.append(lambda letter: recorder.see(letter.sender, letter.message))
         self.requests: list[RecoveryRequest] = []
         self.network.observers.append(self._keep_request)
-        self.models = {0: self.federation.server.model_hash}
+        self.models = {0: self.federation.server.head}
 
     def _keep_request(self, letter: Letter) -> None:
         if isinstance(letter.message, RecoveryRequest):
@@ -106,7 +106,7 @@ class Recorded:
             update = np.random.default_rng(next(_seeds)).normal(size=self.model_size)
             self.federation.submit(name, update, version, self.models[version])
             self.network.run()
-            self.models[server.version] = server.model_hash
+            self.models[server.version] = server.head
 
     def contribute(self, names: Sequence[str], base: int | None = None) -> None:
         self.deal(names)

@@ -51,7 +51,7 @@ def run(ages: dict[str, Any], uploading: tuple[int, ...], gone: set[int]) -> Any
     for user in uploading:
         update = generator.normal(0, 0.5, SIZE).astype(np.float32)
         plain += _quantized(parties, f"user-{user}", update)
-        parties.submit(f"user-{user}", update, server.version, server.model_hash)
+        parties.submit(f"user-{user}", update, server.version, server.head)
     answers: list[Answer] = []
     parties.network.observers.append(
         lambda letter: (

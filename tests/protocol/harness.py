@@ -201,7 +201,7 @@ class Judge:
     def inspect_server(self, server: Server) -> None:
         assert server.version == len(self.released)
         for version in range(server.version + 1):
-            published = server.hash_of(version)
+            published = server.head_of(version)
             if published is not None:
                 known = self.models.setdefault(version, published)
                 assert known == published, "one version has two models"
@@ -374,7 +374,7 @@ class World:
         ]
         update = np.array(integers, np.float32) / np.float32(LEVELS)
         forgotten = bytes(32)
-        trained_from = self.server.hash_of(base_version) or forgotten
+        trained_from = self.server.head_of(base_version) or forgotten
         effects = self.contributor(name).submit(update, base_version, trained_from)
         (upload,) = (s.message for s in sends_of(effects) if isinstance(s.message, Upload))
         self.judge.submitted(upload.ticket.mask, integers, base_version)

@@ -33,6 +33,8 @@ from basecagg.protocol.messages import (
     Credential,
     Endorsement,
     EpochEnd,
+    History,
+    Link,
     MaskName,
     Message,
     Parcel,
@@ -40,7 +42,9 @@ from basecagg.protocol.messages import (
     RecoveryRequest,
     Ticket,
     Upload,
+    certificate_of,
     encode,
+    endorsement_of,
     signed,
 )
 from basecagg.protocol.participant import Participant, Pins
@@ -100,6 +104,7 @@ class Town:
             "server_key": self.key("server"),
             "enrolment_key": self.key("enrolment"),
             "operator": self.identities["operator"],
+            "first": Link(0, MODEL, bytes(32), bytes(32)),
         }
         return draft_epoch(**told | changes, number=number, ends=ends)
 
@@ -122,25 +127,34 @@ class Town:
         return _parcels(shipment)[0], self.ticket(epoch, mask, version)
 
     def ticket(self, epoch: Epoch, mask: MaskName, version: int = 0) -> Ticket:
-        ticket = Ticket(epoch.id, mask, version, MODEL, bytes(32))
+        head = self.history(epoch, version).head
+        ticket = Ticket(epoch.id, mask, version, head, bytes(32))
         return signed(ticket, self.identities[mask.contributor])
 
+    def history(self, epoch: Epoch, version: int, previous=None) -> History:
+        """The models that the server tells of: version 1 was made from what the certificate is for."""
+        history = Agreement(epoch, VERIFIER).beginning
+        for v in range(1, version + 1):
+            made_from = previous.digest if previous and previous.version == v - 1 else bytes(32)
+            history = history.after(Link(v, MODEL, bytes(32), made_from), 10)
+        return history
+
     def request(
-        self, epoch: Epoch, tickets: Iterable[Ticket], version=0, previous=None
+        self, epoch: Epoch, tickets: Iterable[Ticket], version=0, previous=None, attempt=0
     ) -> RecoveryRequest:
         members = tuple(sorted(tickets, key=lambda ticket: ticket.mask))
-        request = RecoveryRequest(epoch.id, version, members, previous)
+        history = self.history(epoch, version, previous)
+        request = RecoveryRequest(epoch.id, version, attempt, history, members, previous)
         return signed(request, self.identities["server"])
 
     def certificate(self, request: RecoveryRequest, *hers: Endorsement) -> Certificate:
         """What the other holders endorse, with her endorsement if there is one."""
         votes = [*hers, *(self.vote(request, index) for index in range(1, 1 + len(OTHERS)))]
         signatures = tuple((vote.holder, vote.signature) for vote in votes)
-        return Certificate(request.epoch, request.version, request.digest, signatures)
+        return certificate_of(request, signatures)
 
     def vote(self, request: RecoveryRequest, holder: int) -> Endorsement:
-        vote = Endorsement(request.epoch, request.version, request.digest, holder)
-        return signed(vote, self.identities[(ANN, *OTHERS)[holder]])
+        return signed(endorsement_of(request, holder), self.identities[(ANN, *OTHERS)[holder]])
 
     def certified(self, request: RecoveryRequest, *hers: Endorsement) -> CertifiedRequest:
         return CertifiedRequest(request, self.certificate(request, *hers))

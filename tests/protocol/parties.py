@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
@@ -24,6 +25,8 @@ from basecagg.protocol.messages import (
     Certificate,
     CertifiedRequest,
     Endorsement,
+    History,
+    Link,
     Message,
     RecoveryRequest,
     Refusal,
@@ -31,8 +34,10 @@ from basecagg.protocol.messages import (
     Upload,
     coin_of,
     encode,
+    endorsement_of,
     signed,
 )
+from basecagg.protocol.messages import certificate_of as message_of
 from basecagg.protocol.records import OwnMask, parse
 from basecagg.protocol.weighing import Weighing
 from basecagg.simulation.federation import Federation
@@ -59,13 +64,19 @@ def parameters(**changes) -> ProtocolParameters:
 
 
 def make_federation(
-    *, suite="x25519", holders=None, cryptography=True, retries=1, **changes
+    *, suite="x25519", holders=None, cryptography=True, retries=1, max_burns=20, **changes
 ) -> Federation:
     """Keys, epoch, server and holders; contributors appear when they are first asked for."""
     p = parameters(**changes)
     start = np.zeros(p.model_size, np.float64)
     return Federation(
-        p, start, suite=suite, holders=holders, cryptography=cryptography, retries=retries
+        p,
+        start,
+        suite=suite,
+        holders=holders,
+        cryptography=cryptography,
+        retries=retries,
+        max_burns=max_burns,
     )
 
 
@@ -87,9 +98,7 @@ def fresh_update(scale: float = 0.5, size: int = SIZE) -> np.ndarray:
 
 def deal(federation: Federation, *names: str, version: int | None = None, count: int = 1) -> None:
     """Each of them deals masks, and all their shares arrive. A cheating server may claim any version."""
-    if version is not None:
-        federation.server._state.version = version
-    version = federation.server.version
+    version = federation.server.version if version is None else version
     for name in names:
         federation.network.perform(at(name), federation.contributor(name).deal(version, count))
     federation.network.run()
@@ -108,9 +117,7 @@ class Submitted:
         return self.upload.ticket
 
 
-def submit(
-    federation: Federation, name: str, update=None, *, base=None, model_hash=None
-) -> Submitted:
+def submit(federation: Federation, name: str, update=None, *, base=None, head=None) -> Submitted:
     """Deal a mask if none is ready, mask an update, and leave the upload on its way."""
     contributor = federation.contributor(name)
     if not contributor.ready:
@@ -118,9 +125,10 @@ def submit(
     mask_key = contributor.ready[0].key
     seed = parse(federation.network.nodes[at(name)].store.read("mask", mask_key), OwnMask).seed
     base = federation.server.version if base is None else base
-    model_hash = federation.server.model_hash if model_hash is None else model_hash
+    if head is None:
+        head = federation.server.head_of(base) or head_at(federation, base)
     update = fresh_update() if update is None else update
-    federation.submit(name, update, base, model_hash)
+    federation.submit(name, update, base, head)
     upload = federation.network.in_flight[-1].message
     assert isinstance(upload, Upload)
     return Submitted(upload, unmask(upload, seed, federation.agreement.parameters), base)
@@ -179,17 +187,62 @@ def exact_sum(news: Released, submitted: Sequence[Submitted], p: ProtocolParamet
 
 
 def request_for(
-    federation: Federation, members: Iterable[Submitted | Ticket], version=0, previous=None
+    federation: Federation,
+    members: Iterable[Submitted | Ticket],
+    version=0,
+    previous=None,
+    **changes,
 ) -> RecoveryRequest:
     """A request over any members at all, in order and signed by the server's true key."""
     tickets = [m.ticket if isinstance(m, Submitted) else m for m in members]
     tickets.sort(key=lambda ticket: ticket.mask)
-    return sign_request(federation, tuple(tickets), version, previous)
+    return sign_request(federation, tuple(tickets), version, previous, **changes)
 
 
-def sign_request(federation, tickets, version=0, previous=None) -> RecoveryRequest:
-    request = RecoveryRequest(federation.agreement.id, version, tickets, previous)
+def sign_request(
+    federation, tickets, version=0, previous=None, *, attempt=None, history=None
+) -> RecoveryRequest:
+    """The next attempt of the version unless another is given, and a history that fits the certificate."""
+    tale = told(federation)
+    if attempt is None:
+        attempt = tale.attempts[version]
+        tale.attempts[version] += 1
+    if previous is not None:
+        tale.digests[previous.version + 1] = previous.digest
+    history = history or tale.history(version)
+    request = RecoveryRequest(federation.agreement.id, version, attempt, history, tickets, previous)
     return signed(request, federation.identity("server"))
+
+
+@dataclass
+class Tale:
+    """The chain of models as a cheating server tells it, and the attempts of each version so far."""
+
+    beginning: History
+    max_staleness: int
+    attempts: Counter = field(default_factory=Counter)
+    digests: dict[int, bytes] = field(default_factory=dict)
+
+    def history(self, version: int) -> History:
+        """Up to this version; a version whose sum nobody certified came from nowhere."""
+        history = self.beginning
+        for v in range(history.version + 1, version + 1):
+            made = Link(v, b"%032d" % v, bytes(32), self.digests.get(v, bytes(32)))
+            history = history.after(made, self.max_staleness)
+        return history
+
+
+def told(federation) -> Tale:
+    """What the cheating server of this federation says."""
+    if not hasattr(federation, "tale"):
+        p = federation.agreement.parameters
+        federation.tale = Tale(federation.agreement.beginning, p.max_staleness)
+    return federation.tale
+
+
+def head_at(federation, version: int) -> bytes:
+    """The head of a version in the tale."""
+    return told(federation).history(version).head
 
 
 def ask(federation: Federation, name: str, message: Message) -> list[Message]:
@@ -213,7 +266,7 @@ def endorse(federation: Federation, request: RecoveryRequest, names=USERS) -> li
 def certificate_of(request: RecoveryRequest, endorsements: Iterable[Endorsement]) -> Certificate:
     """Whatever signatures there are, put together as a certificate of the request."""
     signatures = tuple((each.holder, each.signature) for each in endorsements)
-    return Certificate(request.epoch, request.version, request.digest, signatures)
+    return message_of(request, signatures)
 
 
 def certify(federation: Federation, request: RecoveryRequest, names=USERS) -> CertifiedRequest:
@@ -266,8 +319,7 @@ def colluding_answer(federation: Federation, name: str, request: RecoveryRequest
 def colluding_endorsement(federation: Federation, name: str, request: RecoveryRequest):
     """It endorses whatever it is shown, too."""
     index = federation.agreement.holder_names.index(name)
-    vote = Endorsement(federation.agreement.id, request.version, request.digest, index)
-    return signed(vote, federation.identity(name))
+    return signed(endorsement_of(request, index), federation.identity(name))
 
 
 def weigh(federation: Federation, ticket: Ticket, version: int) -> int:

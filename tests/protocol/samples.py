@@ -8,6 +8,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 
+import msgspec
 from msgspec import inspect
 
 import basecagg
@@ -15,7 +16,7 @@ from basecagg.channels.identity import Ed25519Verifier, Identity, enrol
 from basecagg.channels.sealing import SealingSecret
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol import merkle
-from basecagg.protocol.epoch import Agreement, Epoch, Holder, accept, draft_epoch
+from basecagg.protocol.epoch import Agreement, Epoch, Holder, accept, draft_epoch, endorsement_in
 from basecagg.protocol.messages import (
     Answer,
     Certificate,
@@ -23,9 +24,10 @@ from basecagg.protocol.messages import (
     Closing,
     Credential,
     Dealing,
-    Endorsement,
     EpochEnd,
     HolderKey,
+    Inquiry,
+    Link,
     MaskName,
     Message,
     Parcel,
@@ -33,13 +35,19 @@ from basecagg.protocol.messages import (
     Receipt,
     RecoveryRequest,
     Refusal,
+    Release,
     Shipment,
     Ticket,
     Upload,
     Verdict,
+    Witness,
+    certificate_of,
     content_hash,
+    digest_of,
+    endorsement_of,
     signed,
 )
+from basecagg.protocol.step_rule import StepRule
 from basecagg.service.signing import HttpRequest
 
 SOURCE = Path(basecagg.__file__).parent
@@ -79,7 +87,9 @@ def agreement() -> Agreement:
         enrolment_key=identity("enrolment").public_key,
         operator=identity("operator"),
         number=3,
-        first_version=7,
+        first=Link(7, fixed("model 7"), fixed("optimiser 7"), fixed("the last epoch's head")),
+        step=StepRule("momentum", 0.5),
+        max_burns=2,
         ends=2_000_000_000,
         charge=fixed("charge"),
     )
@@ -88,14 +98,18 @@ def agreement() -> Agreement:
 
 def make_samples() -> dict[type[Message], Message]:
     """Every kind once, signed, and each in its place in one story: epoch 3 opens version 8."""
-    epoch = agreement().epoch
+    epoch, history = agreement().epoch, agreement().beginning
+    link = Link(8, fixed("model 8"), fixed("optimiser 8"), fixed("request 7"))
+    now = history.after(link, 10)
     masks = {name: MaskName(name, fixed(f"mask/{name}")[:16]) for name in ("ann", "bob", "cat")}
     shipment = _shipment(epoch, (masks["ann"], MaskName("ann", fixed("mask/ann/2")[:16])))
     parcel_path = merkle.path(merkle.tree(shipment.leaves), 2)
-    tickets = tuple(_ticket(epoch, mask) for mask in masks.values())
-    request = RecoveryRequest(epoch.id, 8, tickets, _certificate(epoch, 7, fixed("request 7")))
+    tickets = tuple(_ticket(epoch, mask, history.root) for mask in masks.values())
+    first = Certificate(epoch.id, 7, 0, history.root, fixed("request 7"), ())
+    request = RecoveryRequest(epoch.id, 8, 1, now, tickets, _endorsed(first))
     request = signed(request, identity("server"))
-    certificate = _certificate(epoch, 8, request.digest)
+    certificate = _endorsed(certificate_of(request, ()))
+    answer = signed(Answer(epoch.id, 8, request.digest, 1, WORDS), identity("h1"))
     messages: list[Message] = [
         masks["ann"],
         epoch.holders[0],
@@ -109,13 +123,19 @@ def make_samples() -> dict[type[Message], Message]:
         signed(Receipt(epoch.id, 1, shipment.dealing.masks), identity("h1")),
         tickets[0],
         Upload(tickets[0], WORDS),
-        PlainUpdate(masks["ann"], 7, fixed("model 7"), WORDS),
+        PlainUpdate(masks["ann"], 7, history.root, WORDS),
+        link,
+        now,
+        signed(Release(epoch.id, now, ((1, digest_of(answer)),), (2,)), identity("server")),
+        Inquiry(epoch.id, fixed("nonce")[:16]),
+        signed(Witness(epoch.id, fixed("nonce")[:16], 1, (8, 1)), identity("h1")),
+        epoch.step,
         Verdict(epoch.id, masks["ann"], "refused", "too late"),
         request,
-        signed(Endorsement(epoch.id, 8, request.digest, 1), identity("h1")),
+        signed(endorsement_of(request, 1), identity("h1")),
         certificate,
         CertifiedRequest(request, certificate),
-        signed(Answer(epoch.id, 8, request.digest, 1, WORDS), identity("h1")),
+        answer,
         signed(Closing(epoch.id, 8, request.masks, "opened"), identity("server")),
         Refusal("Malformed", "no"),
         _http_request(),
@@ -132,15 +152,15 @@ def _shipment(epoch: Epoch, masks: tuple[MaskName, ...]) -> Shipment:
     return Shipment(signed(dealing, ann), leaves, sealed)
 
 
-def _ticket(epoch: Epoch, mask: MaskName) -> Ticket:
-    ticket = Ticket(epoch.id, mask, 7, fixed("model 7"), content_hash(WORDS))
+def _ticket(epoch: Epoch, mask: MaskName, head: bytes) -> Ticket:
+    ticket = Ticket(epoch.id, mask, 7, head, content_hash(WORDS))
     return signed(ticket, identity(mask.contributor))
 
 
-def _certificate(epoch: Epoch, version: int, digest: bytes) -> Certificate:
-    votes = [Endorsement(epoch.id, version, digest, index) for index in range(3)]
+def _endorsed(certificate: Certificate) -> Certificate:
+    votes = [endorsement_in(certificate, index) for index in range(3)]
     signatures = [signed(vote, identity(HOLDERS[vote.holder])).signature for vote in votes]
-    return Certificate(epoch.id, version, digest, tuple(enumerate(signatures)))
+    return msgspec.structs.replace(certificate, signatures=tuple(enumerate(signatures)))
 
 
 def _http_request() -> HttpRequest:

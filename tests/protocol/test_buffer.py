@@ -18,7 +18,7 @@ def update(name, version=0):
     return BufferedUpdate(
         name=MaskName(name, bytes(16)),
         base_version=version,
-        model_hash=bytes(32),
+        head=bytes(32),
         content_hash=bytes(32),
     )
 

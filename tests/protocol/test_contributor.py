@@ -207,16 +207,16 @@ def test_of_masks_that_expire_together_the_first_by_name(federation, ann):
 
 def test_an_upload_is_written_before_it_is_sent(federation, ann):
     deal(federation, "ann")
-    effects = ann.submit(fresh_update(), 0, federation.server.model_hash)
+    effects = ann.submit(fresh_update(), 0, federation.server.head)
     assert [type(effect) for effect in effects] == [*[Persist] * 5, Send, Uploaded]
     lasting = {effect.kind for effect in effects[:5] if effect.irreversible}
     assert lasting == {"mask", "ticket", "upload"}
 
 
 def test_the_ticket_says_what_and_from_which_model(federation, ann):
-    submitted = intercept(federation, "ann", base=0, model_hash=b"h" * 32)
+    submitted = intercept(federation, "ann", base=0, head=b"h" * 32)
     ticket = submitted.ticket
-    assert (ticket.base_version, ticket.model_hash) == (0, b"h" * 32)
+    assert (ticket.base_version, ticket.head) == (0, b"h" * 32)
     assert ticket.upload_hash == content_hash(submitted.upload.words)
     key = federation.identity("ann").public_key
     assert federation.agreement.verifier.verify(key, statement(ticket), ticket.signature)
@@ -258,7 +258,7 @@ def test_an_update_that_is_none(federation, ann, update):
     store = federation.network.nodes[at("ann")].store
     before = store.snapshot(), ann.states()
     with pytest.raises(DataError):
-        ann.submit(update, 0, federation.server.model_hash)
+        ann.submit(update, 0, federation.server.head)
     assert (store.snapshot(), ann.states()) == before
     assert len(ann.ready) == 1
 
@@ -273,10 +273,10 @@ def test_float32_is_taken_as_it_is(federation, ann):
 
 def test_without_a_ready_mask(federation, ann):
     with pytest.raises(LocalProtocolError, match="no mask is ready"):
-        ann.submit(fresh_update(), 0, federation.server.model_hash)
+        ann.submit(fresh_update(), 0, federation.server.head)
     dealt(federation)
     with pytest.raises(LocalProtocolError, match="no mask is ready"):
-        ann.submit(fresh_update(), 0, federation.server.model_hash)
+        ann.submit(fresh_update(), 0, federation.server.head)
 
 
 # --- endings ----------------------------------------------------------------------------------

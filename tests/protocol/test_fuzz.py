@@ -375,7 +375,8 @@ def large_letter(scene, kind, number):
     if kind == "Closing":
         return Letter("server", HOLDER, Closing(epoch, version, masks, "burned"))
     tickets = tuple(Ticket(epoch, mask, 0, bytes(32), bytes(32)) for mask in masks)
-    return Letter("server", HOLDER, RecoveryRequest(epoch, version, tickets, None))
+    history = scene.world.server.history
+    return Letter("server", HOLDER, RecoveryRequest(epoch, version, 0, history, tickets, None))
 
 
 # --- negative controls ----------------------------------------------------------------------------

@@ -26,7 +26,12 @@ from basecagg.errors import LocalProtocolError
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.contributor import Contributor
 from basecagg.protocol.effects import Persist
-from basecagg.protocol.messages import Certificate, CertifiedRequest, RecoveryRequest
+from basecagg.protocol.messages import (
+    CertifiedRequest,
+    Link,
+    RecoveryRequest,
+    certificate_of,
+)
 from basecagg.protocol.server import Server
 from basecagg.protocol.share_keeper import ShareKeeper
 from basecagg.simulation.loopback import AT_SERVER, Address, Letter
@@ -254,7 +259,7 @@ class Equivocations(Schedules):
     """The server is honest no more: it also sends requests of its own making, and one holder helps it."""
 
     corrupt = 0
-    looked_ahead = False
+    looked_ahead = equivocated = False
 
     @precondition(lambda self: self.server)
     @rule(dice=anywhere, ahead=st.sampled_from([0, 0, 0, -1, 1]))
@@ -268,6 +273,7 @@ class Equivocations(Schedules):
         for half in (holders[::2], holders[1::2]):
             request = self.invent(chance, version)
             if request:
+                self.equivocated = True
                 self.send(half, request)
 
     def invent(self, chance, version):
@@ -276,12 +282,25 @@ class Equivocations(Schedules):
         if len(tickets) < size:
             return None
         chosen = [chance.choice(tickets[name]) for name in chance.sample(sorted(tickets), size)]
+        previous = next((c for c in self.certificates() if c.version == version - 1), None)
         return RecoveryRequest(
             self.world.federation.agreement.id,
             version,
+            chance.choice([0, 0, 1, 2]),
+            self.tell(chance, version, previous),
             tuple(sorted(chosen, key=lambda ticket: ticket.mask)),
-            next((c for c in self.certificates() if c.version == version - 1), None),
+            previous,
         )
+
+    def tell(self, chance, version, previous):
+        """The true history, or one that goes on as it should from a certificate, or just another one."""
+        true = self.server.history
+        if version == true.last and chance.random() < 0.7:
+            return true
+        known = [r.history for r in self.judge.requests.values() if r.version == version - 1]
+        digest = previous.digest if previous else bytes(32)
+        link = Link(version, bytes([chance.randrange(3)]) * 32, bytes(32), digest)
+        return chance.choice([*known, true]).after(link, self.world.parameters.max_staleness)
 
     @rule(dice=anywhere)
     def certify(self, dice):
@@ -309,25 +328,20 @@ class Equivocations(Schedules):
             if len(signers) >= self.world.parameters.quorum:
                 request = self.judge.requests[digest]
                 signatures = tuple((holder, b"") for holder in signers)
-                yield Certificate(request.epoch, request.version, digest, signatures)
+                yield certificate_of(request, signatures)
 
     def send(self, holders, message):
         for name in holders:
             self.network.post(Letter("server", Address("holder", name), message))
 
     def calm_down(self):
-        """Holders that were led astray refuse the sum that the server wants: it is burned, and that is all."""
+        """Holders that were led astray refuse the sum that the server wants: it waits, and that is all."""
         with suppress(AssertionError):
             super().calm_down()
-        for _ in range(10):
-            self.world.deadline()
-            self.network.run()
-        assert not self.server.is_opening
 
     def training_goes_on(self):
-        if (
-            not self.looked_ahead
-        ):  # else holders wait for a version that this server has not reached
+        # Else holders wait for a version that this server has not reached, or gave its slots away.
+        if not self.looked_ahead and not self.equivocated:
             super().training_goes_on()
 
 

@@ -326,14 +326,14 @@ def test_a_base_version_that_is_too_new(federation):
 
 def test_a_base_version_that_is_too_old():
     federation = make_federation(max_staleness=1)
-    old = {"base": 0, "model_hash": federation.server.model_hash}
+    old = {"base": 0, "head": federation.server.head}
     for turn in range(2):
         one_round(federation, [USERS[(turn + step) % 7] for step in range(3)])
     assert "download the model again" in turned_away(federation, "ann", **old)
 
 
 def test_another_model(federation):
-    reason = turned_away(federation, "ann", model_hash=bytes(32))
+    reason = turned_away(federation, "ann", head=bytes(32))
     assert "was another model" in reason
 
 
@@ -433,19 +433,19 @@ def test_the_holders_are_told_when_a_sum_is_open(federation):
 
 
 def test_the_model_and_its_hash_move_on(federation):
-    before = federation.server.model_hash
+    before = federation.server.head
     one_round(federation)
     server = federation.server
-    assert server.hash_of(0) == before
-    assert server.model_hash == server.hash_of(1) == model_hash(1, server.model)
-    assert server.hash_of(2) is None
+    assert server.head_of(0) == before
+    assert server.head == server.head_of(1) == model_hash(1, server.model)
+    assert server.head_of(2) is None
 
 
 def test_old_hashes_are_forgotten():
     federation = make_federation(max_staleness=2)
     for turn in range(5):
         one_round(federation, [USERS[(turn + step) % 7] for step in range(3)])
-    known = [v for v in range(7) if federation.server.hash_of(v) is not None]
+    known = [v for v in range(7) if federation.server.head_of(v) is not None]
     assert known == [3, 4, 5]
 
 
@@ -499,7 +499,7 @@ def test_a_restart_keeps_the_model(federation):
     before = federation.server.version, federation.server.model.tobytes()
     federation.start(AT_SERVER)
     assert (federation.server.version, federation.server.model.tobytes()) == before
-    assert federation.server.model_hash == model_hash(1, federation.server.model)
+    assert federation.server.head == model_hash(1, federation.server.model)
 
 
 def test_a_restart_keeps_who_waits_in_order(federation):
@@ -560,7 +560,7 @@ def test_without_protection_it_is_fedbuff():
     updates = [fresh_update() for _ in range(3)]
     for name, update in zip("abc", updates, strict=True):
         message = PlainUpdate(
-            MaskName(name, bytes(16)), 0, server.model_hash, update.astype("<f8").tobytes()
+            MaskName(name, bytes(16)), 0, server.head, update.astype("<f8").tobytes()
         )
         store.commit(writes_of(server.receive(name, message)))
     assert server.version == 1
@@ -578,7 +578,7 @@ def test_without_protection_it_is_fedbuff():
 )
 def test_without_protection_nonsense_is_refused_too(change, error):
     server, _ = plain_server(constant())
-    true = PlainUpdate(MaskName("a", bytes(16)), 0, server.model_hash, np.zeros(SIZE).tobytes())
+    true = PlainUpdate(MaskName("a", bytes(16)), 0, server.head, np.zeros(SIZE).tobytes())
     with pytest.raises(error):
         server.receive("a", replace(true, **change))
     assert server.buffer.waiting == []

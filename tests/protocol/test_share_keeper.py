@@ -220,7 +220,7 @@ def test_hashes_of_models_are_kept_as_long_as_updates_may_come_from_them(federat
     )
     for turn in range(5):
         one_round(federation, [USERS[(turn + step) % 7] for step in range(3)])
-    assert sorted(federation.keeper("user-0")._progress.model_hashes) == [2, 3, 4]
+    assert sorted(federation.keeper("user-0")._progress.heads) == [2, 3, 4]
 
 
 def test_disk_use_stays_bounded(federation):

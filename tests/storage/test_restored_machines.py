@@ -67,9 +67,9 @@ class FederationOnFiles(Federation):
         self.network.run()
 
     def submit_all(self, scale=1.0):
-        version, model_hash = self.server.version, self.server.model_hash
+        version, head = self.server.version, self.server.head
         for number, user in enumerate(USERS):
-            self.submit(user, np.full(5, scale * (number + 1)), version, model_hash)
+            self.submit(user, np.full(5, scale * (number + 1)), version, head)
         self.network.run()
 
     def sent_by(self, address, kind):

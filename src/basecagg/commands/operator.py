@@ -452,10 +452,12 @@ async def _start(
         for name in await office.admit_all(connection):
             click.echo(f"admitted {name}")
         await asyncio.sleep(0.3)
+    from basecagg.protocol.step_rule import StepRule
+
     p = _plan(len(office.machine.holders(without)), model_size, **wishes)
 
     async def begin() -> Epoch:
-        return await office.start(connection, p, learning_rate, without, days)
+        return await office.start(connection, p, StepRule(rate=learning_rate), without, days)
 
     epoch = await _when_keys_are_there(office, connection, patience, begin)
     click.echo(

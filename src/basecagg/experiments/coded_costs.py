@@ -262,7 +262,7 @@ def _cycle(federation: Federation, network: PhaseLoopback, members: int, seed: i
         total += update.astype(np.int64)
         values = (update / _LEVELS).astype(np.float32)
         with network.charged("upload"):
-            federation.submit(name, values, server.version, server.model_hash)
+            federation.submit(name, values, server.version, server.head)
     network.run()
     return Cycle(network.cpu, _opened_exactly(federation, total))
 

@@ -152,7 +152,7 @@ def _cycle(federation: Federation, updates: Sequence[Vector], cycle: int) -> flo
     """All deal, upload, and the sum opens. Fresh updates each time: one is never masked twice."""
     fresh = [update + np.float32(cycle * 1e-3) for update in updates]
     server, names = federation.server, federation.agreement.holder_names
-    version, digest, model = server.version, server.model_hash, server.model
+    version, digest, model = server.version, server.head, server.model
     started = time.process_time()
     for name in names:
         federation.deal(name)

@@ -108,12 +108,12 @@ class BufferedFederation:
             consistency="honest-server",
         )
         self._federation = Federation(parameters, np.zeros(size, np.float32), cryptography=False)
-        self._hashes = [self._federation.server.model_hash]
+        self._hashes = [self._federation.server.head]
         generator = np.random.default_rng((7, 7))
         for version in range(members):
             steps = [_draw(generator, size) for _ in range(members)]
             self._open(steps, [version] * members)
-            self._hashes.append(self._federation.server.model_hash)
+            self._hashes.append(self._federation.server.head)
 
     def sum(
         self, updates: Sequence[Integers], versions: Sequence[int]

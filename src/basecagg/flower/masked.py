@@ -51,7 +51,7 @@ from basecagg.protocol.messages import (
     Upload,
 )
 from basecagg.protocol.recovery import Recovery
-from basecagg.protocol.server import Server, ServerSettings
+from basecagg.protocol.server import Server, ServerSettings, first_link
 
 _QUESTIONS = (RecoveryRequest, CertifiedRequest)
 _URGENT = (Parcel, *_QUESTIONS)
@@ -110,7 +110,9 @@ class MaskedCoordinator(Coordinator):
         ]
         parameters = self.settings.parameters(len(holders), self._initial.size)
         bound = Charge.digest_of(self._charge)
-        self.agreement = self.operator.sign_epoch(parameters, holders, bound)
+        self.agreement = self.operator.sign_epoch(
+            parameters, holders, bound, first_link(self._initial), step
+        )
         p = parameters
         LOG.info(
             "epoch signed: N = %d holders, U = %d, T = %d, D = %d, K = %d, d = %d",
@@ -156,7 +158,7 @@ class MaskedCoordinator(Coordinator):
             )
         self.settings = replace(settings, buffer_size=agreement.parameters.buffer_size)
         recovery = Recovery(agreement, self.operator.server, self._store, settings.retries)
-        rules = ServerSettings.of(agreement, settings.global_rate)
+        rules = ServerSettings.of(agreement)
         self.recovery = recovery
         self.machine = Server(rules, recovery, self._store, self._initial)
         self.perform(
@@ -238,7 +240,7 @@ class MaskedCoordinator(Coordinator):
             return []
         self._store.commit([Persist(OVER, "", b"")])
         machine = self.running
-        end = self.operator.end(machine.version, machine.model_hash)
+        end = self.operator.end(machine.version, machine.head)
         known = [view for view in self.nodes.values() if view.present and view.signing_key]
         return [(view.node_id, self._goodbye(view, end), "train") for view in known]
 

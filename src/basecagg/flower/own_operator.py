@@ -15,9 +15,10 @@ from basecagg.errors import StorageError
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.effects import Effect, Persist, Store, perform
 from basecagg.protocol.epoch import Agreement, accept
-from basecagg.protocol.messages import Credential, EpochEnd, HolderKey, Message, Suite
+from basecagg.protocol.messages import Credential, EpochEnd, HolderKey, Link, Message, Suite
 from basecagg.protocol.operator import Foundation, Operator, found
 from basecagg.protocol.ports import Memory
+from basecagg.protocol.step_rule import StepRule
 
 _ROLES = ("operator", "enrolment", "server")
 _FEDERATION_BYTES = 16
@@ -73,13 +74,15 @@ class OwnOperator:
         parameters: ProtocolParameters,
         holders: Iterable[tuple[bytes, HolderKey]],
         charge: bytes,
+        first: Link,
+        step: StepRule,
     ) -> Agreement:
         """Lay down who holds shares, by their signing keys and what they announced, under which parameters."""
         machine, effects = self._build(), list[Effect]()
         for signing_key, announced in holders:
             effects += machine.vouch(announced.name, "both", signing_key)
             effects += machine.hear(announced.name, announced)
-        effects += machine.begin(parameters, charge=charge)
+        effects += machine.begin(parameters, first, step=step, charge=charge)
         self._perform(effects)
         self._machine = machine
         assert self.agreement is not None
@@ -96,9 +99,9 @@ class OwnOperator:
         """Let a node contribute, under the name and key that are on the roll."""
         return enrol(self._enrolment, agreement.id, name, signing_key)
 
-    def end(self, version: int, model_hash: bytes) -> EpochEnd:
+    def end(self, version: int, head: bytes) -> EpochEnd:
         """The federation is over: nodes believe nothing less. It is signed once."""
-        (end,) = self._perform(self._machine.end(version, model_hash))
+        (end,) = self._perform(self._machine.end(version, head))
         assert isinstance(end, EpochEnd)
         return end
 

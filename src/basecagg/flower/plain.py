@@ -114,7 +114,7 @@ class PlainCoordinator(Coordinator):
 
     def _submit(self, view: View, lesson: Lesson, update: Model) -> None:
         machine, name = self.running, MaskName(view.name, os.urandom(_SERIAL_BYTES))
-        digest = machine.hash_of(lesson.version) or bytes(32)  # too old: the machine refuses it
+        digest = machine.head_of(lesson.version) or bytes(32)  # too old: the machine refuses it
         self._summed[name] = lesson
         message = PlainUpdate(name, lesson.version, digest, model_bytes(update))
         try:

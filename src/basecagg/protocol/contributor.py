@@ -232,7 +232,7 @@ class Contributor:
 
     # --- phase 2: mask an update --------------------------------------------------------------
 
-    def submit(self, update: Model, base_version: int, model_hash: bytes) -> list[Effect]:
+    def submit(self, update: Model, base_version: int, head: bytes) -> list[Effect]:
         """Clip, quantise and mask an update Δ (Eq. masked_update), and upload it. The mask is used up."""
         seen = self._require_fresh(update)
         ready = self.ready
@@ -245,7 +245,7 @@ class Contributor:
             self.agreement.id,
             mask.name,
             base_version,
-            model_hash,
+            head,
             content_hash(words),
         )
         upload = Upload(signed(ticket, self._signer), words)

@@ -119,9 +119,25 @@ class MemoryLost(Struct, frozen=True, gc=False):
     reason: str
 
 
+class Convicted(Struct, frozen=True, gc=False):
+    """A participant caught its server cheating and takes no more part. The evidence convinces others too."""
+
+    evidence: Message
+    reason: str
+
+
 Write: TypeAlias = Persist | Forget
 News: TypeAlias = (
-    MaskReady | Uploaded | MaskEnded | Released | Abandoned | Joined | Declined | Left | MemoryLost
+    MaskReady
+    | Uploaded
+    | MaskEnded
+    | Released
+    | Abandoned
+    | Joined
+    | Declined
+    | Left
+    | MemoryLost
+    | Convicted
 )
 Effect: TypeAlias = Write | Send | News
 

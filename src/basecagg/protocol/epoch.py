@@ -24,26 +24,30 @@ from basecagg.errors import (
 )
 from basecagg.maths.mds_code import MaskCode
 from basecagg.parameters import Consistency, ProtocolParameters
+from basecagg.protocol.chain import Chain
 from basecagg.protocol.messages import (
     MAX_HOLDERS,
     PROTOCOL_VERSION,
+    Attempt,
     Certificate,
     Credential,
     Dealing,
     Digest,
     Endorsement,
+    History,
+    Link,
     Message,
     Name,
     PublicKey,
     SealingKey,
     Signature,
     Suite,
-    Version,
     digest_of,
     signed,
     statement,
 )
 from basecagg.protocol.ports import Signer, Verifier
+from basecagg.protocol.step_rule import PAPER_STEP, StepRule
 
 _REMEMBERED_CREDENTIALS, _REMEMBERED_CERTIFICATES = 1 << 14, 8
 SERVER = "server"
@@ -71,7 +75,12 @@ class Epoch(Message, frozen=True, tag="Epoch"):
     """The version of the protocol that its messages speak."""
     federation: Name
     number: Annotated[int, Meta(ge=1, lt=2**62)]
-    first_version: Version
+    first: Link
+    """The model that it begins with. Where it goes on from another epoch the digest is that one's last head."""
+    step: StepRule
+    """How a sum becomes the next model."""
+    max_burns: Attempt
+    """How often a version's sum may be given up for another: so many more sums of it can be opened."""
     ends: Seconds
     """When it is over by everybody's own clock."""
     parameters: ProtocolParameters
@@ -88,6 +97,11 @@ class Epoch(Message, frozen=True, tag="Epoch"):
     def id(self) -> bytes:
         """The digest that every message of this epoch carries."""
         return digest_of(self)
+
+    @property
+    def first_version(self) -> int:
+        """The version that it begins with."""
+        return self.first.version
 
 
 @dataclass(frozen=True)
@@ -117,6 +131,8 @@ class Agreement:
         """Use `accept`, which checks; this only prepares."""
         self.epoch = epoch
         self.id = epoch.id
+        self.beginning = History(epoch.first_version, Chain.begin("models").after(self.id).head)
+        """The chain of models before the first sum. Its head vouches for the epoch, and so for the model."""
         self.parameters = epoch.parameters
         self.verifier = verifier
         self.holder_names = tuple(holder.name for holder in epoch.holders)
@@ -158,7 +174,7 @@ class Agreement:
     def _forger_in(self, certificate: Certificate) -> int | None:
         """None, or the first holder who did not endorse what the certificate says."""
         for holder, signature in certificate.signatures:
-            vote = Endorsement(self.id, certificate.version, certificate.digest, holder)
+            vote = endorsement_in(certificate, holder)
             if not self.signed_by_holder(vote, holder, signature):
                 return holder
         return None
@@ -224,6 +240,12 @@ class Agreement:
         return {name: index for index, name in enumerate(self.holder_names)}
 
 
+def endorsement_in(certificate: Certificate, holder: int) -> Endorsement:
+    """What a holder said if its signature is in the certificate."""
+    c = certificate
+    return Endorsement(c.epoch, c.version, c.attempt, c.head, c.digest, holder)
+
+
 def _remember(good: Good, known: dict[Good, None], most: int) -> None:
     """A holder sees a certificate twice and a credential with every parcel: checking once will do."""
     known[good] = None
@@ -239,8 +261,10 @@ def draft_epoch(
     server_key: bytes,
     enrolment_key: bytes,
     operator: Signer,
+    first: Link,
+    step: StepRule = PAPER_STEP,
+    max_burns: int = 1,
     number: int = 1,
-    first_version: int = 0,
     ends: int = NEVER,
     suite: Suite = "x25519",
     charge: bytes = bytes(32),
@@ -252,7 +276,9 @@ def draft_epoch(
         PROTOCOL_VERSION,
         federation,
         number,
-        first_version,
+        first,
+        step,
+        max_burns,
         ends,
         parameters,
         suite,

@@ -26,11 +26,12 @@ from blake3 import blake3
 from msgspec import Meta, Struct
 
 from basecagg.errors import LocalProtocolError
+from basecagg.protocol.chain import Chain
 
 if TYPE_CHECKING:
     from basecagg.protocol.ports import Signer
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 MAX_HOLDERS = 100_000
 MAX_MASKS = 256
 """Of one dealing."""
@@ -49,7 +50,14 @@ Name: TypeAlias = Annotated[
 ]
 """It may become the name of a file, so it does not begin with a dot."""
 Version: TypeAlias = Annotated[int, Meta(ge=0, lt=2**62)]
+MAX_LINKS = 10_000
+"""Versions that one history may tell of."""
+Attempt: TypeAlias = Annotated[int, Meta(ge=0, lt=2**16)]
+"""Which request of a version it is: the first is 0, and each burn makes one more."""
+Slot: TypeAlias = tuple[Version, Attempt]
+"""One sum of one version."""
 HolderIndex: TypeAlias = Annotated[int, Meta(ge=0, lt=MAX_HOLDERS)]
+Nonce: TypeAlias = Annotated[bytes, Meta(min_length=16, max_length=16)]
 MAX_REASON = 500
 Reason: TypeAlias = Annotated[str, Meta(max_length=MAX_REASON)]
 
@@ -106,7 +114,74 @@ class EpochEnd(Message, frozen=True, tag="EpochEnd"):
 
     epoch: Digest
     last_version: Version
+    head: Digest
+    """What the chain of its models had come to."""
+    signature: Signature = b""
+
+
+# --- the chain of models ------------------------------------------------------------------------
+
+
+class Link(Message, frozen=True, tag="Link"):
+    """One version of the model, and what it came from."""
+
+    version: Version
     model_hash: Digest
+    state_hash: Digest
+    """Of the server optimiser's memory; zeros if it has none."""
+    digest: Digest
+    """Of the request whose sum made it."""
+
+
+class History(Message, frozen=True, tag="History", dict=True, gc=True):
+    """The last links of the chain: head_t = H(head_{t−1}, link_t), beginning with the head of some version."""
+
+    version: Version
+    """Of the root."""
+    root: Digest
+    links: Annotated[tuple[Link, ...], Meta(max_length=MAX_LINKS)] = ()
+
+    @cached_property
+    def heads(self) -> dict[int, bytes]:
+        """The head of every version that it tells of."""
+        chain, heads = Chain(self.root, self.version), {self.version: self.root}
+        for link in self.links:
+            chain = chain.after(encode(link))
+            heads[chain.length] = chain.head
+        return heads
+
+    @property
+    def last(self) -> int:
+        """t: the version that it has come to."""
+        return self.version + len(self.links)
+
+    @property
+    def head(self) -> bytes:
+        """head_t."""
+        return self.heads[self.last]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether each link is of the version after the one before."""
+        versions = [link.version for link in self.links]
+        return versions == list(range(self.version + 1, self.last + 1))
+
+    def after(self, link: Link, most: int) -> History:
+        """With one more link; the root moves up so that there are `most` of them."""
+        longer = History(self.version, self.root, (*self.links, link))
+        root = max(self.version, longer.last - most)
+        return History(root, longer.heads[root], longer.links[root - self.version :])
+
+
+class Release(Message, frozen=True, tag="Release"):
+    """Server → members: the model of version t, and what it was made from."""
+
+    epoch: Digest
+    history: History
+    answers: Annotated[tuple[tuple[HolderIndex, Digest], ...], Meta(max_length=MAX_HOLDERS)]
+    """The digests of the answers that opened the sum, by holder."""
+    wrong: Annotated[tuple[HolderIndex, ...], Meta(max_length=MAX_HOLDERS)]
+    """Whose answers did not agree with the others."""
     signature: Signature = b""
 
 
@@ -172,7 +247,8 @@ class Ticket(Message, frozen=True, tag="Ticket"):
     epoch: Digest
     mask: MaskName
     base_version: Version
-    model_hash: Digest
+    head: Digest
+    """What the chain of models had come to at that version, as the dealer knows it."""
     upload_hash: Digest
     signature: Signature = b""
 
@@ -189,7 +265,7 @@ class PlainUpdate(Message, frozen=True, tag="PlainUpdate"):
 
     mask: MaskName
     base_version: Version
-    model_hash: Digest
+    head: Digest
     values: Bulk
 
 
@@ -206,12 +282,20 @@ class Verdict(Message, frozen=True, tag="Verdict"):
 
 
 class Certificate(Message, frozen=True, tag="Certificate"):
-    """`quorum` endorsements of one digest: no other request with any of the same masks can have as many."""
+    """`quorum` endorsements of one digest: no other for its slot, or with one of its masks, has so many."""
 
     epoch: Digest
     version: Version
+    attempt: Attempt
+    head: Digest
     digest: Digest
     signatures: Annotated[tuple[tuple[HolderIndex, Signature], ...], Meta(max_length=MAX_HOLDERS)]
+
+    def is_for(self, request: RecoveryRequest) -> bool:
+        """Whether this is what its endorsers were asked."""
+        r = request
+        asked = (r.epoch, r.version, r.attempt, r.history.head, r.digest)
+        return (self.epoch, self.version, self.attempt, self.head, self.digest) == asked
 
 
 class RecoveryRequest(Message, frozen=True, tag="RecoveryRequest", dict=True, gc=True):
@@ -219,8 +303,12 @@ class RecoveryRequest(Message, frozen=True, tag="RecoveryRequest", dict=True, gc
 
     epoch: Digest
     version: Version
+    attempt: Attempt
+    history: History
+    """The links of the last τ_max versions, up to this one."""
     tickets: Annotated[tuple[Ticket, ...], Meta(min_length=1, max_length=MAX_HOLDERS)]
     previous: Certificate | None
+    """Of the request that opened the version before."""
     signature: Signature = b""
 
     @cached_property
@@ -235,13 +323,27 @@ class RecoveryRequest(Message, frozen=True, tag="RecoveryRequest", dict=True, gc
 
 
 class Endorsement(Message, frozen=True, tag="Endorsement"):
-    """Holder → server: I endorse this digest, and will endorse no other with any of its masks."""
+    """Holder → server: I endorse this digest, and no other for its slot or with any of its masks."""
 
     epoch: Digest
     version: Version
+    attempt: Attempt
+    head: Digest
     digest: Digest
     holder: HolderIndex
     signature: Signature = b""
+
+
+def certificate_of(request: RecoveryRequest, votes: tuple[tuple[int, bytes], ...]) -> Certificate:
+    """The signatures of those who endorsed the request."""
+    r = request
+    return Certificate(r.epoch, r.version, r.attempt, r.history.head, r.digest, votes)
+
+
+def endorsement_of(request: RecoveryRequest, holder: int) -> Endorsement:
+    """What a holder signs who endorses the request."""
+    r = request
+    return Endorsement(r.epoch, r.version, r.attempt, r.history.head, r.digest, holder)
 
 
 class CertifiedRequest(Message, frozen=True, tag="CertifiedRequest"):
@@ -260,6 +362,39 @@ class Answer(Message, frozen=True, tag="Answer"):
     holder: HolderIndex
     words: Bulk
     signature: Signature = b""
+
+
+class Inquiry(Message, frozen=True, tag="Inquiry"):
+    """Server → holders, after a restart: how far have you seen me go? My store may be an older copy."""
+
+    epoch: Digest
+    nonce: Nonce
+
+
+class Witness(Message, frozen=True, tag="Witness"):
+    """Holder → server: the last request that I endorsed or answered was for this slot."""
+
+    epoch: Digest
+    nonce: Nonce
+    holder: HolderIndex
+    slot: Slot | None
+    signature: Signature = b""
+
+
+class Parts(Message, frozen=True, tag="Parts"):
+    """Server → members: all that a version was made from, for whoever wants to make it again."""
+
+    release: Release
+    request: RecoveryRequest
+    certificate: Certificate | None
+    """None where the server is trusted to ask for one sum only."""
+    uploads: Annotated[tuple[bytes, ...], Meta(max_length=MAX_HOLDERS)]
+    """In the order of the request's tickets."""
+    answers: Annotated[tuple[Answer, ...], Meta(max_length=MAX_HOLDERS)]
+    model: bytes
+    """The version before, as little-endian numbers."""
+    state: bytes
+    """The optimiser's memory at that version."""
 
 
 class Closing(Message, frozen=True, tag="Closing"):

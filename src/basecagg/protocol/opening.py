@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from basecagg.protocol.effects import Effect
-from basecagg.protocol.messages import MaskName, Message, PlainUpdate, Upload
+from basecagg.protocol.messages import History, MaskName, Message, PlainUpdate, Upload
 from basecagg.protocol.records import BufferedUpdate
 
 Update: TypeAlias = Upload | PlainUpdate
@@ -26,6 +26,8 @@ class Opened:
     weighted_sum: npt.NDArray[np.float64]
     weights: tuple[float, ...]
     inconsistent_holders: tuple[int, ...] = ()
+    digest: bytes = bytes(32)
+    """Of the request that was answered; zeros where nobody is asked."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,16 @@ class Opening(Protocol):
         """Store an update that was admitted."""
         ...
 
-    def begin(self, version: int, members: Sequence[BufferedUpdate]) -> Step:
-        """Start to open the sum of these updates."""
+    def start(self) -> list[Effect]:
+        """To be carried out once after construction."""
+        ...
+
+    def may_begin(self, version: int) -> bool:
+        """Whether another sum of this version may be asked for."""
+        ...
+
+    def begin(self, history: History, members: Sequence[BufferedUpdate]) -> Step:
+        """Start to open the sum of these updates, at the version that the chain of models has come to."""
         ...
 
     def outstanding(self) -> tuple[MaskName, ...]:
@@ -84,6 +94,10 @@ class Opening(Protocol):
 
     def deadline(self) -> Step:
         """The time to answer has passed: ask again, or give up."""
+        ...
+
+    def publish(self, history: History, opened: Opened) -> list[Effect]:
+        """The model moved on: let those who want to check it know what it was made from."""
         ...
 
     def end(self, version: int, names: Sequence[MaskName], how: Ending) -> list[Effect]:

@@ -34,6 +34,7 @@ from basecagg.protocol.messages import (
     Credential,
     EpochEnd,
     HolderKey,
+    Link,
     Name,
     Suite,
     signed,
@@ -41,6 +42,7 @@ from basecagg.protocol.messages import (
 )
 from basecagg.protocol.ports import Memory, Signer, Verifier
 from basecagg.protocol.records import Person, Role, Standing, load, parse, write
+from basecagg.protocol.step_rule import PAPER_STEP, StepRule
 
 OPERATOR = "operator"
 RESERVED = (OPERATOR, SERVER)
@@ -66,7 +68,9 @@ def found() -> list[Persist]:
 
 class _Wishes(NamedTuple):
     parameters: ProtocolParameters
-    first_version: int
+    first: Link
+    step: StepRule
+    max_burns: int
     charge: bytes
 
 
@@ -279,8 +283,10 @@ class Operator:
     def begin(
         self,
         parameters: ProtocolParameters,
+        first: Link,
         *,
-        first_version: int = 0,
+        step: StepRule = PAPER_STEP,
+        max_burns: int = 1,
         without: Collection[str] = (),
         charge: bytes = bytes(32),
         ends: int = NEVER,
@@ -293,13 +299,15 @@ class Operator:
         strangers = sorted(set(without) - set(self.holders()))
         if strangers:
             raise DataError(f"no holder is called {strangers[0]}: nobody is left out by that name")
-        wishes = _Wishes(parameters, first_version, charge)
+        wishes = _Wishes(parameters, first, step, max_burns, charge)
         signed_now = [] if self._is_last(wishes, without) else self._sign(wishes, without, ends)
         return [*signed_now, *self._send_epoch()]
 
     def _is_last(self, wishes: _Wishes, without: Collection[str]) -> bool:
         last = self._present
-        if last is None or (last.parameters, last.first_version, last.charge) != wishes:
+        if last is None:
+            return False
+        if (last.parameters, last.first, last.step, last.max_burns, last.charge) != wishes:
             return False
         wanted = [(name, self._people[name].signing_key) for name in self.holders(without)]
         return wanted == [(holder.name, holder.signing_key) for holder in last.holders]
@@ -314,7 +322,9 @@ class Operator:
             enrolment_key=founded.enrolment_key,
             operator=self._signer,
             number=number,
-            first_version=wishes.first_version,
+            first=wishes.first,
+            step=wishes.step,
+            max_burns=wishes.max_burns,
             ends=ends,
             suite=founded.suite,
             charge=wishes.charge,
@@ -338,7 +348,7 @@ class Operator:
             Holder(n, self._people[n].signing_key, self._announced[n].sealing_key) for n in names
         ]
 
-    def end(self, last_version: int, model_hash: bytes) -> list[Effect]:
+    def end(self, last_version: int, head: bytes) -> list[Effect]:
         """Sign that the present epoch is over. What was once signed is given again."""
         self._require_memory()
         epoch, end = self._standing.epoch, self._standing.end
@@ -348,7 +358,7 @@ class Operator:
             return [Send(SERVER, end)]
         if last_version < epoch.first_version:
             raise WrongVersion(f"it began with version {epoch.first_version}", peer=SERVER)
-        end = signed(EpochEnd(epoch.id, last_version, model_hash), self._signer)
+        end = signed(EpochEnd(epoch.id, last_version, head), self._signer)
         self._standing.end = end
         return [_kept(self._standing), Send(SERVER, end)]
 

@@ -24,6 +24,7 @@ from basecagg.maths.randomness import system_entropy
 from basecagg.protocol import life
 from basecagg.protocol.contributor import Contributor
 from basecagg.protocol.effects import (
+    Convicted,
     Declined,
     Effect,
     Forget,
@@ -44,12 +45,15 @@ from basecagg.protocol.messages import (
     Message,
     Receipt,
     RecoveryRequest,
+    Release,
     Verdict,
     encode,
     signed,
     statement,
 )
+from basecagg.protocol.model_watch import ModelWatch
 from basecagg.protocol.ports import Memory, SealingSuite, Signer, Verifier
+from basecagg.protocol.proofs import Caught, Proof, evidence_of, in_words
 from basecagg.protocol.records import Membership, Refusals, load, parse, write
 from basecagg.protocol.share_keeper import ShareKeeper
 
@@ -58,7 +62,7 @@ GRACE = 86_400
 _MACHINES = (
     *("held", "share", "answer", "progress", "vote"),
     *("mask", "dealing", "locks", "ticket", "upload"),
-    "epoch",
+    *("epoch", "released", "asked"),
 )
 """The kinds of records that end with an epoch."""
 TO_CONTRIBUTORS = (Receipt, Verdict)
@@ -109,6 +113,7 @@ class Participant:
         self._credential = self._load_credential()
         self._keeper: ShareKeeper | None = None
         self._contributor: Contributor | None = None
+        self._watch: ModelWatch | None = None
         self._built = False
 
     # --- what it is ---------------------------------------------------------------------------
@@ -176,6 +181,7 @@ class Participant:
         try:
             if self._agreement is not None:
                 self._floor.require(self._agreement.parameters)
+                self._barred = self._is_convicted(self._agreement.epoch)
         except Refused as refusal:
             self._barred = True
             return self._decline(refusal)
@@ -213,6 +219,8 @@ class Participant:
                 f"it is of {epoch.federation} with {epoch.suite}, I belong to {pins.federation} with"
                 f" {self._suite.suite}"
             )
+        if self._is_convicted(epoch):
+            raise WrongEpoch("its server was caught cheating: the operator must find another")
         if epoch.number <= self._number:
             raise WrongEpoch(f"its number {epoch.number} has passed: I have been in {self._number}")
         if epoch.ends <= self._now:
@@ -279,6 +287,14 @@ class Participant:
             return self._hear_end(message)
         if self._agreement is None or self._is_over:
             raise Retired("this participant is in no epoch")
+        try:
+            return self._handle(message)
+        except Caught as caught:
+            return self._convict(caught.proof)
+
+    def _handle(self, message: Message) -> list[Effect]:
+        if isinstance(message, Release):
+            return self.watch.hear(message)
         if isinstance(message, TO_CONTRIBUTORS):
             if self.contributor is None:
                 raise NotEnrolled("this participant does not contribute")
@@ -287,7 +303,19 @@ class Participant:
             raise Retired("this participant holds no shares in this epoch")
         if not all(map(self.keeper.remembers, _certificates_in(message))):
             return self._forget("somebody else endorsed a request with my key")
-        return self.keeper.receive(message)
+        requests = list(_requests_in(message))
+        for request in requests:
+            self.watch.require_consistent(request)
+        effects = self.keeper.receive(message)
+        return [*effects, *(e for request in requests for e in self.watch.remember(request))]
+
+    @property
+    def watch(self) -> ModelWatch:
+        """What it knows of the present epoch's models."""
+        self._build()
+        if self._watch is None:
+            raise LocalProtocolError("this participant is in no epoch")
+        return self._watch
 
     def acknowledge(self) -> list[Effect]:
         """One signed receipt for all parcels taken since the last one."""
@@ -302,6 +330,23 @@ class Participant:
         if self.contributor is None or self._is_over:
             raise LocalProtocolError("this participant contributes to no epoch now")
         return self.contributor
+
+    # --- a server that was caught -------------------------------------------------------------
+
+    def _convict(self, proof: Proof) -> list[Effect]:
+        """Nothing is answered or sent in this epoch any more, nor in any other with that server's key."""
+        assert self._agreement is not None
+        self._barred = True
+        key = self._agreement.epoch.server_key.hex()
+        evidence = evidence_of(self._agreement.epoch, proof)
+        return [
+            Persist("convicted", key, encode(evidence), irreversible=True),
+            *self._note("Convicted", in_words(proof)),
+            Convicted(evidence, in_words(proof)),
+        ]
+
+    def _is_convicted(self, epoch: Epoch) -> bool:
+        return self._records.read("convicted", epoch.server_key.hex()) is not None
 
     # --- leaving and forgetting ---------------------------------------------------------------
 
@@ -382,10 +427,11 @@ class Participant:
         if self._built:
             return
         self._built = True
-        self._keeper = self._contributor = None
+        self._keeper = self._contributor = self._watch = None
         agreement = self._agreement
         if agreement is None:
             return
+        self._watch = ModelWatch(agreement, self._records)
         key = self._keys.joined()
         index = agreement.holder_index(self.pins.name)
         if key is not None and index is not None:
@@ -407,7 +453,7 @@ class Participant:
     def _end_machines(self) -> list[Effect]:
         """Nothing of the epoch is kept but that it was."""
         burned = self.contributor.close() if self.contributor else []
-        self._keeper = self._contributor = None
+        self._keeper = self._contributor = self._watch = None
         self._built = True
         kinds = ((kind, key) for kind in _MACHINES for key in self._records.keys(kind))
         return [*burned, *(Forget(kind, key) for kind, key in kinds)]
@@ -443,6 +489,13 @@ class Participant:
 def _agreement_in(charter: bytes, verifier: Verifier) -> Agreement:
     """For a process that takes up the same participant again and again."""
     return Agreement(parse(charter, Epoch), verifier)
+
+
+def _requests_in(message: Message) -> Iterator[RecoveryRequest]:
+    if isinstance(message, CertifiedRequest):
+        message = message.request
+    if isinstance(message, RecoveryRequest):
+        yield message
 
 
 def _certificates_in(message: Message) -> Iterator[Certificate]:

@@ -10,8 +10,15 @@ import numpy.typing as npt
 
 from basecagg.errors import Malformed, NotEnrolled
 from basecagg.protocol.effects import Effect, Forget, Persist
-from basecagg.protocol.messages import MaskName, Message, PlainUpdate, content_hash
-from basecagg.protocol.opening import LAST_VERDICT, Ending, LastVerdict, Opened, Step, Update
+from basecagg.protocol.messages import History, MaskName, Message, PlainUpdate, content_hash
+from basecagg.protocol.opening import (
+    LAST_VERDICT,
+    Ending,
+    LastVerdict,
+    Opened,
+    Step,
+    Update,
+)
 from basecagg.protocol.ports import Records
 from basecagg.protocol.records import BufferedUpdate, EndedUpdate, load, require, write
 from basecagg.protocol.weighing import Weighing
@@ -44,7 +51,7 @@ class PlainOpening:
         return BufferedUpdate(
             name=update.mask,
             base_version=update.base_version,
-            model_hash=update.model_hash,
+            head=update.head,
             content_hash=content_hash(update.values),
         )
 
@@ -66,8 +73,17 @@ class PlainOpening:
         self._values[update.mask.key] = update.values
         return [Persist("upload", update.mask.key, update.values)]
 
-    def begin(self, version: int, members: Sequence[BufferedUpdate]) -> Step:
+    def start(self) -> list[Effect]:
+        """There is nobody to ask."""
+        return []
+
+    def may_begin(self, version: int) -> bool:
+        """Nothing is in the way of a sum in clear."""
+        return True
+
+    def begin(self, history: History, members: Sequence[BufferedUpdate]) -> Step:
         """Σ s(t − t_i)·Δ_i, at once."""
+        version = history.last
         weights = tuple(self._weight(version, member) for member in members)
         total = np.zeros(self._model_size)
         for weight, member in zip(weights, members, strict=True):
@@ -88,6 +104,10 @@ class PlainOpening:
     def deadline(self) -> Step:
         """Nothing is ever waited for."""
         return [], None
+
+    def publish(self, history: History, opened: Opened) -> list[Effect]:
+        """Nobody checks a model whose updates the server has seen."""
+        return []
 
     def end(self, version: int, names: Sequence[MaskName], how: Ending) -> list[Effect]:
         """Delete the updates; a copy that comes late must not count again."""

@@ -14,7 +14,16 @@ from msgspec import Struct
 from basecagg.errors import StorageError
 from basecagg.protocol.effects import Persist
 from basecagg.protocol.epoch import Epoch
-from basecagg.protocol.messages import Dealing, EpochEnd, MaskName
+from basecagg.protocol.messages import (
+    Certificate,
+    Dealing,
+    EpochEnd,
+    History,
+    MaskName,
+    RecoveryRequest,
+    Release,
+    Slot,
+)
 from basecagg.protocol.ports import Lock, Records
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -102,11 +111,14 @@ class HeldShare(Record):
 
 
 class Progress(Record):
-    """A holder's view of time: the highest version seen, and the model hash of each recent version."""
+    """A holder's view of time: the highest version, the head of each recent one, the slots given away."""
 
     version: int
-    model_hashes: dict[int, bytes]
-    certified: tuple[int, bytes] = (-1, b"")
+    heads: dict[int, bytes]
+    slots: dict[int, bytes] = {}
+    """The digest that each attempt of this version was given to."""
+    certified: tuple[int, bytes, bytes] = (-1, b"", b"")
+    """Version, head and digest of the last certificate."""
     retired: bool = False
 
 
@@ -132,9 +144,24 @@ class BufferedUpdate(Struct, frozen=True, kw_only=True, gc=False):
 
     name: MaskName
     base_version: int
-    model_hash: bytes
+    head: bytes
     content_hash: bytes
     signature: bytes = b""
+
+
+class Past(Record):
+    """What the server asked the holders for last, and the certificate of what it opened last."""
+
+    slot: Slot | None = None
+    opened: Certificate | None = None
+
+
+class Made(Record):
+    """What a version was made from, besides uploads and answers, which are records of their own."""
+
+    release: Release
+    request: RecoveryRequest
+    certificate: Certificate | None
 
 
 class EndedUpdate(Record):
@@ -145,10 +172,9 @@ class EndedUpdate(Record):
 
 
 class ModelState(Record):
-    """The global model's version, its recent hashes, how its numbers are kept, and updates admitted so far."""
+    """The global model's recent history, how its numbers are kept, and updates admitted so far."""
 
-    version: int
-    hashes: dict[int, bytes]
+    history: History
     dtype: str
     admitted: int = 0
 

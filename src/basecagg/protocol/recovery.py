@@ -25,6 +25,7 @@ from basecagg.maths.prime_field import PrimeField
 from basecagg.maths.quantization import dequantize, magnitude
 from basecagg.maths.randomness import Words
 from basecagg.protocol import life
+from basecagg.protocol.doubt import Doubt
 from basecagg.protocol.effects import Effect, Forget, Persist, Send
 from basecagg.protocol.epoch import Agreement
 from basecagg.protocol.mailroom import Mailroom
@@ -34,15 +35,21 @@ from basecagg.protocol.messages import (
     CertifiedRequest,
     Closing,
     Endorsement,
+    History,
     MaskName,
     Message,
+    Parts,
     Receipt,
     RecoveryRequest,
+    Release,
     Shipment,
     Ticket,
     Upload,
+    Witness,
+    certificate_of,
     coin_of,
     content_hash,
+    digest_of,
     encode,
     signed,
 )
@@ -58,7 +65,7 @@ from basecagg.protocol.opening import (
     Update,
 )
 from basecagg.protocol.ports import Records, Signer
-from basecagg.protocol.records import BufferedUpdate, load, parse, require
+from basecagg.protocol.records import BufferedUpdate, Made, Past, parse, require, write
 from basecagg.protocol.weighing import Weighing
 
 
@@ -66,37 +73,47 @@ class Recovery:
     """The server's view of masks, requests and answers. Rebuilt from its records after a restart."""
 
     def __init__(
-        self, agreement: Agreement, signer: Signer, records: Records, retries: int = 1
+        self,
+        agreement: Agreement,
+        signer: Signer,
+        records: Records,
+        retries: int = 1,
+        keep: int = 1,
     ) -> None:
-        """Open buffers of the agreed epoch; ask again `retries` times before giving a buffer up."""
+        """Open buffers of the agreed epoch; ask again `retries` times before answers that disagree are burned.
+
+        What the last `keep` versions were made from (R) stays, for those who want to check them.
+        """
         self.agreement = agreement
         self.mailroom = Mailroom(agreement, records)
         self._signer = signer
         self._records = records
         self._retries = retries
+        self._keep = keep
         self._parameters = agreement.parameters
         self._weighing = Weighing.of(agreement.parameters)
         self._field = PrimeField(agreement.parameters.modulus)
-        self._certificates = load(records, "certificate", Certificate)
         stored = records.read("request", "")
         self._request = parse(stored, RecoveryRequest) if stored else None
+        self._past = parse(past, Past) if (past := records.read("past", "")) else Past()
+        self._doubt = Doubt(agreement, self._past.slot) if records.rolled_back else None
         self._start_collecting()
 
     def _start_collecting(self) -> None:
         """What holders said to the present request. Lost in a restart: they repeat it when asked again."""
         self._endorsements: dict[int, bytes] = {}
-        self._answers: dict[int, bytes] = {}
+        self._answers: dict[int, Answer] = {}
         self._certificate = self._stored_certificate()
         self._attempts = 0
         self._asked = sorted(self.mailroom.common_holders(self.outstanding()))
 
     def _stored_certificate(self) -> Certificate | None:
         """The certificate of the present request, if it was complete before a restart."""
-        if self._request is None:
+        stored = self._records.read("certificate", "") if self._request else None
+        if stored is None or self._request is None:
             return None
-        certificate = self._certificates.get(str(self._version))
-        ours = certificate is not None and certificate.digest == self._request.digest
-        return certificate if ours else None
+        certificate = parse(stored, Certificate)
+        return certificate if certificate.is_for(self._request) else None
 
     # --- admission ----------------------------------------------------------------------------
 
@@ -116,7 +133,7 @@ class Recovery:
         return BufferedUpdate(
             name=ticket.mask,
             base_version=ticket.base_version,
-            model_hash=ticket.model_hash,
+            head=ticket.head,
             content_hash=ticket.upload_hash,
             signature=ticket.signature,
         )
@@ -172,23 +189,43 @@ class Recovery:
 
     # --- asking -------------------------------------------------------------------------------
 
-    def begin(self, version: int, members: Sequence[BufferedUpdate]) -> Step:
+    def start(self) -> list[Effect]:
+        """An older copy of the store may have signed requests that it does not know: ask the holders."""
+        return self._doubt.ask() if self._doubt else []
+
+    def may_begin(self, version: int) -> bool:
+        """Whether an attempt is left, and nobody has seen requests of mine that I do not know."""
+        in_time = self._next_attempt(version) <= self.agreement.epoch.max_burns
+        return in_time and self._doubt is None
+
+    def _next_attempt(self, version: int) -> int:
+        last = self._past.slot
+        return last[1] + 1 if last is not None and last[0] == version else 0
+
+    def begin(self, history: History, members: Sequence[BufferedUpdate]) -> Step:
         """Ask the holders for the sum of these updates' masks."""
+        version = history.last
         tickets = sorted((self._ticket(member) for member in members), key=lambda t: t.mask)
-        previous = self._certificates.get(str(version - 1))
-        request = RecoveryRequest(self.agreement.id, version, tuple(tickets), previous)
+        self._past.slot = slot = version, self._next_attempt(version)
+        request = RecoveryRequest(
+            self.agreement.id, *slot, history, tuple(tickets), self._past.opened
+        )
         self._request = signed(request, self._signer)
         self._start_collecting()
         moves = [effect for m in members for effect in self.mailroom.move(m.name, "request")]
-        stored = Persist("request", "", encode(self._request))
-        return [stored, *moves, *self._ask(self._asked)], None
+        return [
+            Persist("request", "", encode(self._request)),
+            write("past", "", self._past, irreversible=True),
+            *moves,
+            *self._ask(self._asked),
+        ], None
 
     def _ticket(self, member: BufferedUpdate) -> Ticket:
         return Ticket(
             self.agreement.id,
             member.name,
             member.base_version,
-            member.model_hash,
+            member.head,
             member.content_hash,
             member.signature,
         )
@@ -217,7 +254,8 @@ class Recovery:
         if index is None:
             return []
         closings, parcels = self._closings(version), self.mailroom.undelivered(index)
-        missed = [*closings, *parcels, *(closings if parcels else [])]
+        doubts = self._doubt.unanswered(index) if self._doubt else []
+        missed = [*doubts, *closings, *parcels, *(closings if parcels else [])]
         asked = self._request is not None and index in self._asked
         return [*missed, self._question()] if asked and index not in self._answers else missed
 
@@ -239,6 +277,8 @@ class Recovery:
             return self.mailroom.relay(sender, message, version), None
         if isinstance(message, Receipt):
             return self.mailroom.confirm(sender, message), None
+        if isinstance(message, Witness):
+            return self._hear_witness(sender, message), None
         handlers: dict[type[Message], Callable[[Any], Step]] = {
             Endorsement: self._count_endorsement,
             Answer: self._count_answer,
@@ -247,6 +287,16 @@ class Recovery:
         if handle is None:
             raise Malformed(f"a server does not take a {type(message).__name__}", peer=sender)
         return self._hear(sender, message, handle)
+
+    def _hear_witness(self, sender: str, witness: Witness) -> list[Effect]:
+        """In doubt until all holders have said how far they saw me go, and none saw more than I know."""
+        if self._doubt is None:
+            return []
+        self._doubt.hear(sender, witness)
+        if not self._doubt.is_settled:
+            return []
+        self._doubt = None
+        return [write("past", "", self._past, irreversible=True)]
 
     def _hear(self, sender: str, reply: Any, handle: Callable[[Any], Step]) -> Step:
         """Check who speaks and about what; a late word about an earlier request is passed over."""
@@ -271,27 +321,15 @@ class Recovery:
     def _certify(self) -> list[Effect]:
         """Enough endorsements: no other request with one of these masks can be certified any more."""
         assert self._request is not None
-        self._certificate = Certificate(
-            self.agreement.id,
-            self._version,
-            self._request.digest,
-            tuple(sorted(self._endorsements.items())),
-        )
-        recent = {str(self._version - 1), str(self._version)}
-        outdated = [key for key in self._certificates if key not in recent]
-        for key in outdated:
-            del self._certificates[key]
-        self._certificates[str(self._version)] = self._certificate
-        return [
-            Persist("certificate", str(self._version), encode(self._certificate)),
-            *(Forget("certificate", key) for key in outdated),
-        ]
+        votes = tuple(sorted(self._endorsements.items()))
+        self._certificate = certificate_of(self._request, votes)
+        return [Persist("certificate", "", encode(self._certificate))]
 
     def _count_answer(self, answer: Answer) -> Step:
         if self._parameters.consistency == "certified" and self._certificate is None:
             return [], None  # no sum is opened without its certificate: the next request carries it
         self._require_share(answer)
-        if self._answers.setdefault(answer.holder, answer.words) != answer.words:
+        if self._answers.setdefault(answer.holder, answer) != answer:
             raise Malformed(f"holder {answer.holder} answered twice, differently")
         wanted = self._parameters.recovery_threshold + self._parameters.recovery_margin
         if len(self._answers) < min(wanted, len(self._asked)):
@@ -339,7 +377,7 @@ class Recovery:
     def _open(self) -> Outcome | None:
         """Decode, subtract, check; None while more answers may still help."""
         assert self._request is not None
-        shares = {h: np.frombuffer(words, "<u4") for h, words in self._answers.items()}
+        shares = {h: np.frombuffer(answer.words, "<u4") for h, answer in self._answers.items()}
         try:
             masks, wrong = self.agreement.code.correct(shares)
         except DecodingError as error:
@@ -358,7 +396,9 @@ class Recovery:
         if magnitude(update, p.modulus) > sum(weights) * (p.update_levels * p.clip + 1):
             return Burned("the sum is larger than clipped updates can make it")
         # |update| ≤ (q − 3)/2 < 2³¹ is exact in float64.
-        return Opened(dequantize(update, p.update_levels, p.modulus), tuple(weights), wrong)
+        assert self._request is not None
+        opened = dequantize(update, p.update_levels, p.modulus)
+        return Opened(opened, tuple(weights), wrong, self._request.digest)
 
     def _wait_or_burn(self, reason: str) -> Burned | None:
         return Burned(reason) if len(self._answers) == len(self._asked) else None
@@ -370,6 +410,66 @@ class Recovery:
     def _upload(self, mask: MaskName) -> bytes:
         return require(self._records, "upload", mask.key)
 
+    # --- what others may check ----------------------------------------------------------------
+
+    def publish(self, history: History, opened: Opened) -> list[Effect]:
+        """Say what the new version was made from, and keep that for a while."""
+        assert self._request is not None
+        made_from = tuple((h, digest_of(a)) for h, a in sorted(self._answers.items()))
+        release = Release(self.agreement.id, history, made_from, opened.inconsistent_holders)
+        made = Made(
+            release=signed(release, self._signer),
+            request=self._request,
+            certificate=self._certificate,
+        )
+        self._past.opened = self._certificate
+        version = history.last
+        return [
+            write("made", f"{version:016d}", made),
+            *(
+                Persist("part", f"{version:016d}/{holder}", encode(answer))
+                for holder, answer in self._answers.items()
+            ),
+            write("past", "", self._past, irreversible=True),
+            *self._forget_parts(version - self._keep),
+        ]
+
+    def _forget_parts(self, version: int) -> list[Effect]:
+        key = f"{version:016d}"
+        stored = self._records.read("made", key)
+        if stored is None:
+            return []
+        made = parse(stored, Made)
+        return [
+            Forget("made", key),
+            *(Forget("part", f"{key}/{holder}") for holder, _ in made.release.answers),
+            *(Forget("upload", mask.key) for mask in made.request.masks),
+        ]
+
+    def parts(self, version: int) -> Parts | None:
+        """All that a version was made from, if it is still there."""
+        key, before = f"{version:016d}", f"{version - 1:016d}"
+        stored, model = self._records.read("made", key), self._records.read("model", before)
+        if stored is None or model is None:
+            return None
+        made = parse(stored, Made)
+        answers = (require(self._records, "part", f"{key}/{h}") for h, _ in made.release.answers)
+        return Parts(
+            made.release,
+            made.request,
+            made.certificate,
+            tuple(self._upload(mask) for mask in made.request.masks),
+            tuple(parse(answer, Answer) for answer in answers),
+            model,
+            self._records.read("optimiser", before) or b"",
+        )
+
+    @property
+    def latest(self) -> Release | None:
+        """The word on the present version; the first one of an epoch has none but the epoch's."""
+        keys = self._records.keys("made")
+        return parse(require(self._records, "made", keys[-1]), Made).release if keys else None
+
     # --- endings ------------------------------------------------------------------------------
 
     def end(self, version: int, names: Sequence[MaskName], how: Ending) -> list[Effect]:
@@ -380,7 +480,9 @@ class Recovery:
             self._request = None
             effects.append(Forget("request", ""))
         for name in names:
-            effects += [Forget("upload", name.key), *self.mailroom.end(name, how)]
+            # What was opened can be checked for a while.
+            gone = [Forget("upload", name.key)] if how != "open" else []
+            effects += [*gone, *self.mailroom.end(name, how)]
         return effects
 
     def _closing(

@@ -15,9 +15,11 @@ from basecagg.errors import AlreadyBuffered, QuotaExceeded, Refused, WrongModel
 from basecagg.protocol.buffer import Buffer
 from basecagg.protocol.effects import Abandoned, Effect, Forget, Persist, Released, Send
 from basecagg.protocol.epoch import Agreement
-from basecagg.protocol.global_model import Model, global_step, model_bytes, model_hash
+from basecagg.protocol.global_model import Model, model_bytes, model_hash
 from basecagg.protocol.messages import (
     MAX_REASON,
+    History,
+    Link,
     MaskName,
     Message,
     PlainUpdate,
@@ -37,8 +39,17 @@ from basecagg.protocol.opening import (
 )
 from basecagg.protocol.ports import Records
 from basecagg.protocol.records import BufferedUpdate, ModelState, load, parse, require, write
+from basecagg.protocol.step_rule import (
+    PAPER_STEP,
+    OptimiserState,
+    StepRule,
+    state_bytes,
+    state_from,
+    state_hash,
+)
 from basecagg.protocol.weighing import Weighing
 
+_FROM_NOTHING = History(0, bytes(32))
 Verdicts: TypeAlias = Literal["admitted"] | LastVerdict
 
 
@@ -50,17 +61,27 @@ class ServerSettings:
     """K"""
     weighing: Weighing
     min_per_version: int = 1
-    learning_rate: float = 1.0
-    """η_g"""
+    step: StepRule = PAPER_STEP
     epoch: bytes = bytes(32)
     """The epoch id that verdicts carry; without protection there is none."""
+    beginning: History = _FROM_NOTHING
+    """The chain of models before the first step."""
+    keep: int = 0
+    """R: earlier versions that are kept, for those who want to check what was made from them."""
 
     @classmethod
-    def of(cls, agreement: Agreement, learning_rate: float = 1.0) -> ServerSettings:
+    def of(cls, agreement: Agreement, keep: int = 1) -> ServerSettings:
         """The settings that an epoch prescribes."""
-        p = agreement.parameters
-        weighing = Weighing.of(p)
-        return cls(p.buffer_size, weighing, p.min_per_version, learning_rate, agreement.id)
+        p, epoch = agreement.parameters, agreement.epoch
+        return cls(
+            p.buffer_size,
+            Weighing.of(p),
+            p.min_per_version,
+            epoch.step,
+            agreement.id,
+            agreement.beginning,
+            keep,
+        )
 
 
 class Server:
@@ -72,14 +93,14 @@ class Server:
         opening: Opening,
         records: Records,
         initial_model: Model,
-        first_version: int = 0,
     ) -> None:
         """Go on with the stored model, or start with the initial one."""
         self.settings = settings
         self.opening = opening
         self._records = records
         self.model: Model = initial_model
-        self._load_model(first_version)
+        self.optimiser_state: OptimiserState = ()
+        self._load_model()
         self._admitted = load(records, "buffered", BufferedUpdate)
         outstanding = set(opening.outstanding())
         updates = list(self._admitted.values())
@@ -96,25 +117,30 @@ class Server:
     @property
     def version(self) -> int:
         """t: how many steps the global model has taken."""
-        return self._state.version
+        return self.history.last
 
     @property
-    def model_hash(self) -> bytes:
-        """The hash of the present model, for tickets."""
-        return self._state.hashes[self.version]
+    def history(self) -> History:
+        """The chain of models, as far back as updates may come from."""
+        return self._state.history
+
+    @property
+    def head(self) -> bytes:
+        """What the chain of models has come to, for tickets."""
+        return self.history.head
 
     @property
     def is_opening(self) -> bool:
         """Whether a sum is being opened: the driver's deadline runs while it is."""
         return bool(self._members)
 
-    def hash_of(self, version: int) -> bytes | None:
-        """The hash of a recent version of the model."""
-        return self._state.hashes.get(version)
+    def head_of(self, version: int) -> bytes | None:
+        """What the chain of models had come to at a recent version."""
+        return self.history.heads.get(version)
 
     def start(self) -> list[Effect]:
         """To be carried out once after construction: the model is stored, a full buffer goes on opening."""
-        return [*self._store_model(), *self._open_next()]
+        return [*self._store_model(), *self.opening.start(), *self._open_next()]
 
     def receive(self, sender: str, message: Message) -> list[Effect]:
         """Handle a message, or refuse it with a typed error and no change."""
@@ -172,7 +198,7 @@ class Server:
 
     def _require_admissible(self, update: BufferedUpdate) -> None:
         opens_at = self.buffer.require_admissible(update, self.version, opening=bool(self._members))
-        if self._state.hashes.get(update.base_version) != update.model_hash:
+        if self.head_of(update.base_version) != update.head:
             raise WrongModel(f"version {update.base_version} was another model: download again")
         self.opening.require_openable(update, opens_at)
 
@@ -204,11 +230,14 @@ class Server:
     def _open_next(self) -> list[Effect]:
         """While no sum is being opened and K updates wait, open the next."""
         effects: list[Effect] = []
-        while not self._members and (members := self.buffer.take(self._openable_together)):
+        while self._may_open() and (members := self.buffer.take(self._openable_together)):
             self._members = sorted(members, key=lambda member: member.name)
-            asked, outcome = self.opening.begin(self.version, self._members)
+            asked, outcome = self.opening.begin(self.history, self._members)
             effects += [*asked, *self._finish(outcome)]
         return effects
+
+    def _may_open(self) -> bool:
+        return not self._members and self.opening.may_begin(self.version)
 
     def _openable_together(self, updates: Sequence[BufferedUpdate]) -> list[BufferedUpdate]:
         return self.opening.openable_together(updates, self.version)
@@ -223,13 +252,14 @@ class Server:
         return self._burn(outcome) if isinstance(outcome, Burned) else []
 
     def _step(self, opened: Opened) -> list[Effect]:
-        """x ← x − η_g·Σ s·Δ / Σ s, and on to version t + 1."""
+        """From Σ s·Δ and Σ s to version t + 1."""
         version, members = self.version, self._members
-        self.model = global_step(
-            self.model, opened.weighted_sum, sum(opened.weights), self.settings.learning_rate
+        self.model, self.optimiser_state = self.settings.step.step(
+            self.model, self.optimiser_state, opened.weighted_sum, sum(opened.weights)
         )
-        self._remember(version + 1)
+        self._remember(version + 1, opened.digest)
         return [
+            *self.opening.publish(self.history, opened),
             *self._release(members, "open"),
             *self._store_model(),
             *self.opening.expire(self.version),
@@ -280,25 +310,53 @@ class Server:
 
     # --- the model ----------------------------------------------------------------------------
 
-    def _load_model(self, first_version: int) -> None:
-        stored = self._records.read("model-state", "")
+    def _load_model(self) -> None:
+        stored, step = self._records.read("model-state", ""), self.settings.step
         if stored is None:
+            self.optimiser_state = step.fresh_state(self.model)
             dtype = self.model.dtype.newbyteorder("<").str
-            self._state = ModelState(version=first_version, hashes={}, dtype=dtype)
-            self._remember(first_version)
+            self._state = ModelState(history=self.settings.beginning, dtype=dtype)
             return
         self._state = parse(stored, ModelState)
-        self.model = np.frombuffer(require(self._records, "model", ""), self._state.dtype)
+        self.model, self.optimiser_state = read_model(
+            self._records, self._state, step, self.version
+        )
 
-    def _remember(self, version: int) -> None:
-        """Note the hash of the present model; forget those too old to train from."""
-        oldest = version - self.settings.weighing.max_staleness
-        self._state.version = version
-        hashes = self._state.hashes | {version: model_hash(version, self.model)}
-        self._state.hashes = {v: digest for v, digest in hashes.items() if v >= oldest}
+    def _remember(self, version: int, digest: bytes) -> None:
+        """One more link to the chain; those too old to train from are left out."""
+        link = link_to(version, self.model, self.optimiser_state, digest)
+        most = self.settings.weighing.max_staleness
+        self._state.history = self.history.after(link, most)
 
     def _store_model(self) -> list[Effect]:
+        key, state = f"{self.version:016d}", state_bytes(self.optimiser_state)
+        outdated = f"{self.version - self.settings.keep - 1:016d}"
         return [
-            Persist("model", "", model_bytes(self.model)),
+            Persist("model", key, model_bytes(self.model)),
+            Forget("model", outdated),
+            *([Persist("optimiser", key, state), Forget("optimiser", outdated)] if state else []),
             write("model-state", "", self._state),
         ]
+
+
+def link_to(version: int, model: Model, state: OptimiserState, digest: bytes) -> Link:
+    """The link of a version that was made from the sum of this request."""
+    return Link(version, model_hash(version, model), state_hash(version, state), digest)
+
+
+def first_link(model: Model, version: int = 0, previous: bytes = bytes(32)) -> Link:
+    """What an epoch begins with: a model, and the head of the epoch that it goes on from.
+
+    The optimiser begins anew, so everybody knows its state.
+    """
+    return link_to(version, model, (), previous)
+
+
+def read_model(
+    records: Records, kept: ModelState, step: StepRule, version: int
+) -> tuple[Model, OptimiserState]:
+    """A version that is still stored, with the optimiser's memory."""
+    key = f"{version:016d}"
+    model = np.frombuffer(require(records, "model", key), kept.dtype)
+    state = records.read("optimiser", key) or b""
+    return model, state_from(state, step, kept.dtype, model.size)

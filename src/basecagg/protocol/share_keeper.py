@@ -22,6 +22,7 @@ from basecagg.errors import (
     MaskTaken,
     QuotaExceeded,
     Retired,
+    SlotTaken,
     UnknownMask,
     WrongMembers,
     WrongModel,
@@ -31,7 +32,7 @@ from basecagg.errors import (
 from basecagg.maths.prime_field import PrimeField
 from basecagg.protocol import life, merkle
 from basecagg.protocol.effects import Effect, Forget, Persist, Send
-from basecagg.protocol.epoch import SERVER, Agreement
+from basecagg.protocol.epoch import SERVER, Agreement, endorsement_in
 from basecagg.protocol.messages import (
     Answer,
     Certificate,
@@ -39,14 +40,17 @@ from basecagg.protocol.messages import (
     Closing,
     Dealing,
     Endorsement,
+    Inquiry,
     MaskName,
     Message,
     Parcel,
     Receipt,
     RecoveryRequest,
     Ticket,
+    Witness,
     coin_of,
     encode,
+    endorsement_of,
     sealing_context,
     signed,
 )
@@ -103,6 +107,7 @@ class ShareKeeper:
             RecoveryRequest: self._consider,
             CertifiedRequest: self._answer_certified,
             Closing: self._close,
+            Inquiry: self._bear_witness,
         }
         handle = handlers.get(type(message))
         if handle is None:
@@ -139,7 +144,7 @@ class ShareKeeper:
         """Whether I gave the endorsement of mine that is in it, if one is: else a copy of me spoke."""
         if certificate.epoch != self.agreement.id or certificate.digest.hex() in self._votes:
             return True
-        vote = Endorsement(certificate.epoch, certificate.version, certificate.digest, self.index)
+        vote = endorsement_in(certificate, self.index)
         mine = [signature for holder, signature in certificate.signatures if holder == self.index]
         return not any(self.agreement.signed_by_holder(vote, self.index, each) for each in mine)
 
@@ -245,7 +250,7 @@ class ShareKeeper:
         if digest.hex() in self._answers:
             return self._answer_again(digest)
         if self._endorsed(request, digest):
-            return [Send(SERVER, self._endorsement(request.version, digest))]
+            return [Send(SERVER, self._endorsement(request))]
         self._check(request, certified=False)
         if self._parameters.consistency == "certified":
             return self._endorse(request, digest)
@@ -257,12 +262,13 @@ class ShareKeeper:
         if digest.hex() in self._answers:
             return self._answer_again(digest)
         certificate = certified.certificate
-        if (certificate.version, certificate.digest) != (request.version, digest):
+        if not certificate.is_for(request):
             raise BadCertificate("the certificate is for another request", peer=SERVER)
         self.agreement.require_certificate(certificate)
         if not self._endorsed(request, digest):
             self._check(request, certified=True)
-        self._progress.certified = max(self._progress.certified, (request.version, digest))
+        known = (request.version, request.history.head, digest)
+        self._progress.certified = max(self._progress.certified, known)
         return self._answer(request, digest)
 
     def _answer_again(self, digest: bytes) -> list[Effect]:
@@ -287,10 +293,10 @@ class ShareKeeper:
         self._votes.add(digest.hex())
         effects.append(Persist("vote", digest.hex(), b"", irreversible=True))
         effects += self._advance(request)
-        return [*effects, Send(SERVER, self._endorsement(request.version, digest))]
+        return [*effects, Send(SERVER, self._endorsement(request))]
 
-    def _endorsement(self, version: int, digest: bytes) -> Endorsement:
-        return signed(Endorsement(self.agreement.id, version, digest, self.index), self._signer)
+    def _endorsement(self, request: RecoveryRequest) -> Endorsement:
+        return signed(endorsement_of(request, self.index), self._signer)
 
     def _answer(self, request: RecoveryRequest, digest: bytes) -> list[Effect]:
         """Σ s̄·share, with weights computed here. The shares are gone when the answer leaves."""
@@ -327,13 +333,17 @@ class ShareKeeper:
         self.agreement.require_signed(request, self.agreement.epoch.server_key, request.signature)
         self._require_members(request)
         self._require_version(request)
-        hashes = dict(self._progress.model_hashes)
+        self._require_history(request)
+        if not certified:
+            self._require_slot(request)
+        heads = request.history.heads
         for ticket in request.tickets:
             self._require_usable(ticket, request.version, certified=certified)
             self._weighing.require_fresh(request.version, ticket.base_version)
-            if hashes.setdefault(ticket.base_version, ticket.model_hash) != ticket.model_hash:
+            if heads.get(ticket.base_version) != ticket.head:
                 raise WrongModel(
-                    f"version {ticket.base_version} has two different models", peer=SERVER
+                    f"{ticket.mask.contributor} had another model of version {ticket.base_version}",
+                    peer=SERVER,
                 )
 
     def _require_members(self, request: RecoveryRequest) -> None:
@@ -363,8 +373,46 @@ class ShareKeeper:
         previous = request.previous
         if previous is None or previous.version != version - 1:
             raise WrongVersion(f"version {version} comes without the certificate of {version - 1}")
-        if (previous.version, previous.digest) != self._progress.certified:
+        if (previous.version, previous.head, previous.digest) != self._progress.certified:
             self.agreement.require_certificate(previous)
+
+    def _require_history(self, request: RecoveryRequest) -> None:
+        """The links lead from what a quorum endorsed, and from all that is known here: one head per version."""
+        history, first = request.history, self.agreement.beginning
+        root = max(first.version, request.version - self._parameters.max_staleness)
+        if (history.version, history.last) != (root, request.version) or not history.is_whole:
+            raise WrongModel(f"the links do not lead from {root} to {request.version}", peer=SERVER)
+        known = self._progress.heads | {first.version: first.root}
+        for version, head in history.heads.items():
+            if known.get(version, head) != head:
+                raise WrongModel(f"version {version} has two different models", peer=SERVER)
+        if self._parameters.consistency != "certified" or request.version == first.version:
+            return
+        previous, link = request.previous, history.links[-1]
+        assert previous is not None
+        if previous.digest != link.digest:
+            raise WrongModel(
+                f"version {request.version} was not made from the sum that was certified",
+                peer=SERVER,
+            )
+        if previous.head != history.heads[previous.version]:
+            raise WrongModel("the links do not lead from the model that was certified", peer=SERVER)
+
+    def _require_slot(self, request: RecoveryRequest) -> None:
+        """One sum per version and attempt, and few attempts: each could be opened, whatever is said of it."""
+        most = self.agreement.epoch.max_burns
+        if request.attempt > most:
+            raise SlotTaken(
+                f"attempt {request.attempt} of version {request.version}: only {most} sums of it may be"
+                " given up; a new epoch is needed",
+                peer=SERVER,
+            )
+        slots = self._progress.slots if request.version == self.version else {}
+        if slots.get(request.attempt, request.digest) != request.digest:
+            raise SlotTaken(
+                f"attempt {request.attempt} of version {request.version} is given to another sum",
+                peer=SERVER,
+            )
 
     def _require_usable(self, ticket: Ticket, version: int, *, certified: bool) -> None:
         self.agreement.require_id(ticket.epoch)
@@ -385,19 +433,21 @@ class ShareKeeper:
         value = self._records.read("progress", "")
         if value is not None:
             return parse(value, Progress)
-        return Progress(version=self.agreement.epoch.first_version, model_hashes={})
+        return Progress(version=self.agreement.epoch.first_version, heads={})
 
     def _advance(self, request: RecoveryRequest) -> list[Effect]:
-        """Record the version and its members' models; what has expired or been superseded is deleted.
+        """Record version, slot and heads; what has expired or been superseded is deleted.
 
         A late answer to an earlier request must not turn time back: replayed parcels would look fresh.
         """
         version = max(self.version, request.version)
         oldest = version - self._parameters.max_staleness
-        hashes = self._progress.model_hashes | {
-            ticket.base_version: ticket.model_hash for ticket in request.tickets
-        }
-        self._progress.model_hashes = {v: h for v, h in hashes.items() if v >= oldest}
+        heads = self._progress.heads | request.history.heads
+        self._progress.heads = {v: head for v, head in heads.items() if v >= oldest}
+        slots = self._progress.slots if version == self.version else {}
+        if request.version == version:
+            slots = slots | {request.attempt: request.digest}
+        self._progress.slots = slots
         self._progress.version = version
         superseded = [key for key, a in self._answers.items() if a.version < request.version]
         expired = self._expired(version)
@@ -406,6 +456,14 @@ class ShareKeeper:
             *self._drop_answers(superseded),
             *(effect for key in expired for effect in self._expire(key)),
         ]
+
+    def _bear_witness(self, inquiry: Inquiry) -> list[Effect]:
+        """Tell the server how far it had come: its store may be an older copy of itself."""
+        self.agreement.require_id(inquiry.epoch)
+        slots = self._progress.slots
+        slot = (self.version, max(slots)) if slots else None
+        said = Witness(self.agreement.id, inquiry.nonce, self.index, slot)
+        return [Send(SERVER, signed(said, self._signer))]
 
     def _expired(self, version: int) -> list[str]:
         """The masks whose last version has passed. Nobody looks before the first of them can."""

@@ -15,7 +15,7 @@ from basecagg.channels.identity import Ed25519Verifier, Identity
 from basecagg.channels.wire import MAX_CONTROL_BYTES, limit_for, pack, unpack
 from basecagg.errors import BASecAggError, LeaseLost
 from basecagg.parameters import ProtocolParameters
-from basecagg.protocol.effects import Persist
+from basecagg.protocol.effects import Forget, Persist
 from basecagg.protocol.epoch import Agreement, Epoch, accept
 from basecagg.protocol.global_model import Model
 from basecagg.protocol.messages import (
@@ -23,6 +23,7 @@ from basecagg.protocol.messages import (
     Credential,
     Endorsement,
     EpochEnd,
+    Link,
     Message,
     Receipt,
     Refusal,
@@ -30,6 +31,7 @@ from basecagg.protocol.messages import (
     Upload,
     statement,
 )
+from basecagg.protocol.server import first_link
 from basecagg.service.documents import (
     Admit,
     AskForKeys,
@@ -316,12 +318,13 @@ class Service:
 
     def overview(self) -> Overview:
         """What the operator needs to know to go on."""
-        host, registry = self.host, self.registry
+        host, registry, model = self.host, self.registry, self._next_model()
         return Overview(
             phase=self.phase,
-            version=host.published.version if host else 0,
-            model_size=host.agreement.parameters.model_size if host else 0,
-            model_hash=host.published.hash if host else bytes(32),
+            version=self._next_version,
+            head=host.published.head if host else bytes(32),
+            model_size=len(model) // 4,
+            model_hash=self._first().model_hash,
             epoch_number=host.agreement.epoch.number if host else 0,
             epoch_id=host.agreement.id if host else bytes(32),
             enrolments=tuple(registry.enrolments.values()),
@@ -370,9 +373,10 @@ class Service:
         self._require_successor(agreement.epoch)
         for name, frame in order.credentials.items():
             _check_credential(agreement, name, frame)
-        charter = Charter(epoch=order.epoch, phase="open", learning_rate=order.learning_rate)
+        charter = Charter(epoch=order.epoch, phase="open")
         old, host = self.host, self._make_host(agreement, charter, self._model_for(agreement))
         self.registry.begin(charter, order.credentials)
+        self._store.commit([Forget("initial-model", "")])
         self._store.flush()
         self.host = host
         if old is not None:
@@ -389,13 +393,13 @@ class Service:
 
     def _require_successor(self, epoch: Epoch) -> None:
         number = self.host.agreement.epoch.number if self.host else 0
-        version = self.host.published.version if self.host else epoch.first_version
+        version = self._next_version
         keys = {m.name: m.signing_key for m in self.registry.members.values() if not m.revoked}
         wrong = (
             (epoch.federation != self.settings.federation, "it is for another federation"),
             (epoch.server_key != self._identity.public_key, "it names another server's key"),
             (epoch.number <= number, f"epoch {number} was here already, {epoch.number} is older"),
-            (epoch.first_version != version, f"it must begin with version {version}"),
+            (epoch.first != self._first(), f"it must begin with the model of version {version}"),
             (
                 any(keys.get(holder.name) != holder.signing_key for holder in epoch.holders),
                 "a holder is not a member, or has another key",
@@ -405,26 +409,28 @@ class Service:
             if is_wrong:
                 raise Problem(409, "BadEpoch", reason)
 
-    def _model_for(self, agreement: Agreement) -> Model:
-        given = self._store.read("initial-model", "")
-        if given is None and self.host is None:
-            raise Problem(409, "NoModel", "send the initial model first")
-        data = given if given is not None and self._is_new_model(agreement) else None
-        if data is None:
-            data = self.host.published.data if self.host else given or b""
-        if len(data) != 4 * agreement.parameters.model_size:
-            raise Problem(
-                409,
-                "WrongModel",
-                f"the model has {len(data) // 4} numbers, d = {agreement.parameters.model_size}",
-            )
-        return np.frombuffer(data, MODEL_DTYPE)
+    @property
+    def _next_version(self) -> int:
+        return self.host.published.version if self.host else 0
 
-    def _is_new_model(self, agreement: Agreement) -> bool:
-        """The first epoch starts from the operator's model, as does one whose model has another size."""
-        if self.host is None:
-            return True
-        return self.host.agreement.parameters.model_size != agreement.parameters.model_size
+    def _next_model(self) -> bytes:
+        """What the next epoch begins with: the operator's model if there is one since the last began."""
+        given = self._store.read("initial-model", "")
+        return given or (self.host.published.data if self.host else b"")
+
+    def _first(self) -> Link:
+        model, head = np.frombuffer(self._next_model(), MODEL_DTYPE), bytes(32)
+        return first_link(
+            model, self._next_version, self.host.published.head if self.host else head
+        )
+
+    def _model_for(self, agreement: Agreement) -> Model:
+        data, size = self._next_model(), agreement.parameters.model_size
+        if not data:
+            raise Problem(409, "NoModel", "send the initial model first")
+        if len(data) != 4 * size:
+            raise Problem(409, "WrongModel", f"the model has {len(data) // 4} numbers, d = {size}")
+        return np.frombuffer(data, MODEL_DTYPE)
 
     def _make_host(self, agreement: Agreement, charter: Charter, model: Model) -> EpochHost:
         host = EpochHost(
@@ -432,7 +438,6 @@ class Service:
             self._identity,
             self._open(f"epoch:{agreement.id.hex()}"),
             model,
-            learning_rate=charter.learning_rate,
             retries=self.settings.retries,
             notify=self._notify,
         )

@@ -125,7 +125,6 @@ class StartEpoch(Document, frozen=True, tag=True):
 
     epoch: bytes
     credentials: dict[str, bytes]
-    learning_rate: Annotated[float, Meta(gt=0)] = 1.0
 
 
 Order: TypeAlias = Invite | Admit | Revoke | CloseEpoch | EndEpoch | AskForKeys | StartEpoch
@@ -139,8 +138,11 @@ class Overview(Document, frozen=True):
 
     phase: Phase
     version: Version
+    head: Digest
+    """What the chain of the present epoch's models has come to."""
     model_size: int
     model_hash: Digest
+    """Of the model that the next epoch begins with, which is of this version."""
     epoch_number: int
     epoch_id: Digest
     enrolments: tuple[Enrolment, ...]

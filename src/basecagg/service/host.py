@@ -32,6 +32,7 @@ from basecagg.protocol.messages import (
     Message,
     RecoveryRequest,
     Refusal,
+    Release,
     Shipment,
     Upload,
     Verdict,
@@ -51,9 +52,11 @@ class Published:
     """A version of the global model, ready to be sent."""
 
     version: int
-    hash: bytes
+    head: bytes
     dtype: str
     data: bytes
+    release: Release | None
+    """The server's word on it; the first version of an epoch has the operator's."""
 
 
 class EpochStore(Store, Protocol):
@@ -116,7 +119,6 @@ class EpochHost:
         store: EpochStore,
         initial_model: Model,
         *,
-        learning_rate: float = 1.0,
         retries: int = 5,
         notify: Notify = lambda recipient, urgent: None,
     ) -> None:
@@ -129,7 +131,6 @@ class EpochHost:
         self._durable = store
         self._store = GroupCommit(store)
         self._initial_model = initial_model
-        self._learning_rate = learning_rate
         self._retries = retries
         self._notify = notify
         self.closing = False
@@ -141,9 +142,9 @@ class EpochHost:
 
     def _build(self) -> None:
         recovery = Recovery(self.agreement, self._signer, self._store, self._retries)
-        settings = ServerSettings.of(self.agreement, self._learning_rate)
-        first = self.agreement.epoch.first_version
-        self.machine = Server(settings, recovery, self._store, self._initial_model, first)
+        self._recovery = recovery
+        settings = ServerSettings.of(self.agreement)
+        self.machine = Server(settings, recovery, self._store, self._initial_model)
         self.published = self._publication()
         self.mailboxes = Mailboxes(self._store, self._notify)
         self.progress: Progress | None = None
@@ -175,7 +176,8 @@ class EpochHost:
     def _publication(self) -> Published:
         machine = self.machine
         dtype = machine.model.dtype.newbyteorder("<").str
-        return Published(machine.version, machine.model_hash, dtype, model_bytes(machine.model))
+        data = model_bytes(machine.model)
+        return Published(machine.version, machine.head, dtype, data, self._recovery.latest)
 
     # --- jobs -------------------------------------------------------------------------------------
 

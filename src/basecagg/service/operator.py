@@ -26,9 +26,10 @@ from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.effects import Effect, Send, perform
 from basecagg.protocol.epoch import SERVER, Epoch
 from basecagg.protocol.invitations import admission_hash
-from basecagg.protocol.messages import HolderKey, Suite
+from basecagg.protocol.messages import HolderKey, Link, Suite
 from basecagg.protocol.operator import OPERATOR, Foundation, Operator, found
 from basecagg.protocol.records import Role
+from basecagg.protocol.step_rule import PAPER_STEP, StepRule
 from basecagg.service.certificates import Certified, make_authority, make_server_certificate
 from basecagg.service.connection import Connection
 from basecagg.service.documents import (
@@ -303,7 +304,7 @@ class Office:
         self,
         connection: Connection,
         parameters: ProtocolParameters,
-        learning_rate: float = 1.0,
+        step: StepRule = PAPER_STEP,
         without: Collection[str] = (),
         days: float = 365.0,
     ) -> Epoch:
@@ -312,14 +313,12 @@ class Office:
         if overview.phase in ("open", "closing"):
             raise LocalProtocolError("an epoch is open: rotate, or close it first")
         await self._end(connection, overview)
-        first_version = overview.version
+        first = Link(overview.version, overview.model_hash, bytes(32), overview.head)
         ends = int(time.time() + days * _DAY)
-        effects = self.machine.begin(
-            parameters, first_version=first_version, without=without, ends=ends
-        )
+        effects = self.machine.begin(parameters, first, step=step, without=without, ends=ends)
         frames = {send.recipient: pack(send.message) for send in self._perform(effects)}
         epoch = frames.pop(SERVER)
-        order = StartEpoch(epoch=epoch, credentials=frames, learning_rate=learning_rate)
+        order = StartEpoch(epoch=epoch, credentials=frames)
         await self._order(connection, order)
         assert self.epoch is not None
         return self.epoch
@@ -340,7 +339,7 @@ class Office:
         """An epoch that this operator does not remember, or that never arrived, has no end to be signed."""
         if self.epoch is None or overview.epoch_id != self.epoch.id:
             return
-        (end,) = self._perform(self.machine.end(overview.version, overview.model_hash))
+        (end,) = self._perform(self.machine.end(overview.version, overview.head))
         await self._order(connection, EndEpoch(frame=pack(end.message)))
 
     async def recover(self, connection: Connection, above: int, confirmed: Collection[str]) -> None:

@@ -28,7 +28,6 @@ class Charter(Struct, kw_only=True):
 
     epoch: bytes
     phase: Phase
-    learning_rate: float = 1.0
 
     @property
     def signed_epoch(self) -> Epoch:

@@ -224,7 +224,7 @@ class PlainAggregation(ServerAggregation):
         before, name = self.server.version, user_name(user)
         self._serial += 1
         mask = MaskName(name, self._serial.to_bytes(16, "big"))
-        digest = self.server.hash_of(base_version) or bytes(32)
+        digest = self.server.head_of(base_version) or bytes(32)
         values = update.astype("<f4", copy=False).tobytes()
         message = PlainUpdate(mask, base_version, digest, values)
         self.network.post(Letter(name, AT_SERVER, message))
@@ -375,7 +375,7 @@ class SecureAggregation(ServerAggregation):
     def submit(self, user: int, update: Vector, base_version: int) -> None:
         """Mask the update, upload it, and open the sum if the buffer is full."""
         before, name = self.server.version, user_name(user)
-        digest = self.server.hash_of(base_version)
+        digest = self.server.head_of(base_version)
         if self._late and digest is not None:
             self._deal(name)
         if name in self._undelivered:

@@ -17,11 +17,12 @@ from basecagg.protocol.contributor import Contributor
 from basecagg.protocol.effects import News, Store
 from basecagg.protocol.epoch import Agreement, Holder, accept, draft_epoch
 from basecagg.protocol.global_model import Model
-from basecagg.protocol.messages import Credential, Suite
+from basecagg.protocol.messages import Credential, Link, Suite
 from basecagg.protocol.ports import Verifier
 from basecagg.protocol.recovery import Recovery
-from basecagg.protocol.server import Server, ServerSettings
+from basecagg.protocol.server import Server, ServerSettings, first_link
 from basecagg.protocol.share_keeper import ShareKeeper
+from basecagg.protocol.step_rule import PAPER_STEP, StepRule
 from basecagg.simulation.loopback import AT_SERVER, Address, Loopback, Machine
 from basecagg.storage.memory import MemoryStore
 
@@ -40,7 +41,8 @@ class Federation:
         holders: Sequence[str] | None = None,
         suite: Suite = "x25519",
         cryptography: bool = True,
-        learning_rate: float = 1.0,
+        step: StepRule = PAPER_STEP,
+        max_burns: int = 1,
         retries: int = 1,
         make_store: StoreFactory = lambda address: MemoryStore(),
         network: Loopback | None = None,
@@ -59,14 +61,14 @@ class Federation:
         self._suite: Suite = suite
         self._make_store = make_store
         self._stores: dict[Address, Store] = {}
-        self._learning_rate = learning_rate
         self._retries = retries
         self._initial_model = initial_model
         self._identities: dict[str, Identity | NoIdentity] = {}
         self._secrets: dict[str, SealingSecret | NoSealing] = {}
         self._credentials: dict[str, Credential] = {}
         names = holders or [f"user-{index}" for index in range(parameters.num_users)]
-        self.agreement = self._agree(parameters, names)
+        first = first_link(initial_model)
+        self.agreement = self._agree(parameters, names, first, step, max_burns)
         for address in (AT_SERVER, *(Address("holder", name) for name in names)):
             self.start(address)
 
@@ -115,9 +117,9 @@ class Federation:
         contributor = self.contributor(name)
         self.network.perform(Address("contributor", name), contributor.deal(self.server.version))
 
-    def submit(self, name: str, update: Model, base_version: int, model_hash: bytes) -> None:
+    def submit(self, name: str, update: Model, base_version: int, head: bytes) -> None:
         """Let a contributor mask and upload one update."""
-        effects = self.contributor(name).submit(update, base_version, model_hash)
+        effects = self.contributor(name).submit(update, base_version, head)
         self.network.perform(Address("contributor", name), effects)
 
     def take_news(self) -> list[News]:
@@ -127,7 +129,14 @@ class Federation:
 
     # --- keys and machines --------------------------------------------------------------------
 
-    def _agree(self, parameters: ProtocolParameters, names: Sequence[str]) -> Agreement:
+    def _agree(
+        self,
+        parameters: ProtocolParameters,
+        names: Sequence[str],
+        first: Link,
+        step: StepRule,
+        max_burns: int,
+    ) -> Agreement:
         operator, enrolment, server = (
             self.identity(role) for role in ("operator", "enrolment", "server")
         )
@@ -142,6 +151,9 @@ class Federation:
             server_key=server.public_key,
             enrolment_key=enrolment.public_key,
             operator=operator,
+            first=first,
+            step=step,
+            max_burns=max_burns,
             suite=self._suite,
         )
         default = Ed25519Verifier() if self._cryptography else NoVerifier()
@@ -172,7 +184,7 @@ class Federation:
 
     def _build_server(self, name: str, store: Store) -> Server:
         recovery = Recovery(self.agreement, self.identity(name), store, self._retries)
-        settings = ServerSettings.of(self.agreement, self._learning_rate)
+        settings = ServerSettings.of(self.agreement)
         return Server(settings, recovery, store, self._initial_model)
 
     def _build_keeper(self, name: str, store: Store) -> ShareKeeper:

@@ -1,0 +1,66 @@
+"""A server whose store may be an older copy: how far did its holders see it go?
+
+It must not sign a second request for a slot, so it signs none until every holder has spoken and nobody has seen
+more than it knows. When more than T holders have, something is certainly forgotten: the way on is a new epoch
+with a new key for the server. Holders who lie can do no more than to keep it waiting for that.
+"""
+
+from __future__ import annotations
+
+from basecagg.errors import BadSignature, Malformed, NotEnrolled
+from basecagg.maths.randomness import system_entropy
+from basecagg.protocol.effects import Send
+from basecagg.protocol.epoch import Agreement
+from basecagg.protocol.messages import Inquiry, Slot, Witness
+
+_NONCE_BYTES = 16
+_NOTHING = (-1, -1)
+
+
+class Doubt:
+    """What the holders have said so far."""
+
+    def __init__(self, agreement: Agreement, slot: Slot | None) -> None:
+        """`slot` is the last one that the store knows a request for."""
+        self._agreement = agreement
+        self._known = slot or _NOTHING
+        self._inquiry = Inquiry(agreement.id, system_entropy(_NONCE_BYTES))
+        self._seen: dict[int, Slot] = {}
+
+    def ask(self) -> list[Send]:
+        """The question, for all holders."""
+        return [Send(name, self._inquiry) for name in self._agreement.holder_names]
+
+    def unanswered(self, holder: int) -> list[Inquiry]:
+        """The question again, for one who has not answered it."""
+        return [] if holder in self._seen else [self._inquiry]
+
+    def hear(self, sender: str, witness: Witness) -> None:
+        """Take a holder's word, or refuse it."""
+        self._agreement.require_id(witness.epoch)
+        if self._agreement.holder_index(sender) != witness.holder:
+            raise NotEnrolled(f"holder {witness.holder} is somebody else", peer=sender)
+        if witness.nonce != self._inquiry.nonce:
+            raise Malformed("that was not asked now", peer=sender)
+        if not self._agreement.signed_by_holder(witness, witness.holder, witness.signature):
+            raise BadSignature(f"the witness is not signed by holder {witness.holder}")
+        self._seen[witness.holder] = witness.slot or _NOTHING
+
+    @property
+    def ahead(self) -> list[int]:
+        """The holders who have seen more than the store knows."""
+        return [holder for holder, slot in self._seen.items() if slot > self._known]
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all have spoken and the store knows everything."""
+        return len(self._seen) == len(self._agreement.holder_names) and not self.ahead
+
+    def in_words(self) -> str:
+        """For the operator."""
+        certain = len(self.ahead) > self._agreement.parameters.max_colluders
+        found = "it is one" if certain else f"{len(self._seen)} holders have said how far it was"
+        return (
+            f"the server's store may be an older copy of itself ({found}, {len(self.ahead)} saw more than it"
+            " knows): give the server a new key and begin a new epoch"
+        )

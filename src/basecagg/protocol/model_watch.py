@@ -1,0 +1,89 @@
+"""What a participant knows of the chain of models: one head per version, each from the server's own word.
+
+Whatever the server signs about its models is compared with what it signed before. Two words that contradict each
+other are kept together: they convict the server before anybody who has the operator's key.
+"""
+
+from __future__ import annotations
+
+from basecagg.errors import LocalProtocolError, WrongModel
+from basecagg.protocol.effects import Effect, Forget, Persist
+from basecagg.protocol.epoch import SERVER, Agreement
+from basecagg.protocol.global_model import Model, model_hash
+from basecagg.protocol.messages import RecoveryRequest, Release, encode
+from basecagg.protocol.ports import Records
+from basecagg.protocol.proofs import Caught, Word, contradiction
+from basecagg.protocol.records import load
+
+_LASTING = 1
+"""Versions that the server's word is kept for after the next one came."""
+
+
+class ModelWatch:
+    """The chain of one epoch's models, as far as this participant has heard of it."""
+
+    def __init__(self, agreement: Agreement, records: Records) -> None:
+        """Go on with what was heard before a restart."""
+        self._agreement = agreement
+        self._words: dict[str, Word] = {
+            **load(records, "released", Release),
+            **load(records, "asked", RecoveryRequest),
+        }
+
+    def hear(self, word: Word) -> list[Effect]:
+        """Remember what the server signed, unless it contradicts what it signed before."""
+        self.require_consistent(word)
+        return self.remember(word)
+
+    def require_consistent(self, word: Word) -> None:
+        """Refuse what the server did not sign; it is `Caught` if that contradicts what it signed before."""
+        self._agreement.require_id(word.epoch)
+        self._agreement.require_signed(word, self._agreement.epoch.server_key, word.signature)
+        self._require_history(word)
+        for known in self._words.values():
+            proof = contradiction(known, word)
+            if proof is not None:
+                raise Caught(proof)
+
+    def remember(self, word: Word) -> list[Effect]:
+        """Keep what is consistent, to be compared with what comes."""
+        kind, key = _place(word)
+        if key in self._words:
+            return []
+        self._words[key] = word
+        return [Persist(kind, key, encode(word)), *self._forget_old()]
+
+    def _require_history(self, word: Word) -> None:
+        history, first = word.history, self._agreement.beginning
+        known = history.heads.get(first.version, first.root)
+        if not history.is_whole or history.version < first.version or known != first.root:
+            raise WrongModel("the chain of models does not begin with the epoch", peer=SERVER)
+
+    def _forget_old(self) -> list[Effect]:
+        newest = max(word.history.last for word in self._words.values())
+        old = [(k, w) for k, w in self._words.items() if w.history.last < newest - _LASTING]
+        for key, _ in old:
+            del self._words[key]
+        return [Forget(*_place(word)) for _, word in old]
+
+    def head_of(self, version: int, model: Model) -> bytes:
+        """The head that a ticket names, if these are the very numbers that the server released."""
+        first, told = self._agreement.epoch.first, model_hash(version, model)
+        if version == first.version:
+            if first.model_hash != told:
+                raise WrongModel("this is not the model that the epoch begins with", peer=SERVER)
+            return self._agreement.beginning.root
+        releases = (word for word in self._words.values() if isinstance(word, Release))
+        release = next((r for r in releases if r.history.last == version), None)
+        if release is None:
+            raise LocalProtocolError(f"the server has not said yet what version {version} is")
+        if release.history.links[-1].model_hash != told:
+            raise WrongModel(f"this is not the model that was released as {version}", peer=SERVER)
+        return release.history.head
+
+
+def _place(word: Word) -> tuple[str, str]:
+    """Kind and key of the record."""
+    if isinstance(word, Release):
+        return "released", f"{word.history.last:016d}"
+    return "asked", f"{word.version:016d}/{word.attempt}"

@@ -1,0 +1,74 @@
+"""What convicts a server: words of its own that contradict each other, for anybody who has the operator's key."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from basecagg.errors import Refused
+from basecagg.protocol.epoch import Epoch
+from basecagg.protocol.messages import Message, RecoveryRequest, Release
+
+Word: TypeAlias = Release | RecoveryRequest
+"""What the server signs about its models."""
+
+
+class Fork(Message, frozen=True, tag="Fork"):
+    """Two words of one server after which a version has two different models."""
+
+    first: Word
+    second: Word
+
+
+class DoubleRequest(Message, frozen=True, tag="DoubleRequest"):
+    """Two requests of one server for one slot, or with a mask in common."""
+
+    first: RecoveryRequest
+    second: RecoveryRequest
+
+
+Proof: TypeAlias = Fork | DoubleRequest
+
+
+class Evidence(Message, frozen=True, tag="Evidence"):
+    """A proof with the epoch that names the server's key: all that a judge needs besides the operator's."""
+
+    epoch: Epoch
+    proof: Proof
+
+
+def evidence_of(epoch: Epoch, proof: Proof) -> Evidence:
+    """The file that convicts."""
+    return Evidence(epoch, proof)
+
+
+def in_words(proof: Proof) -> str:
+    """What the server did."""
+    match proof:
+        case Fork():
+            return "the server shows two different models under one version"
+        case DoubleRequest():
+            return "the server asks for two sums at once, or twice with one mask"
+
+
+class Caught(Refused):
+    """The server contradicted itself; the proof goes with it."""
+
+    def __init__(self, proof: Proof) -> None:
+        """Keep the proof."""
+        super().__init__(f"the server contradicts itself: {type(proof).__name__}")
+        self.proof = proof
+
+
+def contradiction(first: Word, second: Word) -> Proof | None:
+    """What two words of one server prove together, if anything."""
+    heads, others = first.history.heads, second.history.heads
+    if any(heads[version] != others[version] for version in heads.keys() & others.keys()):
+        return Fork(first, second)
+    if not isinstance(first, RecoveryRequest) or not isinstance(second, RecoveryRequest):
+        return None
+    if first.digest == second.digest:
+        return None
+    same_slot = (first.version, first.attempt) == (second.version, second.attempt)
+    if same_slot or set(first.masks) & set(second.masks):
+        return DoubleRequest(first, second)
+    return None
