@@ -448,6 +448,9 @@ async def _start(
     days: float,
     **wishes: Any,
 ) -> None:
+    from basecagg.protocol.step_rule import StepRule
+
+    step = StepRule(rate=learning_rate)
     while holders is not None and len(office.machine.holders(without)) < holders:
         for name in await office.admit_all(connection):
             click.echo(f"admitted {name}")
@@ -455,7 +458,7 @@ async def _start(
     p = _plan(len(office.machine.holders(without)), model_size, **wishes)
 
     async def begin() -> Epoch:
-        return await office.start(connection, p, learning_rate, without, days)
+        return await office.start(connection, p, step, without, days)
 
     epoch = await _when_keys_are_there(office, connection, patience, begin)
     click.echo(

@@ -52,6 +52,7 @@ from basecagg.protocol.messages import (
 )
 from basecagg.protocol.recovery import Recovery
 from basecagg.protocol.server import Server, ServerSettings
+from basecagg.protocol.step_rule import StepRule
 
 _QUESTIONS = (RecoveryRequest, CertifiedRequest)
 _URGENT = (Parcel, *_QUESTIONS)
@@ -156,7 +157,7 @@ class MaskedCoordinator(Coordinator):
             )
         self.settings = replace(settings, buffer_size=agreement.parameters.buffer_size)
         recovery = Recovery(agreement, self.operator.server, self._store, settings.retries)
-        rules = ServerSettings.of(agreement, settings.global_rate)
+        rules = ServerSettings.of(agreement, StepRule(rate=settings.global_rate))
         self.recovery = recovery
         self.machine = Server(rules, recovery, self._store, self._initial)
         self.perform(

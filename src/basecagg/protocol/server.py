@@ -15,7 +15,7 @@ from basecagg.errors import AlreadyBuffered, QuotaExceeded, Refused, WrongModel
 from basecagg.protocol.buffer import Buffer
 from basecagg.protocol.effects import Abandoned, Effect, Forget, Persist, Released, Send
 from basecagg.protocol.epoch import Agreement
-from basecagg.protocol.global_model import Model, global_step, model_bytes, model_hash
+from basecagg.protocol.global_model import Model, model_bytes, model_hash
 from basecagg.protocol.messages import (
     MAX_REASON,
     MaskName,
@@ -37,6 +37,13 @@ from basecagg.protocol.opening import (
 )
 from basecagg.protocol.ports import Records
 from basecagg.protocol.records import BufferedUpdate, ModelState, load, parse, require, write
+from basecagg.protocol.step_rule import (
+    PAPER_STEP,
+    OptimiserState,
+    StepRule,
+    state_bytes,
+    state_from,
+)
 from basecagg.protocol.weighing import Weighing
 
 Verdicts: TypeAlias = Literal["admitted"] | LastVerdict
@@ -50,17 +57,16 @@ class ServerSettings:
     """K"""
     weighing: Weighing
     min_per_version: int = 1
-    learning_rate: float = 1.0
-    """η_g"""
+    step: StepRule = PAPER_STEP
     epoch: bytes = bytes(32)
     """The epoch id that verdicts carry; without protection there is none."""
 
     @classmethod
-    def of(cls, agreement: Agreement, learning_rate: float = 1.0) -> ServerSettings:
+    def of(cls, agreement: Agreement, step: StepRule = PAPER_STEP) -> ServerSettings:
         """The settings that an epoch prescribes."""
         p = agreement.parameters
         weighing = Weighing.of(p)
-        return cls(p.buffer_size, weighing, p.min_per_version, learning_rate, agreement.id)
+        return cls(p.buffer_size, weighing, p.min_per_version, step, agreement.id)
 
 
 class Server:
@@ -79,6 +85,7 @@ class Server:
         self.opening = opening
         self._records = records
         self.model: Model = initial_model
+        self.optimiser_state: OptimiserState = ()
         self._load_model(first_version)
         self._admitted = load(records, "buffered", BufferedUpdate)
         outstanding = set(opening.outstanding())
@@ -223,10 +230,10 @@ class Server:
         return self._burn(outcome) if isinstance(outcome, Burned) else []
 
     def _step(self, opened: Opened) -> list[Effect]:
-        """x ← x − η_g·Σ s·Δ / Σ s, and on to version t + 1."""
+        """From Σ s·Δ and Σ s to version t + 1."""
         version, members = self.version, self._members
-        self.model = global_step(
-            self.model, opened.weighted_sum, sum(opened.weights), self.settings.learning_rate
+        self.model, self.optimiser_state = self.settings.step.step(
+            self.model, self.optimiser_state, opened.weighted_sum, sum(opened.weights)
         )
         self._remember(version + 1)
         return [
@@ -281,14 +288,17 @@ class Server:
     # --- the model ----------------------------------------------------------------------------
 
     def _load_model(self, first_version: int) -> None:
-        stored = self._records.read("model-state", "")
+        stored, step = self._records.read("model-state", ""), self.settings.step
         if stored is None:
+            self.optimiser_state = step.fresh_state(self.model)
             dtype = self.model.dtype.newbyteorder("<").str
             self._state = ModelState(version=first_version, hashes={}, dtype=dtype)
             self._remember(first_version)
             return
         self._state = parse(stored, ModelState)
         self.model = np.frombuffer(require(self._records, "model", ""), self._state.dtype)
+        state = self._records.read("optimiser", "") or b""
+        self.optimiser_state = state_from(state, step, self._state.dtype, self.model.size)
 
     def _remember(self, version: int) -> None:
         """Note the hash of the present model; forget those too old to train from."""
@@ -298,7 +308,9 @@ class Server:
         self._state.hashes = {v: digest for v, digest in hashes.items() if v >= oldest}
 
     def _store_model(self) -> list[Effect]:
+        state = state_bytes(self.optimiser_state)
         return [
             Persist("model", "", model_bytes(self.model)),
+            *([Persist("optimiser", "", state)] if state else []),
             write("model-state", "", self._state),
         ]

@@ -370,7 +370,7 @@ class Service:
         self._require_successor(agreement.epoch)
         for name, frame in order.credentials.items():
             _check_credential(agreement, name, frame)
-        charter = Charter(epoch=order.epoch, phase="open", learning_rate=order.learning_rate)
+        charter = Charter(epoch=order.epoch, phase="open", step=order.step)
         old, host = self.host, self._make_host(agreement, charter, self._model_for(agreement))
         self.registry.begin(charter, order.credentials)
         self._store.flush()
@@ -432,7 +432,7 @@ class Service:
             self._identity,
             self._open(f"epoch:{agreement.id.hex()}"),
             model,
-            learning_rate=charter.learning_rate,
+            step=charter.step,
             retries=self.settings.retries,
             notify=self._notify,
         )

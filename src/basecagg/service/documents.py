@@ -10,6 +10,7 @@ from msgspec import Meta, Struct
 from basecagg.errors import DataError
 from basecagg.protocol.messages import Digest, Name, PublicKey, Suite, Version
 from basecagg.protocol.records import Role
+from basecagg.protocol.step_rule import PAPER_STEP, StepRule
 
 Phase: TypeAlias = Literal["waiting", "open", "closing", "closed"]
 Secret: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=32)]
@@ -125,7 +126,7 @@ class StartEpoch(Document, frozen=True, tag=True):
 
     epoch: bytes
     credentials: dict[str, bytes]
-    learning_rate: Annotated[float, Meta(gt=0)] = 1.0
+    step: StepRule = PAPER_STEP
 
 
 Order: TypeAlias = Invite | Admit | Revoke | CloseEpoch | EndEpoch | AskForKeys | StartEpoch

@@ -40,6 +40,7 @@ from basecagg.protocol.ports import Signer
 from basecagg.protocol.records import write
 from basecagg.protocol.recovery import Recovery
 from basecagg.protocol.server import Server, ServerSettings
+from basecagg.protocol.step_rule import PAPER_STEP, StepRule
 from basecagg.service.framing import Numbered
 from basecagg.service.group_commit import GroupCommit
 from basecagg.service.mailboxes import Mailboxes, Notify
@@ -116,7 +117,7 @@ class EpochHost:
         store: EpochStore,
         initial_model: Model,
         *,
-        learning_rate: float = 1.0,
+        step: StepRule = PAPER_STEP,
         retries: int = 5,
         notify: Notify = lambda recipient, urgent: None,
     ) -> None:
@@ -129,7 +130,7 @@ class EpochHost:
         self._durable = store
         self._store = GroupCommit(store)
         self._initial_model = initial_model
-        self._learning_rate = learning_rate
+        self._step = step
         self._retries = retries
         self._notify = notify
         self.closing = False
@@ -141,7 +142,7 @@ class EpochHost:
 
     def _build(self) -> None:
         recovery = Recovery(self.agreement, self._signer, self._store, self._retries)
-        settings = ServerSettings.of(self.agreement, self._learning_rate)
+        settings = ServerSettings.of(self.agreement, self._step)
         first = self.agreement.epoch.first_version
         self.machine = Server(settings, recovery, self._store, self._initial_model, first)
         self.published = self._publication()

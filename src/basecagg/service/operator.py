@@ -29,6 +29,7 @@ from basecagg.protocol.invitations import admission_hash
 from basecagg.protocol.messages import HolderKey, Suite
 from basecagg.protocol.operator import OPERATOR, Foundation, Operator, found
 from basecagg.protocol.records import Role
+from basecagg.protocol.step_rule import PAPER_STEP, StepRule
 from basecagg.service.certificates import Certified, make_authority, make_server_certificate
 from basecagg.service.connection import Connection
 from basecagg.service.documents import (
@@ -303,7 +304,7 @@ class Office:
         self,
         connection: Connection,
         parameters: ProtocolParameters,
-        learning_rate: float = 1.0,
+        step: StepRule = PAPER_STEP,
         without: Collection[str] = (),
         days: float = 365.0,
     ) -> Epoch:
@@ -319,7 +320,7 @@ class Office:
         )
         frames = {send.recipient: pack(send.message) for send in self._perform(effects)}
         epoch = frames.pop(SERVER)
-        order = StartEpoch(epoch=epoch, credentials=frames, learning_rate=learning_rate)
+        order = StartEpoch(epoch=epoch, credentials=frames, step=step)
         await self._order(connection, order)
         assert self.epoch is not None
         return self.epoch

@@ -15,6 +15,7 @@ from basecagg.protocol.epoch import Epoch
 from basecagg.protocol.messages import EpochEnd, HolderKey, statement
 from basecagg.protocol.operator import OPERATOR
 from basecagg.protocol.records import load, write
+from basecagg.protocol.step_rule import PAPER_STEP, StepRule
 from basecagg.service.documents import Enrolment, Member, Phase
 from basecagg.service.problems import Problem, unpacked
 
@@ -28,7 +29,7 @@ class Charter(Struct, kw_only=True):
 
     epoch: bytes
     phase: Phase
-    learning_rate: float = 1.0
+    step: StepRule = PAPER_STEP
 
     @property
     def signed_epoch(self) -> Epoch:

@@ -22,6 +22,7 @@ from basecagg.protocol.ports import Verifier
 from basecagg.protocol.recovery import Recovery
 from basecagg.protocol.server import Server, ServerSettings
 from basecagg.protocol.share_keeper import ShareKeeper
+from basecagg.protocol.step_rule import PAPER_STEP, StepRule
 from basecagg.simulation.loopback import AT_SERVER, Address, Loopback, Machine
 from basecagg.storage.memory import MemoryStore
 
@@ -40,7 +41,7 @@ class Federation:
         holders: Sequence[str] | None = None,
         suite: Suite = "x25519",
         cryptography: bool = True,
-        learning_rate: float = 1.0,
+        step: StepRule = PAPER_STEP,
         retries: int = 1,
         make_store: StoreFactory = lambda address: MemoryStore(),
         network: Loopback | None = None,
@@ -59,7 +60,7 @@ class Federation:
         self._suite: Suite = suite
         self._make_store = make_store
         self._stores: dict[Address, Store] = {}
-        self._learning_rate = learning_rate
+        self._step = step
         self._retries = retries
         self._initial_model = initial_model
         self._identities: dict[str, Identity | NoIdentity] = {}
@@ -172,7 +173,7 @@ class Federation:
 
     def _build_server(self, name: str, store: Store) -> Server:
         recovery = Recovery(self.agreement, self.identity(name), store, self._retries)
-        settings = ServerSettings.of(self.agreement, self._learning_rate)
+        settings = ServerSettings.of(self.agreement, self._step)
         return Server(settings, recovery, store, self._initial_model)
 
     def _build_keeper(self, name: str, store: Store) -> ShareKeeper:
