@@ -50,7 +50,7 @@ ORDERS = st.fixed_dictionaries(
         "credential": st.sampled_from(["", "AAAA", None]),
         "epoch": st.sampled_from(["", "QlNBRwE=", 7]),
         "credentials": JSON,
-        "learning_rate": st.floats(),
+        "step": JSON | st.lists(st.floats()).map(lambda some: ["StepRule", "sgd", *some]),
         "frame": st.sampled_from(["", "QlNBRwI=", "AAAA", 7]),
         "names": st.sampled_from([[], [NAMES[0], "nobody"], [".."], "x"]),
     },

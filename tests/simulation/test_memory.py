@@ -18,7 +18,7 @@ from torch import nn
 from basecagg.errors import BASecAggWarning
 from basecagg.learning import Dataset, Task
 from basecagg.maths import quantization
-from basecagg.protocol import global_model, masking
+from basecagg.protocol import masking, step_rule
 from basecagg.simulation import SimulationConfig, aggregation, memory, simulate
 
 
@@ -55,7 +55,7 @@ def treat_as_large(monkeypatch: pytest.MonkeyPatch) -> None:
     """A model of a million numbers as if it were one of hundreds."""
     for limit in ("_AHEAD_BYTES", "_HELD_BYTES"):
         monkeypatch.setattr(aggregation, limit, 0)
-    for module in (masking, quantization, global_model):
+    for module in (masking, quantization, step_rule):
         monkeypatch.setattr(module, "_SEGMENT", 2**14)
 
 

@@ -13,7 +13,7 @@ from basecagg.maths.prime_field import PrimeField
 from basecagg.maths.primes import PAPER_MODULUS
 from basecagg.maths.quantization import dequantize, quantize
 from basecagg.maths.staleness import constant, quantized_weight
-from basecagg.protocol.global_model import global_step
+from basecagg.protocol.step_rule import StepRule
 
 _FIELD = PrimeField(PAPER_MODULUS)
 _WEIGHT = quantized_weight(constant(), 0, levels=1, coin=b"")
@@ -83,7 +83,8 @@ def _step(model: Reals, updates: Reals, setting: Setting, generator: np.random.G
     weights = [_WEIGHT] * setting.buffer_size
     total = _FIELD.weighted_sum(quantized.reshape(rows.shape), weights)
     opened = dequantize(total, setting.update_levels, PAPER_MODULUS)
-    stepped = global_step(model.ravel(), opened, sum(weights), setting.global_rate)
+    rule = StepRule(rate=setting.global_rate)
+    stepped, _ = rule.step(model.ravel(), (), opened, sum(weights))
     return stepped.astype(np.float64, copy=False).reshape(model.shape)
 
 

@@ -1,7 +1,7 @@
 """What a participant knows of the chain of models: one head per version, each from the server's own word.
 
-Whatever the server signs about its models is compared with what it signed before. Two words that contradict each
-other are kept together: they convict the server before anybody who has the operator's key.
+Whatever the server signs about its models is compared with what it signed before. Two words that contradict
+each other are kept together: they convict the server before anybody who has the operator's key.
 """
 
 from __future__ import annotations

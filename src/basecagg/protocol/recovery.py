@@ -191,7 +191,7 @@ class Recovery:
 
     def start(self) -> list[Effect]:
         """An older copy of the store may have signed requests that it does not know: ask the holders."""
-        return self._doubt.ask() if self._doubt else []
+        return [*self._doubt.ask()] if self._doubt else []
 
     def may_begin(self, version: int) -> bool:
         """Whether an attempt is left, and nobody has seen requests of mine that I do not know."""
@@ -467,7 +467,7 @@ class Recovery:
     @property
     def latest(self) -> Release | None:
         """The word on the present version; the first one of an epoch has none but the epoch's."""
-        keys = self._records.keys("made")
+        keys = list(self._records.keys("made"))
         return parse(require(self._records, "made", keys[-1]), Made).release if keys else None
 
     # --- endings ------------------------------------------------------------------------------

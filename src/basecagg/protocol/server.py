@@ -331,10 +331,11 @@ class Server:
     def _store_model(self) -> list[Effect]:
         key, state = f"{self.version:016d}", state_bytes(self.optimiser_state)
         outdated = f"{self.version - self.settings.keep - 1:016d}"
+        remembered: list[Effect] = [Persist("optimiser", key, state)] if state else []
         return [
             Persist("model", key, model_bytes(self.model)),
-            Forget("model", outdated),
-            *([Persist("optimiser", key, state), Forget("optimiser", outdated)] if state else []),
+            *remembered,
+            *(Forget(kind, outdated) for kind in ("model", "optimiser")),
             write("model-state", "", self._state),
         ]
 

@@ -115,13 +115,13 @@ class StepRule(Message, frozen=True, tag="StepRule"):
             at = stop
 
 
-PAPER_STEP = StepRule()
-"""x ← x − Δ̄"""
-
-
 @cache
 def _kinds() -> dict[str, Any]:
     return get_type_hints(StepRule, include_extras=True)
+
+
+PAPER_STEP = StepRule()
+"""η_g = 1: the model moves by the mean update."""
 
 
 def _slices(start: int, stop: int) -> Iterator[slice]:

@@ -121,11 +121,10 @@ class Api:
         await self._caller(request)
         newer_than = _integer(request, "newer_than", -1)
         model = await self._service.wait_for_model(newer_than, _seconds(request))
-        tag = f'"{model.version}-{model.hash.hex()}"'
+        tag = f'"{model.version}-{model.head.hex()}"'
         headers = {
             "etag": tag,
             "basecagg-version": str(model.version),
-            "basecagg-model-hash": model.hash.hex(),
             "basecagg-dtype": model.dtype,
         }
         if request.headers.get("if-none-match") == tag or model.version <= newer_than:

@@ -26,6 +26,7 @@ from basecagg.protocol.messages import MAX_MASKS, MaskName, PlainUpdate
 from basecagg.protocol.plain import PlainOpening
 from basecagg.protocol.ports import Signer
 from basecagg.protocol.server import Server, ServerSettings
+from basecagg.protocol.step_rule import StepRule
 from basecagg.protocol.weighing import Weighing
 from basecagg.schedules.schedule import Vector
 from basecagg.simulation.config import SimulationConfig
@@ -199,7 +200,9 @@ class PlainAggregation(ServerAggregation):
     def __init__(self, config: SimulationConfig, model: Vector, state: Mapping[str, Any]) -> None:
         """Start with the model, or with a saved state."""
         weighing = self._weighing(config)
-        settings = ServerSettings(config.buffer_size, weighing, learning_rate=config.global_rate)
+        settings = ServerSettings(
+            config.buffer_size, weighing, step=StepRule(rate=config.global_rate)
+        )
         store = MemoryStore(state.get("stores", {}).get("server/server"))
         opening = self._opening(config, model.size, weighing, store)
         network = MeteredLoopback()
@@ -308,7 +311,7 @@ class SecureAggregation(ServerAggregation):
             parameters,
             model,
             holders=[f"{prefix}-{index}" for index in range(parameters.num_users)],
-            learning_rate=config.global_rate,
+            step=StepRule(rate=config.global_rate),
             make_store=lambda at: MemoryStore(stores.get(f"{at.role}/{at.name}")),
             network=network,
             verifier=verifier,

@@ -15,7 +15,7 @@ from basecagg.maths.quantization import dequantize
 from basecagg.maths.randomness import Words
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.masking import hide, shares_of
-from basecagg.protocol.messages import MaskName
+from basecagg.protocol.messages import History, MaskName
 from basecagg.protocol.opening import Opened, Step
 from basecagg.protocol.plain import PlainOpening
 from basecagg.protocol.records import BufferedUpdate
@@ -43,9 +43,9 @@ class MaskedOpening(PlainOpening):
         self._seed = seed
         self.clipped = 0
 
-    def begin(self, version: int, members: Sequence[BufferedUpdate]) -> Step:
+    def begin(self, history: History, members: Sequence[BufferedUpdate]) -> Step:
         """Σ s̄·Δ̃ − Σ s̄·z (Eq. server_decode), at once."""
-        weights = [int(self._weight(version, member)) for member in members]
+        weights = [int(self._weight(history.last, member)) for member in members]
         masked = [self._hide(member.name) for member in members]
         masks = self._open_masks([member.name for member in members], weights)
         total = self._field.sub(self._field.weighted_sum(masked, weights), masks)

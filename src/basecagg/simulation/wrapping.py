@@ -16,7 +16,7 @@ import numpy.typing as npt
 from basecagg.maths.prime_field import PrimeField
 from basecagg.maths.quantization import clip_update, quantize, signed
 from basecagg.maths.randomness import Words, WordStream
-from basecagg.protocol.messages import MaskName
+from basecagg.protocol.messages import History, MaskName
 from basecagg.protocol.opening import Opened, Step
 from basecagg.protocol.plain import PlainOpening
 from basecagg.protocol.records import BufferedUpdate
@@ -67,10 +67,10 @@ class FieldOpening(PlainOpening):
         self._config = config
         self.errors = FieldErrors()
 
-    def begin(self, version: int, members: Sequence[BufferedUpdate]) -> Step:
+    def begin(self, history: History, members: Sequence[BufferedUpdate]) -> Step:
         """φ⁻¹(Σ s̄·φ(c_l·Q(Δ))) / c_l, Eqs. (def_w_bar) and (global_update), at once."""
         levels, modulus = self._config.update_levels, self._config.modulus
-        weights = [int(self._weight(version, member)) for member in members]
+        weights = [int(self._weight(history.last, member)) for member in members]
         updates = [self._clipped(member.name) for member in members]
         rows = [
             quantize(update, levels, modulus, self._coins(member.name), wrap=True)
