@@ -1,4 +1,4 @@
-"""What convicts a server before anybody who has the operator's key: its own words that contradict each other."""
+"""What convicts a server before anybody with the operator's key: its own words that contradict each other."""
 
 from __future__ import annotations
 
