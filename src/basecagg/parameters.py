@@ -101,6 +101,12 @@ class ProtocolParameters:
         return self.share_size * self.submasks
 
     @property
+    def parts_bytes(self) -> int:
+        """What a version is made from, at most: K uploads, the model before it, and N answers."""
+        numbers = (self.buffer_size + 1) * self.padded_size + self.num_users * self.share_size
+        return 4 * numbers
+
+    @property
     def largest_sum(self) -> int:
         """K·c_g·(c_l·B + 1): no honest sum of updates is larger in any element."""
         return self._largest_sum(self.clip, self.update_levels)

@@ -17,6 +17,7 @@ _OTHER = {
     "x25519": "mlkem768-x25519",
     "certified": "honest-server",
     "stochastic": "nearest",
+    "momentum": "sgd",
 }
 
 
@@ -42,7 +43,9 @@ def _of_struct(value: msgspec.Struct) -> Iterator[tuple[str, Any]]:
         if field == "signature":
             new.append((" + group order", _malleable(old)))
         for where, other in new:
-            yield f".{field}{where}", msgspec.structs.replace(value, **{field: other})
+            changed = copy.copy(value)  # past its own rules: the signature alone must hold
+            msgspec.structs.force_setattr(changed, field, other)
+            yield f".{field}{where}", changed
 
 
 def _of_dataclass(value: Any) -> Iterator[tuple[str, Any]]:

@@ -35,11 +35,13 @@ from basecagg.protocol.messages import (
     Credential,
     EpochEnd,
     HolderKey,
+    Link,
     digest_of,
     signed,
     statement,
 )
 from basecagg.protocol.operator import Foundation, Operator, found
+from basecagg.protocol.step_rule import StepRule
 from basecagg.storage.memory import MemoryStore
 from basecagg.storage.participant import ParticipantStore
 
@@ -76,6 +78,13 @@ def holder_key(name: str, *, after: int = 0, sealing: bytes | None = None, **cha
     return signed(msgspec.structs.replace(key, **changes), signer)
 
 
+def first_at(version: int) -> Link:
+    return Link(version, bytes(32), bytes(32), bytes(32))
+
+
+FIRST = first_at(0)
+
+
 class Desk:
     """A machine with its store: what a driver does, and no more."""
 
@@ -102,8 +111,8 @@ class Desk:
         for key in keys:
             self.perform(self.machine.hear(key.name, key))
 
-    def begin(self, parameters=FOUR, **wishes) -> Epoch:
-        epoch, *credentials = self.perform(self.machine.begin(parameters, **wishes))
+    def begin(self, parameters=FOUR, first=FIRST, **wishes) -> Epoch:
+        epoch, *credentials = self.perform(self.machine.begin(parameters, first, **wishes))
         assert isinstance(epoch, Epoch)
         assert all(isinstance(each, Credential) for each in credentials)
         return epoch
@@ -125,7 +134,7 @@ def sealing_keys(epoch: Epoch) -> set[bytes]:
 
 def test_an_epoch_has_every_holder_and_the_next_number():
     desk = full_desk()
-    effects = desk.machine.begin(FOUR, first_version=3)
+    effects = desk.machine.begin(FOUR, first_at(3))
     epoch, *credentials = desk.perform(effects)
     agreement = accept(epoch, OPERATOR.public_key, Ed25519Verifier())
     assert agreement.holder_names == NAMES
@@ -145,7 +154,7 @@ def test_an_epoch_has_an_end_and_keeps_it_when_it_is_sent_again():
 def test_what_is_signed_is_written_down_before_it_is_sent():
     """All that must not be undone is irreversible, so that an older copy of the store gives itself away."""
     desk = full_desk()
-    written = writes_of(desk.machine.begin(FOUR))
+    written = writes_of(desk.machine.begin(FOUR, FIRST))
     assert {each.kind for each in written} == {"standing", "used", "highest"}
     assert all(each.irreversible for each in written)
     (kept,) = writes_of(desk.machine.end(0, bytes(32)))
@@ -165,9 +174,9 @@ def test_numbers_only_go_up_and_no_key_is_signed_twice():
     first = desk.begin()
     desk.perform(desk.machine.end(5, bytes(32)))
     with pytest.raises(LocalProtocolError, match="signed into epoch 1 already"):
-        desk.begin(first_version=5)
+        desk.begin(first=first_at(5))
     desk.hear(*(holder_key(name, after=1) for name in NAMES))
-    second = desk.begin(first_version=5)
+    second = desk.begin(first=first_at(5))
     assert (first.number, second.number) == (1, 2)
     assert not sealing_keys(first) & sealing_keys(second)
 
@@ -194,7 +203,16 @@ def test_an_epoch_that_never_arrived_is_given_again_and_its_keys_are_used_otherw
     assert desk.begin(other).number == 2
 
 
-@pytest.mark.parametrize("wish", [{"first_version": 1}, {"charge": bytes(range(32))}], ids=str)
+@pytest.mark.parametrize(
+    "wish",
+    [
+        {"first": first_at(1)},
+        {"step": StepRule("adam")},
+        {"max_burns": 3},
+        {"charge": bytes(range(32))},
+    ],
+    ids=str,
+)
 def test_any_other_wish_is_another_epoch(wish):
     desk = full_desk()
     desk.begin()
@@ -216,7 +234,7 @@ def test_an_epoch_ends_once_and_by_the_operators_word():
     desk = full_desk()
     with pytest.raises(LocalProtocolError, match="no epoch has begun"):
         desk.machine.end(0, bytes(32))
-    epoch = desk.begin(first_version=2)
+    epoch = desk.begin(first=first_at(2))
     with pytest.raises(WrongVersion, match="began with version 2"):
         desk.machine.end(1, bytes(32))
     (end,) = desk.perform(desk.machine.end(9, bytes(range(32))))
@@ -264,7 +282,7 @@ def test_a_holder_is_left_out_by_name_only():
         desk.begin(of(3))
     with pytest.raises(DataError, match="no holder is called eve"):
         desk.begin(of(3), without=["eve"])
-    epoch, *credentials = desk.perform(desk.machine.begin(of(3), without=["cem"]))
+    epoch, *credentials = desk.perform(desk.machine.begin(of(3), FIRST, without=["cem"]))
     assert [holder.name for holder in epoch.holders] == ["ann", "bob", "dea"]
     assert "cem" in [each.contributor for each in credentials]  # it goes on contributing
 
@@ -276,7 +294,7 @@ def test_revoked_people_and_contributors_are_not_missed():
     desk.enrol("dea", role="holder")
     desk.perform(desk.machine.revoke("bob"))
     desk.hear(holder_key("ann"), holder_key("dea"))
-    epoch, *credentials = desk.perform(desk.machine.begin(of(2)))
+    epoch, *credentials = desk.perform(desk.machine.begin(of(2), FIRST))
     assert [holder.name for holder in epoch.holders] == ["ann", "dea"]
     assert [each.contributor for each in credentials] == ["ann", "cem"]
     with pytest.raises(NotEnrolled):
@@ -542,7 +560,7 @@ def test_an_older_copy_signs_nothing_until_it_is_told_how_far_it_was():
     desk.store.rolled_back = False  # its first commit made the copy current
     desk.restart()
     attempts = [
-        lambda: desk.machine.begin(FOUR),
+        lambda: desk.machine.begin(FOUR, FIRST),
         lambda: desk.machine.end(0, bytes(32)),
         lambda: desk.machine.invite("eve", "both", bytes(32)),
         lambda: desk.machine.replace("ann", bytes(32)),
@@ -660,7 +678,7 @@ def steps(desk: Desk):
         for name in NAMES:
             key = holder_key(name, after=after)
             yield lambda key=key: desk.hear(key)
-        yield lambda after=after: desk.begin(first_version=after)
+        yield lambda after=after: desk.begin(first=first_at(after))
         if after == 0:
             yield lambda: desk.perform(desk.machine.end(next(versions), bytes(32)))
 
@@ -745,7 +763,7 @@ class History:
         fitting = max(2, len(NAMES) - len(without))
         parameters = of(self.chance.choice([fitting, fitting, fitting, 2, 3, 4]))
         try:
-            effects = self.desk.machine.begin(parameters, without=without)
+            effects = self.desk.machine.begin(parameters, FIRST, without=without)
         except (LocalProtocolError, WrongEpoch, StorageError):
             return
         if self.chance.random() < 0.1:  # a crash before the commit: nobody has it

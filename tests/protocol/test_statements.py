@@ -34,9 +34,11 @@ from basecagg.protocol.messages import (
     Parcel,
     Receipt,
     RecoveryRequest,
+    Release,
     Shipment,
     Ticket,
     Upload,
+    Witness,
     statement,
 )
 from basecagg.service import signing
@@ -83,7 +85,9 @@ SIGNATURES: dict[type[Message], Callable[[Agreement, Message], object]] = {
     HttpRequest: http_request,
     Receipt: from_holder,
     RecoveryRequest: from_("server"),
+    Release: from_("server"),
     Ticket: from_("ann"),
+    Witness: from_holder,
 }
 GUARDED_TWICE = {
     (Answer, "holder"),
@@ -94,6 +98,7 @@ GUARDED_TWICE = {
     (Epoch, "protocol"),
     (Epoch, "suite"),
     (Receipt, "holder"),
+    (Witness, "holder"),
 }
 """Fields of which the check would refuse another value even if they were not signed."""
 

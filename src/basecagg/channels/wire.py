@@ -22,15 +22,19 @@ from basecagg.protocol.messages import (
     Endorsement,
     EpochEnd,
     HolderKey,
+    Inquiry,
     Message,
     Parcel,
+    Parts,
     PlainUpdate,
     Receipt,
     RecoveryRequest,
     Refusal,
+    Release,
     Shipment,
     Upload,
     Verdict,
+    Witness,
     encode,
 )
 
@@ -56,6 +60,10 @@ AnyMessage = (
     | CertifiedRequest
     | Answer
     | Closing
+    | Release
+    | Parts
+    | Inquiry
+    | Witness
     | Refusal
 )
 _DECODER: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(AnyMessage)
@@ -90,6 +98,7 @@ def limit_for(message_type: type[Message], parameters: ProtocolParameters) -> in
         Parcel: share,
         Answer: share,
         Upload: 4 * parameters.padded_size + _ENVELOPE_BYTES,
+        Parts: parameters.parts_bytes + 8 * parameters.model_size + 2 * MAX_CONTROL_BYTES,
         PlainUpdate: 8 * parameters.model_size + _ENVELOPE_BYTES,
     }
     return bulk.get(message_type, MAX_CONTROL_BYTES)

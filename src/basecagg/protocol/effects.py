@@ -119,6 +119,12 @@ class MemoryLost(Struct, frozen=True, gc=False):
     reason: str
 
 
+class PartsWanted(Struct, frozen=True, gc=False):
+    """A participant wants to make this version again before it goes on: fetch its `Parts`."""
+
+    version: int
+
+
 class Convicted(Struct, frozen=True, gc=False):
     """A participant caught its server cheating and takes no more part. The evidence convinces others too."""
 
@@ -137,6 +143,7 @@ News: TypeAlias = (
     | Declined
     | Left
     | MemoryLost
+    | PartsWanted
     | Convicted
 )
 Effect: TypeAlias = Write | Send | News

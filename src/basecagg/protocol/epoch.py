@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, TypeAlias, TypeVar
+from typing import Annotated, Literal, TypeAlias, TypeVar
 
 from msgspec import Meta
 
@@ -55,6 +55,9 @@ SERVER = "server"
 Good = TypeVar("Good", Certificate, Credential)
 Seconds: TypeAlias = Annotated[int, Meta(ge=0, lt=2**62)]
 """Since 1970."""
+Verify: TypeAlias = Literal["auto", "always", "sample", "never"]
+MOST_PARTS = 64 * 2**20
+"""Bytes: where a version takes more than this, 'auto' means to take samples."""
 NEVER = 2**62 - 1
 MAX_VERSIONS = 1_000_000
 """Of one epoch. A contributor has only the server's word for a version, and believes in no later one."""
@@ -111,6 +114,16 @@ class LocalFloor:
     buffer_size: int = 2
     max_colluders: int = 1
     consistency: Consistency = "honest-server"
+    verify: Verify = "never"
+    """Which versions of the model are made again before they are trained from or summed to."""
+    verify_share: float = 0.5
+    """p: of the versions, where samples are taken."""
+
+    def share_to_verify(self, parameters: ProtocolParameters) -> float:
+        """Which part of the versions: all of them, some or none."""
+        small = parameters.parts_bytes <= MOST_PARTS
+        shares = {"always": 1.0, "sample": self.verify_share, "never": 0.0}
+        return shares.get(self.verify, 1.0 if small else self.verify_share)
 
     def require(self, parameters: ProtocolParameters) -> None:
         """Refuse what lies below."""

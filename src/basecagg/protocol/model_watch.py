@@ -6,6 +6,8 @@ each other are kept together: they convict the server before anybody who has the
 
 from __future__ import annotations
 
+import hmac
+
 from basecagg.errors import LocalProtocolError, WrongModel
 from basecagg.protocol.effects import Effect, Forget, Persist
 from basecagg.protocol.epoch import SERVER, Agreement
@@ -22,9 +24,12 @@ _LASTING = 1
 class ModelWatch:
     """The chain of one epoch's models, as far as this participant has heard of it."""
 
-    def __init__(self, agreement: Agreement, records: Records) -> None:
-        """Go on with what was heard before a restart."""
+    def __init__(self, agreement: Agreement, records: Records, share: float = 0.0) -> None:
+        """Go on with what was heard before a restart; make this share of the versions again."""
         self._agreement = agreement
+        self._share = share
+        self._coin = records.read("coin", "") or b""
+        self._checked = set(map(int, records.keys("checked")))
         self._words: dict[str, Word] = {
             **load(records, "released", Release),
             **load(records, "asked", RecoveryRequest),
@@ -66,6 +71,13 @@ class ModelWatch:
             del self._words[key]
         return [Forget(*_place(word)) for _, word in old]
 
+    def is_due(self, version: int) -> bool:
+        """Whether a version has to be made again before it is used. Asking again does not change the answer."""
+        if version == self._agreement.epoch.first_version or version in self._checked:
+            return False
+        drawn = hmac.digest(self._coin, f"verify/{version}".encode(), "sha256")
+        return int.from_bytes(drawn[:8]) < self._share * 2**64
+
     def head_of(self, version: int, model: Model) -> bytes:
         """The head that a ticket names, if these are the very numbers that the server released."""
         first, told = self._agreement.epoch.first, model_hash(version, model)
@@ -73,6 +85,8 @@ class ModelWatch:
             if first.model_hash != told:
                 raise WrongModel("this is not the model that the epoch begins with", peer=SERVER)
             return self._agreement.beginning.root
+        if self.is_due(version):
+            raise LocalProtocolError(f"version {version} has to be made again first")
         releases = (word for word in self._words.values() if isinstance(word, Release))
         release = next((r for r in releases if r.history.last == version), None)
         if release is None:

@@ -20,7 +20,7 @@ from basecagg.errors import (
     Retired,
     WrongEpoch,
 )
-from basecagg.maths.randomness import system_entropy
+from basecagg.maths.randomness import SEED_BYTES, system_entropy
 from basecagg.protocol import life
 from basecagg.protocol.contributor import Contributor
 from basecagg.protocol.effects import (
@@ -31,6 +31,7 @@ from basecagg.protocol.effects import (
     Joined,
     Left,
     MemoryLost,
+    PartsWanted,
     Persist,
     Send,
 )
@@ -43,6 +44,7 @@ from basecagg.protocol.messages import (
     EpochEnd,
     HolderKey,
     Message,
+    Parts,
     Receipt,
     RecoveryRequest,
     Release,
@@ -62,7 +64,7 @@ GRACE = 86_400
 _MACHINES = (
     *("held", "share", "answer", "progress", "vote"),
     *("mask", "dealing", "locks", "ticket", "upload"),
-    *("epoch", "released", "asked"),
+    *("epoch", "coin", "released", "asked", "checked"),
 )
 """The kinds of records that end with an epoch."""
 TO_CONTRIBUTORS = (Receipt, Verdict)
@@ -114,6 +116,8 @@ class Participant:
         self._keeper: ShareKeeper | None = None
         self._contributor: Contributor | None = None
         self._watch: ModelWatch | None = None
+        self._waiting: Message | None = None
+        """A question that is not answered before its version was made again."""
         self._built = False
 
     # --- what it is ---------------------------------------------------------------------------
@@ -259,6 +263,7 @@ class Participant:
             write("membership", "", self._membership, irreversible=True),
             Persist("charter", "", encode(epoch)),
             Persist("epoch", "", epoch.id),
+            Persist("coin", "", self._entropy(SEED_BYTES)),
             *self._keep_credential(credential),
             Joined(epoch.number, epoch.id, holds=key is not None),
         ]
@@ -295,6 +300,8 @@ class Participant:
     def _handle(self, message: Message) -> list[Effect]:
         if isinstance(message, Release):
             return self.watch.hear(message)
+        if isinstance(message, Parts):
+            return [*self.watch.check(message), *self._take_up()]
         if isinstance(message, TO_CONTRIBUTORS):
             if self.contributor is None:
                 raise NotEnrolled("this participant does not contribute")
@@ -306,8 +313,21 @@ class Participant:
         requests = list(_requests_in(message))
         for request in requests:
             self.watch.require_consistent(request)
+            if self.watch.is_due(request.version):
+                self._waiting = message
+                return [PartsWanted(request.version)]
         effects = self.keeper.receive(message)
         return [*effects, *(e for request in requests for e in self.watch.remember(request))]
+
+    def _take_up(self) -> list[Effect]:
+        """Go on with the question that had to wait. If it is refused, the server asks again and hears why."""
+        waiting, self._waiting = self._waiting, None
+        try:
+            return [] if waiting is None else self._handle(waiting)
+        except Caught:
+            raise
+        except Refused:
+            return []
 
     @property
     def watch(self) -> ModelWatch:
@@ -431,7 +451,8 @@ class Participant:
         agreement = self._agreement
         if agreement is None:
             return
-        self._watch = ModelWatch(agreement, self._records)
+        share = self._floor.share_to_verify(agreement.parameters)
+        self._watch, self._waiting = ModelWatch(agreement, self._records, share), None
         key = self._keys.joined()
         index = agreement.holder_index(self.pins.name)
         if key is not None and index is not None:
