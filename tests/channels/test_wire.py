@@ -36,7 +36,7 @@ def conversation(suite="x25519"):
     federation.network.observers.append(lambda letter: seen.append(letter.message))
     one_round(federation)
     members = [intercept(federation, name) for name in USERS[:3]]
-    previous = federation.server.opening._certificates["0"]
+    previous = federation.server.opening._past.opened
     seen.append(certify(federation, request_for(federation, members, 1, previous)))
     seen += [federation.agreement.epoch, federation._credentials["user-0"]]
     seen += [Refusal("Malformed", "no"), PlainUpdate(MASK, 0, bytes(32), bytes(200))]

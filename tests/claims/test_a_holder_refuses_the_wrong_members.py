@@ -110,7 +110,7 @@ def test_a_ticket_that_was_changed(consistency, field):
     federation = make_federation(consistency=consistency)
     one_round(federation, USERS[4:7])
     members = uploads(federation, *USERS[:3])
-    previous = federation.server.opening._certificates.get("0")
+    previous = federation.server.opening._past.opened
     changed = msgspec.structs.replace(
         members[0].ticket, **{field: 0 if field == "base_version" else bytes(32)}
     )
@@ -147,7 +147,7 @@ def test_too_few_of_one_base_version(consistency):
     old = uploads(federation, *USERS[:3])
     one_round(federation, USERS[3:7])
     new = uploads(federation, "ann")
-    previous = federation.server.opening._certificates.get("0")
+    previous = federation.server.opening._past.opened
     all_refuse(federation, request_for(federation, [*old, *new], 1, previous), WrongMembers)
     new += uploads(federation, "bob")
     allowed = request_for(federation, [*old[:2], *new], 1, previous)

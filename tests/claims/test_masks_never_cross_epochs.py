@@ -75,7 +75,7 @@ def test_everything_said_in_the_first_is_refused_in_the_second(first, second):
     kinds = (Parcel, Closing, Receipt, Verdict, Shipment, Upload)
     said = caught(first, kinds, lambda: one_round(first))
     members = [intercept(first, name) for name in USERS[3:6]]
-    request = request_for(first, members, 1, first.server.opening._certificates["0"])
+    request = request_for(first, members, 1, first.server.opening._past.opened)
     said += [request, certify(first, request)]
     for message in said:
         if isinstance(message, Receipt | Verdict):

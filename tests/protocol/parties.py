@@ -209,40 +209,40 @@ def sign_request(
         tale.attempts[version] += 1
     if previous is not None:
         tale.digests[previous.version + 1] = previous.digest
-    history = history or tale.history(version)
+    history = history or history_at(federation, version)
     request = RecoveryRequest(federation.agreement.id, version, attempt, history, tickets, previous)
     return signed(request, federation.identity("server"))
 
 
 @dataclass
 class Tale:
-    """The chain of models as a cheating server tells it, and the attempts of each version so far."""
+    """What a cheating server has told so far: attempts of each version, and what its models were made from."""
 
-    beginning: History
-    max_staleness: int
     attempts: Counter = field(default_factory=Counter)
     digests: dict[int, bytes] = field(default_factory=dict)
-
-    def history(self, version: int) -> History:
-        """Up to this version; a version whose sum nobody certified came from nowhere."""
-        history = self.beginning
-        for v in range(history.version + 1, version + 1):
-            made = Link(v, b"%032d" % v, bytes(32), self.digests.get(v, bytes(32)))
-            history = history.after(made, self.max_staleness)
-        return history
 
 
 def told(federation) -> Tale:
     """What the cheating server of this federation says."""
     if not hasattr(federation, "tale"):
-        p = federation.agreement.parameters
-        federation.tale = Tale(federation.agreement.beginning, p.max_staleness)
+        federation.tale = Tale()
     return federation.tale
 
 
+def history_at(federation, version: int) -> History:
+    """The true chain of models as far as it goes; from there on, models that the cheating server made up."""
+    history, most = federation.server.history, federation.agreement.parameters.max_staleness
+    if version <= history.last:
+        return History(history.version, history.root, history.links[: version - history.version])
+    for v in range(history.last + 1, version + 1):
+        made_from = told(federation).digests.get(v, bytes(32))
+        history = history.after(Link(v, b"%032d" % v, bytes(32), made_from), most)
+    return history
+
+
 def head_at(federation, version: int) -> bytes:
-    """The head of a version in the tale."""
-    return told(federation).history(version).head
+    """The head of a version in this story."""
+    return history_at(federation, version).head
 
 
 def ask(federation: Federation, name: str, message: Message) -> list[Message]:

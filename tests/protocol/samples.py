@@ -88,7 +88,7 @@ def agreement() -> Agreement:
         operator=identity("operator"),
         number=3,
         first=Link(7, fixed("model 7"), fixed("optimiser 7"), fixed("the last epoch's head")),
-        step=StepRule("momentum", 0.5),
+        step=StepRule("momentum", 0.5, averaged=((1, 3),)),
         max_burns=2,
         ends=2_000_000_000,
         charge=fixed("charge"),

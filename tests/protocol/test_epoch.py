@@ -69,13 +69,17 @@ def test_a_message_of_another_epoch(agreement):
 
 
 def test_who_signed(federation, agreement):
-    vote = signed(Endorsement(agreement.id, 0, bytes(32), 3), federation.identity("user-3"))
+    vote = signed(
+        Endorsement(agreement.id, 0, 0, bytes(32), bytes(32), 3), federation.identity("user-3")
+    )
     assert agreement.signed_by_holder(vote, 3, vote.signature)
     for other in (0, 6, 7, -1, 10**9):
         assert not agreement.signed_by_holder(vote, other, vote.signature)
         with pytest.raises(BadSignature):
             agreement.require_signed_by_holder(vote, other, vote.signature)
-    last = signed(Endorsement(agreement.id, 0, bytes(32), 6), federation.identity("user-6"))
+    last = signed(
+        Endorsement(agreement.id, 0, 0, bytes(32), bytes(32), 6), federation.identity("user-6")
+    )
     assert not agreement.signed_by_holder(last, -1, last.signature)
 
 
@@ -109,9 +113,10 @@ def test_what_is_remembered_stays_small(federation, agreement):
     for version in range(20):
         votes = []
         for index, name in enumerate(USERS):
-            vote = Endorsement(agreement.id, version, bytes(32), index)
+            vote = Endorsement(agreement.id, version, 0, bytes(32), bytes(32), index)
             votes.append((index, signed(vote, federation.identity(name)).signature))
-        agreement.require_certificate(Certificate(agreement.id, version, bytes(32), tuple(votes)))
+        certificate = Certificate(agreement.id, version, 0, bytes(32), bytes(32), tuple(votes))
+        agreement.require_certificate(certificate)
     assert len(agreement._certificates) <= 8
 
 

@@ -1,5 +1,7 @@
 """The server's machine: who may deal and upload, what becomes of it, and what a restart keeps."""
 
+from hashlib import sha256
+
 import msgspec
 import numpy as np
 import pytest
@@ -50,6 +52,7 @@ from basecagg.protocol.messages import (
     Upload,
     Verdict,
     content_hash,
+    encode,
     signed,
 )
 from basecagg.protocol.plain import PlainOpening
@@ -436,8 +439,10 @@ def test_the_model_and_its_hash_move_on(federation):
     before = federation.server.head
     one_round(federation)
     server = federation.server
-    assert server.head_of(0) == before
-    assert server.head == server.head_of(1) == model_hash(1, server.model)
+    assert server.head_of(0) == before == federation.agreement.beginning.root
+    (link,) = server.history.links
+    assert (link.version, link.model_hash) == (1, model_hash(1, server.model))
+    assert server.head == server.head_of(1) == sha256(before + encode(link)).digest()
     assert server.head_of(2) is None
 
 
@@ -497,9 +502,10 @@ def test_a_restart_at_every_hop_loses_nothing(federation):
 def test_a_restart_keeps_the_model(federation):
     one_round(federation)
     before = federation.server.version, federation.server.model.tobytes()
+    history = federation.server.history
     federation.start(AT_SERVER)
     assert (federation.server.version, federation.server.model.tobytes()) == before
-    assert federation.server.head == model_hash(1, federation.server.model)
+    assert federation.server.history == history
 
 
 def test_a_restart_keeps_who_waits_in_order(federation):
@@ -526,7 +532,8 @@ def test_a_holder_that_is_asked_hears_also_what_else_it_missed():
 def test_nothing_is_left_of_a_sum_that_was_opened(federation):
     one_round(federation)
     left = federation.network.nodes[AT_SERVER].store.snapshot()
-    assert {kind for kind in left if kind not in ("model", "model-state", "certificate")} == {
+    kept = ("model", "model-state", "certificate", "past", "made", "part", "upload")
+    assert {kind for kind in left if kind not in kept} == {
         "relayed"
     }  # the names, until they expire
     assert len(left.get("certificate", ())) <= 2
