@@ -23,7 +23,7 @@ from basecagg.errors import (
     WrongEpoch,
 )
 from basecagg.maths.mds_code import MaskCode
-from basecagg.parameters import Consistency, ProtocolParameters
+from basecagg.parameters import Consistency, Correctness, ProtocolParameters
 from basecagg.protocol.messages import (
     MAX_HOLDERS,
     PROTOCOL_VERSION,
@@ -97,6 +97,7 @@ class LocalFloor:
     buffer_size: int = 2
     max_colluders: int = 1
     consistency: Consistency = "honest-server"
+    correctness: Correctness = "honest-holders"
 
     def require(self, parameters: ProtocolParameters) -> None:
         """Refuse what lies below."""
@@ -108,6 +109,10 @@ class LocalFloor:
             )
         if self.consistency == "certified" and parameters.consistency != "certified":
             raise WrongEpoch("my floor is consistency 'certified'")
+        if self.correctness == "agreed" and not parameters.agreed:
+            raise WrongEpoch(
+                "my floor is correctness 'agreed': T liars could write this epoch's sums"
+            )
 
 
 class Agreement:
