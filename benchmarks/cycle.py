@@ -37,7 +37,7 @@ from benchmarks.bars import Result
 RESULTS = Path(__file__).parent / "results" / "cycle.json"
 PARAMETERS = ProtocolParameters(
     num_users=100,
-    recovery_threshold=70,
+    recovery_threshold=62,
     max_colluders=8,
     max_dropouts=30,
     buffer_size=10,

@@ -77,10 +77,11 @@ class Phone:
 
 def committee(holders: int, buffer_size: int, d: int) -> ProtocolParameters:
     """A committee that does without a fifth of its holders."""
+    colluders = max(1, holders // 6)
     return ProtocolParameters(
         num_users=holders,
-        recovery_threshold=holders * 4 // 5,
-        max_colluders=max(1, holders // 6),
+        recovery_threshold=holders - colluders - holders // 5,
+        max_colluders=colluders,
         max_dropouts=holders // 5,
         buffer_size=buffer_size,
         model_size=d,

@@ -137,14 +137,15 @@ def test_plan_fits_the_terminal_and_marks_the_chosen_row(columns: int) -> None:
     lines = result.output.splitlines()
     assert max(map(len, lines)) <= columns
     chosen = [line.split() for line in lines if line.lstrip().startswith("→") and "MB" in line]
-    assert [row[1] for row in chosen] == ["70"]
+    assert [row[1] for row in chosen] == ["62"]
 
 
 def test_plan_as_json_says_the_same() -> None:
     shown = json.loads(run("plan", *PAPER, "--no-cpu", "--json").stdout)
-    assert shown["parameters"]["recovery_threshold"] == 70
+    assert shown["parameters"]["recovery_threshold"] == 62
+    assert (shown["parameters"]["correctness"], shown["parameters"]["liars"]) == ("agreed", 0)
     assert shown["wrap_around"]["largest_sum"] <= shown["wrap_around"]["room"]
-    assert [row["recovery_threshold"] for row in shown["options"] if row["chosen"]] == [70]
+    assert [row["recovery_threshold"] for row in shown["options"] if row["chosen"]] == [62]
     assert shown["modes"] == {"certified": "possible", "honest-server": "possible"}
     assert shown["cpu_seconds"] == {}
     assert sum(phase["seconds"] for phase in shown["phases"]) == pytest.approx(
@@ -166,7 +167,7 @@ def test_an_impossible_plan_is_one_line_with_ways_out() -> None:
     assert result.exit_code == 2
     assert result.stdout == ""
     assert result.stderr.count("\n") == 1
-    assert "Possible instead: T = 39 or D = 24" in result.stderr
+    assert "Possible instead: T = 34 or N = 131" in result.stderr
 
 
 @pytest.mark.parametrize(

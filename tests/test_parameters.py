@@ -12,11 +12,11 @@ from basecagg import ProtocolParameters
 from basecagg.errors import ParameterError
 from basecagg.maths.primes import PAPER_MODULUS, is_prime
 from basecagg.maths.staleness import constant, hinge, polynomial
-from basecagg.parameters import RULES
+from basecagg.parameters import RULES, usual_tolerance
 
 PAPER = {
     "num_users": 100,
-    "recovery_threshold": 70,
+    "recovery_threshold": 62,
     "max_colluders": 8,
     "max_dropouts": 30,
     "buffer_size": 10,
@@ -81,9 +81,28 @@ BROKEN = {
         ({"clip": 1e308}, ["65536·1e+308"]),
         ({"update_levels": 2**20}, ["1048576·4", "lower K, c_g, c_l or B"]),
     ],
-    "0 ≤ recovery_margin ≤ N − U": [
-        ({"recovery_margin": -1}, ["recovery_margin = -1", "30"]),
-        ({"recovery_margin": 31}, ["recovery_margin = 31", "N − U = 30"]),
+    "answers that agree: 0 ≤ E ≤ T": [
+        ({"liars": -1}, ["E = -1 ", "possible: E = 0"]),
+        ({"liars": 9}, ["E = 9 ", "0…T = 8", "possible: E = 8, or T = 9"]),
+    ],
+    "answers that agree: U + T + E ≤ N − D": [
+        (
+            {"recovery_threshold": 63},
+            ["U + T = 63 + 8", "100 − 30 − 0 = 70", "U = 62 or T = 7 or D = 29 or N = 101"],
+        ),
+        ({"liars": 3}, ["100 − 30 − 3 = 67", "U = 59 or T = 5 or D = 27 or E = 0 or N = 103"]),
+        (
+            {"num_users": 2, "recovery_threshold": 2, "max_colluders": 1, "max_dropouts": 0},
+            ["U + T = 2 + 1", "possible: N = 3, or correctness='honest-holders'"],
+        ),
+        (
+            {"recovery_threshold": 63, "consistency": "honest-server", "correctness": "agreed"},
+            ["U + T = 63 + 8"],
+        ),
+    ],
+    "honest holders: E = 0": [
+        ({"liars": 1, "correctness": "honest-holders"}, ["E = 1 ", "correctness='agreed'"]),
+        ({"liars": 1, "consistency": "honest-server"}, ["E = 1 ", "correctness='agreed'"]),
     ],
     "1 ≤ min_per_version ≤ K": [
         ({"min_per_version": 0}, ["min_per_version = 0"]),
@@ -113,14 +132,15 @@ JUST_MET = {
             "recovery_threshold": 2,
             "max_colluders": 1,
             "max_dropouts": 0,
+            "correctness": "honest-holders",
         },
     ],
     "T ≥ 1": [{"max_colluders": 1}],
     "D ≥ 0": [{"max_dropouts": 0}],
     "U ≥ T + 1": [{"recovery_threshold": 9}],
-    "U ≤ N − D": [{"recovery_threshold": 70}],
+    "U ≤ N − D": [{"recovery_threshold": 70, "correctness": "honest-holders"}],
     "certified mode: quorum ⌊(N + T)/2⌋ + 1 ≤ N − D": [
-        {"max_dropouts": 45, "recovery_threshold": 55},
+        {"max_dropouts": 45, "recovery_threshold": 47},
         {"max_dropouts": 90, "recovery_threshold": 10, "consistency": "honest-server"},
     ],
     "max_colluding_contributors ≥ 0": [{"max_colluding_contributors": 0}],
@@ -151,7 +171,16 @@ JUST_MET = {
         },
         {"clip": 1000, "allow_wraparound": True},
     ],
-    "0 ≤ recovery_margin ≤ N − U": [{"recovery_margin": 0}, {"recovery_margin": 30}],
+    "answers that agree: 0 ≤ E ≤ T": [
+        {"liars": 0},
+        {"liars": 8, "recovery_threshold": 54},
+    ],
+    "answers that agree: U + T + E ≤ N − D": [
+        {"recovery_threshold": 62},
+        {"recovery_threshold": 58, "liars": 4},
+        {"recovery_threshold": 70, "consistency": "honest-server"},
+    ],
+    "honest holders: E = 0": [{"correctness": "honest-holders"}, {"liars": 8, "max_dropouts": 22}],
     "1 ≤ min_per_version ≤ K": [{"min_per_version": 1}, {"min_per_version": 10}],
     "mask_lifetime > τ_max": [{"mask_lifetime": 11}],
     "mask_quota ≥ 1": [{"mask_quota": 1}],
@@ -188,6 +217,7 @@ def test_a_wrong_type_is_named(name, value):
     fits = {
         "allow_wraparound": [True],
         "clip": [3.5],
+        "correctness": [None],
         "max_colluding_contributors": [None],
     }
     if value in fits.get(name, []):
@@ -230,15 +260,64 @@ def test_what_is_accepted_cannot_wrap_around(
 
 
 def test_derived_numbers_of_the_papers_setup():
-    made = parameters()
+    made = parameters(correctness="honest-holders", recovery_threshold=70)
     assert made.quorum == 55
     assert made.colluding_contributors == 8
     assert made.submasks == 62
     assert made.share_size == 17
     assert made.padded_size == 17 * 62
-    assert made.correctable_answers == 0
+    assert (made.answers_needed, made.recovery_margin) == (70, 0)
     assert made.room_for_sum == 2**31 - 4
     assert made.staleness == constant()
+
+
+@pytest.mark.parametrize(
+    ("changes", "correctness", "answers", "margin"),
+    [
+        ({}, "agreed", 70, 8),
+        ({"liars": 3, "recovery_threshold": 59}, "agreed", 67, 11),
+        ({"correctness": "honest-holders"}, "honest-holders", 62, 0),
+        ({"consistency": "honest-server"}, "honest-holders", 62, 0),
+        ({"consistency": "honest-server", "correctness": "agreed"}, "agreed", 70, 8),
+    ],
+)
+def test_how_many_answers_open_a_sum(changes, correctness, answers, margin):
+    made = parameters(**changes)
+    assert made.correctness == correctness
+    assert (made.answers_needed, made.recovery_margin) == (answers, margin)
+
+
+@pytest.mark.parametrize(
+    ("consistency", "chosen", "numbers"),
+    [
+        ("certified", {}, (30, 8, 62)),
+        ("certified", {"liars": 4}, (30, 8, 58)),
+        ("certified", {"correctness": "honest-holders"}, (30, 8, 70)),
+        ("honest-server", {}, (30, 8, 70)),
+        ("certified", {"max_dropouts": 10, "max_colluders": 20}, (10, 20, 70)),
+        ("certified", {"recovery_threshold": 50}, (30, 8, 50)),
+    ],
+)
+def test_what_is_not_chosen_gets_the_largest_numbers_that_fit(consistency, chosen, numbers):
+    assert usual_tolerance(100, 10, consistency, **chosen) == numbers
+
+
+@pytest.mark.parametrize("consistency", ["certified", "honest-server"])
+@pytest.mark.parametrize("correctness", ["agreed", "honest-holders"])
+@pytest.mark.parametrize("holders", range(3, 60))
+def test_the_usual_tolerance_makes_parameters(consistency, correctness, holders):
+    dropouts, colluders, threshold = usual_tolerance(holders, 10, consistency, correctness)
+    made = ProtocolParameters(
+        num_users=holders,
+        recovery_threshold=threshold,
+        max_colluders=colluders,
+        max_dropouts=dropouts,
+        buffer_size=10,
+        model_size=5,
+        consistency=consistency,
+        correctness=correctness,
+    )
+    assert made.answers_needed == holders - dropouts
 
 
 @pytest.mark.parametrize("model_size", range(1, 200))

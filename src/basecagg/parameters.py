@@ -16,6 +16,7 @@ from basecagg.maths.primes import PAPER_MODULUS, is_prime
 from basecagg.maths.staleness import Rounding, StalenessFunction, constant, expected_weight
 
 Consistency = Literal["certified", "honest-server"]
+Correctness = Literal["agreed", "honest-holders"]
 _MOST_LEVEL_BITS = 31
 
 
@@ -26,7 +27,7 @@ class ProtocolParameters:
     num_users: int
     """N: holders of shares. In the paper every user is one."""
     recovery_threshold: int
-    """U: answers that open a sum."""
+    """U: right answers that determine a sum."""
     max_colluders: int
     """T: holders that may pool all they know and still learn nothing."""
     max_dropouts: int
@@ -53,8 +54,10 @@ class ProtocolParameters:
     """Whether holders certify a request before they answer (a cheating server), or trust it (the paper)."""
     max_colluding_contributors: int | None = None
     """Contributors that may work with the server; T unless given. The roster must make it true."""
-    recovery_margin: int = 0
-    """Holders beyond U that must hold a share of every member before an update is admitted."""
+    correctness: Correctness | None = None
+    """Whether a sum opens when U + T answers agree, and T liars cannot write it, or from any U (the paper)."""
+    liars: int = 0
+    """E: holders whose wrong answers must not stop an opening, even while D others are gone."""
     min_per_version: int = 1
     """Members that each base version in a sum must have, so that no version singles a user out."""
     mask_lifetime: int = 100
@@ -68,6 +71,8 @@ class ProtocolParameters:
         """Check every rule of the table, in its order; the first that breaks is raised."""
         if self.max_colluding_contributors is None:
             object.__setattr__(self, "max_colluding_contributors", self.max_colluders)
+        if self.correctness is None:
+            object.__setattr__(self, "correctness", usual_correctness(self.consistency))
         _check_types(self)
         object.__setattr__(self, "clip", float(self.clip))
         for rule in RULES:
@@ -84,6 +89,21 @@ class ProtocolParameters:
         """`max_colluding_contributors` with its default filled in."""
         assert self.max_colluding_contributors is not None
         return self.max_colluding_contributors
+
+    @property
+    def agreed(self) -> bool:
+        """Whether answers have to agree, so that T liars cannot write a sum."""
+        return self.correctness == "agreed"
+
+    @property
+    def answers_needed(self) -> int:
+        """U + T answers that agree, U honest ones among them; U where holders are taken to be honest."""
+        return self.recovery_threshold + (self.max_colluders if self.agreed else 0)
+
+    @property
+    def recovery_margin(self) -> int:
+        """T + E (or 0): holders beyond U that must hold a share of every member of a sum."""
+        return self.max_colluders + self.liars if self.agreed else 0
 
     @property
     def submasks(self) -> int:
@@ -119,11 +139,6 @@ class ProtocolParameters:
     def room_for_sum(self) -> int:
         """(q − 3)/2: the largest magnitude that φ⁻¹ gives back with its sign."""
         return (self.modulus - 3) // 2
-
-    @property
-    def correctable_answers(self) -> int:
-        """E: wrong answers that are surely corrected while at most D holders are gone."""
-        return (self.num_users - self.max_dropouts - self.recovery_threshold) // 2
 
     def clipped_to(self, clip: float) -> ProtocolParameters:
         """The same with another clip B, and the finest levels c_l with which no sum wraps around.
@@ -270,11 +285,30 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     Rule(
-        "0 ≤ recovery_margin ≤ N − U",
-        lambda p: 0 <= p.recovery_margin <= p.num_users - p.recovery_threshold,
+        "answers that agree: 0 ≤ E ≤ T",
+        lambda p: not p.agreed or 0 <= p.liars <= p.max_colluders,
         lambda p: (
-            f"recovery_margin = {p.recovery_margin} is outside 0…N − U ="
-            f" {p.num_users - p.recovery_threshold}"
+            f"liars E = {p.liars} is outside 0…T = {p.max_colluders}: more than T liars could write a"
+            f" sum; possible: E = {min(max(p.liars, 0), p.max_colluders)}"
+            + (f", or T = {p.liars}" if p.liars > 0 else "")
+        ),
+    ),
+    Rule(
+        "answers that agree: U + T + E ≤ N − D",
+        lambda p: not p.agreed or _missing_answers(p) <= 0,
+        lambda p: (
+            f"a sum opens when U + T = {p.recovery_threshold} + {p.max_colluders} answers agree, but only"
+            f" N − D − E = {p.num_users} − {p.max_dropouts} − {p.liars} ="
+            f" {p.num_users - p.max_dropouts - p.liars} right ones are sure to come; possible:"
+            f" {_enough_answers(p)}, or correctness='honest-holders', with which T liars write the sum"
+        ),
+    ),
+    Rule(
+        "honest holders: E = 0",
+        lambda p: p.agreed or p.liars == 0,
+        lambda p: (
+            f"liars E = {p.liars} with correctness='honest-holders', where nobody lies and any U"
+            " answers open a sum: E = 0, or correctness='agreed'"
         ),
     ),
     Rule(
@@ -297,21 +331,61 @@ RULES: tuple[Rule, ...] = (
     ),
 )
 
+
+def _missing_answers(p: ProtocolParameters) -> int:
+    return p.recovery_threshold - largest_threshold(p.num_users, p.max_dropouts, p.recovery_margin)
+
+
+def _enough_answers(p: ProtocolParameters) -> str:
+    """The nearest values, each of which alone would be enough."""
+    missing = _missing_answers(p)
+    least = (
+        ("U", p.recovery_threshold, p.max_colluders + 1),
+        ("T", p.max_colluders, max(1, p.liars)),
+        ("D", p.max_dropouts, 0),
+        ("E", p.liars, 0),
+    )
+    lower = [f"{s} = {value - missing}" for s, value, low in least if value - missing >= low]
+    return " or ".join([*lower, f"N = {p.num_users + missing}"])
+
+
 _CHOICES = {
     "consistency": ("certified", "honest-server"),
+    "correctness": ("agreed", "honest-holders"),
     "weight_rounding": ("stochastic", "nearest"),
     "allow_wraparound": (True, False),
 }
 
 
+def usual_correctness(consistency: Consistency) -> Correctness:
+    """Who defends against a cheating server defends against its friends among the holders, too."""
+    return "agreed" if consistency == "certified" else "honest-holders"
+
+
+def largest_threshold(num_users: int, max_dropouts: int, margin: int) -> int:
+    """N − D less the margin T + E: with a larger U a sum might never open."""
+    return num_users - max_dropouts - margin
+
+
 def usual_tolerance(
-    num_users: int, buffer_size: int, consistency: Consistency, max_dropouts: int | None = None
-) -> tuple[int, int]:
-    """D and T for whoever has not chosen them: 30 % of the holders, and the largest T that fits, up to 8."""
+    num_users: int,
+    buffer_size: int,
+    consistency: Consistency,
+    correctness: Correctness | None = None,
+    *,
+    max_dropouts: int | None = None,
+    max_colluders: int | None = None,
+    recovery_threshold: int | None = None,
+    liars: int = 0,
+) -> tuple[int, int, int]:
+    """D, T and U as chosen; else 30 % of the holders, the largest T up to 8 that fits, the largest U."""
+    agreed = (correctness or usual_correctness(consistency)) == "agreed"
     dropouts = int(0.3 * num_users) if max_dropouts is None else max_dropouts
-    certified = consistency == "certified"
-    room = num_users - 2 * dropouts - 2 if certified else num_users - dropouts - 1
-    return dropouts, max(1, min(8, room, buffer_size - 2))
+    quorum = num_users - 2 * dropouts - 2 if consistency == "certified" else num_users
+    readable = (num_users - dropouts - liars) // 3 if agreed else num_users - dropouts - 1
+    colluders = max_colluders or max(1, liars, min(8, quorum, readable, buffer_size - 2))
+    most = largest_threshold(num_users, dropouts, colluders + liars if agreed else 0)
+    return dropouts, colluders, recovery_threshold or most
 
 
 def _check_types(parameters: ProtocolParameters) -> None:

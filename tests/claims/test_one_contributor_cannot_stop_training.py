@@ -37,7 +37,7 @@ def kept_by_five(federation, name):
 @MODES
 def test_with_a_mask_that_few_holders_keep(consistency):
     """The first holder leaves for good, so mallory's five and anybody else's have four in common."""
-    federation = make_federation(consistency=consistency, recovery_margin=1)
+    federation = make_federation(consistency=consistency, correctness="agreed")
     kept_by_five(federation, "mallory")
     without(federation, "user-0")
     submit(federation, "mallory")
@@ -49,7 +49,7 @@ def test_with_a_mask_that_few_holders_keep(consistency):
 @MODES
 def test_and_its_own_update_is_told_when_it_is_too_old(consistency):
     federation = make_federation(
-        consistency=consistency, recovery_margin=1, max_staleness=1, mask_lifetime=50
+        consistency=consistency, correctness="agreed", max_staleness=1, mask_lifetime=50
     )
     kept_by_five(federation, "mallory")
     without(federation, "user-0")
@@ -63,7 +63,7 @@ def test_and_its_own_update_is_told_when_it_is_too_old(consistency):
 
 
 def test_updates_that_fit_are_summed_in_order_of_arrival():
-    federation = make_federation(consistency="honest-server", recovery_margin=1)
+    federation = make_federation(consistency="honest-server", correctness="agreed")
     kept_by_five(federation, "mallory")
     deal(federation, "ann")
     bring_back = without(federation, "user-0", "user-1")
@@ -81,7 +81,7 @@ def test_updates_that_fit_are_summed_in_order_of_arrival():
 
 
 def test_a_receipt_that_was_missing_makes_them_fit():
-    federation = make_federation(consistency="honest-server", recovery_margin=1)
+    federation = make_federation(consistency="honest-server", correctness="agreed")
     kept_by_five(federation, "ann")
     bring_back = without(federation, "user-0")
     deal(federation, "bob", "cat")

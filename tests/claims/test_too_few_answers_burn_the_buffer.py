@@ -1,4 +1,4 @@
-"""Fewer than U answers: the identical question again, then the buffer burns, and training goes on."""
+"""Too few answers: the identical question again, then the buffer burns, and training goes on."""
 
 import re
 
@@ -70,17 +70,29 @@ def test_it_helps_those_who_come_back(consistency):
     assert exact_sum(news, submitted, federation.agreement.parameters)
 
 
-def test_u_answers_are_enough_when_the_margin_does_not_come():
-    """Two more are waited for, but not for ever."""
-    federation = make_federation(consistency="honest-server", recovery_margin=2)
+def four_answer(correctness):
+    """Three uploads are in, and U of seven holders answer."""
+    federation = make_federation(consistency="honest-server", correctness=correctness)
     deal(federation, *USERS[:3])
     for name in USERS[4:]:
         federation.network.nodes.pop(holder(name))
-    submitted = one_round(federation)
-    assert federation.server.version == 0
-    deadline(federation)
+    return federation, one_round(federation)
+
+
+def test_u_answers_are_enough_when_holders_are_honest():
+    federation, submitted = four_answer("honest-holders")
     (news,) = released(federation)
     assert exact_sum(news, submitted, federation.agreement.parameters)
+
+
+def test_u_answers_never_open_a_sum_when_answers_have_to_agree():
+    """A liar among the four would write it; U + T = 5 are waited for, and then the buffer burns."""
+    federation, _ = four_answer("agreed")
+    for _ in range(2):
+        deadline(federation)
+    (burned,) = [news for news in federation.take_news() if isinstance(news, Abandoned)]
+    assert burned.reason.endswith("4 answers are not enough: 5 answers have to agree")
+    assert federation.server.version == 0
 
 
 @MODES
@@ -93,7 +105,7 @@ def test_then_the_buffer_burns_and_everyone_is_told(consistency):
     news = federation.take_news()
     (burned,) = [each for each in news if isinstance(each, Abandoned)]
     assert set(burned.members) == {each.ticket.mask for each in submitted}
-    told = r"[03] endorsements, [03] answers that agree are not enough \(U = 4\)"
+    told = r"[03] endorsements and [03] answers are not enough: [45] answers have to agree"
     assert re.fullmatch(told, burned.reason)
     ended = {each.mask: each.state for each in news if isinstance(each, MaskEnded)}
     assert ended == dict.fromkeys(burned.members, "burned")

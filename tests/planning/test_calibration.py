@@ -14,7 +14,7 @@ SMALL = ProtocolParameters(
     num_users=8,
     recovery_threshold=6,
     max_colluders=2,
-    max_dropouts=1,
+    max_dropouts=0,
     buffer_size=5,
     model_size=999,
 )

@@ -20,7 +20,8 @@ PAPER = Wishes(num_users=100, max_dropouts=30, model_size=1_000_000)
 
 def test_the_papers_federation_gets_the_default_parameters() -> None:
     chosen = plan(PAPER).parameters
-    assert (chosen.max_colluders, chosen.recovery_threshold, chosen.buffer_size) == (8, 70, 10)
+    assert (chosen.max_colluders, chosen.recovery_threshold, chosen.buffer_size) == (8, 62, 10)
+    assert chosen.answers_needed == 70
     assert chosen.weight_levels == 2**6
     assert chosen.quorum == 55
 
@@ -32,7 +33,25 @@ def test_wishes_are_kept() -> None:
     assert chosen.buffer_size == 40
     assert chosen.clip == 0.5
     assert chosen.max_staleness == 3
-    assert chosen.correctable_answers >= 5
+    assert (chosen.liars, chosen.correctness) == (5, "agreed")
+
+
+def test_holders_that_are_taken_to_be_honest_leave_more_room() -> None:
+    """The paper's own assumption, by name: any U answers open a sum."""
+    chosen = plan(replace(PAPER, correctness="honest-holders")).parameters
+    assert (chosen.max_colluders, chosen.recovery_threshold) == (8, 70)
+    assert chosen.answers_needed == 70
+
+
+@pytest.mark.parametrize(
+    ("colluders", "liars", "threshold"), [(8, 3, 59), (3, 3, 64), (None, 8, 54)]
+)
+def test_liars_are_planned_for_by_the_rule(colluders, liars, threshold) -> None:
+    """U = N − D − T − E, and T is at least E."""
+    chosen = plan(replace(PAPER, max_colluders=colluders, liars=liars)).parameters
+    assert chosen.recovery_threshold == threshold
+    assert chosen.max_colluders == (colluders or 8)
+    assert chosen.liars == liars
 
 
 def test_the_buffer_grows_with_the_colluders_when_the_server_may_cheat() -> None:
@@ -79,6 +98,7 @@ wishes = st.builds(
     max_colluders=st.none() | st.integers(1, 25),
     buffer_size=st.none() | st.integers(2, 30),
     liars=st.integers(0, 4),
+    correctness=st.sampled_from([None, "agreed", "honest-holders"]),
     model_size=st.integers(1, 3000),
     consistency=st.sampled_from(["certified", "honest-server"]),
     network=st.builds(Network, up=st.sampled_from([0.1, 10.0]), down=st.sampled_from([0.1, 50.0])),
@@ -89,7 +109,7 @@ def all_allowed(w: Wishes) -> list[ProtocolParameters]:
     """Every (T, K, U) that the rules allow, by brute force over T and U; K as wished or very large."""
     found = []
     for colluders in range(1, w.num_users + 1) if w.max_colluders is None else [w.max_colluders]:
-        for threshold in range(1, w.num_users - w.max_dropouts - 2 * w.liars + 1):
+        for threshold in range(1, w.num_users - w.max_dropouts + 1):
             try:
                 p = ProtocolParameters(
                     num_users=w.num_users,
@@ -100,6 +120,8 @@ def all_allowed(w: Wishes) -> list[ProtocolParameters]:
                     model_size=w.model_size,
                     update_levels=1,
                     consistency=w.consistency,
+                    correctness=w.correctness,
+                    liars=w.liars,
                 )
             except ParameterError:
                 continue
@@ -128,7 +150,7 @@ def test_no_other_threshold_is_cheaper_and_no_smaller_one_as_cheap(w: Wishes) ->
     except ParameterError:
         return
     cost = wire_seconds(chosen, w.network)
-    for threshold in range(chosen.max_colluders + 1, w.largest_threshold + 1):
+    for threshold in range(chosen.max_colluders + 1, w.largest_threshold(chosen.max_colluders) + 1):
         other = wire_seconds(replace(chosen, recovery_threshold=threshold), w.network)
         assert other >= cost
         assert other > cost or threshold >= chosen.recovery_threshold
@@ -145,7 +167,7 @@ def test_the_table_spans_the_range_and_holds_the_chosen_row() -> None:
     thresholds = [option.parameters.recovery_threshold for option in chosen.options]
     assert thresholds == sorted(set(thresholds))
     assert thresholds[0] == chosen.parameters.max_colluders + 1
-    assert thresholds[-1] == PAPER.largest_threshold
+    assert thresholds[-1] == PAPER.largest_threshold(chosen.parameters.max_colluders) == 62
     assert chosen.parameters in [option.parameters for option in chosen.options]
     costs = [option.wire_seconds for option in chosen.options]
     assert costs == sorted(costs, reverse=True)
@@ -178,9 +200,12 @@ def ways_out(w: Wishes) -> dict[str, str]:
 
 
 IMPOSSIBLE = {
-    "quorum": replace(PAPER, max_colluders=50),
+    "quorum": replace(PAPER, max_colluders=50, correctness="honest-holders"),
     "dropouts and colluders": replace(PAPER, max_dropouts=60, max_colluders=50),
     "liars": replace(PAPER, liars=40),
+    "more liars than colluders": replace(PAPER, liars=3, max_colluders=2),
+    "liars among honest holders": replace(PAPER, liars=3, correctness="honest-holders"),
+    "answers that agree": replace(PAPER, max_dropouts=10, max_colluders=45),
     "buffer": replace(PAPER, max_colluders=20, buffer_size=10),
     "nobody colludes": replace(PAPER, max_colluders=0),
     "one holder": replace(PAPER, num_users=1, max_dropouts=0),
@@ -196,6 +221,7 @@ FIELDS = {
     "B": ("clip", float),
     "τ_max": ("max_staleness", int),
     "consistency": ("consistency", str),
+    "correctness": ("correctness", str),
 }
 
 
@@ -220,6 +246,17 @@ def test_the_quorums_ways_out_are_those_of_the_rule() -> None:
         "T": "39",
         "D": "24",
         "N": "111",
+        "consistency": "honest-server",
+    }
+
+
+def test_the_ways_out_of_too_few_answers_that_agree() -> None:
+    """T + 1 ≤ U ≤ N − D − T, solved for each letter by hand."""
+    assert ways_out(IMPOSSIBLE["answers that agree"]) == {
+        "T": "44",
+        "D": "9",
+        "N": "101",
+        "correctness": "honest-holders",
         "consistency": "honest-server",
     }
 

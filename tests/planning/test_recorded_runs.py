@@ -78,6 +78,7 @@ class Recorded:
             model_size=self.model_size,
             staleness=polynomial(1.0),
             consistency=self.consistency,
+            correctness="honest-holders",
         )
         self.network = CheatingServer()
         self.federation = Federation(

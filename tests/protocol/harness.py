@@ -55,10 +55,10 @@ WEIGHTS = 2**4  # c_g
 
 
 def small(consistency: str = "certified", **changes: object) -> ProtocolParameters:
-    """Four holders, of whom one may be gone; sums of three; masks and updates that age quickly."""
+    """Four holders, three of whom open a sum of three; masks and updates that age quickly."""
     chosen = {
         "num_users": 4,
-        "recovery_threshold": 3,
+        "recovery_threshold": 2 if consistency == "certified" else 3,
         "max_colluders": 1,
         "max_dropouts": 1,
         "buffer_size": 3,

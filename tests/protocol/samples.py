@@ -75,7 +75,7 @@ def agreement() -> Agreement:
         num_users=4,
         recovery_threshold=3,
         max_colluders=1,
-        max_dropouts=1,
+        max_dropouts=0,
         buffer_size=3,
         model_size=5,
     )

@@ -42,10 +42,10 @@ def test_the_id_covers_everything_but_the_signature(agreement):
 @pytest.mark.parametrize(
     ("changes", "needed"),
     [
-        ({}, 5),  # the quorum
-        ({"recovery_margin": 2}, 6),
+        ({"correctness": "honest-holders"}, 5),  # the quorum
+        ({"liars": 1, "max_dropouts": 1}, 6),
         ({"consistency": "honest-server"}, 4),
-        ({"consistency": "honest-server", "recovery_margin": 3}, 7),
+        ({"consistency": "honest-server", "correctness": "agreed"}, 5),
     ],
 )
 def test_how_many_holders_must_keep_a_share(changes, needed):

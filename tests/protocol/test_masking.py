@@ -12,7 +12,9 @@ from basecagg.maths.randomness import FieldStream, WordStream, derive_seed
 from basecagg.protocol import masking
 
 SEED = bytes(range(32))
-TWO_COLLUDERS = parameters(recovery_threshold=5, max_colluders=2, buffer_size=4, clip=0.5)
+TWO_COLLUDERS = parameters(
+    recovery_threshold=5, max_colluders=2, max_dropouts=0, buffer_size=4, clip=0.5
+)
 
 
 def rows_of(p):

@@ -36,7 +36,7 @@ log_to(io.StringIO(), "DEBUG")  # every line is written, so that a bad one is fo
 
 SMALL = ProtocolParameters(
     num_users=7,
-    recovery_threshold=4,
+    recovery_threshold=3,
     max_colluders=2,
     max_dropouts=2,
     buffer_size=4,

@@ -38,9 +38,9 @@ COLLUDERS = NAMES[:3]
 SHOWN = (*COLLUDERS, *NAMES[10:14])
 MANY = ProtocolParameters(
     num_users=20,
-    recovery_threshold=12,
+    recovery_threshold=9,
     max_colluders=8,
-    max_dropouts=4,
+    max_dropouts=3,
     buffer_size=10,
     model_size=50,
 )

@@ -75,7 +75,7 @@ def test_prices_grow_with_what_they_are_for() -> None:
     def prices(cryptography: bool = True, **changes: object) -> Prices:
         values: dict[str, object] = {
             "num_users": 20,
-            "recovery_threshold": 14,
+            "recovery_threshold": 12,
             "max_colluders": 2,
             "max_dropouts": 6,
             "buffer_size": 4,

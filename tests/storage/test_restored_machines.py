@@ -19,7 +19,7 @@ from basecagg.storage.server import ServerStore
 
 PARAMETERS = ProtocolParameters(
     num_users=4,
-    recovery_threshold=3,
+    recovery_threshold=2,
     max_colluders=1,
     max_dropouts=1,
     buffer_size=3,

@@ -2,7 +2,7 @@
 
 Flower's code and ours share N, d, the number n of shares of a secret and the threshold ⌈2n/3⌉: n = N is SecAgg,
 n < N SecAgg+ on a sparse graph. BASecAgg sums K = N updates with U = ⌈2N/3⌉ in certified mode, sealed and
-signed; every party pays for all its own checks.
+signed, with honest holders as in the paper; every party pays for all its own checks.
 """
 
 from __future__ import annotations
@@ -142,6 +142,7 @@ def basecagg_seconds(updates: Sequence[Vector], threshold: int, colluders: int) 
             max_dropouts=users - threshold,
             buffer_size=users,
             model_size=size,
+            correctness="honest-holders",
         ),
         np.zeros(size, np.float32),
     )

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 from basecagg.errors import ParameterError
 from basecagg.flower.metrics import Charge
 from basecagg.maths.staleness import StalenessFunction
-from basecagg.parameters import Consistency, ProtocolParameters, usual_tolerance
+from basecagg.parameters import Consistency, Correctness, ProtocolParameters, usual_tolerance
 from basecagg.protocol.weighing import Weighing
 
 Protection: TypeAlias = Literal["basecagg", "none"]
@@ -44,6 +44,8 @@ class Settings:
     max_colluders: int | None
     max_dropouts: int | None
     consistency: Consistency
+    correctness: Correctness | None
+    liars: int
     clip: float
     update_levels: int
     weight_levels: int
@@ -106,13 +108,20 @@ class Settings:
 
     def parameters(self, num_holders: int, model_size: int) -> ProtocolParameters:
         """The epoch's parameters for so many holders; what was left open gets the largest T and U that fit."""
-        dropouts, colluders = usual_tolerance(
-            num_holders, self.chosen_buffer_size, self.consistency, self.max_dropouts
+        dropouts, colluders, threshold = usual_tolerance(
+            num_holders,
+            self.chosen_buffer_size,
+            self.consistency,
+            self.correctness,
+            max_dropouts=self.max_dropouts,
+            max_colluders=self.max_colluders,
+            recovery_threshold=self.recovery_threshold,
+            liars=self.liars,
         )
         return ProtocolParameters(
             num_users=num_holders,
-            recovery_threshold=self.recovery_threshold or num_holders - dropouts,
-            max_colluders=self.max_colluders or colluders,  # None was left open; 0 is refused above
+            recovery_threshold=threshold,
+            max_colluders=colluders,
             max_dropouts=dropouts,
             buffer_size=self.chosen_buffer_size,
             model_size=model_size,
@@ -122,4 +131,6 @@ class Settings:
             weight_levels=self.weight_levels,
             staleness=self.staleness,
             consistency=self.consistency,
+            correctness=self.correctness,
+            liars=self.liars,
         )

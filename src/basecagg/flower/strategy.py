@@ -26,7 +26,7 @@ from basecagg.flower.own_operator import OwnOperator
 from basecagg.flower.plain import MetricsFunction, PlainCoordinator
 from basecagg.flower.settings import Protection, Settings, Training
 from basecagg.maths.staleness import StalenessFunction, polynomial
-from basecagg.parameters import Consistency
+from basecagg.parameters import Consistency, Correctness
 from basecagg.storage.memory import MemoryStore
 
 if TYPE_CHECKING:
@@ -56,6 +56,8 @@ class BufferedSecAgg(OwnLoop):
         max_colluders: int | None = None,
         max_dropouts: int | None = None,
         consistency: Consistency = "honest-server",
+        correctness: Correctness | None = None,
+        liars: int = 0,
         clip: float = 4.0,
         update_levels: int = 2**16,
         weight_levels: int = 2**6,
@@ -96,6 +98,9 @@ class BufferedSecAgg(OwnLoop):
             None for everyone who is there at the start (the paper), a number for a committee, or node ids;
             `holders_train=False` keeps the committee's nodes free for answering. `recovery_threshold` is U,
             `max_colluders` T, `max_dropouts` D; `clip` B, `update_levels` c_l, `weight_levels` c_g.
+            `correctness`: "agreed" opens a sum when U + T answers agree, so that T lying holders cannot write
+            it, and with `liars` E so many cannot stop it either; "honest-holders" opens from any U (the paper).
+            Without it "agreed" if `consistency` is "certified".
         Metrics
             `train_metrics` and `evaluate_metrics` name what is averaged inside the secure sum, each with the
             largest value it can have, e.g. {"train_loss": 10.0}; anything else that a client reports stays
@@ -133,6 +138,8 @@ class BufferedSecAgg(OwnLoop):
             max_colluders=max_colluders,
             max_dropouts=max_dropouts,
             consistency=consistency,
+            correctness=correctness,
+            liars=liars,
             clip=clip,
             update_levels=update_levels,
             weight_levels=weight_levels,

@@ -14,7 +14,13 @@ from typing import NamedTuple
 
 from basecagg.errors import ParameterError
 from basecagg.maths.staleness import StalenessFunction, exact_value, polynomial
-from basecagg.parameters import Consistency, ProtocolParameters
+from basecagg.parameters import (
+    Consistency,
+    Correctness,
+    ProtocolParameters,
+    largest_threshold,
+    usual_correctness,
+)
 from basecagg.planning.costs import (
     Network,
     Phase,
@@ -46,7 +52,7 @@ class Wishes:
     max_colluders: int | None = None
     """T: holders that may pool what they know; None lets the planner choose."""
     liars: int = 0
-    """E: wrong answers to correct even while D holders are gone."""
+    """E: holders whose wrong answers must not stop an opening, even while D others are gone."""
     buffer_size: int | None = None
     """K: updates in one sum; None lets the planner choose."""
     contributors: int | None = None
@@ -59,13 +65,20 @@ class Wishes:
     """s(τ): the weight of an update made τ versions ago."""
     consistency: Consistency = "certified"
     """Against a cheating server, or for an honest one."""
+    correctness: Correctness | None = None
+    """Whether answers have to agree, or holders are honest; None: they have to if the server may cheat."""
     network: Network = DEFAULT_NETWORK
     """A user's line."""
 
     @property
-    def largest_threshold(self) -> int:
-        """N − D − 2E: the answers that surely come, less two for each that may be wrong."""
-        return self.num_users - self.max_dropouts - 2 * self.liars
+    def agreed(self) -> bool:
+        """Whether answers have to agree."""
+        return (self.correctness or usual_correctness(self.consistency)) == "agreed"
+
+    def largest_threshold(self, colluders: int) -> int:
+        """N − D − T − E: right answers that surely come, less the T that liars may add. N − D without liars."""
+        margin = colluders + self.liars if self.agreed else 0
+        return largest_threshold(self.num_users, self.max_dropouts, margin)
 
     @property
     def all_contributors(self) -> int:
@@ -138,13 +151,14 @@ def plan(wishes: Wishes) -> Plan:
 def _skeleton(wishes: Wishes) -> ProtocolParameters:
     """Fix all that follows from the wishes alone; U stands at its largest and c_l at its coarsest."""
     colluders = _colluders(wishes)
-    top = wishes.largest_threshold
+    top = wishes.largest_threshold(colluders)
     if top < colluders + 1:
+        sure = f"{wishes.num_users} − {wishes.max_dropouts}"
+        agreed = f"N − D − T − E = {sure} − {colluders} − {wishes.liars}"
         raise ParameterError(
             f"U must be at least T + 1 = {colluders + 1}, or T = {colluders} holders could read masks, and at"
-            f" most N − D − 2E = {wishes.num_users} − {wishes.max_dropouts} − {2 * wishes.liars} = {top},"
-            " or a sum might never open",
-            rule="T + 1 ≤ U ≤ N − D − 2E",
+            f" most {agreed if wishes.agreed else f'N − D = {sure}'} = {top}, or a sum might never open",
+            rule="T + 1 ≤ U ≤ N − D − T − E" if wishes.agreed else "T + 1 ≤ U ≤ N − D",
         )
     return ProtocolParameters(
         num_users=wishes.num_users,
@@ -160,6 +174,8 @@ def _skeleton(wishes: Wishes) -> ProtocolParameters:
         staleness=wishes.staleness,
         mask_lifetime=max(ProtocolParameters.mask_lifetime, 2 * wishes.max_staleness),
         consistency=wishes.consistency,
+        correctness=wishes.correctness,
+        liars=wishes.liars,
     )
 
 
@@ -168,10 +184,11 @@ def _colluders(wishes: Wishes) -> int:
     if wishes.max_colluders is not None:
         return wishes.max_colluders
     buffer_size = wishes.buffer_size or DEFAULT_BUFFER
-    limits = [buffer_size - 2, wishes.largest_threshold // 2]
+    sure = wishes.largest_threshold(0)
+    limits = [buffer_size - 2, sure // 3 if wishes.agreed else sure // 2]
     if wishes.consistency == "certified":
         limits.append(wishes.num_users - 2 * wishes.max_dropouts - 1)
-    return max(1, min(limits))
+    return max(1, wishes.liars, min(limits))
 
 
 def _buffer_size(wishes: Wishes, colluders: int) -> int:
@@ -194,7 +211,7 @@ def _weight_levels(wishes: Wishes) -> int:
 
 
 def _cheapest_threshold(parameters: ProtocolParameters, network: Network) -> ProtocolParameters:
-    """U: the least time on the wire; of equals the smallest, which waits for fewer and corrects more."""
+    """U: the least time on the wire; of equals the smallest, which waits for fewer."""
     thresholds = range(parameters.max_colluders + 1, parameters.recovery_threshold + 1)
     candidates = (replace(parameters, recovery_threshold=u) for u in thresholds)
     return min(candidates, key=lambda candidate: wire_seconds(candidate, network))
@@ -205,7 +222,7 @@ def _cheapest_threshold(parameters: ProtocolParameters, network: Network) -> Pro
 
 def _options(chosen: ProtocolParameters, wishes: Wishes) -> Iterator[Option]:
     """Rows over the whole range of U; U − T grows by a constant factor, because cost goes as 1/(U − T)."""
-    most = wishes.largest_threshold - chosen.max_colluders
+    most = wishes.largest_threshold(chosen.max_colluders) - chosen.max_colluders
     pieces = {round(most ** (row / (TABLE_ROWS - 1))) for row in range(TABLE_ROWS)}
     for submasks in sorted(pieces | {chosen.submasks}):
         p = replace(chosen, recovery_threshold=chosen.max_colluders + submasks)
@@ -266,9 +283,9 @@ def _nearby(value: int | None, low: int, high: int) -> Iterator[int]:
 
 
 def _holders_enough(wishes: Wishes) -> int:
-    """With N = T + 2D + 2E + 2 or more, both U and the quorum have room."""
-    least = (wishes.max_colluders or 1) + 2 * (wishes.max_dropouts + wishes.liars) + 2
-    return max(wishes.num_users, least)
+    """With N = 2T + 2D + E + 2 or more, both U and the quorum have room."""
+    colluders = max(wishes.max_colluders or 1, wishes.liars)
+    return max(wishes.num_users, 2 * (colluders + wishes.max_dropouts) + wishes.liars + 2)
 
 
 def _halves(value: float) -> Iterator[float]:
@@ -280,6 +297,7 @@ _KNOBS: tuple[tuple[str, str, Callable[[Wishes], Iterator[object]]], ...] = (
     ("T", "max_colluders", lambda w: _nearby(w.max_colluders, 1, w.num_users)),
     ("D", "max_dropouts", lambda w: _nearby(w.max_dropouts, 0, w.num_users)),
     ("E", "liars", lambda w: _nearby(w.liars, 0, w.liars)),
+    ("correctness", "correctness", lambda _: iter(("honest-holders", "agreed"))),
     ("N", "num_users", lambda w: _nearby(w.num_users, 2, _holders_enough(w))),
     ("K", "buffer_size", lambda w: _nearby(w.buffer_size, 2, (w.max_colluders or 0) + 2)),
     ("B", "clip", lambda w: _halves(w.clip)),

@@ -59,7 +59,7 @@ def _option_as_dict(plan: Plan, option: Option) -> dict[str, Any]:
     p = option.parameters
     numbers = option._asdict() | {"recovery_threshold": p.recovery_threshold}
     del numbers["parameters"]
-    return numbers | {"correctable": p.correctable_answers, "chosen": p == plan.parameters}
+    return numbers | {"answers_needed": p.answers_needed, "chosen": p == plan.parameters}
 
 
 def _section(title: str, body: RenderableType) -> RenderableType:
@@ -73,7 +73,13 @@ def _parameters(plan: Plan) -> Table:
         ("N", "num_users", f"{p.num_users}", "holders of shares"),
         ("D", "max_dropouts", f"{p.max_dropouts}", "holders that may be gone"),
         ("T", "max_colluders", f"{p.max_colluders}", "holders that learn nothing together"),
-        ("U", "recovery_threshold", f"{p.recovery_threshold}", "answers that open a sum"),
+        (
+            "U",
+            "recovery_threshold",
+            f"{p.recovery_threshold}",
+            "right answers that determine a sum",
+        ),
+        ("E", "liars", f"{p.liars}", "wrong answers that cannot stop a sum"),
         ("K", "buffer_size", f"{p.buffer_size}", "updates in one sum"),
         ("d", "model_size", f"{p.model_size:,}", "numbers in one update"),
         ("B", "clip", f"{p.clip:g}", "largest magnitude of a number"),
@@ -126,14 +132,14 @@ def _cpu(plan: Plan, cpu: Cpu) -> RenderableType:
 
 def _options(plan: Plan, cpu: Cpu) -> RenderableType:
     measured = [f"{step} >" for step in VARYING] if cpu else []
-    table = _table("", "U >", "deal >", "on the wire >", "storage >", "corrects >", *measured)
+    table = _table("", "U >", "deal >", "on the wire >", "storage >", "answers >", *measured)
     for option in plan.options:
         chosen = option.parameters == plan.parameters
         cells = [*_option_cells(option), *_measured_cells(option, cpu)]
         table.add_row("→" if chosen else "", *cells, style="bold" if chosen else None)
     note = (
         "U is chosen for the least time on the wire, all phases together; of equals, the smallest."
-        " A smaller U waits for fewer holders and corrects more wrong answers."
+        " A smaller U waits for fewer holders."
     )
     return Group(table, Text(note))
 
@@ -145,7 +151,7 @@ def _option_cells(option: Option) -> tuple[str, ...]:
         _bytes(option.deal_bytes),
         _seconds(option.wire_seconds),
         _bytes(option.holder_bytes),
-        f"{p.correctable_answers}",
+        f"{p.answers_needed}",
     )
 
 

@@ -23,7 +23,7 @@ from basecagg.errors import (
     WrongEpoch,
 )
 from basecagg.maths.mds_code import MaskCode
-from basecagg.parameters import Consistency, ProtocolParameters
+from basecagg.parameters import Consistency, Correctness, ProtocolParameters
 from basecagg.protocol.chain import Chain
 from basecagg.protocol.messages import (
     MAX_HOLDERS,
@@ -114,6 +114,7 @@ class LocalFloor:
     buffer_size: int = 2
     max_colluders: int = 1
     consistency: Consistency = "honest-server"
+    correctness: Correctness = "honest-holders"
     verify: Verify = "never"
     """Which versions of the model are made again before they are trained from or summed to."""
     verify_share: float = 0.5
@@ -135,6 +136,10 @@ class LocalFloor:
             )
         if self.consistency == "certified" and parameters.consistency != "certified":
             raise WrongEpoch("my floor is consistency 'certified'")
+        if self.correctness == "agreed" and not parameters.agreed:
+            raise WrongEpoch(
+                "my floor is correctness 'agreed': T liars could write this epoch's sums"
+            )
 
 
 class Agreement:

@@ -1,8 +1,9 @@
 """Protection 'basecagg': the server learns the weighted sum of K masked updates and nothing else.
 
-Phase 3 of the paper: ask the holders, decode the sum of the masks from any U answers, subtract. One request is
+Phase 3 of the paper: ask the holders, decode the sum of the masks from their answers, subtract. One request is
 outstanding at a time. It is persisted before it is sent, and is only ever repeated identically or burned: never
-shrunk, never reweighted.
+shrunk, never reweighted. Differs from the paper: U + T answers have to agree, unless the epoch takes holders to
+be honest.
 """
 
 from __future__ import annotations
@@ -105,6 +106,7 @@ class Recovery:
         self._answers: dict[int, Answer] = {}
         self._certificate = self._stored_certificate()
         self._attempts = 0
+        self._worth_decoding = self._parameters.answers_needed
         self._asked = sorted(self.mailroom.common_holders(self.outstanding()))
 
     def _stored_certificate(self) -> Certificate | None:
@@ -331,10 +333,7 @@ class Recovery:
         self._require_share(answer)
         if self._answers.setdefault(answer.holder, answer) != answer:
             raise Malformed(f"holder {answer.holder} answered twice, differently")
-        wanted = self._parameters.recovery_threshold + self._parameters.recovery_margin
-        if len(self._answers) < min(wanted, len(self._asked)):
-            return [], None
-        return [], self._open()
+        return [], self._open() if len(self._answers) >= self._worth_decoding else None
 
     def _require_share(self, answer: Answer) -> None:
         size = self._parameters.share_size
@@ -357,31 +356,37 @@ class Recovery:
         )
 
     def deadline(self) -> Step:
-        """Open with what is there; else ask the silent ones the identical question again; else give up."""
+        """Ask the silent ones the identical question again. Silence burns nothing: few sums may be given up.
+
+        Answers that disagree do, when those who are silent have been asked often enough.
+        """
         if self._request is None:
             return [], None
-        if len(self._answers) >= self._parameters.recovery_threshold:
-            outcome = self._open()
-            if outcome is not None:
-                return [], outcome
-        if self._attempts < self._retries:
-            self._attempts += 1
-            endorsing = self._parameters.consistency == "certified" and self._certificate is None
-            heard = self._endorsements if endorsing else self._answers
-            return self._ask([holder for holder in self._asked if holder not in heard]), None
-        return [], Burned(
-            f"{len(self._endorsements)} endorsements, {len(self._answers)} answers that agree are"
-            f" not enough (U = {self._parameters.recovery_threshold})"
-        )
+        disagree = self._worth_decoding > self._parameters.answers_needed
+        if disagree and self._attempts >= self._retries:
+            return [], Burned(
+                f"{len(self._answers)} answers disagree:"
+                f" {self._parameters.answers_needed} have to agree"
+            )
+        self._attempts += 1
+        endorsing = self._parameters.consistency == "certified" and self._certificate is None
+        heard = self._endorsements if endorsing else self._answers
+        return self._ask([holder for holder in self._asked if holder not in heard]), None
 
     def _open(self) -> Outcome | None:
-        """Decode, subtract, check; None while more answers may still help."""
+        """Decode, subtract, check; None while more answers may still help.
+
+        Of U + T answers that agree U are honest, and these determine the sum: whoever disagrees is wrong.
+        """
         assert self._request is not None
         shares = {h: np.frombuffer(answer.words, "<u4") for h, answer in self._answers.items()}
         try:
             masks, wrong = self.agreement.code.correct(shares)
         except DecodingError as error:
-            return self._wait_or_burn(str(error))
+            most = (len(shares) - self._parameters.recovery_threshold) // 2
+            return self._wait_or_burn(most + 1, str(error))
+        if len(shares) - len(wrong) < self._parameters.answers_needed:
+            return self._wait_or_burn(len(wrong), f"{len(wrong)} of {len(shares)} answers disagree")
         weights = [self._weight(ticket) for ticket in self._request.tickets]
         rows = [np.frombuffer(self._upload(mask), "<u4") for mask in self._request.masks]
         total = self._field.weighted_sum(rows, weights)
@@ -392,7 +397,10 @@ class Recovery:
         p = self._parameters
         update, pad = total[: p.model_size], total[p.model_size :]
         if pad.any():
-            return self._wait_or_burn("the pad of the sum is not zero: a share or answer is wrong")
+            reason = "the pad of the sum is not zero: a share or answer is wrong"
+            # Another sum has n − U + 1 answers against it or this one: a distance of the code.
+            others = len(self._answers) - p.recovery_threshold + 1 - len(wrong)
+            return Burned(reason) if p.agreed else self._wait_or_burn(others, reason)
         if magnitude(update, p.modulus) > sum(weights) * (p.update_levels * p.clip + 1):
             return Burned("the sum is larger than clipped updates can make it")
         # |update| ≤ (q − 3)/2 < 2³¹ is exact in float64.
@@ -400,8 +408,11 @@ class Recovery:
         opened = dequantize(update, p.update_levels, p.modulus)
         return Opened(opened, tuple(weights), wrong, self._request.digest)
 
-    def _wait_or_burn(self, reason: str) -> Burned | None:
-        return Burned(reason) if len(self._answers) == len(self._asked) else None
+    def _wait_or_burn(self, wrong: int, reason: str) -> Burned | None:
+        """So many answers are wrong, or more: decode again when there may be enough right ones, if ever."""
+        p = self._parameters
+        self._worth_decoding = max(p.answers_needed + wrong, p.recovery_threshold + 2 * wrong)
+        return Burned(reason) if self._worth_decoding > len(self._asked) else None
 
     def _weight(self, ticket: Ticket) -> int:
         coin = coin_of(self.agreement.id, ticket.mask)

@@ -405,11 +405,16 @@ class SecureAggregation(ServerAggregation):
         self._publish(before, work + waited + travel(self._parameters, self._devices))
 
     def _run(self) -> int:
-        """Deliver everything; return how often the server's deadline had to pass."""
+        """Deliver everything; return how often the server's deadline had to pass.
+
+        Holders who were absent are back after the first: silence burns nothing, so the server waits for them.
+        """
         deadlines = 0
         self.network.run()
         while self.server.is_opening:
             deadlines += 1
+            if deadlines > 1:
+                self.network.deaf = set()
             self.network.perform(AT_SERVER, self.server.deadline())
             self.network.run()
         return deadlines

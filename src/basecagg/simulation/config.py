@@ -104,7 +104,7 @@ class SimulationConfig:
     max_dropouts: int = -1
     """D; -1 means 30 % of the holders."""
     recovery_threshold: int = 0
-    """U: answers that open a sum; 0 means N − D."""
+    """U: right answers that determine a sum; 0 means as many as are sure to come."""
     holder_dropout: float = 0.0
     """Share of the holders that are gone at each recovery."""
     clip: float = 4.0
@@ -117,6 +117,10 @@ class SimulationConfig:
     """q: the size of the field."""
     consistency: Consistency = "certified"
     """Whether holders certify a request before they answer (a cheating server), or trust it (the paper)."""
+    correctness: Literal["", "agreed", "honest-holders"] = ""
+    """Whether a sum opens when U + T answers agree, or from any U (the paper); '' if consistency is to say."""
+    liars: int = 0
+    """E: holders whose wrong answers must not stop an opening."""
     allow_wraparound: bool = False
     """Sum in the field whatever c_l is, and see what that does: without masks, for no epoch accepts it."""
     auto_tune: bool = False
@@ -184,14 +188,14 @@ class SimulationConfig:
     def _require_openable(self, parameters: ProtocolParameters) -> None:
         """With too many holders gone at every recovery no sum would open, and the run would never end."""
         certified = parameters.consistency == "certified"
-        needed = max(parameters.recovery_threshold, parameters.quorum if certified else 0)
+        needed = max(parameters.answers_needed, parameters.quorum if certified else 0)
         gone = int(self.holder_dropout * parameters.num_users)
         if parameters.num_users - gone < needed:
             raise ParameterError(
                 f"holder_dropout = {self.holder_dropout:g} leaves {parameters.num_users - gone} of"
                 f" {parameters.num_users} holders, and a sum needs {needed}: lower it, or"
                 " recovery_threshold",
-                rule="holders that stay ≥ U and quorum",
+                rule="holders that stay ≥ answers needed and quorum",
             )
 
     @property
@@ -234,11 +238,21 @@ class SimulationConfig:
         ages = IN_ROUNDS if self.pair.protection == "lightsecagg" else by_age
         holders = self.holders or self.users
         chosen = self.max_dropouts if self.max_dropouts >= 0 else None
-        dropouts, colluders = usual_tolerance(holders, self.buffer_size, self.consistency, chosen)
+        correctness = self.correctness or None
+        dropouts, colluders, threshold = usual_tolerance(
+            holders,
+            self.buffer_size,
+            self.consistency,
+            correctness,
+            max_dropouts=chosen,
+            max_colluders=self.max_colluders,
+            recovery_threshold=self.recovery_threshold,
+            liars=self.liars,
+        )
         return ProtocolParameters(
             num_users=holders,
-            recovery_threshold=self.recovery_threshold or holders - dropouts,
-            max_colluders=self.max_colluders or colluders,
+            recovery_threshold=threshold,
+            max_colluders=colluders,
             max_dropouts=dropouts,
             buffer_size=self.buffer_size,
             model_size=model_size,
@@ -246,6 +260,8 @@ class SimulationConfig:
             update_levels=self.update_levels,
             modulus=self.modulus,
             consistency=self.consistency,
+            correctness=correctness,
+            liars=self.liars,
             allow_wraparound=self.allow_wraparound,
             **ages,
         )
