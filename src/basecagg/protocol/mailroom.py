@@ -55,6 +55,11 @@ class Mailroom:
                 confirmed[dealing].discard(holder)
         return confirmed
 
+    @property
+    def dealers(self) -> frozenset[str]:
+        """Who has live masks."""
+        return frozenset(name for name, count in self._live.items() if count)
+
     def find(self, name: MaskName) -> RelayedMask | None:
         """The mask of this name, if it has not expired."""
         return self._masks.get(name.key)

@@ -154,6 +154,8 @@ class Past(Record):
 
     slot: Slot | None = None
     opened: Certificate | None = None
+    suspects: frozenset[str] = frozenset()
+    """Contributors to sums of this version that had to be given up."""
 
 
 class Made(Record):

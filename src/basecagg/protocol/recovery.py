@@ -171,7 +171,14 @@ class Recovery:
             )
 
     def openable_together(self, updates: Sequence[BufferedUpdate], at: int) -> list[BufferedUpdate]:
-        """One after the other, as long as enough holders keep a share of all of them."""
+        """One after the other, as long as enough holders keep a share of all of them.
+
+        Who may have spoiled a sum of this version is left out of the next, if enough others have dealt masks.
+        """
+        suspects = self._past.suspects
+        others = self.mailroom.dealers - suspects if suspects else frozenset()
+        if len(others) >= self._parameters.buffer_size:
+            updates = [update for update in updates if update.name.contributor in others]
         common = set(range(self._parameters.num_users))
         together: list[BufferedUpdate] = []
         for update in updates:
@@ -433,7 +440,7 @@ class Recovery:
             request=self._request,
             certificate=self._certificate,
         )
-        self._past.opened = self._certificate
+        self._past.opened, self._past.suspects = self._certificate, frozenset()
         version = history.last
         return [
             write("made", f"{version:016d}", made),
@@ -490,6 +497,9 @@ class Recovery:
         if self._request is not None and set(names) >= set(self._request.masks):
             self._request = None
             effects.append(Forget("request", ""))
+            if how == "burn":
+                self._past.suspects |= {name.contributor for name in names}
+                effects.append(write("past", "", self._past))
         for name in names:
             # What was opened can be checked for a while.
             gone = [Forget("upload", name.key)] if how != "open" else []
