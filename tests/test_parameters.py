@@ -189,6 +189,7 @@ def test_a_wrong_type_is_named(name, value):
         "allow_wraparound": [True],
         "clip": [3.5],
         "max_colluding_contributors": [None],
+        "min_per_version": [None],
     }
     if value in fits.get(name, []):
         assert parameters(**{name: value}) is not None

@@ -55,8 +55,9 @@ class ProtocolParameters:
     """Contributors that may work with the server; T unless given. The roster must make it true."""
     recovery_margin: int = 0
     """Holders beyond U that must hold a share of every member before an update is admitted."""
-    min_per_version: int = 1
-    """Members that each base version in a sum must have, so that no version singles a user out."""
+    min_per_version: int | None = None
+    """m: members that each base version in a sum must have, so that no version singles a user out; unless given
+    3 in certified mode, or K if that is less, and 1 for an honest server."""
     mask_lifetime: int = 100
     """Versions after which an unused mask expires and its shares are deleted."""
     mask_quota: int = 4
@@ -69,6 +70,9 @@ class ProtocolParameters:
         if self.max_colluding_contributors is None:
             object.__setattr__(self, "max_colluding_contributors", self.max_colluders)
         _check_types(self)
+        if self.min_per_version is None:
+            usual = min(usual_per_version(self.consistency), max(1, self.buffer_size))
+            object.__setattr__(self, "min_per_version", usual)
         object.__setattr__(self, "clip", float(self.clip))
         for rule in RULES:
             if not rule.holds(self):
@@ -84,6 +88,12 @@ class ProtocolParameters:
         """`max_colluding_contributors` with its default filled in."""
         assert self.max_colluding_contributors is not None
         return self.max_colluding_contributors
+
+    @property
+    def least_per_version(self) -> int:
+        """m: `min_per_version` with its default filled in. Where K < 2m a sum is of one version."""
+        assert self.min_per_version is not None
+        return self.min_per_version
 
     @property
     def submasks(self) -> int:
@@ -273,8 +283,8 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "1 ≤ min_per_version ≤ K",
-        lambda p: 1 <= p.min_per_version <= p.buffer_size,
-        lambda p: f"min_per_version = {p.min_per_version} is outside 1…K = {p.buffer_size}",
+        lambda p: 1 <= p.least_per_version <= p.buffer_size,
+        lambda p: f"min_per_version = {p.least_per_version} is outside 1…K = {p.buffer_size}",
     ),
     Rule(
         "mask_lifetime > τ_max",
@@ -308,6 +318,11 @@ def usual_tolerance(
     return dropouts, max(1, min(8, room, buffer_size - 2))
 
 
+def usual_per_version(consistency: Consistency) -> int:
+    """m for whoever has not chosen it: of three members one may work with the server, and two are left."""
+    return 3 if consistency == "certified" else 1
+
+
 def _check_types(parameters: ProtocolParameters) -> None:
     for entry in fields(parameters):
         name, value = entry.name, getattr(parameters, entry.name)
@@ -319,7 +334,7 @@ def _check_types(parameters: ProtocolParameters) -> None:
         elif name == "staleness":
             known = isinstance(value, StalenessFunction)
             _require(known, name, value, "constant(), polynomial(α) or hinge(a, b)")
-        else:
+        elif value is not None or name != "min_per_version":
             whole = isinstance(value, int) and not isinstance(value, bool)
             _require(whole, name, value, "a whole number")
 

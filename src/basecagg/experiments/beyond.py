@@ -31,6 +31,7 @@ _TASK: Mapping[str, Any] = {
     "dataset": "digits",
     "model": "mlp",
     "users": 100,
+    "min_per_version": 1,
     "concurrency": 20,
     "buffer_size": 10,
     "max_staleness": 20,

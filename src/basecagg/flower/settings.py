@@ -22,6 +22,7 @@ _AT_LEAST_ONE = {
     "concurrency": " C",
     "max_colluders": " T",
     "recovery_threshold": " U",
+    "min_per_version": " m",
     "max_failures": "",
 }
 _CHOICES = {"protection": ("basecagg", "none"), "training": ("detached", "attached")}
@@ -44,6 +45,7 @@ class Settings:
     max_colluders: int | None
     max_dropouts: int | None
     consistency: Consistency
+    min_per_version: int | None
     clip: float
     update_levels: int
     weight_levels: int
@@ -122,4 +124,5 @@ class Settings:
             weight_levels=self.weight_levels,
             staleness=self.staleness,
             consistency=self.consistency,
+            min_per_version=self.min_per_version,
         )

@@ -56,6 +56,7 @@ class BufferedSecAgg(OwnLoop):
         max_colluders: int | None = None,
         max_dropouts: int | None = None,
         consistency: Consistency = "honest-server",
+        min_per_version: int | None = None,
         clip: float = 4.0,
         update_levels: int = 2**16,
         weight_levels: int = 2**6,
@@ -95,7 +96,9 @@ class BufferedSecAgg(OwnLoop):
             mod, that each node is told so: basecagg-protection="none" in its config or the run's). `holders`:
             None for everyone who is there at the start (the paper), a number for a committee, or node ids;
             `holders_train=False` keeps the committee's nodes free for answering. `recovery_threshold` is U,
-            `max_colluders` T, `max_dropouts` D; `clip` B, `update_levels` c_l, `weight_levels` c_g.
+            `max_colluders` T, `max_dropouts` D; `min_per_version` is m, the members that each version in a sum
+            must have: without it 3 if `consistency` is "certified", else 1; `clip` B, `update_levels` c_l,
+            `weight_levels` c_g.
         Metrics
             `train_metrics` and `evaluate_metrics` name what is averaged inside the secure sum, each with the
             largest value it can have, e.g. {"train_loss": 10.0}; anything else that a client reports stays
@@ -133,6 +136,7 @@ class BufferedSecAgg(OwnLoop):
             max_colluders=max_colluders,
             max_dropouts=max_dropouts,
             consistency=consistency,
+            min_per_version=min_per_version,
             clip=clip,
             update_levels=update_levels,
             weight_levels=weight_levels,

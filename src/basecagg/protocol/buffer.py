@@ -68,6 +68,17 @@ class Buffer:
                 return chosen
         return None
 
+    def evict_lonely(self) -> list[BufferedUpdate]:
+        """While K or more wait and no K of them fit by their versions, take out the one of the oldest model.
+
+        Who waits does not train, so nobody may be left to join it. With fewer than K that wait somebody trains,
+        from the newest model; so the newest version fills up, or an older one does before.
+        """
+        lonely: list[BufferedUpdate] = []
+        while len(self.waiting) >= self.size and self._choose(self.waiting) is None:
+            lonely += self.evict_oldest()
+        return lonely
+
     def evict_oldest(self) -> list[BufferedUpdate]:
         """Take out the update of the oldest model if K or more wait: it is in the way of the others."""
         if len(self.waiting) < self.size:

@@ -23,7 +23,7 @@ from basecagg.errors import (
     WrongEpoch,
 )
 from basecagg.maths.mds_code import MaskCode
-from basecagg.parameters import Consistency, ProtocolParameters
+from basecagg.parameters import Consistency, ProtocolParameters, usual_per_version
 from basecagg.protocol.messages import (
     MAX_HOLDERS,
     PROTOCOL_VERSION,
@@ -97,6 +97,8 @@ class LocalFloor:
     buffer_size: int = 2
     max_colluders: int = 1
     consistency: Consistency = "honest-server"
+    min_per_version: int | None = None
+    """m; unless given what is usual for the consistency insisted on."""
 
     def require(self, parameters: ProtocolParameters) -> None:
         """Refuse what lies below."""
@@ -108,6 +110,11 @@ class LocalFloor:
             )
         if self.consistency == "certified" and parameters.consistency != "certified":
             raise WrongEpoch("my floor is consistency 'certified'")
+        least = self.min_per_version or usual_per_version(self.consistency)
+        if parameters.least_per_version < least:
+            raise WrongEpoch(
+                f"min_per_version m = {parameters.least_per_version} is below my floor {least}"
+            )
 
 
 class Agreement:

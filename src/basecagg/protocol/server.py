@@ -60,7 +60,7 @@ class ServerSettings:
         """The settings that an epoch prescribes."""
         p = agreement.parameters
         weighing = Weighing.of(p)
-        return cls(p.buffer_size, weighing, p.min_per_version, learning_rate, agreement.id)
+        return cls(p.buffer_size, weighing, p.least_per_version, learning_rate, agreement.id)
 
 
 class Server:
@@ -208,7 +208,8 @@ class Server:
             self._members = sorted(members, key=lambda member: member.name)
             asked, outcome = self.opening.begin(self.version, self._members)
             effects += [*asked, *self._finish(outcome)]
-        return effects
+        lonely = [] if self._members else self.buffer.evict_lonely()
+        return [*effects, *self._release(lonely, "burn", "too few others trained from its version")]
 
     def _openable_together(self, updates: Sequence[BufferedUpdate]) -> list[BufferedUpdate]:
         return self.opening.openable_together(updates, self.version)

@@ -199,7 +199,9 @@ class PlainAggregation(ServerAggregation):
     def __init__(self, config: SimulationConfig, model: Vector, state: Mapping[str, Any]) -> None:
         """Start with the model, or with a saved state."""
         weighing = self._weighing(config)
-        settings = ServerSettings(config.buffer_size, weighing, learning_rate=config.global_rate)
+        settings = ServerSettings(
+            config.buffer_size, weighing, self._per_version(config), config.global_rate
+        )
         store = MemoryStore(state.get("stores", {}).get("server/server"))
         opening = self._opening(config, model.size, weighing, store)
         network = MeteredLoopback()
@@ -213,6 +215,10 @@ class PlainAggregation(ServerAggregation):
 
     def _weighing(self, config: SimulationConfig) -> Weighing:
         return Weighing(config.max_staleness, config.staleness_function, weight_levels=None)
+
+    def _per_version(self, config: SimulationConfig) -> int:
+        """m: whoever reads every update learns nothing more from a version with one member."""
+        return 1
 
     def _opening(
         self, config: SimulationConfig, size: int, weighing: Weighing, store: MemoryStore

@@ -117,6 +117,8 @@ class SimulationConfig:
     """q: the size of the field."""
     consistency: Consistency = "certified"
     """Whether holders certify a request before they answer (a cheating server), or trust it (the paper)."""
+    min_per_version: int = 0
+    """m: members that each base version in a sum must have; 0 means 3 if certified, else 1 (the paper)."""
     allow_wraparound: bool = False
     """Sum in the field whatever c_l is, and see what that does: without masks, for no epoch accepts it."""
     auto_tune: bool = False
@@ -246,6 +248,7 @@ class SimulationConfig:
             update_levels=self.update_levels,
             modulus=self.modulus,
             consistency=self.consistency,
+            min_per_version=self.min_per_version or None,
             allow_wraparound=self.allow_wraparound,
             **ages,
         )
