@@ -234,12 +234,28 @@ def test_derived_numbers_of_the_papers_setup():
     made = parameters()
     assert made.quorum == 55
     assert made.colluding_contributors == 8
+    assert made.least_per_version == 3
     assert made.submasks == 62
     assert made.share_size == 17
     assert made.padded_size == 17 * 62
     assert made.correctable_answers == 0
     assert made.room_for_sum == 2**31 - 4
     assert made.staleness == constant()
+
+
+@pytest.mark.parametrize(
+    ("changes", "least"),
+    [
+        ({}, 3),
+        ({"consistency": "honest-server"}, 1),
+        ({"consistency": "honest-server", "min_per_version": 3}, 3),
+        ({"min_per_version": 1}, 1),
+        ({"buffer_size": 2, "max_colluding_contributors": 0}, 2),
+    ],
+)
+def test_how_many_of_each_version(changes, least):
+    assert parameters(**changes).least_per_version == least
+    assert parameters(**changes).min_per_version == least
 
 
 @pytest.mark.parametrize("model_size", range(1, 200))

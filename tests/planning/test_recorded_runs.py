@@ -78,6 +78,7 @@ class Recorded:
             model_size=self.model_size,
             staleness=polynomial(1.0),
             consistency=self.consistency,
+            min_per_version=1,
         )
         self.network = CheatingServer()
         self.federation = Federation(

@@ -284,7 +284,13 @@ _KNOBS: tuple[tuple[str, str, Callable[[Wishes], Iterator[object]]], ...] = (
     ("D", "max_dropouts", lambda w: _nearby(w.max_dropouts, 0, w.num_users)),
     ("E", "liars", lambda w: _nearby(w.liars, 0, w.liars)),
     ("N", "num_users", lambda w: _nearby(w.num_users, 2, _holders_enough(w))),
-    ("K", "buffer_size", lambda w: _nearby(w.buffer_size, 2, (w.max_colluders or 0) + 2)),
+    (
+        "K",
+        "buffer_size",
+        lambda w: _nearby(
+            w.buffer_size, 2, max(w.min_per_version or 0, (w.max_colluders or 0) + 2)
+        ),
+    ),
     ("m", "min_per_version", lambda w: _nearby(w.min_per_version, 1, w.buffer_size or 1)),
     ("B", "clip", lambda w: _halves(w.clip)),
     ("τ_max", "max_staleness", lambda w: map(int, _halves(w.max_staleness))),
