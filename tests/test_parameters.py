@@ -219,6 +219,7 @@ def test_a_wrong_type_is_named(name, value):
         "clip": [3.5],
         "correctness": [None],
         "max_colluding_contributors": [None],
+        "min_per_version": [None],
     }
     if value in fits.get(name, []):
         assert parameters(**{name: value}) is not None
@@ -263,6 +264,7 @@ def test_derived_numbers_of_the_papers_setup():
     made = parameters(correctness="honest-holders", recovery_threshold=70)
     assert made.quorum == 55
     assert made.colluding_contributors == 8
+    assert made.least_per_version == 3
     assert made.submasks == 62
     assert made.share_size == 17
     assert made.padded_size == 17 * 62
@@ -318,6 +320,21 @@ def test_the_usual_tolerance_makes_parameters(consistency, correctness, holders)
         correctness=correctness,
     )
     assert made.answers_needed == holders - dropouts
+
+
+@pytest.mark.parametrize(
+    ("changes", "least"),
+    [
+        ({}, 3),
+        ({"consistency": "honest-server"}, 1),
+        ({"consistency": "honest-server", "min_per_version": 3}, 3),
+        ({"min_per_version": 1}, 1),
+        ({"buffer_size": 2, "max_colluding_contributors": 0}, 2),
+    ],
+)
+def test_how_many_of_each_version(changes, least):
+    assert parameters(**changes).least_per_version == least
+    assert parameters(**changes).min_per_version == least
 
 
 @pytest.mark.parametrize("model_size", range(1, 200))

@@ -58,8 +58,9 @@ class ProtocolParameters:
     """Whether a sum opens when U + T answers agree, and T liars cannot write it, or from any U (the paper)."""
     liars: int = 0
     """E: holders whose wrong answers must not stop an opening, even while D others are gone."""
-    min_per_version: int = 1
-    """Members that each base version in a sum must have, so that no version singles a user out."""
+    min_per_version: int | None = None
+    """m: members that each base version in a sum must have, so that no version singles a user out; unless given
+    3 in certified mode, or K if that is less, and 1 for an honest server."""
     mask_lifetime: int = 100
     """Versions after which an unused mask expires and its shares are deleted."""
     mask_quota: int = 4
@@ -74,6 +75,9 @@ class ProtocolParameters:
         if self.correctness is None:
             object.__setattr__(self, "correctness", usual_correctness(self.consistency))
         _check_types(self)
+        if self.min_per_version is None:
+            usual = min(usual_per_version(self.consistency), max(1, self.buffer_size))
+            object.__setattr__(self, "min_per_version", usual)
         object.__setattr__(self, "clip", float(self.clip))
         for rule in RULES:
             if not rule.holds(self):
@@ -104,6 +108,12 @@ class ProtocolParameters:
     def recovery_margin(self) -> int:
         """T + E (or 0): holders beyond U that must hold a share of every member of a sum."""
         return self.max_colluders + self.liars if self.agreed else 0
+
+    @property
+    def least_per_version(self) -> int:
+        """m: `min_per_version` with its default filled in. Where K < 2m a sum is of one version."""
+        assert self.min_per_version is not None
+        return self.min_per_version
 
     @property
     def submasks(self) -> int:
@@ -313,8 +323,8 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "1 ≤ min_per_version ≤ K",
-        lambda p: 1 <= p.min_per_version <= p.buffer_size,
-        lambda p: f"min_per_version = {p.min_per_version} is outside 1…K = {p.buffer_size}",
+        lambda p: 1 <= p.least_per_version <= p.buffer_size,
+        lambda p: f"min_per_version = {p.least_per_version} is outside 1…K = {p.buffer_size}",
     ),
     Rule(
         "mask_lifetime > τ_max",
@@ -388,6 +398,11 @@ def usual_tolerance(
     return dropouts, colluders, recovery_threshold or most
 
 
+def usual_per_version(consistency: Consistency) -> int:
+    """m for whoever has not chosen it: of three members one may work with the server, and two are left."""
+    return 3 if consistency == "certified" else 1
+
+
 def _check_types(parameters: ProtocolParameters) -> None:
     for entry in fields(parameters):
         name, value = entry.name, getattr(parameters, entry.name)
@@ -399,7 +414,7 @@ def _check_types(parameters: ProtocolParameters) -> None:
         elif name == "staleness":
             known = isinstance(value, StalenessFunction)
             _require(known, name, value, "constant(), polynomial(α) or hinge(a, b)")
-        else:
+        elif value is not None or name != "min_per_version":
             whole = isinstance(value, int) and not isinstance(value, bool)
             _require(whole, name, value, "a whole number")
 

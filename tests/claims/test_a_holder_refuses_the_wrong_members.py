@@ -107,7 +107,7 @@ def test_a_mask_that_was_never_dealt(consistency):
 @MODES
 @pytest.mark.parametrize("field", ["base_version", "head", "upload_hash"])
 def test_a_ticket_that_was_changed(consistency, field):
-    federation = make_federation(consistency=consistency)
+    federation = make_federation(consistency=consistency, min_per_version=1)
     one_round(federation, USERS[4:7])
     members = uploads(federation, *USERS[:3])
     previous = federation.server.opening._past.opened

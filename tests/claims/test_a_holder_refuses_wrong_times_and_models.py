@@ -112,7 +112,7 @@ def test_an_update_older_than_tau_max(consistency):
 
 @MODES
 def test_an_update_newer_than_the_model(consistency):
-    federation = make_federation(consistency=consistency)
+    federation = make_federation(consistency=consistency, min_per_version=1)
     members = uploads(federation, "ann", "bob")
     members += uploads(federation, "cat", base=1)
     all_refuse(federation, request_for(federation, members), WrongVersion)
@@ -234,7 +234,7 @@ def replay_after_expiry(federation):
 
 
 def test_a_spent_mask_does_not_come_back_after_its_expiry():
-    federation = make_federation(max_staleness=2, mask_lifetime=3)
+    federation = make_federation(max_staleness=2, mask_lifetime=3, min_per_version=1)
     assert replay_after_expiry(federation) is None
     assert {type(refusal) for _, refusal in federation.network.refusals} == {
         MaskExpired,  # the replayed parcels
@@ -251,7 +251,7 @@ def test_control_if_time_ran_back_the_mask_would_open_twice(monkeypatch):
         return effects
 
     monkeypatch.setattr(ShareKeeper, "_advance", turn_back)
-    federation = make_federation(max_staleness=2, mask_lifetime=3)
+    federation = make_federation(max_staleness=2, mask_lifetime=3, min_per_version=1)
     assert replay_after_expiry(federation) is True
 
 

@@ -124,6 +124,7 @@ def test_wraparound(federation):
     [
         LocalFloor(buffer_size=4),
         LocalFloor(max_colluders=2),
+        LocalFloor(min_per_version=4),
         LocalFloor(buffer_size=100, max_colluders=50),
     ],
 )
@@ -140,8 +141,17 @@ def test_without_certificates_when_the_floor_asks_for_them():
 
 
 def test_at_the_floor_is_enough(federation):
-    floor = LocalFloor(buffer_size=3, max_colluders=1, consistency="certified")
+    floor = LocalFloor(3, 1, "certified", 3)
     assert taken(federation, federation.agreement.epoch, floor)
+
+
+def test_who_insists_on_certificates_insists_on_three_of_each_version():
+    """Unless it says otherwise; who trusts the server does not."""
+    epoch = (federation := make_federation(min_per_version=2)).agreement.epoch
+    with pytest.raises(WrongEpoch, match="m = 2 is below my floor 3"):
+        taken(federation, epoch, LocalFloor(consistency="certified"))
+    assert taken(federation, epoch, LocalFloor(consistency="certified", min_per_version=2))
+    assert taken(federation, epoch, LocalFloor())
 
 
 def test_control_a_verifier_that_believes_everything_takes_a_swapped_roster(federation):

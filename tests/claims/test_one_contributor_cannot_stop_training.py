@@ -49,7 +49,11 @@ def test_with_a_mask_that_few_holders_keep(consistency):
 @MODES
 def test_and_its_own_update_is_told_when_it_is_too_old(consistency):
     federation = make_federation(
-        consistency=consistency, correctness="agreed", max_staleness=1, mask_lifetime=50
+        consistency=consistency,
+        correctness="agreed",
+        max_staleness=1,
+        mask_lifetime=50,
+        min_per_version=1,
     )
     kept_by_five(federation, "mallory")
     without(federation, "user-0")
@@ -97,7 +101,7 @@ def test_a_receipt_that_was_missing_makes_them_fit():
 
 
 def test_a_buffer_in_which_no_version_is_common_enough_gives_way():
-    """`min_per_version` = K = 3, and seven users wait with models of four versions."""
+    """m = K = 3, and seven users come with models of four versions: fewer than K are left waiting, at rest."""
     federation = make_federation(min_per_version=3)
     downloads = []
     for names in (USERS[:3], USERS[3:6], USERS[:3]):
@@ -109,12 +113,17 @@ def test_a_buffer_in_which_no_version_is_common_enough_gives_way():
         base, head = downloads[turn]
         submit(federation, name, base=base, head=head)
     federation.network.run()
-    assert len(federation.server.buffer.waiting) == 7
-    for _ in range(2):
-        for name in USERS:
-            submit(federation, name)
-            federation.network.run()
-    assert federation.server.version > 3
+    waiting = {update.name.contributor for update in federation.server.buffer.waiting}
+    assert len(waiting) == 2
+    told = [each for each in federation.take_news() if isinstance(each, MaskEnded)]
+    given_up = {each.mask.contributor for each in told if each.state == "burned"}
+    assert given_up == set(USERS) - waiting  # who waits rests; who was told trains again
+    assert {each.reason for each in told if each.state == "burned"} == {
+        "too few others trained from its version"
+    }
+    submit(federation, min(given_up))
+    federation.network.run()
+    assert federation.server.version == 4
 
 
 def test_with_more_masks_than_its_quota():

@@ -33,7 +33,9 @@ def test_of_one_buffer(consistency):
 @BOTH_MODES
 def test_of_updates_made_from_different_versions(consistency):
     """Downloads of versions 0, 1 and 2 meet in one buffer; each counts by its age."""
-    federation = make_federation(consistency=consistency, weight_rounding="nearest")
+    federation = make_federation(
+        consistency=consistency, weight_rounding="nearest", min_per_version=1
+    )
     downloads = []
     for names in (USERS[:3], USERS[3:6]):
         downloads.append((federation.server.version, federation.server.head))

@@ -117,6 +117,19 @@ def test_errors_and_lost_replies_change_no_sum(tmp_path: Path, seed: int, consis
     grid.ledger.require_once()
 
 
+def test_few_nodes_that_need_each_other_in_every_version_go_on(tmp_path: Path) -> None:
+    """m = K = 3, and most of what five nodes send comes late: whoever is alone with its version gives way."""
+    chooser = random.Random(4)
+    late = lambda node_id, message: "late" if chooser.random() < 0.7 else None  # noqa: E731
+    grid = watched(5, tmp_path / "nodes", fault=late)
+    options = {"min_available_nodes": 5, "concurrency": 5, "max_dropouts": 1, "min_per_version": 3}
+    with noting_plain_updates(tmp_path), noting_sums() as sums:
+        strategy(**options).start(grid=grid, initial_arrays=initial_arrays(), num_rounds=8)
+    assert len(sums) == 8
+    assert all(len(set(released.base_versions)) == 1 for released in sums)
+    require_exact(sums, tmp_path)
+
+
 def test_the_ledger_notices_a_second_answer(tmp_path: Path) -> None:
     ledger = Ledger()
     ledger.answered["mask", 0] |= {b"one", b"two"}

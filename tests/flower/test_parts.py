@@ -37,6 +37,7 @@ from basecagg.flower.visits import (
     unpack_letters,
     write,
 )
+from basecagg.protocol.epoch import LocalFloor
 from basecagg.protocol.messages import Refusal
 
 FEDERATION = "0f" * 16
@@ -272,6 +273,22 @@ def test_a_node_config_names_the_folder(tmp_path: Path) -> None:
     folder = locate(context_of(5, 0, tmp_path), FEDERATION)
     assert folder.path == tmp_path / "0" / FEDERATION
     assert folder.path.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    ("config", "floor"),
+    [
+        ({}, LocalFloor()),
+        ({"min-per-version": 2}, LocalFloor(min_per_version=2)),
+        ({"consistency": "certified"}, LocalFloor(consistency="certified")),
+    ],
+)
+def test_a_node_config_says_what_the_node_insists_on(
+    tmp_path: Path, config: dict[str, Any], floor: LocalFloor
+) -> None:
+    context = context_of(5, 0, tmp_path)
+    context.node_config.update(config)
+    assert locate(context, FEDERATION).floor == floor
 
 
 def test_a_simulation_has_a_folder_for_each_run_and_node(tmp_path: Path) -> None:

@@ -60,6 +60,14 @@ def test_the_buffer_grows_with_the_colluders_when_the_server_may_cheat() -> None
     assert plan(trusting).parameters.buffer_size == 10
 
 
+def test_members_of_each_version() -> None:
+    assert plan(PAPER).parameters.least_per_version == 3
+    assert plan(replace(PAPER, consistency="honest-server")).parameters.least_per_version == 1
+    assert plan(replace(PAPER, min_per_version=1)).parameters.least_per_version == 1
+    many = plan(replace(PAPER, min_per_version=12)).parameters
+    assert (many.least_per_version, many.buffer_size) == (12, 12)
+
+
 @pytest.mark.parametrize(
     ("staleness", "max_staleness", "levels"),
     [
@@ -211,6 +219,7 @@ IMPOSSIBLE = {
     "one holder": replace(PAPER, num_users=1, max_dropouts=0),
     "clip": replace(PAPER, clip=1e9),
     "staleness": replace(PAPER, max_staleness=10**9),
+    "members of a version": replace(PAPER, buffer_size=10, min_per_version=11),
 }
 FIELDS = {
     "T": ("max_colluders", int),
@@ -218,6 +227,7 @@ FIELDS = {
     "E": ("liars", int),
     "N": ("num_users", int),
     "K": ("buffer_size", int),
+    "m": ("min_per_version", int),
     "B": ("clip", float),
     "τ_max": ("max_staleness", int),
     "consistency": ("consistency", str),

@@ -79,6 +79,7 @@ class Recorded:
             staleness=polynomial(1.0),
             consistency=self.consistency,
             correctness="honest-holders",
+            min_per_version=1,
         )
         self.network = CheatingServer()
         self.federation = Federation(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from basecagg.planning.rendering import _bytes, _power, _seconds
+from basecagg.planning.planner import Wishes, plan
+from basecagg.planning.rendering import _bytes, _power, _seconds, as_dict
 
 
 @pytest.mark.parametrize(
@@ -40,3 +41,17 @@ def test_seconds(number: float, shown: str) -> None:
 @pytest.mark.parametrize(("number", "shown"), [(1, "2^0"), (64, "2^6"), (65, "65")])
 def test_powers_of_two(number: int, shown: str) -> None:
     assert _power(number) == shown
+
+
+@pytest.mark.parametrize(
+    ("wished", "note"),
+    [
+        ({"min_per_version": 1}, "Updates of any versions."),
+        ({}, "Updates of 3 versions at most, at least m = 3 of each."),
+        ({"buffer_size": 5}, "of one and the same version, because K = 5 < 2m = 6"),
+    ],
+)
+def test_who_meets_in_a_sum(wished: dict[str, int], note: str) -> None:
+    chosen = plan(Wishes(num_users=20, max_dropouts=4, model_size=100, **wished))
+    (said,) = as_dict(chosen, {})["notes"]
+    assert note in said

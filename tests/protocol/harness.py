@@ -55,7 +55,7 @@ WEIGHTS = 2**4  # c_g
 
 
 def small(consistency: str = "certified", **changes: object) -> ProtocolParameters:
-    """Four holders, three of whom open a sum of three; masks and updates that age quickly."""
+    """Four holders, one may be gone; sums of three, of any versions; masks and updates that age quickly."""
     chosen = {
         "num_users": 4,
         "recovery_threshold": 2 if consistency == "certified" else 3,
@@ -69,12 +69,19 @@ def small(consistency: str = "certified", **changes: object) -> ProtocolParamete
         "weight_levels": WEIGHTS,
         "staleness": polynomial(1.0),
         "consistency": consistency,
+        "min_per_version": 1,
     }
     return ProtocolParameters(**(chosen | changes))  # type: ignore[arg-type]
 
 
 class Crash(Exception):  # noqa: N818 - it is what happens, not what went wrong
     """A machine died here."""
+
+
+def _is_burned(effect: Effect) -> bool:
+    """Whether it tells a contributor that its update is lost: with its whole buffer, or alone to make room."""
+    told = effect.message if isinstance(effect, Send) else None
+    return isinstance(told, Verdict) and told.outcome == "burned"
 
 
 class Judge:
@@ -137,7 +144,7 @@ class Judge:
             if self.parameters.consistency == "certified":
                 self._one(self.sums[mask], answer.digest, "sums that a mask was answered in")
 
-    def durable(self, effects: Iterable[Effect]) -> None:
+    def durable(self, effects: Sequence[Effect]) -> None:
         """These effects are on the disk: whether or not anybody is told of them, they have happened."""
         for effect in effects:
             if isinstance(effect, Send) and isinstance(effect.message, Verdict):
@@ -148,6 +155,8 @@ class Judge:
                 self._over(effect.members, self.burned)
             elif isinstance(effect, MaskEnded):
                 self.ended.setdefault(effect.mask, effect.state)
+        burned = [e.message.mask for e in effects if _is_burned(e)]
+        self._over([mask for mask in burned if mask not in self.burned], self.burned)
 
     def _ruled(self, verdict: Verdict) -> None:
         mask = verdict.mask
@@ -423,11 +432,11 @@ class World:
     # --- training ----------------------------------------------------------------------------------
 
     def train(self, names: Sequence[str], until: int) -> None:
-        """Let these contributors deal and submit, the later ones from older models, up to a version."""
+        """Let them deal and submit, the later ones from older models if m = 1, up to a version."""
         patience = 20 * until
         while self.server.version < until:
             for lag, name in enumerate(names):
-                self.take_part(name, lag)
+                self.take_part(name, lag if self.parameters.min_per_version == 1 else 0)
                 self.recover()
             self.settle()
             if self.server.is_opening:

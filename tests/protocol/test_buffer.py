@@ -74,6 +74,11 @@ def test_when_its_turn_comes():
     assert admissible(buffer, update("a", 5), 5, opening=True) == 8
 
 
+def test_by_when_its_turn_comes_if_it_has_to_wait_for_its_like():
+    """Its mask must live until then."""
+    assert admissible(filled(minimum=2), update("a", 5), 6) == 8
+
+
 @pytest.mark.parametrize("version", [5, 6, 7, 8])
 def test_fresh_enough_up_to_tau_max(version):
     assert admissible(filled(), update("a", 5), version) == version
@@ -186,6 +191,34 @@ def test_whatever_is_taken_keeps_the_rule_and_nothing_is_missed(versions, size, 
         assert len(chosen) == size
         assert all(taken.count(version) >= minimum for version in taken)
         assert sorted(names(chosen) + names(buffer.waiting)) == sorted(names(updates))
+
+
+def test_no_k_that_fit_no_k_that_wait():
+    buffer = filled(*(update(name, version) for version, name in enumerate("abcd")), minimum=3)
+    assert names(buffer.evict_lonely()) == ["a", "b"]
+    assert names(buffer.waiting) == ["c", "d"]
+    assert buffer.evict_lonely() == []
+
+
+def test_whoever_could_be_summed_does_not_give_way():
+    """Perhaps a receipt is still missing: that is no matter of versions."""
+    buffer = filled(update("a", 0), *(update(name, 1) for name in "bcd"), minimum=3)
+    assert buffer.evict_lonely() == []
+
+
+@given(
+    versions=st.lists(st.integers(0, 4), max_size=12),
+    size=st.integers(2, 6),
+    minimum=st.integers(1, 6),
+)
+def test_only_the_oldest_give_way_and_only_while_k_wait_in_vain(versions, size, minimum):
+    updates = [update(f"u{index}", version) for index, version in enumerate(versions)]
+    buffer = Buffer(size, WEIGHING, min(minimum, size), updates)
+    gone = buffer.evict_lonely()
+    assert not gone or len(buffer.waiting) == size - 1
+    assert len(buffer.waiting) < size or buffer._choose(buffer.waiting) is not None
+    kept = min((each.base_version for each in buffer.waiting), default=9)
+    assert all(each.base_version <= kept for each in gone)
 
 
 def can_fill(counts, size, minimum):

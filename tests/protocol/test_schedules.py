@@ -47,10 +47,14 @@ anywhere = st.integers(0, 2**16)
 class Schedules(RuleBasedStateMachine):
     """An honest federation in a hostile world."""
 
-    @initialize(mode=st.sampled_from(["certified", "honest-server"]), version=st.integers(0, 2))
-    def begin(self, mode, version):
+    @initialize(
+        mode=st.sampled_from(["certified", "honest-server"]),
+        per_version=st.sampled_from([1, 3]),
+        version=st.integers(0, 2),
+    )
+    def begin(self, mode, per_version, version):
         """A few sums may have been opened in peace, and everyone has a mask or two at hand."""
-        self.world = World(small(mode), stores=self.open_stores())
+        self.world = World(small(mode, min_per_version=per_version), stores=self.open_stores())
         self.network, self.judge = self.world.network, self.world.judge
         self.judge.inspect(self.network)
         self.world.train(CONTRIBUTORS, version)
@@ -455,7 +459,7 @@ def test_the_judge_finds_a_disk_that_lies(machine, role, matters, found):
 def split_vote(dice):
     """Updates that the server keeps to itself, asking each half of the holders for another sum of them."""
     machine = Equivocations()
-    machine.begin(mode="certified", version=0)
+    machine.begin(mode="certified", per_version=1, version=0)
     machine.submit(CONTRIBUTORS, lag=0)
     machine.network.in_flight.clear()
     machine.equivocate(dice, ahead=0)

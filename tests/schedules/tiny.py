@@ -39,6 +39,7 @@ def tiny_task(examples: int = 48) -> Task:
 
 
 def tiny_config(method: str = "fedbuff", **changes: Any) -> SimulationConfig:
-    """Eight users, buffers of four, whole steps."""
+    """Eight users, buffers of four, of any versions (m = 1), whole steps."""
     values = {"users": 8, "concurrency": 6, "buffer_size": 4, "versions": 4, "tiers": 2}
-    return SimulationConfig(method=method, **({"global_rate": 1.0} | values | changes))
+    steps = {"global_rate": 1.0, "min_per_version": 1}
+    return SimulationConfig(method=method, **(steps | values | changes))

@@ -182,6 +182,25 @@ def test_a_holder_keeps_its_word_while_it_trains_and_when_training_fails(tmp_pat
     asyncio.run(story())
 
 
+def test_users_of_every_speed_go_on_though_each_version_needs_three(tmp_path: Path) -> None:
+    """K = 4 is below 2m: five users, one of whom is always behind, and all of them must meet in one version."""
+
+    async def story() -> None:
+        async with federation(tmp_path) as fed:
+            slow = {name: Nudge(seconds=0.1 * index**2) for index, name in enumerate(NAMES[:5])}
+            for name in NAMES:
+                train = slow.get(name)
+                role = "both" if train else "holder"
+                fed.launch(fed.profile(name, await fed.invite(name, role)), train)
+            await fed.admit(NAMES)
+            await fed.start_epoch()
+            assert fed.operator.epoch is not None
+            assert fed.operator.epoch.parameters.least_per_version == 3
+            await fed.reach(5)
+
+    asyncio.run(story())
+
+
 def test_a_committee_of_holders_serves_contributors_who_hold_nothing(tmp_path: Path) -> None:
     async def story() -> None:
         async with federation(tmp_path) as fed:

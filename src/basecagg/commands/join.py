@@ -50,6 +50,13 @@ from basecagg.errors import DataError
     help="Refuse an epoch that withstands fewer colluding holders.",
 )
 @click.option(
+    "--min-per-version",
+    type=click.IntRange(min=1),
+    metavar="m",
+    help="Refuse an epoch in whose sums a version may have fewer members. 3 unless given, or 1 with"
+    " --trust-server.",
+)
+@click.option(
     "--trust-server",
     is_flag=True,
     help="Accept an epoch that protects against an honest server only.",
@@ -80,6 +87,7 @@ def command(
     anchors: Path | None,
     min_buffer: int,
     min_colluders: int,
+    min_per_version: int | None,
     trust_server: bool,
     pause: float,
     longest_wait: float,
@@ -106,7 +114,10 @@ def command(
     profile = Profile.open(state or Path(invited.name), invited)
     options = AgentOptions(
         floor=LocalFloor(
-            min_buffer, min_colluders, "honest-server" if trust_server else "certified"
+            min_buffer,
+            min_colluders,
+            "honest-server" if trust_server else "certified",
+            min_per_version,
         ),
         data=data,
         pause=pause,

@@ -72,6 +72,12 @@ _PLANNING: tuple[Callable[[Any], Any], ...] = (
         help="Updates in one sum, K. The planner chooses unless given.",
     ),
     click.option(
+        "--min-per-version",
+        type=click.IntRange(min=1),
+        metavar="m",
+        help="Members that each version in a sum must have, m. 3 unless given, or 1 with honest-server.",
+    ),
+    click.option(
         "--clip",
         type=float,
         default=4.0,
@@ -463,7 +469,8 @@ async def _start(
     click.echo(
         f"epoch {epoch.number} from version {epoch.first_version}: N = {p.num_users}, U ="
         f" {p.recovery_threshold}, T = {p.max_colluders}, D = {p.max_dropouts}, K = {p.buffer_size},"
-        f" d = {p.model_size:,}, {p.consistency}; it ends on {_day(epoch.ends)} at the latest"
+        f" m = {p.least_per_version}, d = {p.model_size:,}, {p.consistency}; it ends on"
+        f" {_day(epoch.ends)} at the latest"
     )
 
 
@@ -501,6 +508,7 @@ def _plan(
     colluders: _values.Portion | None,
     liars: int,
     buffer_size: int | None,
+    min_per_version: int | None,
     clip: float,
     max_staleness: int,
     staleness: StalenessFunction,
@@ -517,6 +525,7 @@ def _plan(
         model_size=model_size,
         liars=liars,
         buffer_size=buffer_size,
+        min_per_version=min_per_version,
         clip=clip,
         max_staleness=max_staleness,
         staleness=staleness,

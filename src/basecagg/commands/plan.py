@@ -65,6 +65,13 @@ _LINE = planner.DEFAULT_NETWORK
     help=f"Updates in one sum, K. Without it {planner.DEFAULT_BUFFER}, or more if T asks for it.",
 )
 @click.option(
+    "--min-per-version",
+    type=click.IntRange(min=1),
+    metavar="m",
+    help="Members that each version in a sum must have, m: nobody is alone with a model that only he was shown."
+    " Without it 3, or 1 with honest-server.",
+)
+@click.option(
     "--contributors",
     type=click.IntRange(min=1),
     help="Users who send updates; their masks fill a holder's store. N unless given.",

@@ -58,6 +58,7 @@ _WORDS = {
 }
 PAPER: Mapping[str, Any] = {
     "clock": "uniform-staleness",
+    "min_per_version": 1,
     "users": 100,
     "buffer_size": 10,
     "max_staleness": 10,

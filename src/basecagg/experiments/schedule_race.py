@@ -28,6 +28,7 @@ _TASK: Mapping[str, Any] = {
     "dataset": "digits",
     "model": "mlp",
     "users": 100,
+    "min_per_version": 1,
     "partition": "dirichlet",
     "local_rate": 0.1,
     "local_epochs": 1,

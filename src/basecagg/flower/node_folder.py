@@ -60,7 +60,7 @@ def _own(context: Context, federation: str) -> NodeFolder | None:
 
 
 def _floor(context: Context) -> LocalFloor:
-    """The node's own floor: min-buffer, min-colluders and consistency of its node config."""
+    """The node's own floor: min-buffer, min-colluders, consistency, min-per-version of its node config."""
     config, default = context.node_config, LocalFloor()
     consistency = str(config.get("consistency", default.consistency))
     if consistency not in get_args(Consistency):
@@ -71,6 +71,7 @@ def _floor(context: Context) -> LocalFloor:
         int(config.get("min-buffer", default.buffer_size)),
         int(config.get("min-colluders", default.max_colluders)),
         cast(Consistency, consistency),
+        int(config.get("min-per-version", 0)) or None,
     )
 
 

@@ -22,6 +22,7 @@ _AT_LEAST_ONE = {
     "concurrency": " C",
     "max_colluders": " T",
     "recovery_threshold": " U",
+    "min_per_version": " m",
     "max_failures": "",
 }
 _CHOICES = {"protection": ("basecagg", "none"), "training": ("detached", "attached")}
@@ -46,6 +47,7 @@ class Settings:
     consistency: Consistency
     correctness: Correctness | None
     liars: int
+    min_per_version: int | None
     clip: float
     update_levels: int
     weight_levels: int
@@ -133,4 +135,5 @@ class Settings:
             consistency=self.consistency,
             correctness=self.correctness,
             liars=self.liars,
+            min_per_version=self.min_per_version,
         )

@@ -58,6 +58,7 @@ class BufferedSecAgg(OwnLoop):
         consistency: Consistency = "honest-server",
         correctness: Correctness | None = None,
         liars: int = 0,
+        min_per_version: int | None = None,
         clip: float = 4.0,
         update_levels: int = 2**16,
         weight_levels: int = 2**6,
@@ -97,7 +98,8 @@ class BufferedSecAgg(OwnLoop):
             mod, that each node is told so: basecagg-protection="none" in its config or the run's). `holders`:
             None for everyone who is there at the start (the paper), a number for a committee, or node ids;
             `holders_train=False` keeps the committee's nodes free for answering. `recovery_threshold` is U,
-            `max_colluders` T, `max_dropouts` D; `clip` B, `update_levels` c_l, `weight_levels` c_g.
+            `max_colluders` T, `max_dropouts` D; `min_per_version` is m, the members that each version in a sum
+            must have: without it 3 if `consistency` is "certified", else 1; `clip` B, `update_levels` c_l, `weight_levels` c_g.
             `correctness`: "agreed" opens a sum when U + T answers agree, so that T lying holders cannot write
             it, and with `liars` E so many cannot stop it either; "honest-holders" opens from any U (the paper).
             Without it "agreed" if `consistency` is "certified".
@@ -140,6 +142,7 @@ class BufferedSecAgg(OwnLoop):
             consistency=consistency,
             correctness=correctness,
             liars=liars,
+            min_per_version=min_per_version,
             clip=clip,
             update_levels=update_levels,
             weight_levels=weight_levels,

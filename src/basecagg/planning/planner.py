@@ -55,6 +55,8 @@ class Wishes:
     """E: holders whose wrong answers must not stop an opening, even while D others are gone."""
     buffer_size: int | None = None
     """K: updates in one sum; None lets the planner choose."""
+    min_per_version: int | None = None
+    """m: members that each base version in a sum must have; None for the default of the consistency mode."""
     contributors: int | None = None
     """Users who send updates; N unless given."""
     clip: float = 4.0
@@ -176,6 +178,7 @@ def _skeleton(wishes: Wishes) -> ProtocolParameters:
         consistency=wishes.consistency,
         correctness=wishes.correctness,
         liars=wishes.liars,
+        min_per_version=wishes.min_per_version,
     )
 
 
@@ -192,11 +195,11 @@ def _colluders(wishes: Wishes) -> int:
 
 
 def _buffer_size(wishes: Wishes, colluders: int) -> int:
-    """K: as wished; else the paper's, raised so that colluders cannot surround one honest update."""
+    """K: as wished; else the paper's, raised so that colluders cannot surround one honest update, and to m."""
     if wishes.buffer_size is not None:
         return wishes.buffer_size
     surrounded = colluders + 2 if wishes.consistency == "certified" else 2
-    return max(DEFAULT_BUFFER, surrounded)
+    return max(DEFAULT_BUFFER, surrounded, wishes.min_per_version or 1)
 
 
 def _weight_levels(wishes: Wishes) -> int:
@@ -299,7 +302,14 @@ _KNOBS: tuple[tuple[str, str, Callable[[Wishes], Iterator[object]]], ...] = (
     ("E", "liars", lambda w: _nearby(w.liars, 0, w.liars)),
     ("correctness", "correctness", lambda _: iter(("honest-holders", "agreed"))),
     ("N", "num_users", lambda w: _nearby(w.num_users, 2, _holders_enough(w))),
-    ("K", "buffer_size", lambda w: _nearby(w.buffer_size, 2, (w.max_colluders or 0) + 2)),
+    (
+        "K",
+        "buffer_size",
+        lambda w: _nearby(
+            w.buffer_size, 2, max(w.min_per_version or 0, (w.max_colluders or 0) + 2)
+        ),
+    ),
+    ("m", "min_per_version", lambda w: _nearby(w.min_per_version, 1, w.buffer_size or 1)),
     ("B", "clip", lambda w: _halves(w.clip)),
     ("τ_max", "max_staleness", lambda w: map(int, _halves(w.max_staleness))),
     ("consistency", "consistency", lambda _: iter(("honest-server", "certified"))),

@@ -23,6 +23,7 @@ def render(plan: Plan, cpu: Cpu) -> RenderableType:
     """Lay the plan out for a terminal of 80 columns or more."""
     sections: dict[str, RenderableType] = {
         "Parameters": _parameters(plan),
+        "Who meets in a sum": Text(_meeting(plan)),
         "No sum wraps around": _proof(plan),
         "Bytes of one user, for one update and one buffer": _traffic(plan),
         "Storage of one holder": _storage(plan),
@@ -38,6 +39,7 @@ def as_dict(plan: Plan, cpu: Cpu) -> dict[str, Any]:
     p, network = plan.parameters, plan.wishes.network
     return {
         "parameters": asdict(p) | {"quorum": p.quorum, "share_size": p.share_size},
+        "notes": [_meeting(plan)],
         "wrap_around": {
             "largest_sum": p.largest_sum,
             "room": p.room_for_sum,
@@ -81,6 +83,7 @@ def _parameters(plan: Plan) -> Table:
         ),
         ("E", "liars", f"{p.liars}", "wrong answers that cannot stop a sum"),
         ("K", "buffer_size", f"{p.buffer_size}", "updates in one sum"),
+        ("m", "min_per_version", f"{p.least_per_version}", "of each version in a sum, at least"),
         ("d", "model_size", f"{p.model_size:,}", "numbers in one update"),
         ("B", "clip", f"{p.clip:g}", "largest magnitude of a number"),
         ("c_l", "update_levels", _power(p.update_levels), "steps per unit of an update"),
@@ -90,6 +93,25 @@ def _parameters(plan: Plan) -> Table:
     ):
         table.add_row(symbol, name, value, meaning)
     return table
+
+
+def _meeting(plan: Plan) -> str:
+    """What m means for these K."""
+    m, k = plan.parameters.least_per_version, plan.parameters.buffer_size
+    if m == 1:
+        return (
+            "Updates of any versions. Against a server that chooses who trains from which version this is"
+            " little: it may show one user a version of its own (--min-per-version 3)."
+        )
+    if k < 2 * m:
+        return (
+            f"Only updates of one and the same version, because K = {k} < 2m = {2 * m}: who is slower than"
+            f" the others is often left out. K = {2 * m} or more mixes versions."
+        )
+    return (
+        f"Updates of {k // m} versions at most, at least m = {m} of each. What finds too few others of its"
+        " version is given up; docs/results/beyond.md shows what that costs."
+    )
 
 
 def _proof(plan: Plan) -> Text:

@@ -38,7 +38,7 @@ class Buffer:
         self.waiting = list(waiting)
 
     def require_admissible(self, update: BufferedUpdate, version: int, *, opening: bool) -> int:
-        """The version at which the update's buffer opens; refuse it if it is not fresh by then."""
+        """The version by which the update's buffer opens; refuse it if it is not fresh when its turn comes."""
         if update.base_version > version:
             raise WrongVersion(f"trained from version {update.base_version}, not published yet")
         opens_at = version + opening + len(self.waiting) // self.size
@@ -50,7 +50,9 @@ class Buffer:
             )
         if len(self.waiting) >= self.size * MAX_WAITING_BUFFERS:
             raise QuotaExceeded(f"{len(self.waiting)} updates are waiting: come back later")
-        return opens_at
+        if self._min_per_version == 1:
+            return opens_at
+        return update.base_version + self._weighing.max_staleness  # it may wait for its like
 
     def add(self, update: BufferedUpdate) -> None:
         """Let an admissible update wait."""
@@ -67,6 +69,17 @@ class Buffer:
                 self.waiting = [update for update in self.waiting if update not in chosen]
                 return chosen
         return None
+
+    def evict_lonely(self) -> list[BufferedUpdate]:
+        """If K or more wait and no K of them fit by their versions, leave K − 1: those of the oldest models go.
+
+        Who waits does not train, so there may be nobody left to join them. While fewer than K wait somebody
+        trains, from the newest model: that version fills up, if no older one does before.
+        """
+        surplus = len(self.waiting) - self.size + 1
+        if surplus <= 0 or self._choose(self.waiting) is not None:
+            return []
+        return [update for _ in range(surplus) for update in self.evict_oldest()]
 
     def evict_oldest(self) -> list[BufferedUpdate]:
         """Take out the update of the oldest model if K or more wait: it is in the way of the others."""

@@ -23,7 +23,7 @@ from basecagg.errors import (
     WrongEpoch,
 )
 from basecagg.maths.mds_code import MaskCode
-from basecagg.parameters import Consistency, Correctness, ProtocolParameters
+from basecagg.parameters import Consistency, Correctness, ProtocolParameters, usual_per_version
 from basecagg.protocol.chain import Chain
 from basecagg.protocol.messages import (
     MAX_HOLDERS,
@@ -115,6 +115,8 @@ class LocalFloor:
     max_colluders: int = 1
     consistency: Consistency = "honest-server"
     correctness: Correctness = "honest-holders"
+    min_per_version: int | None = None
+    """m; unless given what is usual for the consistency insisted on."""
     verify: Verify = "never"
     """Which versions of the model are made again before they are trained from or summed to."""
     verify_share: float = 0.5
@@ -139,6 +141,11 @@ class LocalFloor:
         if self.correctness == "agreed" and not parameters.agreed:
             raise WrongEpoch(
                 "my floor is correctness 'agreed': T liars could write this epoch's sums"
+            )
+        least = self.min_per_version or usual_per_version(self.consistency)
+        if parameters.least_per_version < least:
+            raise WrongEpoch(
+                f"min_per_version m = {parameters.least_per_version} is below my floor {least}"
             )
 
 

@@ -76,7 +76,7 @@ class ServerSettings:
         return cls(
             p.buffer_size,
             Weighing.of(p),
-            p.min_per_version,
+            p.least_per_version,
             epoch.step,
             agreement.id,
             agreement.beginning,
@@ -234,7 +234,8 @@ class Server:
             self._members = sorted(members, key=lambda member: member.name)
             asked, outcome = self.opening.begin(self.history, self._members)
             effects += [*asked, *self._finish(outcome)]
-        return effects
+        lonely = [] if self._members else self.buffer.evict_lonely()
+        return [*effects, *self._release(lonely, "burn", "too few others trained from its version")]
 
     def _may_open(self) -> bool:
         return not self._members and self.opening.may_begin(self.version)

@@ -355,10 +355,10 @@ class ShareKeeper:
         if len({mask.contributor for mask in masks}) != wanted:
             raise WrongMembers("a contributor is a member twice", peer=SERVER)
         rarest = min(Counter(ticket.base_version for ticket in request.tickets).values())
-        if rarest < self._parameters.min_per_version:
+        if rarest < self._parameters.least_per_version:
             raise WrongMembers(
                 f"a base version has {rarest} members, fewer than min_per_version ="
-                f" {self._parameters.min_per_version}",
+                f" {self._parameters.least_per_version}",
                 peer=SERVER,
             )
 

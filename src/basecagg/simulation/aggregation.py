@@ -201,7 +201,10 @@ class PlainAggregation(ServerAggregation):
         """Start with the model, or with a saved state."""
         weighing = self._weighing(config)
         settings = ServerSettings(
-            config.buffer_size, weighing, step=StepRule(rate=config.global_rate)
+            config.buffer_size,
+            weighing,
+            self._per_version(config),
+            StepRule(rate=config.global_rate),
         )
         store = MemoryStore(state.get("stores", {}).get("server/server"))
         opening = self._opening(config, model.size, weighing, store)
@@ -216,6 +219,10 @@ class PlainAggregation(ServerAggregation):
 
     def _weighing(self, config: SimulationConfig) -> Weighing:
         return Weighing(config.max_staleness, config.staleness_function, weight_levels=None)
+
+    def _per_version(self, config: SimulationConfig) -> int:
+        """m: whoever reads every update learns nothing more from a version with one member."""
+        return 1
 
     def _opening(
         self, config: SimulationConfig, size: int, weighing: Weighing, store: MemoryStore

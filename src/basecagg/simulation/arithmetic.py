@@ -84,6 +84,9 @@ class ArithmeticAggregation(PlainAggregation):
     def _weighing(self, config: SimulationConfig) -> Weighing:
         return Weighing.of(self._parameters)
 
+    def _per_version(self, config: SimulationConfig) -> int:
+        return self._parameters.least_per_version
+
     def _opening(
         self, config: SimulationConfig, size: int, weighing: Weighing, store: MemoryStore
     ) -> MaskedOpening:

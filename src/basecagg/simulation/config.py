@@ -121,6 +121,8 @@ class SimulationConfig:
     """Whether a sum opens when U + T answers agree, or from any U (the paper); '' if consistency is to say."""
     liars: int = 0
     """E: holders whose wrong answers must not stop an opening."""
+    min_per_version: int = 0
+    """m: members that each base version in a sum must have; 0 means 3 if certified, else 1 (the paper)."""
     allow_wraparound: bool = False
     """Sum in the field whatever c_l is, and see what that does: without masks, for no epoch accepts it."""
     auto_tune: bool = False
@@ -262,6 +264,7 @@ class SimulationConfig:
             consistency=self.consistency,
             correctness=correctness,
             liars=self.liars,
+            min_per_version=self.min_per_version or None,
             allow_wraparound=self.allow_wraparound,
             **ages,
         )

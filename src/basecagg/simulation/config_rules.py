@@ -128,6 +128,13 @@ def rules_for(c: SimulationConfig) -> list[Rule]:
             schedule in ("buffered", "immediate"),
             "'devices' for this schedule: it has no staleness",
         ),
+        (coded, "min_per_version", c.min_per_version >= 0, "at least 0"),
+        (
+            coded and c.clock == "uniform-staleness",
+            "min_per_version",
+            c.min_per_version == 1 or (not c.min_per_version and c.consistency != "certified"),
+            "1 on this clock, which draws the version of every update by itself",
+        ),
         (True, "seed", c.seed >= 0, "at least 0"),
         (True, "evaluate_every", c.evaluate_every >= 1, "at least 1"),
         (True, "evaluate_last", c.evaluate_last >= 1, "at least 1"),

@@ -97,6 +97,9 @@ class WrappingAggregation(PlainAggregation):
     def _weighing(self, config: SimulationConfig) -> Weighing:
         return Weighing(config.max_staleness, config.staleness_function, config.weight_levels)
 
+    def _per_version(self, config: SimulationConfig) -> int:
+        return config.protocol_parameters(model_size=1).least_per_version
+
     def _opening(
         self, config: SimulationConfig, size: int, weighing: Weighing, store: MemoryStore
     ) -> FieldOpening:
