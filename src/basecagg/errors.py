@@ -129,6 +129,10 @@ class WrongModel(Refused):
     """The update was trained from a model that is not this version's."""
 
 
+class PartsDamaged(Refused):
+    """What a version was made from is incomplete, or not what its release names: that convicts nobody."""
+
+
 class BadCertificate(Refused):
     """Too few endorsements, forged ones, or for another request."""
 
@@ -143,6 +147,10 @@ class AlreadyBuffered(Refused):
 
 class Retired(Refused):
     """A holder or epoch that has ended takes no more messages."""
+
+
+class NotProven(BASecAggError):  # noqa: N818 - a verdict, not a fault
+    """What was handed in as evidence convicts nobody; the text says why."""
 
 
 REFUSAL_CODES = frozenset(kind.__name__ for kind in Refused.__subclasses__())

@@ -6,7 +6,7 @@ names, unknown or missing fields, left-over bytes, non-minimal integers and over
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -37,6 +37,7 @@ from basecagg.protocol.messages import (
     Witness,
     encode,
 )
+from basecagg.protocol.proofs import Account, Evidence, Pedigree
 
 MAGIC = b"BSAG" + bytes([PROTOCOL_VERSION])
 MAX_CONTROL_BYTES = 16 * 2**20
@@ -67,6 +68,10 @@ AnyMessage = (
     | Refusal
 )
 _DECODER: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(AnyMessage)
+Filed: TypeAlias = Evidence | Account | Pedigree
+_FILE_DECODER: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Filed)
+MAX_FILE_BYTES = 2**31
+"""Of a file with all the parts of a version: K + 3 models of 10⁷ numbers and more."""
 
 
 def pack(message: Message) -> bytes:
@@ -76,13 +81,24 @@ def pack(message: Message) -> bytes:
 
 def unpack(frame: bytes, limit: int) -> Message:
     """The message in a frame, or `ChannelError`. `limit` is the most bytes the sender may use here."""
+    message: Message = _unpack(frame, limit, _DECODER)
+    return message
+
+
+def unpack_file(frame: bytes, limit: int = MAX_FILE_BYTES) -> Filed:
+    """What a file says that somebody hands on: it is a frame too, of kinds that no machine takes."""
+    filed: Filed = _unpack(frame, limit, _FILE_DECODER)
+    return filed
+
+
+def _unpack(frame: bytes, limit: int, decoder: msgspec.msgpack.Decoder[Any]) -> Any:
     if len(frame) > limit:
         raise ChannelError(f"a frame of {len(frame)} bytes is over the limit of {limit}")
     if frame[: len(MAGIC)] != MAGIC:
         raise ChannelError(f"not a frame of protocol version {PROTOCOL_VERSION}")
     body = memoryview(frame)[len(MAGIC) :]
     try:
-        message: Message = _DECODER.decode(body)
+        message = decoder.decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise ChannelError(f"the frame cannot be decoded: {error}") from None
     if pack(message) != frame:  # not with the view of the body: comparing bytes with a view is slow

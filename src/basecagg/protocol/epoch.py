@@ -191,10 +191,12 @@ class Agreement:
 
     def signed_by_holder(self, message: Message, holder: int, signature: bytes) -> bool:
         """Whether holder number `holder` signed the message."""
+        return self.holder_said(statement(message), holder, signature)
+
+    def holder_said(self, said: bytes, holder: int, signature: bytes) -> bool:
+        """Whether holder number `holder` signed the statement."""
         keys = self._holder_keys
-        return 0 <= holder < len(keys) and self.verifier.verify(
-            keys[holder], statement(message), signature
-        )
+        return 0 <= holder < len(keys) and self.verifier.verify(keys[holder], said, signature)
 
     def _forger_in(self, certificate: Certificate) -> int | None:
         """None, or the first holder who did not endorse what the certificate says."""

@@ -167,9 +167,9 @@ class History(Message, frozen=True, tag="History", dict=True, gc=True):
         return versions == list(range(self.version + 1, self.last + 1))
 
     def after(self, link: Link, most: int) -> History:
-        """With one more link; the root moves up so that there are `most` of them."""
+        """With one more link; the root moves up so that there are `most` of them, but one at least."""
         longer = History(self.version, self.root, (*self.links, link))
-        root = max(self.version, longer.last - most)
+        root = max(self.version, longer.last - max(1, most))
         return History(root, longer.heads[root], longer.links[root - self.version :])
 
 
@@ -179,7 +179,7 @@ class Release(Message, frozen=True, tag="Release"):
     epoch: Digest
     history: History
     answers: Annotated[tuple[tuple[HolderIndex, Digest], ...], Meta(max_length=MAX_HOLDERS)]
-    """The digests of the answers that opened the sum, by holder."""
+    """The `signed_digest` of each answer that opened the sum, by holder: none can be changed unseen."""
     wrong: Annotated[tuple[HolderIndex, ...], Meta(max_length=MAX_HOLDERS)]
     """Whose answers did not agree with the others."""
     signature: Signature = b""
@@ -436,6 +436,11 @@ def statement(message: Message) -> bytes:
 def digest_of(message: Message) -> bytes:
     """What a signed message goes by: the hash of its statement."""
     return hashlib.sha256(statement(message)).digest()
+
+
+def signed_digest(said: bytes, signature: bytes) -> bytes:
+    """The hash of a statement together with its signature, for those who vouch for both."""
+    return hashlib.sha256(said + signature).digest()
 
 
 def _statement(message: Message) -> bytes:

@@ -12,9 +12,10 @@ from basecagg.errors import LocalProtocolError, WrongModel
 from basecagg.protocol.effects import Effect, Forget, Persist
 from basecagg.protocol.epoch import SERVER, Agreement
 from basecagg.protocol.global_model import Model, model_hash
-from basecagg.protocol.messages import RecoveryRequest, Release, encode
+from basecagg.protocol.messages import Parts, RecoveryRequest, Release, encode
 from basecagg.protocol.ports import Records
 from basecagg.protocol.proofs import Caught, Word, contradiction
+from basecagg.protocol.recomputation import recompute
 from basecagg.protocol.records import load
 
 _LASTING = 1
@@ -77,6 +78,19 @@ class ModelWatch:
             return False
         drawn = hmac.digest(self._coin, f"verify/{version}".encode(), "sha256")
         return int.from_bytes(drawn[:8]) < self._share * 2**64
+
+    def check(self, parts: Parts) -> list[Effect]:
+        """Make a version again, and remember that it is the one that was released; `Caught` if it is not."""
+        self.require_consistent(parts.release)
+        recompute(self._agreement, parts)
+        version = parts.release.history.last
+        old = {each for each in self._checked if each < version - _LASTING}
+        self._checked = (self._checked - old) | {version}
+        return [
+            *self.remember(parts.release),
+            Persist("checked", f"{version:016d}", b""),
+            *(Forget("checked", f"{each:016d}") for each in sorted(old)),
+        ]
 
     def head_of(self, version: int, model: Model) -> bytes:
         """The head that a ticket names, if these are the very numbers that the server released."""

@@ -1,4 +1,7 @@
-"""What convicts a server before anybody with the operator's key: its own words that contradict each other."""
+"""What convicts a server before anybody with the operator's key: its own words.
+
+They contradict each other, or what they name. `judging` decides, from scratch.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from typing import TypeAlias
 
 from basecagg.errors import Refused
 from basecagg.protocol.epoch import Epoch
-from basecagg.protocol.messages import Message, RecoveryRequest, Release
+from basecagg.protocol.messages import Certificate, Message, Parts, RecoveryRequest, Release
 
 Word: TypeAlias = Release | RecoveryRequest
 """What the server signs about its models."""
@@ -26,7 +29,13 @@ class DoubleRequest(Message, frozen=True, tag="DoubleRequest"):
     second: RecoveryRequest
 
 
-Proof: TypeAlias = Fork | DoubleRequest
+class Miscalculation(Message, frozen=True, tag="Miscalculation"):
+    """A release, and the very parts that it names, from which another model or another blame follows."""
+
+    parts: Parts
+
+
+Proof: TypeAlias = Fork | DoubleRequest | Miscalculation
 
 
 class Evidence(Message, frozen=True, tag="Evidence"):
@@ -34,6 +43,23 @@ class Evidence(Message, frozen=True, tag="Evidence"):
 
     epoch: Epoch
     proof: Proof
+
+
+class Account(Message, frozen=True, tag="Account"):
+    """What one version was made from, with its epoch: whoever has the operator's key can make it again."""
+
+    epoch: Epoch
+    parts: Parts
+
+
+class Pedigree(Message, frozen=True, tag="Pedigree"):
+    """What an exported model carries: the words that lead from the operator's key to its numbers."""
+
+    epoch: Epoch
+    release: Release | None
+    """The server's word; None for the model that the epoch begins with."""
+    certificate: Certificate | None
+    """Of the request whose sum made it."""
 
 
 def evidence_of(epoch: Epoch, proof: Proof) -> Evidence:
@@ -48,14 +74,16 @@ def in_words(proof: Proof) -> str:
             return "the server shows two different models under one version"
         case DoubleRequest():
             return "the server asks for two sums at once, or twice with one mask"
+        case Miscalculation():
+            return "the server released what does not follow from the parts that it names"
 
 
 class Caught(Refused):
     """The server contradicted itself; the proof goes with it."""
 
-    def __init__(self, proof: Proof) -> None:
-        """Keep the proof."""
-        super().__init__(f"the server contradicts itself: {type(proof).__name__}")
+    def __init__(self, proof: Proof, reason: str = "") -> None:
+        """Keep the proof; say what is wrong if its kind does not say it all."""
+        super().__init__(": ".join(filter(None, (in_words(proof), reason))))
         self.proof = proof
 
 

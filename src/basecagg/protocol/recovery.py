@@ -11,20 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-import numpy as np
-
 from basecagg.errors import (
     AlreadyBuffered,
-    DecodingError,
     Malformed,
     MaskExpired,
     NotEnrolled,
     TooFewHolders,
     UnknownMask,
 )
-from basecagg.maths.prime_field import PrimeField
-from basecagg.maths.quantization import dequantize, magnitude
-from basecagg.maths.randomness import Words
 from basecagg.protocol import life
 from basecagg.protocol.doubt import Doubt
 from basecagg.protocol.effects import Effect, Forget, Persist, Send
@@ -48,11 +42,11 @@ from basecagg.protocol.messages import (
     Upload,
     Witness,
     certificate_of,
-    coin_of,
     content_hash,
-    digest_of,
     encode,
     signed,
+    signed_digest,
+    statement,
 )
 from basecagg.protocol.opening import (
     LAST_VERDICT,
@@ -66,8 +60,8 @@ from basecagg.protocol.opening import (
     Update,
 )
 from basecagg.protocol.ports import Records, Signer
+from basecagg.protocol.recomputation import NotOpenable, open_sum, require_words
 from basecagg.protocol.records import BufferedUpdate, Made, Past, parse, require, write
-from basecagg.protocol.weighing import Weighing
 
 
 class Recovery:
@@ -92,8 +86,6 @@ class Recovery:
         self._retries = retries
         self._keep = keep
         self._parameters = agreement.parameters
-        self._weighing = Weighing.of(agreement.parameters)
-        self._field = PrimeField(agreement.parameters.modulus)
         stored = records.read("request", "")
         self._request = parse(stored, RecoveryRequest) if stored else None
         self._past = parse(past, Past) if (past := records.read("past", "")) else Past()
@@ -141,14 +133,10 @@ class Recovery:
         )
 
     def _require_words(self, upload: Upload) -> None:
-        size, words = self._parameters.padded_size, upload.words
-        peer = upload.ticket.mask.contributor
-        if len(words) != 4 * size:
-            raise Malformed(f"an upload has {size} words, this one {len(words)} bytes", peer=peer)
-        if content_hash(words) != upload.ticket.upload_hash:
+        p, peer = self._parameters, upload.ticket.mask.contributor
+        require_words(p, upload.words, p.padded_size, "an upload", peer)
+        if content_hash(upload.words) != upload.ticket.upload_hash:
             raise Malformed("the ticket is for other bytes", peer=peer)
-        if np.frombuffer(words, "<u4").max() >= self._parameters.modulus:
-            raise Malformed("a word of the upload is not below q", peer=peer)
 
     def last_verdict(self, name: MaskName) -> LastVerdict | None:
         """What became of an update that is over, until its mask expires."""
@@ -337,22 +325,11 @@ class Recovery:
     def _count_answer(self, answer: Answer) -> Step:
         if self._parameters.consistency == "certified" and self._certificate is None:
             return [], None  # no sum is opened without its certificate: the next request carries it
-        self._require_share(answer)
+        share_size, what = self._parameters.share_size, f"the answer of holder {answer.holder}"
+        require_words(self._parameters, answer.words, share_size, what)
         if self._answers.setdefault(answer.holder, answer) != answer:
             raise Malformed(f"holder {answer.holder} answered twice, differently")
         return [], self._open() if len(self._answers) >= self._worth_decoding else None
-
-    def _require_share(self, answer: Answer) -> None:
-        size = self._parameters.share_size
-        if len(answer.words) != 4 * size:
-            raise Malformed(f"holder {answer.holder}: an answer has {size} words")
-        if np.frombuffer(answer.words, "<u4").max() >= self._parameters.modulus:
-            raise Malformed(f"holder {answer.holder}: a word is not below q")
-
-    @property
-    def _version(self) -> int:
-        assert self._request is not None
-        return self._request.version
 
     # --- opening ------------------------------------------------------------------------------
 
@@ -381,49 +358,21 @@ class Recovery:
         return self._ask([holder for holder in self._asked if holder not in heard]), None
 
     def _open(self) -> Outcome | None:
-        """Decode, subtract, check; None while more answers may still help.
-
-        Of U + T answers that agree U are honest, and these determine the sum: whoever disagrees is wrong.
-        """
+        """The sum; None while more answers may still help."""
         assert self._request is not None
-        shares = {h: np.frombuffer(answer.words, "<u4") for h, answer in self._answers.items()}
+        uploads = (self._upload(mask) for mask in self._request.masks)
         try:
-            masks, wrong = self.agreement.code.correct(shares)
-        except DecodingError as error:
-            most = (len(shares) - self._parameters.recovery_threshold) // 2
-            return self._wait_or_burn(most + 1, str(error))
-        if len(shares) - len(wrong) < self._parameters.answers_needed:
-            return self._wait_or_burn(len(wrong), f"{len(wrong)} of {len(shares)} answers disagree")
-        weights = [self._weight(ticket) for ticket in self._request.tickets]
-        rows = [np.frombuffer(self._upload(mask), "<u4") for mask in self._request.masks]
-        total = self._field.weighted_sum(rows, weights)
-        return self._judge(self._field.sub(total, masks, out=total), weights, wrong)
-
-    def _judge(self, total: Words, weights: list[int], wrong: tuple[int, ...]) -> Outcome | None:
-        """A sum that no honest updates can have is discarded, never applied."""
-        p = self._parameters
-        update, pad = total[: p.model_size], total[p.model_size :]
-        if pad.any():
-            reason = "the pad of the sum is not zero: a share or answer is wrong"
-            # Another sum has n − U + 1 answers against it or this one: a distance of the code.
-            others = len(self._answers) - p.recovery_threshold + 1 - len(wrong)
-            return Burned(reason) if p.agreed else self._wait_or_burn(others, reason)
-        if magnitude(update, p.modulus) > sum(weights) * (p.update_levels * p.clip + 1):
-            return Burned("the sum is larger than clipped updates can make it")
-        # |update| ≤ (q − 3)/2 < 2³¹ is exact in float64.
-        assert self._request is not None
-        opened = dequantize(update, p.update_levels, p.modulus)
-        return Opened(opened, tuple(weights), wrong, self._request.digest)
+            return open_sum(self.agreement, self._request, uploads, self._answers)
+        except NotOpenable as fault:
+            if fault.wrong is None:
+                return Burned(str(fault))
+            return self._wait_or_burn(fault.wrong, str(fault))
 
     def _wait_or_burn(self, wrong: int, reason: str) -> Burned | None:
         """So many answers are wrong, or more: decode again when there may be enough right ones, if ever."""
         p = self._parameters
         self._worth_decoding = max(p.answers_needed + wrong, p.recovery_threshold + 2 * wrong)
         return Burned(reason) if self._worth_decoding > len(self._asked) else None
-
-    def _weight(self, ticket: Ticket) -> int:
-        coin = coin_of(self.agreement.id, ticket.mask)
-        return int(self._weighing.weight(self._version, ticket.base_version, coin))
 
     def _upload(self, mask: MaskName) -> bytes:
         return require(self._records, "upload", mask.key)
@@ -433,7 +382,10 @@ class Recovery:
     def publish(self, history: History, opened: Opened) -> list[Effect]:
         """Say what the new version was made from, and keep that for a while."""
         assert self._request is not None
-        made_from = tuple((h, digest_of(a)) for h, a in sorted(self._answers.items()))
+        made_from = tuple(
+            (holder, signed_digest(statement(answer), answer.signature))
+            for holder, answer in sorted(self._answers.items())
+        )
         release = Release(self.agreement.id, history, made_from, opened.inconsistent_holders)
         made = Made(
             release=signed(release, self._signer),

@@ -379,7 +379,8 @@ class ShareKeeper:
     def _require_history(self, request: RecoveryRequest) -> None:
         """The links lead from what a quorum endorsed, and from all that is known here: one head per version."""
         history, first = request.history, self.agreement.beginning
-        root = max(first.version, request.version - self._parameters.max_staleness)
+        told = max(1, self._parameters.max_staleness)  # the last link says what was certified
+        root = max(first.version, request.version - told)
         if (history.version, history.last) != (root, request.version) or not history.is_whole:
             raise WrongModel(f"the links do not lead from {root} to {request.version}", peer=SERVER)
         known = self._progress.heads | {first.version: first.root}

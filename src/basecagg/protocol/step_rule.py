@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Meta
 
-from basecagg.errors import ParameterError, StorageError
+from basecagg.errors import LocalProtocolError, ParameterError, StorageError
 from basecagg.protocol.global_model import Model, model_bytes
 from basecagg.protocol.messages import Message
 
@@ -88,6 +88,7 @@ class StepRule(Message, frozen=True, tag="StepRule"):
         self, model: Model, state: OptimiserState, weighted_sum: Reals, total_weight: float
     ) -> tuple[Model, OptimiserState]:
         """The next model and the next state, from Σ s·Δ and Σ s."""
+        _require_small_numbers()
         stepped, after = np.empty_like(model), tuple(np.empty_like(each) for each in state)
         for here, move in self._segments(model.size):
             before = [each[here].astype(np.float64) for each in state]
@@ -122,6 +123,19 @@ def _kinds() -> dict[str, Any]:
 
 PAPER_STEP = StepRule()
 """η_g = 1: the model moves by the mean update."""
+
+
+def _require_small_numbers() -> None:
+    """A library may have told the processor to take the smallest numbers for zero: that is another step."""
+    if not np.multiply(_SMALLEST, 1.0).all():
+        raise LocalProtocolError(
+            "this process takes very small numbers for zero, so it would come to another model: do not let"
+            " a library flush subnormal numbers (torch.set_flush_denormal, -ffast-math)"
+        )
+
+
+_SMALLEST = np.array([5e-324])
+"""Subnormal numbers."""
 
 
 def _slices(start: int, stop: int) -> Iterator[slice]:

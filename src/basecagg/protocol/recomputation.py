@@ -1,0 +1,268 @@
+"""How signed parts become a sum and the next model. The server does it once; whoever has the parts can again.
+
+Everything that a version is made from is named in the server's signed `Release`, by its hash: the request
+with its tickets, and so the uploads; the answers with their holders' signatures; the version before. So whoever
+changes a part, or leaves one out, has damaged it and convicts nobody. And where all parts are the very ones
+that the server named, what does not follow from them is the server's doing alone. A holder who lies, or a
+dealer whose shares do not fit, changes what an honest server computes, and what is computed here likewise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+import numpy as np
+
+from basecagg.errors import (
+    DecodingError,
+    Malformed,
+    PartsDamaged,
+    Refused,
+    StorageError,
+    WrongModel,
+)
+from basecagg.maths.quantization import dequantize, magnitude
+from basecagg.maths.randomness import Words
+from basecagg.parameters import ProtocolParameters
+from basecagg.protocol.epoch import SERVER, Agreement
+from basecagg.protocol.global_model import Model, model_hash
+from basecagg.protocol.messages import (
+    Answer,
+    Link,
+    Parts,
+    RecoveryRequest,
+    Release,
+    coin_of,
+    content_hash,
+    signed_digest,
+    statement,
+)
+from basecagg.protocol.opening import Opened
+from basecagg.protocol.proofs import Caught, Miscalculation
+from basecagg.protocol.server import link_to
+from basecagg.protocol.step_rule import OptimiserState, state_from, state_hash
+from basecagg.protocol.weighing import Weighing
+
+Version: TypeAlias = tuple[Model, OptimiserState]
+_DTYPES = {2: "<f2", 4: "<f4", 8: "<f8"}
+"""Of a model, by the bytes of one number."""
+
+
+class NotOpenable(DecodingError):  # noqa: N818 - more answers may help
+    """These answers open no sum."""
+
+    def __init__(self, reason: str, wrong: int | None) -> None:
+        """So many of the answers are `wrong`, or more; None if no other answers could help."""
+        super().__init__(reason)
+        self.wrong = wrong
+
+
+class Miscalculated(Refused):
+    """What a release says does not follow from the parts that it names."""
+
+
+# --- opening: phase 3 of the paper ------------------------------------------------------------
+
+
+def open_sum(
+    agreement: Agreement,
+    request: RecoveryRequest,
+    uploads: Iterable[bytes],
+    answers: Mapping[int, Answer],
+) -> Opened:
+    """Decode the sum of the masks, subtract it from that of the uploads, check; or `NotOpenable`.
+
+    Of U + T answers that agree U are honest, and these determine the sum: whoever disagrees is wrong.
+    """
+    masks, wrong = _decode(agreement, answers)
+    weights, field = weights_in(agreement, request), agreement.code.field
+    total = field.weighted_sum([np.frombuffer(words, "<u4") for words in uploads], weights)
+    p, agreeing = agreement.parameters, len(answers) - len(wrong)
+    update = _require_sound(p, field.sub(total, masks, out=total), sum(weights), agreeing)
+    # |update| ≤ (q − 3)/2 < 2³¹ is exact in float64.
+    opened = dequantize(update, p.update_levels, p.modulus)
+    return Opened(opened, tuple(weights), wrong, request.digest)
+
+
+def _decode(agreement: Agreement, answers: Mapping[int, Answer]) -> tuple[Words, tuple[int, ...]]:
+    """The sum of the masks, and who does not agree with it."""
+    p, count = agreement.parameters, len(answers)
+    shares = {holder: np.frombuffer(each.words, "<u4") for holder, each in answers.items()}
+    try:
+        masks, wrong = agreement.code.correct(shares)
+    except DecodingError as error:
+        raise NotOpenable(str(error), (count - p.recovery_threshold) // 2 + 1) from None
+    if count - len(wrong) < p.answers_needed:
+        raise NotOpenable(f"{len(wrong)} of {count} answers disagree", len(wrong))
+    return masks, wrong
+
+
+def _require_sound(p: ProtocolParameters, total: Words, weight: int, agreeing: int) -> Words:
+    """A sum that no honest updates can have is discarded, never applied."""
+    update, pad = total[: p.model_size], total[p.model_size :]
+    if pad.any():
+        # Another sum has n − U + 1 answers against it or this one: a distance of the code.
+        others = None if p.agreed else agreeing - p.recovery_threshold + 1
+        raise NotOpenable("the pad of the sum is not zero: a share or answer is wrong", others)
+    if magnitude(update, p.modulus) > weight * (p.update_levels * p.clip + 1):
+        raise NotOpenable("the sum is larger than clipped updates can make it", None)
+    return update
+
+
+def weights_in(agreement: Agreement, request: RecoveryRequest) -> list[int]:
+    """s̄ of every member."""
+    weighing, t = Weighing.of(agreement.parameters), request.version
+    return [
+        int(weighing.weight(t, ticket.base_version, coin_of(agreement.id, ticket.mask)))
+        for ticket in request.tickets
+    ]
+
+
+# --- making a version again -------------------------------------------------------------------
+
+
+def recompute(agreement: Agreement, parts: Parts) -> Version:
+    """The model and optimiser state that follow from these parts, if they are what the server released.
+
+    `Caught` if the server released something else; any other refusal convicts nobody: do not train from that
+    version, and do not endorse a sum of it.
+    """
+    require_released(agreement, parts.release)
+    _require_certified(agreement, parts)
+    statements = [statement(answer) for answer in parts.answers]
+    _require_named(parts, statements)
+    before = _version_before(agreement, parts)
+    try:
+        return _make_again(agreement, parts, statements, before)
+    except Refused as reason:
+        raise Caught(Miscalculation(parts), str(reason)) from None
+    except DecodingError as reason:
+        raise Caught(Miscalculation(parts), f"its answers open no sum: {reason}") from None
+
+
+def require_released(agreement: Agreement, release: Release) -> None:
+    """Refuse what is not the server's word on a version that comes after the epoch's first."""
+    agreement.require_id(release.epoch)
+    agreement.require_signed(release, agreement.epoch.server_key, release.signature)
+    history, first = release.history, agreement.beginning
+    known = history.heads.get(first.version, first.root)
+    if not history.links or not history.is_whole or history.version < first.version:
+        raise WrongModel("the release tells of no version that follows from others", peer=SERVER)
+    if known != first.root:
+        raise WrongModel("the chain of models does not begin with the epoch", peer=SERVER)
+
+
+def _require_certified(agreement: Agreement, parts: Parts) -> None:
+    """Its sum was endorsed by a quorum, where it has to be."""
+    if agreement.parameters.consistency != "certified":
+        return
+    certificate = parts.certificate
+    if certificate is None or not certificate.is_for(parts.request):
+        raise PartsDamaged("the certificate of the request is missing")
+    agreement.require_certificate(certificate)
+
+
+def _require_named(parts: Parts, statements: list[bytes]) -> None:
+    """Every part is the very one that the release names, by its hash. Anybody could have changed any other."""
+    release, tickets = parts.release, parts.request.tickets
+    if parts.request.digest != release.history.links[-1].digest:
+        raise PartsDamaged("the request is not the one that the release names")
+    if [content_hash(upload) for upload in parts.uploads] != [t.upload_hash for t in tickets]:
+        raise PartsDamaged("the uploads are not those that the request names")
+    said = zip(parts.answers, statements, strict=True)
+    found = tuple((a.holder, signed_digest(words, a.signature)) for a, words in said)
+    if found != release.answers:
+        raise PartsDamaged("the answers are not those that the release names")
+
+
+def _version_before(agreement: Agreement, parts: Parts) -> Version:
+    """The model and state that the sum was applied to, if they are those of the chain."""
+    link, rule = _link_before(agreement, parts.request), agreement.epoch.step
+    size = agreement.parameters.model_size
+    dtype = _DTYPES.get(len(parts.model) // size)
+    if dtype is None or len(parts.model) % size:
+        raise PartsDamaged(f"the model before has {len(parts.model)} bytes for d = {size} numbers")
+    model = np.frombuffer(parts.model, dtype)
+    if model_hash(link.version, model) != link.model_hash:
+        raise PartsDamaged("the model before is not the one in the chain")
+    if link is agreement.epoch.first:
+        return model, rule.fresh_state(model)
+    return model, _state_before(agreement, parts, link, dtype)
+
+
+def _link_before(agreement: Agreement, request: RecoveryRequest) -> Link:
+    links = request.history.links
+    return links[-1] if links else agreement.epoch.first
+
+
+def _state_before(agreement: Agreement, parts: Parts, link: Link, dtype: str) -> OptimiserState:
+    size = agreement.parameters.model_size
+    try:
+        state = state_from(parts.state, agreement.epoch.step, dtype, size)
+    except StorageError as error:
+        raise PartsDamaged(str(error)) from None
+    if state_hash(link.version, state) != link.state_hash:
+        raise PartsDamaged("the optimiser's state before is not the one in the chain")
+    return state
+
+
+def _make_again(
+    agreement: Agreement, parts: Parts, statements: list[bytes], before: Version
+) -> Version:
+    """What an honest server does with these parts; refused where it does not do, or releases something else."""
+    release, request = parts.release, parts.request
+    _require_asked(agreement, release, request)
+    for answer, said in zip(parts.answers, statements, strict=True):
+        require_answer(agreement, request, answer, said)
+    for upload in parts.uploads:
+        require_words(agreement.parameters, upload, agreement.parameters.padded_size, "an upload")
+    answers = {answer.holder: answer for answer in parts.answers}
+    if len(answers) != len(parts.answers):
+        raise Miscalculated("it counts a holder twice")
+    opened = open_sum(agreement, request, parts.uploads, answers)
+    if opened.inconsistent_holders != release.wrong:
+        raise Miscalculated(
+            f"it blames the holders {list(release.wrong)}, wrong are {list(opened.inconsistent_holders)}"
+        )
+    step = agreement.epoch.step.step
+    model, state = step(*before, opened.weighted_sum, sum(opened.weights))
+    if link_to(release.history.last, model, state, request.digest) != release.history.links[-1]:
+        raise Miscalculated("another model or optimiser state follows from the sum")
+    return model, state
+
+
+def _require_asked(agreement: Agreement, release: Release, request: RecoveryRequest) -> None:
+    """The request is for the version before, and its history the one that the release goes on from."""
+    history, before = request.history, release.history.last - 1
+    agreement.require_id(request.epoch)
+    if (request.version, history.last) != (before, before) or not history.is_whole:
+        raise Miscalculated(f"its sum is not one of version {before}")
+    if history.head != release.history.heads[before]:
+        raise Miscalculated(f"its sum was asked for in another chain of models up to {before}")
+    weighing = Weighing.of(agreement.parameters)
+    for ticket in request.tickets:
+        weighing.require_fresh(request.version, ticket.base_version)
+
+
+def require_answer(
+    agreement: Agreement, request: RecoveryRequest, answer: Answer, said: bytes
+) -> None:
+    """Refuse what is not a holder's signed answer to this request; `said` is its statement."""
+    asked = (request.epoch, request.version, request.digest)
+    if (answer.epoch, answer.version, answer.digest) != asked:
+        raise Miscalculated(f"the answer of holder {answer.holder} is to another request")
+    if not agreement.holder_said(said, answer.holder, answer.signature):
+        raise Miscalculated(f"the answer is not signed by holder {answer.holder}")
+    p = agreement.parameters
+    require_words(p, answer.words, p.share_size, f"the answer of holder {answer.holder}")
+
+
+def require_words(
+    parameters: ProtocolParameters, words: bytes, size: int, what: str, peer: str = ""
+) -> None:
+    """Refuse what is not so many elements of the field."""
+    if len(words) != 4 * size:
+        raise Malformed(f"{what} has {size} words, this one {len(words)} bytes", peer=peer)
+    if np.frombuffer(words, "<u4").max() >= parameters.modulus:
+        raise Malformed(f"a word of {what} is not below q", peer=peer)
