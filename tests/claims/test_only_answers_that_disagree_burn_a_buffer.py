@@ -1,4 +1,4 @@
-"""Silence: the identical question again, for ever. Answers that disagree burn the buffer, and training goes on."""
+"""Silence: the identical question again. Answers that disagree burn the buffer, and training goes on."""
 
 import pytest
 from parties import (

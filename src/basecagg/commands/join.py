@@ -117,7 +117,7 @@ def command(
             min_buffer,
             min_colluders,
             "honest-server" if trust_server else "certified",
-            min_per_version,
+            min_per_version=min_per_version,
         ),
         data=data,
         pause=pause,

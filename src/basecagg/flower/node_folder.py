@@ -71,7 +71,7 @@ def _floor(context: Context) -> LocalFloor:
         int(config.get("min-buffer", default.buffer_size)),
         int(config.get("min-colluders", default.max_colluders)),
         cast(Consistency, consistency),
-        int(config.get("min-per-version", 0)) or None,
+        min_per_version=int(config.get("min-per-version", 0)) or None,
     )
 
 

@@ -99,7 +99,8 @@ class BufferedSecAgg(OwnLoop):
             None for everyone who is there at the start (the paper), a number for a committee, or node ids;
             `holders_train=False` keeps the committee's nodes free for answering. `recovery_threshold` is U,
             `max_colluders` T, `max_dropouts` D; `min_per_version` is m, the members that each version in a sum
-            must have: without it 3 if `consistency` is "certified", else 1; `clip` B, `update_levels` c_l, `weight_levels` c_g.
+            must have: without it 3 if `consistency` is "certified", else 1; `clip` B, `update_levels` c_l,
+            `weight_levels` c_g.
             `correctness`: "agreed" opens a sum when U + T answers agree, so that T lying holders cannot write
             it, and with `liars` E so many cannot stop it either; "honest-holders" opens from any U (the paper).
             Without it "agreed" if `consistency` is "certified".
