@@ -55,6 +55,11 @@ from basecagg.errors import DataError
     help="Accept an epoch that protects against an honest server only.",
 )
 @click.option(
+    "--trust-holders",
+    is_flag=True,
+    help="Accept an epoch in which any U answers open a sum, and T lying holders could write it.",
+)
+@click.option(
     "--pause",
     type=click.FloatRange(min=0),
     default=0.0,
@@ -81,6 +86,7 @@ def command(
     min_buffer: int,
     min_colluders: int,
     trust_server: bool,
+    trust_holders: bool,
     pause: float,
     longest_wait: float,
 ) -> None:
@@ -106,7 +112,10 @@ def command(
     profile = Profile.open(state or Path(invited.name), invited)
     options = AgentOptions(
         floor=LocalFloor(
-            min_buffer, min_colluders, "honest-server" if trust_server else "certified"
+            min_buffer,
+            min_colluders,
+            "honest-server" if trust_server else "certified",
+            "honest-holders" if trust_holders else "agreed",
         ),
         data=data,
         pause=pause,
