@@ -150,7 +150,7 @@ class Federation:
 
     def launch(self, profile: Profile, train: Any) -> None:
         options = AgentOptions(
-            floor=LocalFloor(consistency="certified"),
+            floor=LocalFloor(consistency="certified", correctness="agreed"),
             patience=Patience(0.02, 0.3),
             anchor_folder=self.folder / "anchors",
         )

@@ -62,6 +62,11 @@ from basecagg.errors import DataError
     help="Accept an epoch that protects against an honest server only.",
 )
 @click.option(
+    "--trust-holders",
+    is_flag=True,
+    help="Accept an epoch in which any U answers open a sum, and T lying holders could write it.",
+)
+@click.option(
     "--pause",
     type=click.FloatRange(min=0),
     default=0.0,
@@ -89,6 +94,7 @@ def command(
     min_colluders: int,
     min_per_version: int | None,
     trust_server: bool,
+    trust_holders: bool,
     pause: float,
     longest_wait: float,
 ) -> None:
@@ -117,6 +123,7 @@ def command(
             min_buffer,
             min_colluders,
             "honest-server" if trust_server else "certified",
+            "honest-holders" if trust_holders else "agreed",
             min_per_version=min_per_version,
         ),
         data=data,

@@ -14,7 +14,7 @@ import click
 from basecagg.commands import _values
 from basecagg.errors import DataError, MissingHolders
 from basecagg.maths.staleness import StalenessFunction
-from basecagg.parameters import Consistency, ProtocolParameters
+from basecagg.parameters import Consistency, Correctness, ProtocolParameters
 
 if TYPE_CHECKING:
     from basecagg.protocol.epoch import Epoch
@@ -62,7 +62,13 @@ _PLANNING: tuple[Callable[[Any], Any], ...] = (
         default=0,
         show_default=True,
         metavar="E",
-        help="Wrong answers to correct even when D holders are gone.",
+        help="Holders that may lie without stopping a sum, even when D others are gone, E ≤ T.",
+    ),
+    click.option(
+        "--correctness",
+        type=click.Choice(["agreed", "honest-holders"]),
+        help="Open a sum when U + T answers agree, so that T liars cannot write it, or from any U (as the paper"
+        " does). Without it agreed, if the server may cheat.",
     ),
     click.option(
         "--buffer",
@@ -319,7 +325,11 @@ def status(place: _Place) -> None:
         missing = office.machine.missing()
         for name, person in sorted(office.machine.people.items()):
             wanting = f"; next epoch: {missing[name]}" if name in missing else ""
-            click.echo(f"  {name:30} {person.role}, {person.state}{wanting}")
+            wrong = overview.inconsistent.get(name)
+            lied = (
+                f"; {wrong} wrong answers corrected (a bad dealing looks the same)" if wrong else ""
+            )
+            click.echo(f"  {name:30} {person.role}, {person.state}{wanting}{lied}")
         for enrolment in overview.enrolments:
             click.echo(f"  {enrolment.name:30} waits for `enrol`")
 
@@ -469,8 +479,8 @@ async def _start(
     click.echo(
         f"epoch {epoch.number} from version {epoch.first_version}: N = {p.num_users}, U ="
         f" {p.recovery_threshold}, T = {p.max_colluders}, D = {p.max_dropouts}, K = {p.buffer_size},"
-        f" m = {p.least_per_version}, d = {p.model_size:,}, {p.consistency}; it ends on"
-        f" {_day(epoch.ends)} at the latest"
+        f" m = {p.least_per_version}, d = {p.model_size:,}, {p.consistency}, {p.correctness}; it ends"
+        f" on {_day(epoch.ends)} at the latest"
     )
 
 
@@ -513,6 +523,7 @@ def _plan(
     max_staleness: int,
     staleness: StalenessFunction,
     consistency: Consistency,
+    correctness: Correctness | None,
 ) -> ProtocolParameters:
     from basecagg.planning.planner import Wishes, plan
 
@@ -530,6 +541,7 @@ def _plan(
         max_staleness=max_staleness,
         staleness=staleness,
         consistency=consistency,
+        correctness=correctness,
     )
     return plan(wishes).parameters
 

@@ -40,7 +40,14 @@ _LINE = planner.DEFAULT_NETWORK
     default=0,
     show_default=True,
     metavar="E",
-    help="Wrong answers to correct even when D holders are gone, E. Needs U ≤ N − D − 2E.",
+    help="Holders that may lie without stopping a sum, even when D others are gone, E ≤ T."
+    " Needs U ≤ N − D − T − E.",
+)
+@click.option(
+    "--correctness",
+    type=click.Choice(["agreed", "honest-holders"]),
+    help="Open a sum when U + T answers agree, so that T liars cannot write it, or from any U (as the paper"
+    " does). Without it agreed, if the server may cheat.",
 )
 @click.option(
     "--model-size",

@@ -68,6 +68,7 @@ PAPER: Mapping[str, Any] = {
     "weight_decay": 5e-4,
     "update_levels": 2**16,
     "weight_levels": 2**6,
+    "correctness": "honest-holders",
 }
 
 

@@ -36,6 +36,7 @@ _TASK: Mapping[str, Any] = {
     "buffer_size": 10,
     "max_staleness": 20,
     "weight_levels": 2**6,
+    "correctness": "honest-holders",
     "staleness": "polynomial",
     "staleness_a": 0.5,
     "local_rate": 0.1,

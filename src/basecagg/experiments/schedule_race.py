@@ -35,6 +35,7 @@ _TASK: Mapping[str, Any] = {
     "batch_size": 5,
     "seconds_per_step": 0.5,
     "dropout": 0.1,
+    "correctness": "honest-holders",
 }
 _LAST_VERSION = {"fedavg": 150, "fedasync": 3000, "fedat": 1000, "fedbuff": 600, "basecagg": 600}
 _CURVE_POINTS = 150

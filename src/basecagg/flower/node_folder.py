@@ -16,7 +16,7 @@ from typing import cast, get_args
 from flwr.app import Context
 
 from basecagg.errors import DataError
-from basecagg.parameters import Consistency
+from basecagg.parameters import Consistency, Correctness
 from basecagg.protocol.epoch import LocalFloor
 from basecagg.storage.participant import ParticipantStore
 
@@ -60,17 +60,18 @@ def _own(context: Context, federation: str) -> NodeFolder | None:
 
 
 def _floor(context: Context) -> LocalFloor:
-    """The node's own floor: min-buffer, min-colluders, consistency, min-per-version of its node config."""
+    """The node's own floor: min-buffer, min-colluders, consistency, correctness and min-per-version."""
     config, default = context.node_config, LocalFloor()
-    consistency = str(config.get("consistency", default.consistency))
-    if consistency not in get_args(Consistency):
-        raise DataError(
-            f"consistency='{consistency}' in the node config is none of {get_args(Consistency)}"
-        )
+    words = {"consistency": get_args(Consistency), "correctness": get_args(Correctness)}
+    chosen = {name: str(config.get(name, getattr(default, name))) for name in words}
+    for name, word in chosen.items():
+        if word not in words[name]:
+            raise DataError(f"{name}='{word}' in the node config is none of {words[name]}")
     return LocalFloor(
         int(config.get("min-buffer", default.buffer_size)),
         int(config.get("min-colluders", default.max_colluders)),
-        cast(Consistency, consistency),
+        cast(Consistency, chosen["consistency"]),
+        cast(Correctness, chosen["correctness"]),
         min_per_version=int(config.get("min-per-version", 0)) or None,
     )
 

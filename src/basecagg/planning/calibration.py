@@ -73,6 +73,7 @@ class _Trial:
         self.secret = self.stream.draw(self.size)
         self.uploads = self._draw(p.buffer_size, self.size)
         self.shares = self._draw(max(p.num_users, p.buffer_size), width)
+        self.codeword = self.code.encode(self.secret, self._draw(p.max_colluders, width))
         self.weights = np.full(p.buffer_size, p.weight_levels, np.uint32)
         self.first_holder = count()
         self.keys = X25519PrivateKey.generate(), X25519PrivateKey.generate().public_key()
@@ -97,9 +98,9 @@ class _Trial:
     def decode(self) -> None:
         # Other holders each time, as in life: the code remembers how it decoded for the last ones.
         first = next(self.first_holder)
-        holders = [(first + i) % self.p.num_users for i in range(self.p.recovery_threshold)]
+        holders = [(first + i) % self.p.num_users for i in range(self.p.answers_needed)]
         masked = self.field.weighted_sum(self.uploads, self.weights)
-        self.field.sub(masked, self.code.decode({j: self.shares[j] for j in holders}))
+        self.field.sub(masked, self.code.correct({j: self.codeword[j] for j in holders})[0])
 
     def _draw(self, rows: int, width: int) -> Words:
         return self.stream.draw(rows * width).reshape(rows, width)

@@ -131,7 +131,9 @@ def _figures(runs: Sequence[RunRecord]) -> dict[str, tuple[Figure, str]]:
 
 def _seen(runs: Sequence[RunRecord], audits: dict[str, str]) -> list[str]:
     return [
-        page.paragraph(f"{run.name}: {audits.get(run.name) or _by_protection(run)}{_caveat(run)}")
+        page.paragraph(
+            f"{run.name}: {audits.get(run.name) or _by_protection(run)}{_assumption(run)}{_caveat(run)}"
+        )
         for run in runs
     ]
 
@@ -152,6 +154,22 @@ def _by_protection(run: RunRecord) -> str:
     if "epsilon" in run.totals:
         text += f" (ε = {run.totals['epsilon']:.1f} at δ = {run.config.dp_delta:g})"
     return text
+
+
+def _assumption(run: RunRecord) -> str:
+    """What is assumed of the holders, so that an opened sum is the right one."""
+    if run.config.pair.protection not in CODED:
+        return ""
+    p = run.config.protocol_parameters(model_size=1)
+    if p.agreed:
+        return (
+            f" A sum opens when U + T = {p.answers_needed} answers agree: T = {p.max_colluders} liars cannot"
+            " write it."
+        )
+    return (
+        f" Holders are taken to be honest, as in the paper: any U = {p.answers_needed} answers open a sum, and"
+        f" T = {p.max_colluders} liars could write it."
+    )
 
 
 def _caveat(run: RunRecord) -> str:

@@ -52,7 +52,9 @@ Result = TypeVar("Result")
 class AgentOptions:
     """What the user decides."""
 
-    floor: LocalFloor = field(default_factory=lambda: LocalFloor(consistency="certified"))
+    floor: LocalFloor = field(
+        default_factory=lambda: LocalFloor(consistency="certified", correctness="agreed")
+    )
     data: str = ""
     pause: float = 0.0
     """Seconds to rest between two updates."""

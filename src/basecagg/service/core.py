@@ -330,6 +330,7 @@ class Service:
             enrolments=tuple(registry.enrolments.values()),
             members=tuple(registry.members.values()),
             holder_keys={name: pack(key) for name, key in registry.holder_keys.items()},
+            inconsistent=dict(host.inconsistent) if host else {},
         )
 
     def _require_credential(self, name: str, frame: bytes) -> None:

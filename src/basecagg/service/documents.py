@@ -149,3 +149,5 @@ class Overview(Document, frozen=True):
     members: tuple[Member, ...]
     holder_keys: dict[str, bytes]
     """Frames, as they came; the operator checks them itself."""
+    inconsistent: dict[str, int] = {}
+    """How many answers of a holder were corrected in this epoch."""

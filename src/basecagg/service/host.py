@@ -38,7 +38,7 @@ from basecagg.protocol.messages import (
     Verdict,
 )
 from basecagg.protocol.ports import Signer
-from basecagg.protocol.records import write
+from basecagg.protocol.records import load, write
 from basecagg.protocol.recovery import Recovery
 from basecagg.protocol.server import Server, ServerSettings
 from basecagg.service.framing import Numbered
@@ -138,6 +138,10 @@ class EpochHost:
         """Buffers that ended since somebody last looked."""
         self.refusals: Counter[str] = Counter()
         """What was refused since the start, by kind: here, and by holders who told us."""
+        self.inconsistent: Counter[str] = Counter()
+        """Answers corrected in this epoch, by holder. A bad dealing makes an honest one look wrong."""
+        for entry in load(store, "ledger", LedgerEntry).values():
+            self._note_inconsistent(entry)
         self._build()
 
     def _build(self) -> None:
@@ -287,4 +291,9 @@ class EpochHost:
         )
         key = f"{news.version:016d}/{entry.digest.hex()[:16]}"
         self._store.commit([write("ledger", key, entry)])
+        self._note_inconsistent(entry)
         self.news.append(entry)
+
+    def _note_inconsistent(self, entry: LedgerEntry) -> None:
+        names = self.agreement.holder_names
+        self.inconsistent.update(names[holder] for holder in entry.inconsistent)

@@ -75,6 +75,8 @@ def _epoch(host: EpochHost) -> dict[str, Any]:
         "d": p.model_size,
         "quorum": p.quorum,
         "consistency": p.consistency,
+        "correctness": p.correctness,
+        "needed": p.answers_needed,
         "waiting": len(waiting),
         "staleness": [version - update.base_version for update in waiting],
         "refusals": dict(host.refusals),

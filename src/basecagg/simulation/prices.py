@@ -56,8 +56,10 @@ class Prices:
     def open(self) -> float:
         """Server: ask, check endorsements and answers, decode, subtract."""
         p = self._p
-        checks = (self._endorsements + p.recovery_threshold) * self._verify
-        decoding = p.recovery_threshold * DECODE_ANSWER + DECODE_ELEMENT * p.padded_size
+        checks = (self._endorsements + p.answers_needed) * self._verify
+        compared = p.answers_needed - p.recovery_threshold
+        elements = p.padded_size + compared * p.share_size
+        decoding = p.answers_needed * DECODE_ANSWER + DECODE_ELEMENT * elements
         return 2 * self._sign + checks + decoding + SUM_ELEMENT * p.buffer_size * p.padded_size
 
     @property

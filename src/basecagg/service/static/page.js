@@ -53,11 +53,11 @@ function person(entry) {
 
 function showEpoch(epoch) {
   text("version", epoch.version);
-  text("parameters", `epoch\u00a0${epoch.number}, N\u00a0=\u00a0${epoch.N}, U\u00a0=\u00a0${epoch.U}, T\u00a0=\u00a0${epoch.T}, D\u00a0=\u00a0${epoch.D}, d\u00a0=\u00a0${epoch.d.toLocaleString("en")}, ${epoch.consistency}`);
+  text("parameters", `epoch\u00a0${epoch.number}, N\u00a0=\u00a0${epoch.N}, U\u00a0=\u00a0${epoch.U}, T\u00a0=\u00a0${epoch.T}, D\u00a0=\u00a0${epoch.D}, d\u00a0=\u00a0${epoch.d.toLocaleString("en")}, ${epoch.consistency}, ${epoch.correctness}`);
   text("buffer", `${epoch.waiting} of ${epoch.K}`);
   byId("fill").style.width = `${Math.min(100, 100 * epoch.waiting / epoch.K)}%`;
   text("opening", epoch.opening
-    ? `opening: ${epoch.opening.endorsed}/${epoch.quorum} endorsed, ${epoch.opening.answered}/${epoch.U} answered`
+    ? `opening: ${epoch.opening.endorsed}/${epoch.quorum} endorsed, ${epoch.opening.answered}/${epoch.needed} answered`
     : histogram(epoch.staleness));
   pairs("refusals", epoch.refusals);
 }
