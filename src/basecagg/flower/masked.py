@@ -52,7 +52,6 @@ from basecagg.protocol.messages import (
 )
 from basecagg.protocol.recovery import Recovery
 from basecagg.protocol.server import Server, ServerSettings
-from basecagg.protocol.step_rule import StepRule
 
 _QUESTIONS = (RecoveryRequest, CertifiedRequest)
 _URGENT = (Parcel, *_QUESTIONS)
@@ -157,7 +156,7 @@ class MaskedCoordinator(Coordinator):
             )
         self.settings = replace(settings, buffer_size=agreement.parameters.buffer_size)
         recovery = Recovery(agreement, self.operator.server, self._store, settings.retries)
-        rules = ServerSettings.of(agreement, StepRule(rate=settings.global_rate))
+        rules = ServerSettings.of(agreement, self.step_rule)
         self.recovery = recovery
         self.machine = Server(rules, recovery, self._store, self._initial)
         self.perform(

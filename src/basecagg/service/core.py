@@ -13,7 +13,7 @@ import numpy as np
 
 from basecagg.channels.identity import Ed25519Verifier, Identity
 from basecagg.channels.wire import MAX_CONTROL_BYTES, limit_for, pack, unpack
-from basecagg.errors import BASecAggError, LeaseLost
+from basecagg.errors import BASecAggError, LeaseLost, ParameterError
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.effects import Persist
 from basecagg.protocol.epoch import Agreement, Epoch, accept
@@ -30,6 +30,7 @@ from basecagg.protocol.messages import (
     Upload,
     statement,
 )
+from basecagg.protocol.step_rule import StepRule
 from basecagg.service.documents import (
     Admit,
     AskForKeys,
@@ -370,6 +371,7 @@ class Service:
         self._require_successor(agreement.epoch)
         for name, frame in order.credentials.items():
             _check_credential(agreement, name, frame)
+        _check_step(order.step, agreement)
         charter = Charter(epoch=order.epoch, phase="open", step=order.step)
         old, host = self.host, self._make_host(agreement, charter, self._model_for(agreement))
         self.registry.begin(charter, order.credentials)
@@ -493,6 +495,13 @@ class Service:
 def _limit(kind: type[Message], parameters: ProtocolParameters) -> int:
     is_bulk = kind in (Shipment, Upload, Answer)
     return limit_for(kind, parameters) if is_bulk else _CONTROL_BYTES
+
+
+def _check_step(step: StepRule, agreement: Agreement) -> None:
+    try:
+        step.require_fits(agreement.parameters.model_size)
+    except ParameterError as error:
+        raise Problem(400, "BadEpoch", str(error)) from None
 
 
 def _check_credential(agreement: Agreement, name: str, frame: bytes) -> None:
