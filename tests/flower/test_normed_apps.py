@@ -68,7 +68,7 @@ def make_app(mods: list[Any], read: list[Any]) -> ClientApp:
 class Run:
     """Eight nodes, K = 2, fifty versions unless said; some nodes are far slower than others."""
 
-    def __init__(self, folder: Path, protection: Any, versions: int = 50) -> None:
+    def __init__(self, folder: Path, protection: Any, versions: int = 50, **options: Any) -> None:
         self.read: list[Any] = []
         self.tested: list[Any] = []
         self.sums: list[Released] = []
@@ -85,7 +85,7 @@ class Run:
             max_colluders=1,
             max_staleness=10,
             min_available_nodes=8,
-            global_rate=1.0,
+            **({"global_rate": 1.0} | options),
         )
         with noting_sums() as self.sums:
             self.result = strategy.start(
@@ -156,6 +156,29 @@ def test_an_app_that_read_the_vector_as_it_is_would_find_no_numbers(
         monkeypatch.setattr(module, "as_app_reads", lambda arrays: arrays)
     with pytest.raises(RuntimeWarning, match="invalid value encountered in sqrt"):
         Run(tmp_path, "basecagg")
+
+
+@PROTECTIONS
+@pytest.mark.parametrize("optimiser", ["momentum", "adam"])
+def test_no_optimiser_scales_the_statistics(
+    tmp_path: Path, protection: Any, optimiser: str, warnings_of_flower: list[str]
+) -> None:
+    options = {"server_optimiser": optimiser, "global_rate": None}
+    run = Run(tmp_path, protection, **options)
+    run.require_readable()
+    assert not any("below zero" in text for text in warnings_of_flower)
+    reached = run.result.arrays[VARIANCE].numpy()
+    assert (np.abs(reached - SEEN) < 0.05).all()
+
+
+def test_an_optimiser_that_did_not_know_the_statistics_would_miss_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Negative control: adam moves every number by about its rate, wherever it has to go."""
+    monkeypatch.setattr(flat.Layout, "averaged", ())
+    run = Run(tmp_path, "none", server_optimiser="adam", global_rate=None)
+    reached = run.result.arrays[VARIANCE].numpy()
+    assert (np.abs(reached - SEEN) > 0.2).all()
 
 
 def test_arrays_of_other_names_are_left_alone() -> None:

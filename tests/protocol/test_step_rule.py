@@ -6,22 +6,34 @@ import math
 import os
 import subprocess
 import sys
+from contextlib import closing, nullcontext
 from fractions import Fraction
 from itertools import pairwise
 
 import msgspec
 import numpy as np
 import pytest
+from harness import Disk, World, small
 
 from basecagg.errors import ParameterError, StorageError
+from basecagg.maths.staleness import polynomial
+from basecagg.protocol import server as server_module
 from basecagg.protocol import step_rule
-from basecagg.protocol.messages import encode
+from basecagg.protocol.effects import perform
+from basecagg.protocol.global_model import model_bytes
+from basecagg.protocol.messages import MaskName, PlainUpdate, encode
+from basecagg.protocol.plain import PlainOpening
+from basecagg.protocol.server import Server, ServerSettings
 from basecagg.protocol.step_rule import (
     StepRule,
     state_bytes,
     state_from,
     state_hash,
 )
+from basecagg.protocol.weighing import Weighing
+from basecagg.simulation.loopback import AT_SERVER
+from basecagg.storage.memory import MemoryStore
+from basecagg.storage.server import ServerStore
 
 RULES = {
     "sgd": StepRule(rate=0.3),
@@ -177,6 +189,115 @@ def _has_avx2() -> bool:
     except ImportError:  # another numpy
         return False
     return bool(__cpu_features__.get("AVX2")) and "AVX2" not in __cpu_baseline__
+
+
+# --- a server that crashes ----------------------------------------------------------------------
+
+
+class PowerFailure(Exception):  # noqa: N818 - the test's own
+    pass
+
+
+class Unreliable:
+    """A store that fails once: before it has written its n-th transaction, or after."""
+
+    def __init__(self, store, at=0, *, written=False):
+        self._store, self._at, self._written, self.commits = store, at, written, 0
+        self.read, self.scan = store.read, store.scan
+
+    def commit(self, writes):
+        self.commits += 1
+        if self.commits == self._at and not self._written:
+            raise PowerFailure
+        self._store.commit(writes)
+        if self.commits == self._at:
+            raise PowerFailure
+
+
+def make_server(rule, store, size=6):
+    weighing = Weighing(2, polynomial(1.0), weight_levels=None)
+    opening = PlainOpening(size, weighing, store)
+    settings = ServerSettings(2, weighing, step=rule)
+    return Server(settings, opening, store, np.linspace(-1, 1, size, dtype="<f4"))
+
+
+def play(rule, reliable, at=0, *, written=False):
+    """Five versions of K = 2 updates; after a failure the machine is built anew and told again."""
+    draw, store = np.random.default_rng(5), Unreliable(reliable, at, written=written)
+
+    def carry_out(act):
+        try:
+            perform(store, act())
+        except PowerFailure:
+            return False
+        return True
+
+    server = make_server(rule, store)
+    while not carry_out(server.start):
+        server = make_server(rule, store)
+    for number in range(10):
+        name = MaskName(f"user-{number}", bytes(16))
+        values, base = draw.normal(0, 1, 6).astype("<f4").tobytes(), number // 2
+        message = PlainUpdate(name, base, server.hash_of(base), values)
+        while not carry_out(lambda: server.receive(name.contributor, message)):  # noqa: B023
+            server = make_server(rule, store)
+            carry_out(server.start)
+    assert server.version == 5
+    return model_bytes(server.model), state_bytes(server.optimiser_state), store.commits
+
+
+@EVERY
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_a_crash_anywhere_changes_no_model(rule, kind, tmp_path):
+    def fresh(number):
+        if kind == "memory":
+            return nullcontext(MemoryStore())
+        return closing(ServerStore(f"sqlite:///{tmp_path / str(number)}.db", "server"))
+
+    with fresh(0) as store:
+        model, state, commits = play(rule, store)
+    assert commits > 10
+    for at in range(1, commits + 1):
+        for written in (False, True):
+            with fresh(f"{at}-{written}") as store:
+                assert play(rule, store, at, written=written)[:2] == (model, state)
+
+
+@pytest.mark.parametrize("name", ["momentum", "adam"])
+def test_a_server_that_forgot_its_state_would_go_elsewhere(name, monkeypatch):
+    """Negative control of the crashes."""
+    rule = RULES[name]
+    model, *_ = play(rule, MemoryStore())
+    forget = lambda data, rule, dtype, size: rule.fresh_state(np.zeros(size, dtype))  # noqa: E731
+    monkeypatch.setattr(server_module, "state_from", forget)
+    assert play(rule, MemoryStore(), 6)[0] != model
+
+
+def test_a_server_refuses_the_state_of_another_optimiser():
+    for stored, rule in RULES.items():
+        store = MemoryStore()
+        play(rule, store)
+        for name, other in RULES.items():
+            if name != stored:
+                with pytest.raises(StorageError, match=f"that of {name} for d = 6"):
+                    make_server(other, store)
+
+
+@EVERY
+def test_masked_sums_are_stepped_and_resumed_alike(rule, tmp_path):
+    """Sealed and signed, on SQLite; the server is killed after every version."""
+
+    def train(stores, *, restarts):
+        with stores:
+            world = World(small("certified"), cryptography=True, stores=stores, step=rule)
+            for until in (1, 2, 3):
+                world.train([f"user-{index}" for index in range(4)], until)
+                if restarts:
+                    world.restart(AT_SERVER)
+            return model_bytes(world.server.model), state_bytes(world.server.optimiser_state)
+
+    whole = train(Disk(tmp_path / "whole"), restarts=False)
+    assert train(Disk(tmp_path / "cut"), restarts=True) == whole
 
 
 # --- the state as bytes -------------------------------------------------------------------------

@@ -26,9 +26,9 @@ PROTECTIONS = pytest.mark.parametrize("method", ["fedbuff", "basecagg"])
 
 def make_aggregation(config: SimulationConfig, model: Vector) -> ServerAggregation:
     if config.method == "fedbuff":
-        return PlainAggregation(config, model, {})
+        return PlainAggregation(config, model, config.step_rule(SIZE, SIZE), {})
     devices = Devices.draw(config, np.random.default_rng(0))
-    return SecureAggregation(config, model, devices, {})
+    return SecureAggregation(config, model, config.step_rule(SIZE, SIZE), devices, {})
 
 
 def rounding_of(config: SimulationConfig) -> float:

@@ -147,9 +147,16 @@ def test_the_life_of_a_federation_in_commands(tmp_path: Path) -> None:
             np.save(tmp_path / "m.npy", np.zeros(50))
             plan = ("--dropouts", "2", "--colluders", "2", "--buffer", "4")
             model = ("--model", str(tmp_path / "m.npy"))
-            started = await desk("start", *model, "--holders", "7", *plan)
+            how = ("--server-optimiser", "adam", "--rate", "0.02", "--averaged", "40:50")
+            lost = await desk("start", *model, "--holders", "7", *plan, *how[:-1], "40:60")
+            assert "averaged of the step goes up to 60" in str(lost.exception)
+            started = await desk("start", *model, "--holders", "7", *plan, *how)
             assert "epoch 1 from version 0: N = 7" in started.output, started.exception
             await desk.reach(2)
+            # Nudge moves every number the same way: adam by its own scale, averages by the mean.
+            moved = await fed.model()
+            assert moved[:40].min() > 0
+            assert moved[:40].max() < moved[40:].min() / 2
             rotated = await desk("rotate", *plan)
             assert "is closed at version" in rotated.output
             assert "epoch 2 from version" in rotated.output, rotated.exception

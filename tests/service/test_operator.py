@@ -234,12 +234,12 @@ def test_a_model_is_exported_with_the_builders_names(tmp_path: Path) -> None:
     state = torch.load(tmp_path / "m.pt", weights_only=True)
     assert state["weight"].tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
     assert state["bias"].tolist() == [6.0, 7.0]
-    assert export.initial_model("torch_builders:linear").shape == (8,)
+    assert export.initial_model("torch_builders:linear").vector.shape == (8,)
 
 
 def test_a_flat_model_needs_no_builder(tmp_path: Path) -> None:
     np.save(tmp_path / "m.npy", np.arange(4.0))
-    vector = export.initial_model(str(tmp_path / "m.npy"))
+    vector = export.initial_model(str(tmp_path / "m.npy")).vector
     export.export(vector, tmp_path / "m.safetensors")
     assert (tmp_path / "m.safetensors").read_bytes().endswith(np.arange(4, dtype="<f4").tobytes())
     with pytest.raises(DataError, match="ends neither"):
@@ -253,7 +253,7 @@ def test_a_model_that_is_not_there_is_told_in_words(
         "import numpy\n\ndef zeros():\n    return numpy.zeros(3)\n"
     )
     monkeypatch.chdir(tmp_path)  # the user's module lies where the command is typed
-    assert export.initial_model("own_vectors:zeros").shape == (3,)
+    assert export.initial_model("own_vectors:zeros").vector.shape == (3,)
     (tmp_path / "m.npy").write_bytes(b"no array")
     for source in ("own_vectors:nothing", "no_such_module:f", str(tmp_path / "m.npy")):
         with pytest.raises(DataError, match=re.escape(source)):

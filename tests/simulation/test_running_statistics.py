@@ -90,6 +90,37 @@ def test_in_rounds_the_statistics_are_those_of_the_users(method: str) -> None:
     )
 
 
+@pytest.mark.parametrize("optimiser", ["momentum", "adam"])
+def test_no_optimiser_scales_the_statistics(
+    optimiser: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in rounds above. Negative control: a rule that is not told where they are scales them too."""
+    config = tiny_config("fedavg", users=8, concurrency=8, buffer_size=8, versions=1, batch_size=16)
+    config = replace(config, server_optimiser=optimiser, global_rate=0.01)
+
+    def statistics() -> tuple[np.ndarray, np.ndarray]:
+        simulation = Simulation(config, normed_task(), {})
+        start = simulation.schedule.model
+        ends = [start - simulation.begin(user, 0, start)() for user in range(8)]
+        play(simulation)
+        return simulation.schedule.model[-6:], np.mean(ends, axis=0)[-6:]
+
+    np.testing.assert_allclose(*statistics(), atol=1e-4)
+    whole = SimulationConfig.step_rule
+    monkeypatch.setattr(SimulationConfig, "step_rule", lambda c, _, size: whole(c, size, size))
+    scaled, of_users = statistics()
+    assert np.abs(scaled - of_users).min() > 0.1
+
+
+@pytest.mark.parametrize("optimiser", ["momentum", "adam"])
+def test_stale_sums_leave_variances_positive_with_every_optimiser(optimiser: str) -> None:
+    config = stale_sums("basecagg", server_optimiser=optimiser, global_rate=0.0)
+    simulation = Simulation(config, normed_task(), {})
+    losses, least = play(simulation)
+    assert np.isfinite(losses).all()
+    assert least > 0
+
+
 def test_a_model_without_batchnorm_has_nothing_to_count() -> None:
     config = tiny_config("fedbuff", versions=1)
     simulation = Simulation(config, tiny_task(), {})

@@ -17,6 +17,7 @@ from tiny import tiny_config, tiny_task
 
 from basecagg.errors import DataError, MissingExtraError, ParameterError, StorageError
 from basecagg.protections.pairs import PRESETS
+from basecagg.protocol.step_rule import USUAL_RATES
 from basecagg.simulation import SimulationConfig, SimulationResult, simulate
 from basecagg.simulation.config import config_as_dict, config_from, load_config, parse_override
 from basecagg.simulation.run import VersionRecord
@@ -76,6 +77,29 @@ def test_a_run_cut_off_anywhere_goes_on_to_the_same_result(
     assert_same(whole, run(config, folder=folder, resume=True))
     for name in (METRICS, MODEL):
         assert (folder / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("method", "optimiser"),
+    [("fedbuff", "adam"), ("basecagg", "momentum"), ("basecagg", "adam"), ("secagg", "adam")],
+)
+def test_a_run_with_a_server_optimiser_goes_on_to_the_same_result(
+    method: str, optimiser: str, tmp_path: Path
+) -> None:
+    config = eventful(method, server_optimiser=optimiser, global_rate=0.0, checkpoint_every=2)
+    whole = run(config)
+    assert whole.model.tobytes() != run(replace(config, server_optimiser="sgd")).model.tobytes()
+
+    class Cut(Exception):  # noqa: N818
+        pass
+
+    def cut(record: VersionRecord) -> None:
+        if record.version == 3:
+            raise Cut
+
+    with pytest.raises(Cut):
+        run(config, folder=tmp_path / "run", progress=cut)
+    assert_same(whole, run(config, folder=tmp_path / "run", resume=True))
 
 
 def test_a_shorter_run_is_the_beginning_of_a_longer_one() -> None:
@@ -321,6 +345,21 @@ def test_a_file_and_overrides_make_one_configuration(tmp_path: Path) -> None:
         ({"partition": "dirichlet", "dirichlet_alpha": 0.0}, "dirichlet_alpha = 0.0"),
         ({"staleness_a": -1.0}, "staleness_a = -1.0"),
         ({"speed_spread": -1.0}, "speed_spread = -1.0"),
+        ({"server_optimiser": "adagrad"}, "must be one of sgd, momentum, adam"),
+        ({"global_rate": -1.0}, "global_rate = -1.0 must be above 0, at most 1e6"),
+        ({"server_optimiser": "momentum", "server_momentum": 1.0}, "server_momentum = 1.0 must be"),
+        (
+            {"server_optimiser": "adam", "server_second_momentum": -0.1},
+            "server_second_momentum = -0.1 must be in 0…1, below 1",
+        ),
+        (
+            {"server_optimiser": "adam", "server_epsilon": 0.0},
+            "server_epsilon = 0.0 must be between",
+        ),
+        (
+            {"method": "fedasync", "server_optimiser": "adam"},
+            "server_optimiser = 'adam' must be sgd for this schedule",
+        ),
         ({"workers": -1}, "workers = -1"),
         ({"holders": 1}, "holders = 1"),
         ({"method": "secagg", "update_levels": 0}, "update_levels = 0"),
@@ -353,10 +392,17 @@ def test_what_cannot_be_is_refused_with_the_reason(values: dict[str, object], sa
         {"method": "fedat", "buffer_size": 999},
         {"method": "fedbuff", "dp_noise": 0.0, "holders": 1, "fedasync_mixing": 2.0},
         {"staleness": "constant", "staleness_a": -1.0},
+        {"server_momentum": 2.0, "server_epsilon": 0.0},
     ],
 )
 def test_a_setting_that_a_method_does_not_use_is_not_asked_for(values: dict[str, object]) -> None:
     assert config_from(values).users == values.get("users", 100)
+
+
+@pytest.mark.parametrize(("optimiser", "rate"), USUAL_RATES.items())
+def test_each_server_optimiser_has_a_rate_of_its_own(optimiser: str, rate: float) -> None:
+    assert config_from({"server_optimiser": optimiser}).global_rate == rate
+    assert config_from({"server_optimiser": optimiser, "global_rate": 0.7}).global_rate == 0.7
 
 
 def test_no_more_users_train_at_once_than_there_are() -> None:

@@ -31,7 +31,9 @@ def config(**changes: Any) -> SimulationConfig:
 def opened(levels: int, updates: list[np.ndarray]) -> tuple[np.ndarray, FieldErrors]:
     """The step that these updates make in a model of zeros."""
     chosen = config(buffer_size=len(updates), update_levels=levels, global_rate=1.0)
-    aggregation = WrappingAggregation(chosen, np.zeros(updates[0].size, np.float32), {})
+    size = updates[0].size
+    rule = chosen.step_rule(size, size)
+    aggregation = WrappingAggregation(chosen, np.zeros(size, np.float32), rule, {})
     for user, update in enumerate(updates):
         aggregation.submit(user, update.astype(np.float32), 0)
     aggregation.advance(1.0)

@@ -42,6 +42,14 @@ def size(text: str) -> int:
     return int(number)
 
 
+def span(text: str) -> tuple[int, int]:
+    """Read 100:200 as the numbers from 100 up to 200."""
+    start, colon, stop = text.partition(":")
+    if not colon or not 0 <= size(start) < size(stop):
+        raise click.BadParameter(f"'{text}' is not FROM:TO with 0 ≤ FROM < TO, such as 100:200")
+    return size(start), size(stop)
+
+
 def staleness(text: str) -> StalenessFunction:
     """Read constant, polynomial:1 or hinge:10:4."""
     kind, *numbers = text.split(":")

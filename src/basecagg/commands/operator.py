@@ -18,6 +18,7 @@ from basecagg.parameters import Consistency, Correctness, ProtocolParameters
 
 if TYPE_CHECKING:
     from basecagg.protocol.epoch import Epoch
+    from basecagg.protocol.step_rule import Optimiser
     from basecagg.service.connection import Connection
     from basecagg.service.documents import Invitation
     from basecagg.service.operator import Office
@@ -115,12 +116,38 @@ _PLANNING: tuple[Callable[[Any], Any], ...] = (
         help="Against a cheating server, or for an honest one.",
     ),
     click.option(
-        "--learning-rate",
-        type=click.FloatRange(min=0, min_open=True),
-        default=1.0,
+        "--server-optimiser",
+        type=click.Choice(["sgd", "momentum", "adam"]),
+        default="sgd",
         show_default=True,
+        help="How the mean update moves the model: as in the paper, as FedAvgM, or as FedAdam.",
+    ),
+    click.option(
+        "--rate",
+        type=float,
         metavar="η",
-        help="The server's step, η_g.",
+        help="The server's step, η_g. Without it: 1 for sgd, 0.05 for momentum, 0.003 for adam.",
+    ),
+    click.option(
+        "--momentum", type=float, default=0.9, show_default=True, metavar="β", help="β₁ of both."
+    ),
+    click.option(
+        "--second-momentum",
+        type=float,
+        default=0.99,
+        show_default=True,
+        metavar="β",
+        help="β₂ of adam.",
+    ),
+    click.option(
+        "--epsilon", type=float, default=1e-3, show_default=True, metavar="τ", help="τ of adam."
+    ),
+    click.option(
+        "--averaged",
+        type=_values.span,
+        multiple=True,
+        metavar="FROM:TO",
+        help="Numbers of the model that are averages (BatchNorm's): momentum and adam leave them alone.",
     ),
     click.option(
         "--holders",
@@ -360,7 +387,11 @@ def start(place: _Place, /, *, model: str, **planning: Any) -> None:
     from basecagg.service.export import initial_model
 
     async def work(office: Office, connection: Connection) -> None:
-        vector = initial_model(model)
+        vector, statistics = initial_model(model)
+        if statistics and not planning["averaged"] and planning["server_optimiser"] != "sgd":
+            planning["averaged"] = statistics
+            typed = " ".join(f"--averaged {start}:{stop}" for start, stop in statistics)
+            click.echo(f"the model has running statistics: when you rotate, give {typed}")
         await office.set_model(connection, vector)
         await _start(office, connection, len(vector), **planning)
 
@@ -460,20 +491,35 @@ async def _start(
     holders: int | None,
     without: tuple[str, ...],
     patience: float,
-    learning_rate: float,
     days: float,
+    server_optimiser: Optimiser,
+    rate: float | None,
+    momentum: float,
+    second_momentum: float,
+    epsilon: float,
+    averaged: tuple[tuple[int, int], ...],
     **wishes: Any,
 ) -> None:
+    from basecagg.protocol.step_rule import PAPER_STEP, USUAL_RATES, StepRule
+
+    usual = USUAL_RATES | {"sgd": PAPER_STEP.rate}
+    step = StepRule(
+        server_optimiser,
+        rate=usual[server_optimiser] if rate is None else rate,
+        momentum=momentum,
+        second_momentum=second_momentum,
+        epsilon=epsilon,
+        averaged=averaged,
+    )
     while holders is not None and len(office.machine.holders(without)) < holders:
         for name in await office.admit_all(connection):
             click.echo(f"admitted {name}")
         await asyncio.sleep(0.3)
-    from basecagg.protocol.step_rule import StepRule
-
     p = _plan(len(office.machine.holders(without)), model_size, **wishes)
+    step.require_fits(p.model_size)
 
     async def begin() -> Epoch:
-        return await office.start(connection, p, StepRule(rate=learning_rate), without, days)
+        return await office.start(connection, p, step, without, days)
 
     epoch = await _when_keys_are_there(office, connection, patience, begin)
     click.echo(

@@ -62,6 +62,7 @@ def command(
     sweep                              the appendix's grid, on a validation split
     theorem                            the convergence bound against measured gradients
     autotune                           c_l found by the federation itself
+    optimisers                         the server's optimisers on uneven data
     beyond                             uneven data, dropouts, K up to N, by simulated time
     all                                one after the other
 

@@ -17,6 +17,7 @@ EXPERIMENTS = {
     "sweep": ("sweep:SWEEP", "The appendix's grid of rates, decay and α on MNIST."),
     "theorem": ("theorem:THEOREM", "The convergence bound on problems with known constants."),
     "autotune": ("autotune:AUTOTUNE", "c_l found by the federation itself."),
+    "optimisers": ("optimisers:OPTIMISERS", "The server's optimisers on uneven data."),
     "beyond": ("beyond:BEYOND", "Uneven data, dropouts, and K up to N, by simulated time."),
 }
 """Name: where its `Experiment` stands in this folder, and one line of help."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from msgspec.structs import replace
 
 from basecagg.errors import DataError, LocalProtocolError, Refused
 from basecagg.flower.flat import Layout, as_app_reads
@@ -27,6 +28,7 @@ from basecagg.protocol.global_model import Model
 from basecagg.protocol.messages import HolderKey, MaskName, Receipt
 from basecagg.protocol.messages import Message as Letter
 from basecagg.protocol.server import Server
+from basecagg.protocol.step_rule import StepRule
 
 LOG = logging.getLogger("flwr")
 FIRST_REST, LONGEST_REST = 1.0, 60.0
@@ -196,6 +198,11 @@ class Coordinator(ABC):
         self._news: list[NewVersion] = []
         self.negative_variances = 0
         """Of all versions together."""
+
+    @property
+    def step_rule(self) -> StepRule:
+        """How the server steps this model."""
+        return replace(self.settings.step, averaged=self.layout.averaged)
 
     # --- who is there -----------------------------------------------------------------------------
 

@@ -87,6 +87,12 @@ class Layout:
                 delta[place] *= factor
         return delta
 
+    @property
+    def averaged(self) -> tuple[tuple[int, int], ...]:
+        """Where BatchNorm's statistics lie: the server's optimiser leaves them alone."""
+        places = [place for key, place in self._places().items() if is_statistic(key)]
+        return tuple((at.start, at.stop) for at in places if at.start < at.stop)
+
     def below_zero(self, vector: Model) -> int:
         """How many of BatchNorm's variances are none."""
         places = [place for key, place in self._places().items() if is_variance(key)]

@@ -52,7 +52,6 @@ from basecagg.protocol.messages import (
 )
 from basecagg.protocol.recovery import Recovery
 from basecagg.protocol.server import Server, ServerSettings, first_link
-from basecagg.protocol.step_rule import StepRule
 
 _QUESTIONS = (RecoveryRequest, CertifiedRequest)
 _URGENT = (Parcel, *_QUESTIONS)
@@ -111,9 +110,8 @@ class MaskedCoordinator(Coordinator):
         ]
         parameters = self.settings.parameters(len(holders), self._initial.size)
         bound = Charge.digest_of(self._charge)
-        step = StepRule(rate=self.settings.global_rate)
         self.agreement = self.operator.sign_epoch(
-            parameters, holders, bound, first_link(self._initial), step
+            parameters, holders, bound, first_link(self._initial), self.step_rule
         )
         p = parameters
         LOG.info(

@@ -21,7 +21,6 @@ from basecagg.protocol.global_model import Model, model_bytes
 from basecagg.protocol.messages import MaskName, PlainUpdate
 from basecagg.protocol.plain import PlainOpening
 from basecagg.protocol.server import Server, ServerSettings
-from basecagg.protocol.step_rule import StepRule
 
 MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
 _SERIAL_BYTES = 16
@@ -65,9 +64,7 @@ class PlainCoordinator(Coordinator):
         settings = self.settings = self.settings.fitting(present)
         initial, store = self._initial, self._store
         opening = PlainOpening(initial.size, settings.weighing, store, initial.dtype.str)
-        rules = ServerSettings(
-            settings.chosen_buffer_size, settings.weighing, step=StepRule(rate=settings.global_rate)
-        )
+        rules = ServerSettings(settings.chosen_buffer_size, settings.weighing, step=self.step_rule)
         self.machine = Server(rules, opening, store, initial)
         self.perform(self.machine.start())
 

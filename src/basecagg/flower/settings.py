@@ -11,6 +11,7 @@ from basecagg.errors import ParameterError
 from basecagg.flower.metrics import Charge
 from basecagg.maths.staleness import StalenessFunction
 from basecagg.parameters import Consistency, Correctness, ProtocolParameters, usual_tolerance
+from basecagg.protocol.step_rule import StepRule
 from basecagg.protocol.weighing import Weighing
 
 Protection: TypeAlias = Literal["basecagg", "none"]
@@ -37,7 +38,7 @@ class Settings:
     concurrency: int | None
     max_staleness: int
     staleness: StalenessFunction
-    global_rate: float
+    step: StepRule
     protection: Protection
     holders: int | Sequence[int] | None
     holders_train: bool

@@ -27,6 +27,7 @@ from basecagg.flower.plain import MetricsFunction, PlainCoordinator
 from basecagg.flower.settings import Protection, Settings, Training
 from basecagg.maths.staleness import StalenessFunction, polynomial
 from basecagg.parameters import Consistency, Correctness
+from basecagg.protocol.step_rule import USUAL_RATES, Optimiser, StepRule
 from basecagg.storage.memory import MemoryStore
 
 if TYPE_CHECKING:
@@ -47,7 +48,11 @@ class BufferedSecAgg(OwnLoop):
         concurrency: int | None = None,
         max_staleness: int = 10,
         staleness: StalenessFunction | None = None,
-        global_rate: float = 0.5,
+        server_optimiser: Optimiser = "sgd",
+        global_rate: float | None = None,
+        server_momentum: float = 0.9,
+        server_second_momentum: float = 0.99,
+        server_epsilon: float = 1e-3,
         examples_per_node: float | None = None,
         protection: Protection = "basecagg",
         holders: int | Sequence[int] | None = None,
@@ -90,9 +95,13 @@ class BufferedSecAgg(OwnLoop):
             `buffer_size` is K; without it, half of the nodes that are there at the start, from 2 (certified: 3)
             to 10. `concurrency` is C, the nodes that train at the same time; without it C is
             what FedAvg would sample by `fraction_train` and `min_train_nodes`. `max_staleness` is τ_max,
-            `staleness` s(τ), `global_rate` η_g. Updates count alike; with `examples_per_node` each counts
-            n_i / examples_per_node times, n_i being the app's `weighted_by_key`. It is multiplied in on a node
-            and never sent, and over many buffers it is FedAvg's weighting.
+            `staleness` s(τ). `server_optimiser` is "sgd", "momentum" (FedAvgM) or "adam" (FedAdam): how the
+            mean update moves the model, in clear and masked alike. `global_rate` is its η_g (None: 0.5, 0.05,
+            0.003), `server_momentum` β₁, `server_second_momentum` β₂, `server_epsilon` τ. BatchNorm's running
+            statistics move by the mean update itself under momentum and adam. Updates count alike; with
+            `examples_per_node` each counts n_i / examples_per_node times, n_i being the app's
+            `weighted_by_key`. It is multiplied in on a node and never sent, and over many buffers it is
+            FedAvg's weighting.
         Protection
             "basecagg" hides updates in sums of K; "none" is FedBuff in clear, which needs no mod (and with the
             mod, that each node is told so: basecagg-protection="none" in its config or the run's). `holders`:
@@ -133,7 +142,13 @@ class BufferedSecAgg(OwnLoop):
             concurrency=concurrency,
             max_staleness=max_staleness,
             staleness=staleness or polynomial(),
-            global_rate=global_rate,
+            step=StepRule(
+                server_optimiser,
+                rate=USUAL_RATES.get(server_optimiser, 1.0) if global_rate is None else global_rate,
+                momentum=server_momentum,
+                second_momentum=server_second_momentum,
+                epsilon=server_epsilon,
+            ),
             protection=protection,
             holders=holders,
             holders_train=holders_train,
@@ -184,6 +199,7 @@ class BufferedSecAgg(OwnLoop):
         size = settings.buffer_size or "to be chosen"
         LOG.info("\t├──> Buffer: K = %s updates in a sum", size)
         LOG.info("\t├──> Concurrency: %s", nodes)
+        LOG.info("\t├──> Server: %s, rate %g", settings.step.optimiser, settings.step.rate)
         LOG.info(
             "\t├──> Evaluation: %s", "every member of a buffer" if settings.evaluate else "none"
         )

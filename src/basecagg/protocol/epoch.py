@@ -19,6 +19,7 @@ from basecagg.errors import (
     BadSignature,
     Malformed,
     NotEnrolled,
+    ParameterError,
     QuotaExceeded,
     WrongEpoch,
 )
@@ -351,5 +352,9 @@ def _require_sound(agreement: Agreement) -> None:
     ]
     if unfit:
         raise WrongEpoch(f"the sealing key of {unfit[0]} is none of the suite {epoch.suite}")
+    try:
+        epoch.step.require_fits(parameters.model_size)
+    except ParameterError as error:
+        raise WrongEpoch(str(error)) from None
     if epoch.points != tuple(int(point) for point in agreement.code.points):
         raise WrongEpoch("the evaluation points are not the code's distinct, nonzero points")

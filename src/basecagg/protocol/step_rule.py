@@ -76,7 +76,7 @@ class StepRule(Message, frozen=True, tag="StepRule"):
 
     def fresh_state(self, model: Model) -> OptimiserState:
         """The state before the first step."""
-        self._require_fits(model.size)
+        self.require_fits(model.size)
         first: dict[Optimiser, tuple[float, ...]] = {
             "sgd": (),
             "momentum": (0.0,),
@@ -98,7 +98,8 @@ class StepRule(Message, frozen=True, tag="StepRule"):
                 each[here] = values
         return stepped, after
 
-    def _require_fits(self, size: int) -> None:
+    def require_fits(self, size: int) -> None:
+        """Refuse averages that lie beyond a model of d = `size` numbers."""
         if self.averaged and self.averaged[-1][1] > size:
             raise ParameterError(
                 f"averaged of the step goes up to {self.averaged[-1][1]}, the model has d = {size} numbers",
@@ -107,7 +108,7 @@ class StepRule(Message, frozen=True, tag="StepRule"):
 
     def _segments(self, size: int) -> Iterator[tuple[slice, _Move]]:
         """All of the model in pieces, each with how it moves."""
-        self._require_fits(size)
+        self.require_fits(size)
         move, apart = _MOVES[self.optimiser], () if self.optimiser == "sgd" else self.averaged
         at = 0
         for start, stop in (*apart, (size, size)):
@@ -123,6 +124,8 @@ def _kinds() -> dict[str, Any]:
 
 PAPER_STEP = StepRule()
 """η_g = 1: the model moves by the mean update."""
+USUAL_RATES: dict[Optimiser, float] = {"sgd": 0.5, "momentum": 0.05, "adam": 0.003}
+"""η_g where nobody chose one: whole steps of updates that are some versions old overshoot."""
 
 
 def _require_small_numbers() -> None:

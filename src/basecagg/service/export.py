@@ -10,7 +10,7 @@ import struct
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,12 +23,23 @@ _ALIGNMENT = 8
 Tensors = Mapping[str, npt.NDArray[Any]]
 
 
-def initial_model(source: str) -> Vector:
+class FirstModel(NamedTuple):
+    """A model, and where it has running statistics; of a bare vector nobody knows."""
+
+    vector: Vector
+    averaged: tuple[tuple[int, int], ...] = ()
+
+
+def initial_model(source: str) -> FirstModel:
     """The first model: a .npy file with a vector, or module:function that makes a vector or a torch module."""
     if source.endswith(".npy"):
-        return _flat(_load(source))
+        return FirstModel(_flat(_load(source)))
     made = _call(source)
-    return _flat(made) if isinstance(made, np.ndarray) else _flat_model(made).vector()
+    if isinstance(made, np.ndarray):
+        return FirstModel(_flat(made))
+    flat = _flat_model(made)
+    behind = ((flat.num_weights, flat.size),) if flat.num_weights < flat.size else ()
+    return FirstModel(flat.vector(), behind)
 
 
 def export(vector: Vector, path: Path, builder: str | None = None) -> None:

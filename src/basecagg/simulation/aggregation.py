@@ -197,15 +197,12 @@ def step_from(plain: Mapping[str, Any]) -> Released | Abandoned:
 class PlainAggregation(ServerAggregation):
     """Protection none: FedBuff, or FedAvg when all updates of a buffer come from one version."""
 
-    def __init__(self, config: SimulationConfig, model: Vector, state: Mapping[str, Any]) -> None:
+    def __init__(
+        self, config: SimulationConfig, model: Vector, step: StepRule, state: Mapping[str, Any]
+    ) -> None:
         """Start with the model, or with a saved state."""
         weighing = self._weighing(config)
-        settings = ServerSettings(
-            config.buffer_size,
-            weighing,
-            self._per_version(config),
-            StepRule(rate=config.global_rate),
-        )
+        settings = ServerSettings(config.buffer_size, weighing, self._per_version(config), step)
         store = MemoryStore(state.get("stores", {}).get("server/server"))
         opening = self._opening(config, model.size, weighing, store)
         network = MeteredLoopback()
@@ -300,6 +297,7 @@ class SecureAggregation(ServerAggregation):
         self,
         config: SimulationConfig,
         model: Vector,
+        step: StepRule,
         devices: Devices,
         state: Mapping[str, Any],
     ) -> None:
@@ -318,7 +316,7 @@ class SecureAggregation(ServerAggregation):
             parameters,
             model,
             holders=[f"{prefix}-{index}" for index in range(parameters.num_users)],
-            step=StepRule(rate=config.global_rate),
+            step=step,
             make_store=lambda at: MemoryStore(stores.get(f"{at.role}/{at.name}")),
             network=network,
             verifier=verifier,

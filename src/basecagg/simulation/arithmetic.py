@@ -19,6 +19,7 @@ from basecagg.protocol.messages import History, MaskName
 from basecagg.protocol.opening import Opened, Step
 from basecagg.protocol.plain import PlainOpening
 from basecagg.protocol.records import BufferedUpdate
+from basecagg.protocol.step_rule import StepRule
 from basecagg.protocol.weighing import Weighing
 from basecagg.schedules.schedule import Vector
 from basecagg.simulation.aggregation import PlainAggregation, seed_of, travel
@@ -73,13 +74,18 @@ class ArithmeticAggregation(PlainAggregation):
     """Takes updates as a plain server does, and opens them as all parties of BASecAgg would."""
 
     def __init__(
-        self, config: SimulationConfig, model: Vector, devices: Devices, state: Mapping[str, Any]
+        self,
+        config: SimulationConfig,
+        model: Vector,
+        step: StepRule,
+        devices: Devices,
+        state: Mapping[str, Any],
     ) -> None:
         """Start with the model, or with a saved state."""
         self._parameters = config.protocol_parameters(model.size)
         self._devices = devices
         self._prices = Prices(self._parameters, cryptography=False)
-        super().__init__(config, model, state)
+        super().__init__(config, model, step, state)
 
     def _weighing(self, config: SimulationConfig) -> Weighing:
         return Weighing.of(self._parameters)

@@ -17,6 +17,7 @@ from basecagg.maths.staleness import StalenessFunction, constant, hinge, polynom
 from basecagg.parameters import Consistency, ProtocolParameters, usual_tolerance
 from basecagg.protections.lightsecagg import IN_ROUNDS
 from basecagg.protections.pairs import CODED, Pair, preset, require_compatible
+from basecagg.protocol.step_rule import USUAL_RATES, Optimiser, StepRule
 from basecagg.simulation.config_rules import rules_for
 
 Measure = Literal["versions", "updates", "seconds"]
@@ -75,8 +76,16 @@ class SimulationConfig:
     """α of the polynomial, a of the hinge."""
     staleness_b: float = 4.0
     """b of the hinge."""
-    global_rate: float = 0.5
-    """η_g. Whole steps of updates that are C/K versions old overshoot, and the accuracy swings."""
+    server_optimiser: Optimiser = "sgd"
+    """The server's step: sgd (the paper), momentum (FedAvgM) or adam (FedAdam)."""
+    global_rate: float = 0.0
+    """η_g; 0 means 0.5 for sgd, 0.05 for momentum, 0.003 for adam. Larger steps of old updates overshoot."""
+    server_momentum: float = 0.9
+    """β₁ of momentum and adam."""
+    server_second_momentum: float = 0.99
+    """β₂ of adam."""
+    server_epsilon: float = 1e-3
+    """τ of adam."""
     fedasync_mixing: float = 0.6
     """α of FedAsync."""
     tiers: int = 5
@@ -178,6 +187,9 @@ class SimulationConfig:
         """Check what can be checked without data."""
         if not self.concurrency:
             object.__setattr__(self, "concurrency", min(_USUAL_CONCURRENCY, self.users))
+        if not self.global_rate:
+            rate = USUAL_RATES.get(self.server_optimiser, 0.0)
+            object.__setattr__(self, "global_rate", rate)
         for name, words in choices().items():
             if getattr(self, name) not in words:
                 raise _misfit(name, getattr(self, name), _one_of(words))
@@ -229,6 +241,17 @@ class SimulationConfig:
             "hinge": lambda: hinge(self.staleness_a, self.staleness_b),
         }
         return functions[self.staleness]()
+
+    def step_rule(self, weights: int, size: int) -> StepRule:
+        """The server's step for a model of d = `size` numbers; behind the weights it has running statistics."""
+        return StepRule(
+            self.server_optimiser,
+            rate=self.global_rate,
+            momentum=self.server_momentum,
+            second_momentum=self.server_second_momentum,
+            epsilon=self.server_epsilon,
+            averaged=((weights, size),) if weights < size else (),
+        )
 
     def protocol_parameters(self, model_size: int) -> ProtocolParameters:
         """The parameters of a BASecAgg epoch for this run, or of LightSecAgg: no staleness, so no weights."""

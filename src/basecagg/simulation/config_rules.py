@@ -32,6 +32,7 @@ def rules_for(c: SimulationConfig) -> list[Rule]:
     noisy, least = protection == "local-dp", 2 if coded or pairwise else 1
     up_to_users, some = f"and users = {c.users}", "positive and finite"
     some_or_none = "finite and at least 0"
+    steps, fraction = c.server_optimiser, "in 0…1, below 1"
     full = c.pair == preset("basecagg")
     room = (c.modulus - 3) // 2
     rows = [
@@ -72,7 +73,26 @@ def rules_for(c: SimulationConfig) -> list[Rule]:
         (True, "max_staleness", c.max_staleness >= 0, "at least 0"),
         (c.staleness != "constant", "staleness_a", 0 <= c.staleness_a < inf, some_or_none),
         (c.staleness == "hinge", "staleness_b", 0 <= c.staleness_b < inf, some_or_none),
-        (True, "global_rate", 0 < c.global_rate < inf, some),
+        (
+            schedule in ("immediate", "tiered"),
+            "server_optimiser",
+            c.server_optimiser == "sgd",
+            "sgd for this schedule: it mixes whole models and takes no steps",
+        ),
+        (True, "global_rate", 0 < c.global_rate <= 1e6, "above 0, at most 1e6"),
+        (steps != "sgd", "server_momentum", 0 <= c.server_momentum < 1, fraction),
+        (
+            steps == "adam",
+            "server_second_momentum",
+            0 <= c.server_second_momentum < 1,
+            fraction,
+        ),
+        (
+            steps == "adam",
+            "server_epsilon",
+            1e-12 <= c.server_epsilon <= 1e6,
+            "between 1e-12 and 1e6",
+        ),
         (True, "local_rate", 0 < c.local_rate < inf, some),
         (True, "batch_size", c.batch_size >= 1, "at least 1"),
         (True, "weight_decay", 0 <= c.weight_decay < inf, some_or_none),
@@ -88,8 +108,8 @@ def rules_for(c: SimulationConfig) -> list[Rule]:
         (c.partition == "dirichlet", "dirichlet_alpha", 0 < c.dirichlet_alpha < inf, some),
         (c.partition == "shards", "shards_per_user", c.shards_per_user >= 1, "at least 1"),
         (coded, "holders", c.holders == 0 or c.holders >= 2, "0 (every user) or at least 2"),
-        (True, "dropout", 0 <= c.dropout < 1, "in 0…1, below 1"),
-        (True, "holder_dropout", 0 <= c.holder_dropout < 1, "in 0…1, below 1"),
+        (True, "dropout", 0 <= c.dropout < 1, fraction),
+        (True, "holder_dropout", 0 <= c.holder_dropout < 1, fraction),
         (True, "availability", 0 < c.availability <= 1, "above 0, at most 1"),
         (noisy, "dp_clip_norm", 0 < c.dp_clip_norm < inf, some),
         (noisy, "dp_noise", 0 < c.dp_noise < inf, some),

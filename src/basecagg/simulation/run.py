@@ -317,16 +317,17 @@ class Simulation:
     def _make_server(
         self, config: SimulationConfig, model: Vector, state: Mapping[str, Any]
     ) -> ServerAggregation:
-        """The server of one epoch."""
+        """The server of one epoch. Its optimiser begins anew with it, as the epoch names the model alone."""
+        step = config.step_rule(self._model.num_weights, self._model.size)
         if config.pair.protection in PAIRWISE:
-            return SecAggAggregation(config, model, self.devices, state)
+            return SecAggAggregation(config, model, step, self.devices, state)
         if config.allow_wraparound:
-            return WrappingAggregation(config, model, state)
+            return WrappingAggregation(config, model, step, state)
         if config.pair.protection in CODED and config.cryptography == "arithmetic":
-            return ArithmeticAggregation(config, model, self.devices, state)
+            return ArithmeticAggregation(config, model, step, self.devices, state)
         if config.pair.protection in CODED:
-            return SecureAggregation(config, model, self.devices, state)
-        return PlainAggregation(config, model, state)
+            return SecureAggregation(config, model, step, self.devices, state)
+        return PlainAggregation(config, model, step, state)
 
     def _make_schedule(self, model: Vector) -> Schedule:
         config = self.config

@@ -16,6 +16,7 @@ from basecagg.protections.secagg_server import RoundFailed
 from basecagg.protections.shamir import SHARE_BYTES
 from basecagg.protocol.effects import Abandoned, Released
 from basecagg.protocol.messages import MaskName
+from basecagg.protocol.step_rule import StepRule
 from basecagg.schedules.schedule import Vector
 from basecagg.simulation.aggregation import (
     Publication,
@@ -40,7 +41,12 @@ class SecAggAggregation(ServerAggregation):
     """
 
     def __init__(
-        self, config: SimulationConfig, model: Vector, devices: Devices, state: Mapping[str, Any]
+        self,
+        config: SimulationConfig,
+        model: Vector,
+        step: StepRule,
+        devices: Devices,
+        state: Mapping[str, Any],
     ) -> None:
         """Start with the model, or with a saved state."""
         super().__init__(MeteredLoopback(), Publication(0.0, 0, model))
@@ -48,6 +54,7 @@ class SecAggAggregation(ServerAggregation):
         self._devices = devices
         self._entropy = SeededEntropy(config.seed, state.get("entropy", {}))
         self._latest = self.published
+        self._step_rule, self._optimiser_state = step, step.fresh_state(model)
         self._roster: list[int] = []
         self._updates: dict[int, Vector] = {}
         if state:
@@ -87,10 +94,11 @@ class SecAggAggregation(ServerAggregation):
             return
         count = len(updates)
         total = signed(outcome.total, self._config.modulus) / float(self._config.update_levels)
-        step = Released(version, names, (version,) * count, (1.0,) * count, total)
-        self.steps.append(step)
-        model = self._latest.model - self._config.global_rate * total / count
-        self._publish_at(self.now + seconds, version + 1, model.astype(self._latest.model.dtype))
+        self.steps.append(Released(version, names, (version,) * count, (1.0,) * count, total))
+        model, self._optimiser_state = self._step_rule.step(
+            self._latest.model, self._optimiser_state, total, float(count)
+        )
+        self._publish_at(self.now + seconds, version + 1, model)
 
     def _begin_round(self, roster: list[int]) -> SecAggRound:
         parameters = round_parameters(self._config, len(roster), self._latest.model.size)
@@ -137,6 +145,7 @@ class SecAggAggregation(ServerAggregation):
         return super().state() | {
             "entropy": dict(self._entropy.drawn),
             "latest": {"at": latest.at, "version": latest.version, "model": latest.model},
+            "optimiser": list(self._optimiser_state),
             "roster": self._roster,
             "users": list(self._updates),
             "updates": list(self._updates.values()),
@@ -146,6 +155,7 @@ class SecAggAggregation(ServerAggregation):
         """Go on from a state."""
         super().restore(state)
         self._latest = Publication(**state["latest"])
+        self._optimiser_state = tuple(map(np.asarray, state["optimiser"]))
         self._roster = list(state["roster"])
         self._updates = dict(zip(state["users"], map(np.asarray, state["updates"]), strict=True))
 
