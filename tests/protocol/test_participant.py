@@ -197,6 +197,7 @@ def test_another_suite_is_declined(ann, town):
     [
         (LocalFloor(buffer_size=4), "K = 3 is below my floor 4"),
         (LocalFloor(max_colluders=2), "T = 1 is below my floor 2"),
+        (LocalFloor(min_per_version=2), "m = 1 is below my floor 2"),
     ],
 )
 def test_an_epoch_below_the_floor_is_declined(ann, town, floor, match):
@@ -206,7 +207,7 @@ def test_an_epoch_below_the_floor_is_declined(ann, town, floor, match):
 
 
 def test_an_uncertified_epoch_is_declined_by_who_insists_on_certificates(ann, town):
-    ann.floor = LocalFloor(consistency="certified")
+    ann.floor = LocalFloor(consistency="certified", min_per_version=1)
     ann.restart()
     honest = small("honest-server")
     declined(ann, town.epoch(ann.announce(), parameters=honest), match="'certified'")
