@@ -18,7 +18,7 @@ from basecagg.flower.metrics import Charge, numbers
 from basecagg.flower.node import Job, Node
 from basecagg.flower.node_folder import NodeFolder, in_simulation
 from basecagg.flower.visits import LETTERS, METRICS, ORDER, SLOTS, Order
-from basecagg.protocol.global_model import Model, model_hash
+from basecagg.protocol.global_model import Model
 
 _LOG = logging.getLogger("flwr")
 _OURS = (ORDER, LETTERS, METRICS, SLOTS)
@@ -70,21 +70,23 @@ class Lesson:
 
     @classmethod
     def of(cls, call: Call, node: Node) -> Lesson:
-        """Read the model from the message; its hash is computed here."""
+        """Read the model from the message, or `WrongModel` if it is not the one that the server released."""
         content, version = call.message.content, call.order.version
         arrays: Any = content[call.order.arrays_key]
         slots: Any = content[SLOTS]
         metrics: Any = content[METRICS]
-        agreement = node.participant.working().agreement
+        participant = node.participant
+        agreement = participant.working().agreement
         charge = Charge.from_bytes(metrics["charge"], agreement.epoch.charge)
         layout = Layout.of(arrays)
         start = layout.flatten(arrays)
         whole = np.concatenate([start, slots["slots"].numpy()])
+        head = participant.watch.head_of(version, whole)
         return cls(
             call,
             layout,
             start,
-            Job(version=version, model_hash=model_hash(version, whole), began=time.time()),
+            Job(version=version, head=head, began=time.time()),
             charge,
             node.evaluation,
             agreement.parameters.clip,

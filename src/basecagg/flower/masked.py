@@ -199,7 +199,7 @@ class MaskedCoordinator(Coordinator):
         content = RecordDict({ORDER: write(order)})
         letters = [*([] if joined else self._admission(view)), *_take(view.letters)]
         if view.task:
-            letters += view.take_receipts()
+            letters += [*view.take_receipts(), *self._word()]
         if letters:
             content[LETTERS] = pack_letters(letters)
         if view.task:
@@ -229,6 +229,11 @@ class MaskedCoordinator(Coordinator):
         assert self.agreement is not None
         credential = self.operator.admit(self.agreement, view.name, view.signing_key)
         return [self.agreement.epoch, credential]
+
+    def _word(self) -> list[Message]:
+        """The server's signed word on the model that a node is shown; for the first one the epoch vouches."""
+        release = self.recovery.latest
+        return [] if release is None else [release]
 
     def _slots_record(self) -> ArrayRecord:
         values = self.running.model[self.layout.size :]

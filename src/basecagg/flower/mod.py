@@ -11,7 +11,7 @@ from typing import TypeAlias
 from flwr.app import Context, Message
 from flwr.clientapp.typing import ClientAppCallable
 
-from basecagg.errors import BASecAggError, LocalProtocolError
+from basecagg.errors import BASecAggError, LocalProtocolError, WrongModel
 from basecagg.flower import detached, memory
 from basecagg.flower.lesson import Call, Lesson
 from basecagg.flower.metrics import numbers
@@ -90,13 +90,17 @@ def _visit(call: Call) -> Answer:
         task = call.order.task if report.epoch and report.activity != "running" else ""
         if task == "train" and not report.ready:
             return replace(report, activity="no mask"), letters
-        lesson = Lesson.of(call, node) if task == "train" else None
-        if lesson is not None and call.detach:
+        try:
+            lesson = Lesson.of(call, node) if task else None
+        except (WrongModel, LocalProtocolError) as error:
+            _LOG.error("the app was not shown the model: %s", error)
+            return _failed(report, error), letters
+        if task == "train" and lesson is not None and call.detach:
             node.note_job(lesson.job)
-    if task == "evaluate":
-        return _evaluate(call, report), letters
     if lesson is None:
         return report, letters
+    if task == "evaluate":
+        return _evaluate(call, report), letters
     report, more = _train(call, report, lesson)
     return report, [*letters, *more]
 
@@ -111,6 +115,7 @@ _STAGES: Mapping[str, Callable[[Call], Answer]] = {
 def _exchange(call: Call, node: Node) -> Answer:
     letters = node.wake(resume=call.order.resume)
     letters += node.take(unpack_letters(call.message.content))
+    node.require_trust()
     done, collected = _collect(node, call)
     letters += [*collected, *node.deal(call.order.version)]
     return replace(node.report(), activity=done.activity, problem=done.problem), letters

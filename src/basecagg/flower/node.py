@@ -8,16 +8,18 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Self
 
 from basecagg.channels.identity import Ed25519Verifier, Identity
 from basecagg.channels.sealing import SealingKeys
 from basecagg.channels.wire import pack, unpack
-from basecagg.errors import BadSignature, LocalProtocolError, Refused
+from basecagg.errors import BadSignature, LocalProtocolError, Refused, StorageError
 from basecagg.flower import detached
 from basecagg.flower.node_folder import NodeFolder
 from basecagg.flower.visits import Report
 from basecagg.protocol.effects import (
+    Convicted,
     Declined,
     Effect,
     Forget,
@@ -31,7 +33,7 @@ from basecagg.protocol.effects import (
 from basecagg.protocol.epoch import Epoch
 from basecagg.protocol.global_model import Model
 from basecagg.protocol.letters import offer, take
-from basecagg.protocol.messages import Credential, Message, Refusal, Suite
+from basecagg.protocol.messages import Credential, Message, Refusal, Suite, encode
 from basecagg.protocol.participant import Participant, Pins
 from basecagg.protocol.records import Record, write
 from basecagg.protocol.records import parse as parse_record
@@ -47,7 +49,8 @@ class Job(Record):
     """Training that was begun: from which model."""
 
     version: int
-    model_hash: bytes
+    head: bytes
+    """What the chain of models had come to with it."""
     began: float
     """When, by this machine's clock."""
 
@@ -143,9 +146,9 @@ class Node:
         if self._participant is None:
             return []
         messages = [message for frame in frames if (message := _parse(frame)) is not None]
-        offer(self._participant, self._store, messages, _tell)
+        offer(self._participant, self._store, messages, self._tell)
         letters = [m for m in messages if not isinstance(m, Epoch | Credential)]
-        sends = take(self._participant, self._store, letters, _tell_of_refusal, _tell)
+        sends = take(self._participant, self._store, letters, _tell_of_refusal, self._tell)
         return [send.message for send in sends]
 
     def deal(self, version: int) -> list[Message]:
@@ -154,12 +157,20 @@ class Node:
             return []
         return self._perform(self._participant.working().deal_ahead(version, _AHEAD))
 
+    def require_trust(self) -> None:
+        """Take no more part in a federation whose server was caught."""
+        if next(iter(self._store.keys("convicted")), None) is not None:
+            raise LocalProtocolError(
+                "the server of this federation contradicted itself: this node takes no more part in it."
+                f" What convicts the server is in {self._evidence.name} of the node's state-dir"
+            )
+
     # --- training ---------------------------------------------------------------------------------
 
     def submit(self, update: Model, job: Job) -> list[Message]:
         """Mask an update and forget the evaluation that went with it."""
         contributor = self.participant.working()
-        messages = self._perform(contributor.submit(update, job.version, job.model_hash))
+        messages = self._perform(contributor.submit(update, job.version, job.head))
         self._store.commit([Forget("evaluation", ""), Forget("job", "")])
         return messages
 
@@ -171,7 +182,11 @@ class Node:
     def job(self) -> Job | None:
         """The training that was begun in a process of its own and has not been collected."""
         stored = self._store.read("job", "")
-        return parse_record(stored, Job) if stored else None
+        with suppress(
+            StorageError
+        ):  # an older basecagg named no head: nobody would take its update
+            return parse_record(stored, Job) if stored else None
+        return None
 
     def drop_job(self) -> None:
         """It is over, one way or the other."""
@@ -193,20 +208,46 @@ class Node:
     # --- the end ----------------------------------------------------------------------------------
 
     def clear(self) -> None:
-        """Remove what is around the records of a federation that this node has left."""
+        """Remove what is around the records of a federation that this node has left; evidence stays."""
         if self.report().epoch:
             return
         detached.stop(self.folder.path)
         node = self.folder.path.parent
-        shutil.rmtree(node if self.folder.temporary else self.folder.path, ignore_errors=True)
-        if self.folder.temporary:
+        temporary = self.folder.temporary and not self._evidence.exists()
+        shutil.rmtree(node if temporary else self.folder.path, ignore_errors=True)
+        if temporary:
             with suppress(OSError):  # other nodes of the run may still have something in it
                 node.parent.rmdir()
 
     # --- records ----------------------------------------------------------------------------------
 
     def _perform(self, effects: Sequence[Effect]) -> list[Message]:
-        return [send.message for send in perform(self._store, effects, _tell)]
+        return [send.message for send in perform(self._store, effects, self._tell)]
+
+    @property
+    def _evidence(self) -> Path:
+        """Where the words of a server that was caught are kept, for others to judge."""
+        return self.folder.path.parent / f"evidence-{self.folder.path.name}.bin"
+
+    def _tell(self, news: News) -> None:
+        match news:
+            case Joined(number, _, holds):
+                _LOG.info(
+                    "joined epoch %d%s", number, "" if holds else ": it holds no shares there"
+                )
+            case Left(number, reason):
+                _LOG.info("left epoch %d: %s", number, reason)
+            case Declined(code, reason):
+                _LOG.error("an epoch was declined: %s (%s)", reason, code)
+            case MemoryLost(reason):
+                _LOG.error("this node holds no shares any more: %s", reason)
+            case Convicted(evidence, reason):
+                self._evidence.write_bytes(encode(evidence))
+                _LOG.error(
+                    "%s. This node takes no more part; the evidence is in %s",
+                    reason,
+                    self._evidence,
+                )
 
     def _read(self, kind: str, key: str = "") -> bytes:
         value = self._store.read(kind, key)
@@ -222,18 +263,6 @@ def _parse(frame: bytes) -> Message | None:
         _LOG.warning("the server refused: %s (%s)", message.reason, message.code)
         return None
     return message
-
-
-def _tell(news: News) -> None:
-    match news:
-        case Joined(number, _, holds):
-            _LOG.info("joined epoch %d%s", number, "" if holds else ": it holds no shares there")
-        case Left(number, reason):
-            _LOG.info("left epoch %d: %s", number, reason)
-        case Declined(code, reason):
-            _LOG.error("an epoch was declined: %s (%s)", reason, code)
-        case MemoryLost(reason):
-            _LOG.error("this node holds no shares any more: %s", reason)
 
 
 def _tell_of_refusal(message: Message, refusal: Refused) -> None:
