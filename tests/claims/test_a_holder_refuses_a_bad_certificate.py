@@ -23,7 +23,7 @@ from parties import (
 from basecagg.channels.unprotected import NoVerifier
 from basecagg.errors import BadCertificate, MaskTaken, WrongEpoch, WrongMembers
 from basecagg.protocol.epoch import Agreement
-from basecagg.protocol.messages import Answer, CertifiedRequest, Endorsement, signed
+from basecagg.protocol.messages import Answer, CertifiedRequest, endorsement_of, signed
 
 
 @pytest.fixture
@@ -63,8 +63,7 @@ def test_one_signature_under_two_names(federation, request_):
 def test_signed_by_somebody_who_is_no_holder(federation, request_):
     votes = endorse(federation, request_, USERS[: QUORUM - 1])
     for index in (5, 6, 7, 99_999):
-        vote = Endorsement(federation.agreement.id, 0, request_.digest, index)
-        forged = signed(vote, federation.identity("server"))
+        forged = signed(endorsement_of(request_, index), federation.identity("server"))
         all_refuse(federation, shown(request_, [*votes, forged]), BadCertificate)
 
 
@@ -162,7 +161,7 @@ def test_control_without_the_check_a_server_needs_no_endorsements(federation, mo
 def test_control_a_verifier_that_believes_everything_takes_a_forged_certificate(
     federation, request_
 ):
-    votes = [Endorsement(federation.agreement.id, 0, request_.digest, i) for i in range(7)]
+    votes = [endorsement_of(request_, index) for index in range(7)]
     all_refuse(federation, shown(request_, votes), BadCertificate)
     federation.agreement.verifier = NoVerifier()
     assert len(answers(federation, shown(request_, votes))) == 7

@@ -5,6 +5,7 @@ holders 3–5 for a + b + d, the colluder answers both: 3 + 1 = U answers for ei
 c − d, and d is known.
 """
 
+import msgspec
 import pytest
 from parties import (
     USERS,
@@ -25,7 +26,7 @@ from parties import (
 
 from basecagg.errors import BadCertificate, BadSignature, MaskTaken
 from basecagg.parameters import ProtocolParameters
-from basecagg.protocol.messages import CertifiedRequest, RecoveryRequest, signed
+from basecagg.protocol.messages import CertifiedRequest, signed
 
 ONE_HALF, OTHER_HALF, COLLUDER = USERS[:3], USERS[3:6], USERS[6]
 
@@ -121,6 +122,6 @@ def test_control_with_a_smaller_quorum_the_attack_succeeds(monkeypatch):
 def test_a_request_that_the_server_did_not_sign_is_refused(who):
     federation = make_federation()
     _, first, _ = two_requests(federation)
-    forged = RecoveryRequest(federation.agreement.id, 0, first.tickets, None)
+    forged = msgspec.structs.replace(first, signature=b"")
     refuse(federation, USERS[who], forged, BadSignature)
     refuse(federation, USERS[who], signed(forged, federation.identity("ann")), BadSignature)

@@ -23,7 +23,6 @@ from parties import (
 from basecagg.errors import WrongMembers
 from basecagg.maths.quantization import signed as with_sign
 from basecagg.protocol.buffer import Buffer
-from basecagg.protocol.global_model import model_hash
 
 UNITS, INPUTS = 8, 4
 SIZE = UNITS * INPUTS + 2 * UNITS
@@ -55,7 +54,7 @@ def trap(federation):
     previous = None
     for version in (0, 1):
         members = [
-            intercept(federation, name, base=0, model_hash=model_hash(0, MODEL), update=noise)
+            intercept(federation, name, base=0, update=noise)
             for name in USERS[3:6]
             for noise in [np.random.default_rng((version, USERS.index(name))).normal(size=SIZE)]
         ]
@@ -68,13 +67,9 @@ def trap(federation):
             VICTIM,
             trained(MODEL, VICTIM),
             base=2,
-            model_hash=model_hash(2, MODEL),
         )
     ]
-    members += [
-        intercept(federation, name, trained(DEAD, name), base=1, model_hash=model_hash(1, DEAD))
-        for name in OTHERS
-    ]
+    members += [intercept(federation, name, trained(DEAD, name), base=1) for name in OTHERS]
     return members, request_for(federation, members, 2, previous)
 
 
@@ -103,11 +98,11 @@ def stagger(federation):
     """Five users have trained from five versions, and nobody else is left; they come one after the other."""
     downloads = []
     for turn in range(5):
-        downloads.append((federation.server.version, federation.server.model_hash))
+        downloads.append((federation.server.version, federation.server.head))
         if turn < 4:
             one_round(federation, [f"early-{turn}-{index}" for index in range(3)])
     for name, (base, digest) in zip(USERS, downloads, strict=False):
-        submit(federation, name, base=base, model_hash=digest)
+        submit(federation, name, base=base, head=digest)
         federation.network.run()
 
 

@@ -31,8 +31,8 @@ from basecagg.protocol.share_keeper import ShareKeeper
 def split_vote(federation, majority):
     """The first `majority` holders endorse a + b + c, the others a + b + d."""
     members = [intercept(federation, name) for name in ("ann", "bob", "cat", "dan")]
-    first = request_for(federation, members[:3])
-    second = request_for(federation, [*members[:2], members[3]])
+    first = request_for(federation, members[:3], attempt=10)
+    second = request_for(federation, [*members[:2], members[3]], attempt=11)
     votes = endorse(federation, first, USERS[:majority])
     others = endorse(federation, second, USERS[majority:])
     assert (len(votes), len(others)) == (majority, 7 - majority)

@@ -124,7 +124,7 @@ def test_no_message_makes_a_contributor_send_another_upload(federation):
         said.append(signed(receipt, federation.identity(user)))
     said += [
         Refusal("StaleUpdate", "again"),
-        RecoveryRequest(agreement.id, 0, (first.ticket,), None),
+        RecoveryRequest(agreement.id, 0, 0, agreement.beginning, (first.ticket,), None),
     ]
     said += [first.upload]
     sent = []

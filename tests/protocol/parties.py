@@ -234,6 +234,8 @@ def history_at(federation, version: int) -> History:
     history, most = federation.server.history, federation.agreement.parameters.max_staleness
     if version <= history.last:
         return History(history.version, history.root, history.links[: version - history.version])
+    if version > history.last + 100:
+        history = History(version - most, bytes(32))  # nobody can look that far back
     for v in range(history.last + 1, version + 1):
         made_from = told(federation).digests.get(v, bytes(32))
         history = history.after(Link(v, b"%032d" % v, bytes(32), made_from), most)
