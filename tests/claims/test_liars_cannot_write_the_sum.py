@@ -220,7 +220,7 @@ def test_many_orders_and_deadlines_with_larger_coalitions(together, consistency)
     for _ in range(4000):
         order = generator.sample(range(12), generator.randint(6, 12))
         liars = tuple(generator.sample(range(12), generator.randint(0, 3)))
-        deadlines = tuple(sorted(generator.choices(range(13), k=2)))
+        deadlines = tuple(sorted(generator.choices(range(len(order) + 1), k=2)))
         check(asked, liars, order, deadlines, together)
 
 

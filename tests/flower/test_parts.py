@@ -37,6 +37,7 @@ from basecagg.flower.visits import (
     unpack_letters,
     write,
 )
+from basecagg.protocol.epoch import LocalFloor
 from basecagg.protocol.messages import Refusal
 
 FEDERATION = "0f" * 16
@@ -272,6 +273,17 @@ def test_a_node_config_names_the_folder(tmp_path: Path) -> None:
     folder = locate(context_of(5, 0, tmp_path), FEDERATION)
     assert folder.path == tmp_path / "0" / FEDERATION
     assert folder.path.stat().st_mode & 0o077 == 0
+
+
+def test_a_node_config_raises_the_floor(tmp_path: Path) -> None:
+    context = context_of(5, 0, tmp_path)
+    assert locate(context, FEDERATION).floor == LocalFloor()
+    context.node_config.update({"correctness": "agreed", "consistency": "certified"})
+    floor = LocalFloor(consistency="certified", correctness="agreed")
+    assert locate(context, FEDERATION).floor == floor
+    context.node_config["correctness"] = "certified"
+    with pytest.raises(DataError, match="correctness='certified' in the node config is none of"):
+        locate(context, FEDERATION)
 
 
 def test_a_simulation_has_a_folder_for_each_run_and_node(tmp_path: Path) -> None:
