@@ -339,12 +339,9 @@ class Recovery:
         assert self._request is not None
         shares = {h: np.frombuffer(words, "<u4") for h, words in self._answers.items()}
         try:
-            masks, wrong = self.agreement.code.correct(shares)
+            masks, wrong = self.agreement.code.correct(shares, self._parameters.answers_needed)
         except DecodingError as error:
-            most = (len(shares) - self._parameters.recovery_threshold) // 2
-            return self._wait_or_burn(most + 1, str(error))
-        if len(shares) - len(wrong) < self._parameters.answers_needed:
-            return self._wait_or_burn(len(wrong), f"{len(wrong)} of {len(shares)} answers disagree")
+            return self._wait_or_burn(error.wrong, str(error))
         weights = [self._weight(ticket) for ticket in self._request.tickets]
         rows = [np.frombuffer(self._upload(mask), "<u4") for mask in self._request.masks]
         total = self._field.weighted_sum(rows, weights)
