@@ -30,7 +30,12 @@ class DataError(BASecAggError, ValueError):
 
 
 class DecodingError(DataError):
-    """Shares are too few, or more of them are wrong than can be corrected."""
+    """Shares are too few, or too many of them are wrong: at least `wrong`."""
+
+    def __init__(self, message: str, *, wrong: int = 0) -> None:
+        """Say what is wrong, and of how many."""
+        super().__init__(message)
+        self.wrong = wrong
 
 
 class LocalProtocolError(BASecAggError):

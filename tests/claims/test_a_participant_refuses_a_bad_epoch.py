@@ -140,8 +140,24 @@ def test_without_certificates_when_the_floor_asks_for_them():
     assert taken(federation, federation.agreement.epoch, LocalFloor())
 
 
+@pytest.mark.parametrize("consistency", ["certified", "honest-server"])
+def test_with_holders_taken_to_be_honest_when_the_floor_asks_for_answers_that_agree(consistency):
+    trusting = make_federation(consistency=consistency, correctness="honest-holders")
+    with pytest.raises(WrongEpoch, match="agreed"):
+        taken(trusting, trusting.agreement.epoch, LocalFloor(correctness="agreed"))
+    assert taken(trusting, trusting.agreement.epoch, LocalFloor())
+    careful = make_federation(consistency=consistency, correctness="agreed")
+    assert taken(careful, careful.agreement.epoch, LocalFloor(correctness="agreed"))
+
+
 def test_at_the_floor_is_enough(federation):
-    floor = LocalFloor(3, 1, "certified", 3)
+    floor = LocalFloor(
+        buffer_size=3,
+        max_colluders=1,
+        consistency="certified",
+        correctness="agreed",
+        min_per_version=3,
+    )
     assert taken(federation, federation.agreement.epoch, floor)
 
 

@@ -233,7 +233,7 @@ def test_about_something_else_is_passed_over(opening):
 
 def test_control_without_correction_a_lie_changes_the_model(monkeypatch):
     """Decoding from the first U answers alone believes whoever comes first."""
-    monkeypatch.setattr(MaskCode, "correct", lambda self, shares: (self.decode(shares), ()))
+    monkeypatch.setattr(MaskCode, "correct", lambda self, shares, _: (self.decode(shares), ()))
     federation = make_federation(correctness="agreed")
     lie(federation, ["user-0"], columns=0)
     submitted = one_round(federation)

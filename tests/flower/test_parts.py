@@ -291,6 +291,17 @@ def test_a_node_config_says_what_the_node_insists_on(
     assert locate(context, FEDERATION).floor == floor
 
 
+def test_a_node_config_raises_the_floor(tmp_path: Path) -> None:
+    context = context_of(5, 0, tmp_path)
+    assert locate(context, FEDERATION).floor == LocalFloor()
+    context.node_config.update({"correctness": "agreed", "consistency": "certified"})
+    floor = LocalFloor(consistency="certified", correctness="agreed")
+    assert locate(context, FEDERATION).floor == floor
+    context.node_config["correctness"] = "certified"
+    with pytest.raises(DataError, match="correctness='certified' in the node config is none of"):
+        locate(context, FEDERATION)
+
+
 def test_a_simulation_has_a_folder_for_each_run_and_node(tmp_path: Path) -> None:
     context = context_of(2**64 - 1, 0, None, **{"basecagg-state-dir": str(tmp_path)})
     assert locate(context, FEDERATION).path == tmp_path / "1" / str(2**64 - 1) / FEDERATION

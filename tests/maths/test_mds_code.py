@@ -80,7 +80,8 @@ def test_encode_and_decode_match_the_vectors(vector):
 
 @pytest.mark.parametrize("vector", VECTORS["corrected"], ids=lambda v: v["name"])
 def test_wrong_shares_are_found_as_in_the_vectors(vector):
-    mask, wrong = new_code(vector).correct(shares_of(vector))
+    code = new_code(vector)
+    mask, wrong = code.correct(shares_of(vector), code.recovery_threshold)
     assert mask.tolist() == vector["mask"]
     assert wrong == tuple(vector["wrong"])
 
@@ -88,7 +89,7 @@ def test_wrong_shares_are_found_as_in_the_vectors(vector):
 @pytest.mark.parametrize("vector", VECTORS["uncorrectable"], ids=lambda v: v["name"])
 def test_too_many_wrong_shares_are_refused_as_in_the_vectors(vector):
     with pytest.raises(DecodingError, match="ask more holders"):
-        new_code(vector).correct(shares_of(vector))
+        new_code(vector).correct(shares_of(vector), vector["recovery_threshold"])
 
 
 @pytest.mark.parametrize("vector", VECTORS["bad"], ids=lambda v: v["name"])
@@ -313,7 +314,7 @@ def test_every_number_of_wrong_shares_up_to_the_bound_is_corrected(num_users, th
         for errors in range((number - threshold) // 2 + 1):
             wrong = tuple(sorted(RNG.permutation(sorted(answers))[:errors].tolist()))
             for columns in (None, [2], range(5)):
-                found, named = code.correct(spoil(answers, wrong, q, columns=columns))
+                found, named = code.correct(spoil(answers, wrong, q, columns=columns), threshold)
                 assert named == wrong
                 assert (found == mask).all()
 
@@ -334,7 +335,7 @@ def test_a_large_code_corrects():
     mask, noise = drawn(code, 3)
     wrong = tuple(sorted(RNG.permutation(1000)[:150].tolist()))
     answers = spoil(dict(enumerate(code.encode(mask, noise))), wrong, Q)
-    found, named = code.correct(answers)
+    found, named = code.correct(answers, agreeing=850)
     assert named == wrong
     assert (found == mask).all()
 
@@ -377,7 +378,7 @@ def test_in_a_tiny_field_the_right_mask_is_found_whatever_the_coins(seed, q):
 def test_without_a_spare_share_correct_only_decodes():
     code = MaskCode(12, 5, 2)
     mask, noise = drawn(code, 6)
-    found, named = code.correct(some(code.encode(mask, noise), 5))
+    found, named = code.correct(some(code.encode(mask, noise), 5), agreeing=5)
     assert named == ()
     assert (found == mask).all()
 
@@ -393,7 +394,35 @@ def test_what_no_decoder_can_tell():
     basis = {0: right[0], 1: right[1], 3: forged[3]}
     rows = MaskCode(5, 3, 1)._open(basis, (0, 1, 3), (4,))
     agreed |= {3: forged[3], 4: rows[1][0]}
-    found, named = code.correct(agreed)
+    found, named = code.correct(agreed, agreeing=3)
     assert named == (2,)
     assert (found == rows[0]).all()
     assert (found != mask).any()
+
+
+@pytest.mark.parametrize("liars", [(0, 1), (1, 5), (6, 7)])
+@pytest.mark.parametrize("number", range(4, 9))
+def test_liars_write_a_mask_unless_u_and_t_shares_agree(liars, number):
+    """T = 2 liars among U answers complete a polynomial of their own with the honest ones."""
+    code = MaskCode(8, 4, 2)
+    mask, noise = drawn(code, 2)
+    shares = code.encode(mask, noise)
+    honest = [holder for holder in range(8) if holder not in liars]
+    forged = code.encode(*drawn(code, 2))
+    # Through the shares of two honest holders and two forged ones: what the liars say lies on it.
+    basis = {h: shares[h] for h in honest[:2]} | {h: forged[h] for h in liars}
+    answers = basis | {h: shares[h] for h in honest[2 : number - 2]}
+    if number == 4:
+        wanted = code.decode(basis)
+        found, named = code.correct(answers, agreeing=4)
+        assert (found == wanted).all()
+        assert (found != mask).any()
+        assert named == ()
+    if number < 8:
+        with pytest.raises(DecodingError) as caught:
+            code.correct(answers)
+        assert caught.value.wrong <= 2
+    else:
+        found, named = code.correct(answers)
+        assert (found == mask).all()
+        assert named == liars

@@ -30,7 +30,7 @@ from basecagg.parameters import ProtocolParameters
 
 PAPER = ProtocolParameters(
     num_users=100,
-    recovery_threshold=70,
+    recovery_threshold=62,
     max_colluders=8,
     max_dropouts=30,
     buffer_size=10,

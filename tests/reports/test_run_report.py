@@ -9,6 +9,7 @@ import subprocess
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -129,6 +130,23 @@ def test_arithmetic_only_is_said_even_beside_an_audit(runs: Path) -> None:
     run = replace(*read(runs / "basecagg"), config=config)
     (seen,) = _seen([run], {"basecagg": "Only sums were learned."})
     assert "Only sums were learned. Arithmetic only: nothing was sealed or signed" in seen
+
+
+@pytest.mark.parametrize(
+    ("correctness", "words"),
+    [
+        ("", "A sum opens when U + T = 70 answers agree: T = 8 liars cannot write it."),
+        ("honest-holders", "any U = 70 answers open a sum, and T = 8 liars could write it."),
+    ],
+)
+def test_it_says_what_is_assumed_of_holders(runs: Path, correctness: Any, words: str) -> None:
+    config = SimulationConfig(correctness=correctness)
+    (seen,) = _seen([replace(*read(runs / "basecagg"), config=config)], {})
+    assert words in seen
+    (plain,) = _seen(
+        [replace(*read(runs / "basecagg"), config=replace(config, method="fedbuff"))], {}
+    )
+    assert "liars" not in plain
 
 
 # --- a fair comparison --------------------------------------------------------------------------------

@@ -12,6 +12,9 @@ import pytest
 from service_harness import SMALL, Nudge, federation
 
 from basecagg.errors import DataError
+from basecagg.maths.randomness import Words
+from basecagg.protocol.messages import MaskName
+from basecagg.protocol.share_keeper import ShareKeeper
 from basecagg.service.connection import Connection
 from basecagg.service.problems import Problem
 from basecagg.service.signing import Caller
@@ -30,6 +33,39 @@ def test_a_federation_learns_over_tls(tmp_path: Path) -> None:
             assert model.min() > 0.5  # it has left 0 for a mean of the targets 0 … 6
             assert model.max() < 6.0
             assert np.ptp(model) < 1e-3
+
+    asyncio.run(story())
+
+
+def test_the_operator_is_told_whose_answers_were_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lies in one number; the model learns all the same, and a restart does not forget who it was."""
+    honest = ShareKeeper._share
+    liar = NAMES[3]
+
+    def share(self: ShareKeeper, mask: MaskName) -> Words:
+        words = honest(self, mask).copy()
+        if self.agreement.holder_names[self.index] == liar:
+            words[0] = (int(words[0]) + 1) % SMALL.modulus
+        return words
+
+    monkeypatch.setattr(ShareKeeper, "_share", share)
+
+    async def story() -> None:
+        async with federation(tmp_path) as fed:
+            await fed.join(NAMES, lambda name: Nudge())
+            await fed.start_epoch()
+            async with asyncio.timeout(60):
+                while not (seen := (await fed.operator.look(fed.connection)).inconsistent):
+                    await asyncio.sleep(0.05)
+            assert set(seen) == {liar}
+            await fed.stop_server()
+            await fed.start_server()
+            after = (await fed.operator.look(fed.connection)).inconsistent
+            assert set(after) == {liar}
+            assert after[liar] >= seen[liar]
+            assert np.ptp(await fed.model()) < 1e-3
 
     asyncio.run(story())
 

@@ -35,12 +35,13 @@ def wide_task(inputs: int, hidden: int) -> Task:
 
 
 def ten_users(**changes: object) -> SimulationConfig:
-    """N = 10, K = 4; everybody trains all the time."""
+    """N = 10, K = 4, U = 7, T = 2: shares of d/5 numbers; everybody trains all the time."""
     config = SimulationConfig(
         method="basecagg",
         users=10,
         concurrency=10,
         buffer_size=4,
+        max_dropouts=1,
         versions=3,
         local_epochs=0,
         local_steps=1,

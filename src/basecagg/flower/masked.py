@@ -380,6 +380,7 @@ class MaskedCoordinator(Coordinator):
 
     def metrics(self, released: Released) -> tuple[MetricRecord | None, MetricRecord | None]:
         """The averages that came out of the sum itself."""
+        self._name_inconsistent(released)
         charge, clip = self.settings.charge, self.settings.clip
         means = released.weighted_sum[self.layout.size :] / sum(released.weights)
         trained, evaluated, cut = charge.decode(means, clip)
@@ -390,6 +391,14 @@ class MaskedCoordinator(Coordinator):
                 *(released.version + 1, 100 * cut, clip),
             )
         return trained, evaluated
+
+    def _name_inconsistent(self, released: Released) -> None:
+        holders = self.recovery.agreement.holder_names
+        if wrong := [holders[holder] for holder in released.inconsistent_holders]:
+            LOG.warning(
+                "version %d: answers that disagree with the others were corrected, of %s",
+                *(released.version + 1, ", ".join(wrong)),
+            )
 
 
 def _take(letters: list[Message]) -> list[Message]:

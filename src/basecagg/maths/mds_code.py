@@ -123,14 +123,18 @@ class MaskCode:
         basis = tuple(answers)[: self.recovery_threshold]
         return self._open(answers, basis, ())[0]
 
-    def correct(self, shares: Shares) -> tuple[Elements, tuple[int, ...]]:
+    def correct(
+        self, shares: Shares, agreeing: int | None = None
+    ) -> tuple[Elements, tuple[int, ...]]:
         """Decode n ≥ U shares of which up to e = ⌊(n − U)/2⌋ are wrong; also tell whose are.
 
-        The result agrees in every column with every share that is not named, and at most e are. So
-        it is right if at most e shares are wrong. If more are, a `DecodingError` says so; except
-        that n − U − e + 1 or more wrong shares can be forged together so as to agree with another
-        mask and e wrong shares, and then nobody could tell which is which.
+        The result agrees in every column with every share that is not named, and at least `agreeing`
+        are not: U + T unless given. U of them are not among any T liars, so the result is right
+        whatever T liars forge together. With fewer it is right only if at most e shares are wrong:
+        n − U − e + 1 or more can be forged so as to agree with another mask and e wrong shares, and
+        then nobody could tell which is which. What cannot be decoded is a `DecodingError`.
         """
+        needed = self.recovery_threshold + self.max_colluders if agreeing is None else agreeing
         answers = self._checked(shares)
         for holder, answer in answers.items():
             self.field.check(answer, f"the share of holder {holder}")
@@ -144,6 +148,7 @@ class MaskCode:
             mask, expected = self._open(answers, basis, rest)
             column = _first_difference(expected, [answers[holder] for holder in rest])
             if column is None:
+                _require_agreement(len(answers), len(wrong), needed)
                 return mask, tuple(sorted(wrong))
             values = np.array([answers[holder][column] for holder in trusted], np.uint64)
             wrong |= self._locate(answers, trusted, values, wrong)
@@ -191,7 +196,8 @@ class MaskCode:
             raise DecodingError(
                 f"more than {limit} of {len(answers)} shares are wrong; U ="
                 f" {self.recovery_threshold} right ones and two more for each wrong one are needed:"
-                " ask more holders for the same sum, or burn the buffer"
+                " ask more holders for the same sum, or burn the buffer",
+                wrong=limit + 1,
             )
         return wrong
 
@@ -232,6 +238,15 @@ def _evaluation(num_users: int, coefficients: int, modulus: int) -> tuple[Number
     else:
         points = np.arange(1, num_users + 1, dtype=np.uint64)
     return points, Product(vandermonde(points, coefficients, modulus), modulus)
+
+
+def _require_agreement(answers: int, wrong: int, needed: int) -> None:
+    if answers - wrong < needed:
+        raise DecodingError(
+            f"{answers - wrong} of {answers} shares agree, and {needed} have to: ask more holders for the"
+            " same sum, or burn the buffer",
+            wrong=wrong,
+        )
 
 
 def _first_difference(expected: Elements, shares: Sequence[Elements]) -> int | None:

@@ -99,8 +99,9 @@ class _Trial:
         # Other holders each time, as in life: the code remembers how it decoded for the last ones.
         first = next(self.first_holder)
         holders = [(first + i) % self.p.num_users for i in range(self.p.answers_needed)]
+        answers = {holder: self.codeword[holder] for holder in holders}
         masked = self.field.weighted_sum(self.uploads, self.weights)
-        self.field.sub(masked, self.code.correct({j: self.codeword[j] for j in holders})[0])
+        self.field.sub(masked, self.code.correct(answers, self.p.answers_needed)[0])
 
     def _draw(self, rows: int, width: int) -> Words:
         return self.stream.draw(rows * width).reshape(rows, width)

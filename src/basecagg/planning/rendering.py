@@ -19,6 +19,12 @@ VARYING = ("encode", "decode")
 """The steps that the table over U shows."""
 
 
+_CORRECT = {
+    True: "U + T = {} answers that agree open a sum",
+    False: "any U = {} answers open a sum",
+}
+
+
 def render(plan: Plan, cpu: Cpu) -> RenderableType:
     """Lay the plan out for a terminal of 80 columns or more."""
     sections: dict[str, RenderableType] = {
@@ -82,6 +88,7 @@ def _parameters(plan: Plan) -> Table:
             "right answers that determine a sum",
         ),
         ("E", "liars", f"{p.liars}", "wrong answers that cannot stop a sum"),
+        ("", "correctness", f"{p.correctness}", _CORRECT[p.agreed].format(p.answers_needed)),
         ("K", "buffer_size", f"{p.buffer_size}", "updates in one sum"),
         ("m", "min_per_version", f"{p.least_per_version}", "of each version in a sum, at least"),
         ("d", "model_size", f"{p.model_size:,}", "numbers in one update"),

@@ -54,8 +54,8 @@ class NotOpenable(DecodingError):  # noqa: N818 - more answers may help
 
     def __init__(self, reason: str, wrong: int | None) -> None:
         """So many of the answers are `wrong`, or more; None if no other answers could help."""
-        super().__init__(reason)
-        self.wrong = wrong
+        super().__init__(reason, wrong=wrong or 0)
+        self.helpless = wrong is None
 
 
 class Miscalculated(Refused):
@@ -87,15 +87,12 @@ def open_sum(
 
 def _decode(agreement: Agreement, answers: Mapping[int, Answer]) -> tuple[Words, tuple[int, ...]]:
     """The sum of the masks, and who does not agree with it."""
-    p, count = agreement.parameters, len(answers)
+    p = agreement.parameters
     shares = {holder: np.frombuffer(each.words, "<u4") for holder, each in answers.items()}
     try:
-        masks, wrong = agreement.code.correct(shares)
+        return agreement.code.correct(shares, p.answers_needed)
     except DecodingError as error:
-        raise NotOpenable(str(error), (count - p.recovery_threshold) // 2 + 1) from None
-    if count - len(wrong) < p.answers_needed:
-        raise NotOpenable(f"{len(wrong)} of {count} answers disagree", len(wrong))
-    return masks, wrong
+        raise NotOpenable(str(error), error.wrong) from None
 
 
 def _require_sound(p: ProtocolParameters, total: Words, weight: int, agreeing: int) -> Words:

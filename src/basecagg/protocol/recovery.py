@@ -364,7 +364,7 @@ class Recovery:
         try:
             return open_sum(self.agreement, self._request, uploads, self._answers)
         except NotOpenable as fault:
-            if fault.wrong is None:
+            if fault.helpless:
                 return Burned(str(fault))
             return self._wait_or_burn(fault.wrong, str(fault))
 

@@ -132,7 +132,7 @@ def _figures(runs: Sequence[RunRecord]) -> dict[str, tuple[Figure, str]]:
 def _seen(runs: Sequence[RunRecord], audits: dict[str, str]) -> list[str]:
     return [
         page.paragraph(
-            f"{run.name}: {audits.get(run.name) or _by_protection(run)}{_assumption(run)}{_caveat(run)}"
+            f"{run.name}: {audits.get(run.name) or _by_protection(run)}{_caveat(run)}{_assumption(run)}"
         )
         for run in runs
     ]

@@ -25,7 +25,7 @@ def warm_up() -> float:
     field.weighted_sum([one], [1])
     code = MaskCode(num_users=11, recovery_threshold=2, max_colluders=1)
     shares = code.encode(one, one.reshape(1, 1))
-    code.correct(dict(enumerate(shares)))
+    code.correct(dict(enumerate(shares)), code.recovery_threshold)
     for dtype in (np.float32, np.float64):
         clip_update(np.ones(1, dtype), 1.0)
         quantize(np.ones(1, dtype), 1, field.modulus, one)
