@@ -28,6 +28,7 @@ PARAMETERS = ProtocolParameters(
     buffer_size=3,
     model_size=200,
     max_staleness=20,
+    min_per_version=1,  # nobody gives way, so whatever is missing in the end was lost
 )
 NAMES = [f"user-{index}" for index in range(PARAMETERS.num_users)]
 
@@ -120,6 +121,7 @@ class Chaos:
             "join",
             *(f"{name}.invitation", "--state", name, "--anchors", "anchors"),
             *("--train", "chaos_training:train", "--longest-wait", "0.5"),
+            *("--min-per-version", "1"),
         )
 
     def kill(self, name: str) -> None:
