@@ -134,7 +134,9 @@ def test_no_change_of_a_part_convicts_an_honest_server(rounds, mode):
     accepted = []
     for where, changed in changes(parts):
         try:
-            account = unpack_file(pack(Account(federation.agreement.epoch, changed)))
+            account = unpack_file(
+                pack(Account(federation.agreement.epoch, changed, operator_key(federation)))
+            )
             recompute(federation.agreement, account.parts)
             accepted += [where] if changed != parts else []
         except Caught as caught:
@@ -260,7 +262,7 @@ def test_a_file_is_read_back_as_it_was_written(honest):
     federation, file = honest
     parts = parts_of(federation)
     assert unpack_file(file) == evidence(federation, Miscalculation(parts))
-    account = Account(federation.agreement.epoch, parts)
+    account = Account(federation.agreement.epoch, parts, operator_key(federation))
     assert unpack_file(pack(account)) == account
 
 

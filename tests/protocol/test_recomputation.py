@@ -9,7 +9,7 @@ import sys
 
 import numpy as np
 import pytest
-from cheats import operator_key, parts_of
+from cheats import account_of, operator_key
 from parties import USERS, at, deal, holder, parameters, submit
 
 from basecagg.channels.identity import Ed25519Verifier
@@ -17,7 +17,6 @@ from basecagg.channels.wire import pack, unpack_file
 from basecagg.errors import LocalProtocolError
 from basecagg.protocol.epoch import accept
 from basecagg.protocol.global_model import model_bytes
-from basecagg.protocol.proofs import Account
 from basecagg.protocol.recomputation import recompute
 from basecagg.protocol.step_rule import StepRule, state_bytes
 from basecagg.simulation.federation import Federation
@@ -45,7 +44,7 @@ def make(step: StepRule, dtype=np.float32, store=None, **changes) -> Federation:
 
 def again(federation: Federation) -> tuple[bytes, bytes]:
     """What a stranger with the file and the operator's key makes of it."""
-    account = unpack_file(pack(Account(federation.agreement.epoch, parts_of(federation))))
+    account = unpack_file(pack(account_of(federation)))
     agreement = accept(account.epoch, operator_key(federation), Ed25519Verifier())
     model, state = recompute(agreement, account.parts)
     return model_bytes(model), state_bytes(state)
@@ -134,7 +133,7 @@ def test_processes_with_other_thread_settings_come_to_the_same_bits(tmp_path):
     for index, federation in enumerate(federations):
         for _ in range(2):
             random_round(federation, np.random.default_rng(index))
-        account = Account(federation.agreement.epoch, parts_of(federation))
+        account = account_of(federation)
         path = tmp_path / f"{index}.parts"
         path.write_bytes(pack(account))
         expected.append(hashlib.sha256(b"".join(made(federation))).hexdigest())
