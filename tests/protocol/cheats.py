@@ -21,7 +21,7 @@ from basecagg.protocol.messages import (
     signed_digest,
     statement,
 )
-from basecagg.protocol.proofs import DoubleRequest, Evidence, Fork, Miscalculation, Proof
+from basecagg.protocol.proofs import Account, DoubleRequest, Evidence, Fork, Miscalculation, Proof
 from basecagg.protocol.recomputation import open_sum
 from basecagg.protocol.server import link_to
 from basecagg.protocol.step_rule import StepRule, state_from
@@ -214,7 +214,11 @@ CHEATS: dict[str, Callable[[Federation, Parts], Proof]] = {
 
 
 def evidence(federation: Federation, proof: Proof) -> Evidence:
-    return Evidence(federation.agreement.epoch, proof)
+    return Evidence(federation.agreement.epoch, proof, operator_key(federation))
+
+
+def account_of(federation: Federation) -> Account:
+    return Account(federation.agreement.epoch, parts_of(federation), operator_key(federation))
 
 
 def operator_key(federation: Federation) -> bytes:

@@ -470,15 +470,17 @@ def recover(place: _Place, *, above: int, confirmed: tuple[str, ...]) -> None:
 )
 @click.pass_obj
 def export(place: _Place, *, path: Path, model: str | None) -> None:
-    """Write the present model to PATH: as safetensors, or as a torch state_dict if PATH ends in .pt."""
-    import numpy as np
+    """Write the present model to PATH: as safetensors, or as a torch state_dict if PATH ends in .pt.
 
+    Safetensors carry the chain proof, which `basecagg verify PATH` checks: that these are the numbers of a
+    version that the server released, made from a sum that a quorum of the holders endorsed.
+    """
     from basecagg.service.export import export as write
 
     async def work(office: Office, connection: Connection) -> None:
-        reply = await connection.call("GET", "/v1/model")
-        write(np.frombuffer(reply.content, "<f4"), path, model)
-        click.echo(f"version {reply.headers['basecagg-version']} → {path}")
+        version, vector, pedigree = await office.fetch_model(connection)
+        proven = write(vector, path, model, pedigree)
+        click.echo(f"version {version} → {path}{'' if proven else ', without a chain proof'}")
 
     _connected(place, work)
 

@@ -33,6 +33,9 @@ class FlatModel:
         """Take over `module`: its parameters become views, its present values the first x."""
         weights = [entry for entry in module.parameters() if entry.requires_grad]
         means, variances = _buffers(module, MEAN), _buffers(module, VARIANCE)
+        trained = [path for path, entry in module.named_parameters() if entry.requires_grad]
+        self.names = (*trained, *_names(module, MEAN), *_names(module, VARIANCE))
+        """What the parts of x are called in a state_dict, in their order."""
         _require_float32_on_cpu(weights + means + variances)
         self.module = module
         self.num_weights = _count(weights)
@@ -82,6 +85,10 @@ class FlatModel:
 def _buffers(module: nn.Module, name: str) -> list[Tensor]:
     """The buffers called `name` in the module and all its parts."""
     return [entry for path, entry in module.named_buffers() if path.rpartition(".")[2] == name]
+
+
+def _names(module: nn.Module, name: str) -> list[str]:
+    return [path for path, _ in module.named_buffers() if path.rpartition(".")[2] == name]
 
 
 def _count(tensors: Iterable[Tensor]) -> int:

@@ -358,7 +358,7 @@ class Participant:
         assert self._agreement is not None
         self._barred = True
         key = self._agreement.epoch.server_key.hex()
-        evidence = evidence_of(self._agreement.epoch, proof)
+        evidence = evidence_of(self._agreement.epoch, proof, self.pins.operator_key)
         return [
             Persist("convicted", key, encode(evidence), irreversible=True),
             *self._note("Convicted", in_words(proof)),

@@ -9,7 +9,14 @@ from typing import TypeAlias
 
 from basecagg.errors import Refused
 from basecagg.protocol.epoch import Epoch
-from basecagg.protocol.messages import Certificate, Message, Parts, RecoveryRequest, Release
+from basecagg.protocol.messages import (
+    Certificate,
+    Message,
+    Parts,
+    PublicKey,
+    RecoveryRequest,
+    Release,
+)
 
 Word: TypeAlias = Release | RecoveryRequest
 """What the server signs about its models."""
@@ -43,6 +50,8 @@ class Evidence(Message, frozen=True, tag="Evidence"):
 
     epoch: Epoch
     proof: Proof
+    operator_key: PublicKey
+    """Whose key it is handed in under. Anybody can write one here: compare it with the one you know."""
 
 
 class Account(Message, frozen=True, tag="Account"):
@@ -50,6 +59,7 @@ class Account(Message, frozen=True, tag="Account"):
 
     epoch: Epoch
     parts: Parts
+    operator_key: PublicKey
 
 
 class Pedigree(Message, frozen=True, tag="Pedigree"):
@@ -60,11 +70,17 @@ class Pedigree(Message, frozen=True, tag="Pedigree"):
     """The server's word; None for the model that the epoch begins with."""
     certificate: Certificate | None
     """Of the request whose sum made it."""
+    operator_key: PublicKey
+
+    @property
+    def version(self) -> int:
+        """Of the model."""
+        return self.release.history.last if self.release else self.epoch.first_version
 
 
-def evidence_of(epoch: Epoch, proof: Proof) -> Evidence:
+def evidence_of(epoch: Epoch, proof: Proof, operator_key: bytes) -> Evidence:
     """The file that convicts."""
-    return Evidence(epoch, proof)
+    return Evidence(epoch, proof, operator_key)
 
 
 def in_words(proof: Proof) -> str:

@@ -440,6 +440,11 @@ class Recovery:
         keys = list(self._records.keys("made"))
         return parse(require(self._records, "made", keys[-1]), Made).release if keys else None
 
+    def certificate_of(self, version: int) -> Certificate | None:
+        """The certificate of the sum that made a version, if it has one and is still there."""
+        stored = self._records.read("made", f"{version:016d}")
+        return parse(stored, Made).certificate if stored else None
+
     # --- endings ------------------------------------------------------------------------------
 
     def end(self, version: int, names: Sequence[MaskName], how: Ending) -> list[Effect]:

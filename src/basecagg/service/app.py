@@ -75,6 +75,7 @@ class Api:
             ("GET", "/v1/epoch", self.epoch),
             ("GET", "/v1/model", self.model),
             ("PUT", "/v1/model", self.set_model),
+            ("GET", "/v1/pedigree", self.pedigree),
             ("PUT", "/v1/holder-key", self.holder_key),
             ("POST", "/v1/messages", self.messages),
             ("GET", "/v1/mailbox", self.mailbox),
@@ -130,6 +131,11 @@ class Api:
         if request.headers.get("if-none-match") == tag or model.version <= newer_than:
             return Response(status_code=304, headers=headers)
         return Pieces([model.data], headers)
+
+    async def pedigree(self, request: Request) -> Response:
+        """What leads from the operator's key to the present model, for whoever hands it on."""
+        await self._caller(request)
+        return Pieces([await self._service.pedigree()], {})
 
     async def holder_key(self, request: Request) -> Response:
         """A member's sealing key for the next epoch."""

@@ -253,6 +253,11 @@ class Service:
             pass
         return self.published
 
+    async def pedigree(self) -> bytes:
+        """What leads from the operator's key to the present model, as a frame."""
+        key = self.settings.operator_key
+        return pack(await self.worker.do(lambda: self._require_host().pedigree(key)))
+
     async def wait_for_epoch(self, name: str, known: str, wait: float) -> list[Numbered]:
         """The end of the known epoch and the present one, if there is either; else wait for one.
 

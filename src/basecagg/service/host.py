@@ -38,6 +38,7 @@ from basecagg.protocol.messages import (
     Verdict,
 )
 from basecagg.protocol.ports import Signer
+from basecagg.protocol.proofs import Pedigree
 from basecagg.protocol.records import load, write
 from basecagg.protocol.recovery import Recovery
 from basecagg.protocol.server import Server, ServerSettings
@@ -226,6 +227,12 @@ class EpochHost:
         """Answers have been waited for long enough."""
         self._began = time.monotonic()
         self._perform(self.machine.deadline())
+
+    def pedigree(self, operator_key: bytes) -> Pedigree:
+        """What leads from the operator's key to the present model."""
+        now = self.published
+        certificate = self._recovery.certificate_of(now.version)
+        return Pedigree(self.agreement.epoch, now.release, certificate, operator_key)
 
     def ledger(self) -> list[tuple[str, bytes]]:
         """What became of every buffer, as it is stored."""

@@ -20,14 +20,16 @@ import msgspec
 import numpy as np
 
 from basecagg.channels.identity import Ed25519Verifier, Identity
-from basecagg.channels.wire import pack, unpack
+from basecagg.channels.wire import pack, unpack, unpack_file
 from basecagg.errors import ChannelError, DataError, LocalProtocolError, Refused
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.effects import Effect, Send, perform
 from basecagg.protocol.epoch import SERVER, Epoch
 from basecagg.protocol.invitations import admission_hash
+from basecagg.protocol.judging import trace
 from basecagg.protocol.messages import HolderKey, Link, Suite
 from basecagg.protocol.operator import OPERATOR, Foundation, Operator, found
+from basecagg.protocol.proofs import Pedigree
 from basecagg.protocol.records import Role
 from basecagg.protocol.step_rule import PAPER_STEP, StepRule
 from basecagg.service.certificates import Certified, make_authority, make_server_certificate
@@ -55,6 +57,8 @@ from basecagg.service.signing import Caller
 from basecagg.service.training import Vector
 from basecagg.storage.participant import ParticipantStore
 
+_TRIES = 10
+"""To fetch a model and what leads to it before the next version comes."""
 _LOG = logging.getLogger("basecagg.operator")
 _INVITATION_PREFIX = b"basecagg-invitation:"
 _DAY = 86_400
@@ -280,6 +284,19 @@ class Office:
         overview: Overview = from_json(reply.content, Overview)
         self._hear(overview)
         return overview
+
+    async def fetch_model(self, connection: Connection) -> tuple[int, Vector, bytes]:
+        """The present version and its numbers, and the frame that leads to them from my key; it was checked."""
+        size = 4 * (await self.look(connection)).model_size
+        for _ in range(_TRIES):
+            reply = await connection.call("GET", "/v1/model", limit=size)
+            frame = (await connection.call("GET", "/v1/pedigree")).content
+            pedigree, version = unpack_file(frame, len(frame)), reply.number("basecagg-version")
+            if isinstance(pedigree, Pedigree) and pedigree.version == version:
+                vector = np.frombuffer(reply.content, "<f4")
+                trace(pedigree, vector, self.identity.public_key, Ed25519Verifier())
+                return version, vector, frame
+        raise DataError("the server moved on whenever its model was fetched: try again")
 
     def _hear(self, overview: Overview) -> None:
         heard: list[Effect] = []
