@@ -125,9 +125,10 @@ class BufferedSecAgg(OwnLoop):
             is asked for every `collect_interval` seconds once it may have ended, judging by the node's last
             one; "attached" trains within the message. On the simulation engine training is always attached.
         Time and state
-            After `answer_timeout` seconds silent holders are asked the same again, `retries` times before a sum
-            is given up. In each version another one may take its place `max_burns` times, for each opens
-            something about the same model; then the run ends, and says so. What a node fails at
+            After `answer_timeout` seconds silent holders are asked the same again, for as long as it takes.
+            Only answers that disagree give a sum up, after `retries` such times. In each version another sum
+            may take its place `max_burns` times, for each tells of the same model; then the run ends, and says
+            so. What a node fails at
             is dropped, counted, and named in the log, and the node is asked again after a pause; after
             `max_failures` in a row it trains no more until it reconnects, and when fewer than K nodes are left
             the run ends. `server_state` is a
