@@ -22,6 +22,8 @@ from basecagg.flower import BufferedSecAgg, basecagg_mod, loop
 from basecagg.flower.visits import ORDER, unpack_letters
 from basecagg.protocol.effects import Abandoned
 from basecagg.protocol.messages import Answer, RecoveryRequest, Upload
+from basecagg.protocol.opening import Burned
+from basecagg.protocol.recovery import Recovery
 
 CODES = (0, 1, 2, 3, 4, 5, 8)
 """Everything that Flower may say instead of a reply."""
@@ -199,12 +201,15 @@ def test_a_holder_lost_during_a_recovery_is_asked_again_when_it_is_back(tmp_path
     grid.ledger.require_once()
 
 
-def test_a_buffer_that_too_few_can_open_is_burned_and_training_goes_on(tmp_path: Path) -> None:
+def test_silence_burns_nothing_however_long_it_lasts(tmp_path: Path) -> None:
+    """Half of the holders fail to answer; they are asked the very same until they do."""
+    asked: list[RecoveryRequest] = []
+
     def fault(node_id: int, message: Message) -> Any:
         questions = [m for m in frames_of(message) if isinstance(m, RecoveryRequest)]
-        first = questions and questions[0].version == 0 and node_id in silent
-        if first and len(burned) < 1:
-            return Error(2, "as if")
+        if node_id in silent and len(asked) < 30:
+            asked.extend(questions)
+            return Error(2, "as if") if questions else None
         return None
 
     grid = watched(6, tmp_path / "nodes", fault=fault)
@@ -217,7 +222,32 @@ def test_a_buffer_that_too_few_can_open_is_burned_and_training_goes_on(tmp_path:
         strategy(min_available_nodes=6, retries=1, answer_timeout=0.05).start(
             grid=grid, initial_arrays=initial_arrays(), num_rounds=3
         )
-    assert burned
+    assert len(asked) >= 30
+    assert len({question.digest for question in asked}) == 1
+    assert not burned
+    require_exact(sums, tmp_path)
+    grid.ledger.require_once()
+
+
+def test_a_buffer_whose_answers_disagree_is_burned_and_training_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = Recovery._open
+
+    def disagree(recovery: Recovery) -> Any:
+        return original(recovery) if burned else Burned("as if they disagreed")
+
+    monkeypatch.setattr(Recovery, "_open", disagree)
+    grid = watched(6, tmp_path / "nodes")
+    with (
+        noting_plain_updates(tmp_path),
+        noting_sums() as sums,
+        noting_sums(Abandoned) as burned,
+    ):
+        strategy(min_available_nodes=6).start(
+            grid=grid, initial_arrays=initial_arrays(), num_rounds=3
+        )
+    assert len(burned) == 1
     require_exact(sums, tmp_path)
     lost = {name.key for abandoned in burned for name in abandoned.members}
     opened = {name.key for released in sums for name in released.members}

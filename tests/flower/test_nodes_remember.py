@@ -32,6 +32,7 @@ from basecagg.flower.visits import (
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.epoch import Epoch, Holder, draft_epoch
 from basecagg.protocol.messages import EpochEnd, Parcel, Receipt
+from basecagg.protocol.server import first_link
 from basecagg.storage.participant import ParticipantStore
 
 
@@ -189,6 +190,7 @@ def epoch_by(operator: Identity) -> Epoch:
         server_key=operator.public_key,
         enrolment_key=operator.public_key,
         operator=operator,
+        first=first_link(np.zeros(6, np.float32)),
     )
 
 

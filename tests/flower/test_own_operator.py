@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from basecagg.channels.identity import Ed25519Verifier, Identity
@@ -14,6 +15,8 @@ from basecagg.flower.own_operator import OwnOperator
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.effects import Persist
 from basecagg.protocol.messages import HolderKey, signed, statement
+from basecagg.protocol.server import first_link
+from basecagg.protocol.step_rule import PAPER_STEP
 from basecagg.storage.memory import MemoryStore
 from basecagg.storage.server import ServerStore
 
@@ -26,6 +29,7 @@ FOUR = ProtocolParameters(
     model_size=5,
 )
 CHARGE = bytes(range(32))
+FIRST = first_link(np.zeros(5, np.float32))
 
 
 def holder(
@@ -42,7 +46,9 @@ def test_an_epoch_and_its_end_outlive_the_server(tmp_path: Path) -> None:
     store = ServerStore(url, "operator")
     operator = OwnOperator(store)
     assert operator.agreement is None
-    agreement = operator.sign_epoch(FOUR, [holder(operator, n) for n in "1234"], CHARGE)
+    agreement = operator.sign_epoch(
+        FOUR, [holder(operator, n) for n in "1234"], CHARGE, FIRST, PAPER_STEP
+    )
     assert (agreement.epoch.number, agreement.epoch.charge) == (1, CHARGE)
     store.close()
     store = ServerStore(url, "operator")
@@ -64,10 +70,10 @@ def test_a_key_that_its_node_did_not_sign_founds_nothing() -> None:
     holders = [holder(operator, n) for n in "123"] + [holder(operator, "4", Identity.create())]
     before = store.snapshot()
     with pytest.raises(BadSignature):
-        operator.sign_epoch(FOUR, holders, CHARGE)
+        operator.sign_epoch(FOUR, holders, CHARGE, FIRST, PAPER_STEP)
     assert store.snapshot() == before
     fewer = replace(FOUR, num_users=3)
-    assert operator.sign_epoch(fewer, holders[:3], CHARGE).epoch.number == 1
+    assert operator.sign_epoch(fewer, holders[:3], CHARGE, FIRST, PAPER_STEP).epoch.number == 1
 
 
 def test_an_older_server_state_is_refused_by_name() -> None:

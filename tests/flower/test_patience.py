@@ -14,9 +14,15 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from small_app import initial_arrays, make_app, small_strategy
 
+from basecagg.channels.wire import unpack
 from basecagg.errors import LocalProtocolError, ParameterError
 from basecagg.flower import BufferedSecAgg, basecagg_mod, loop
 from basecagg.flower.line import Line
+from basecagg.flower.visits import unpack_letters
+from basecagg.protocol.effects import Abandoned
+from basecagg.protocol.messages import RecoveryRequest
+from basecagg.protocol.opening import Burned
+from basecagg.protocol.recovery import Recovery
 
 PROTECTIONS = ["basecagg", "none"]
 
@@ -74,6 +80,59 @@ def test_waiting_for_nodes_is_said(
     with caplog.at_level(logging.INFO, "flwr"):
         start(small_strategy(buffer_size=3, protection=protection), grid, versions=1)
     assert not grid.offline
+
+
+def test_waiting_for_holders_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Four of six are there while a sum waits for five; the others come when that has been said."""
+    grid = make_grid(6, make_app([basecagg_mod]), tmp_path)
+    away = list(grid.nodes)[:2]
+
+    def look_around() -> list[int]:
+        if "waiting: 4 of 5 holders to open a sum" in caplog.text:
+            grid.offline.clear()
+        return [node_id for node_id in grid.nodes if node_id not in grid.offline]
+
+    def vanish(node_id: int, message: Message) -> None:
+        frames = unpack_letters(message.content)
+        asked = any(isinstance(unpack(f, len(f)), RecoveryRequest) for f in frames)
+        if asked and "holders to open" not in caplog.text:
+            grid.offline.update(away)
+
+    grid.get_node_ids = look_around  # type: ignore[method-assign]
+    grid.fault = vanish  # type: ignore[assignment]
+    strategy = small_strategy(min_available_nodes=6, max_dropouts=1, retries=1000)
+    with caplog.at_level(logging.INFO, "flwr"):
+        start(strategy, grid, versions=1)
+    assert "holders to open" in caplog.text
+    assert not grid.offline
+
+
+@pytest.mark.parametrize("most", [0, 2])
+def test_when_no_other_sum_is_allowed_the_run_ends(
+    tmp_path: Path, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when it is started again: no sum of that version will ever be asked for."""
+    monkeypatch.setattr(Recovery, "_open", lambda recovery: Burned("as if they disagreed"))
+    grid = make_grid(4, make_app([basecagg_mod]), tmp_path)
+    options = {"max_burns": most, "server_state": tmp_path / "server.db"}
+    with (
+        noting_sums(Abandoned) as burned,
+        pytest.raises(LocalProtocolError, match=rf"allows {most + 1} .*max_burns = {most}"),
+    ):
+        start(small_strategy(**options), grid)
+    assert [abandoned.version for abandoned in burned] == [0] * (most + 1)
+    with (
+        noting_sums(Abandoned) as burned,
+        pytest.raises(LocalProtocolError, match=rf"max_burns = {most}"),
+    ):
+        start(small_strategy(**options), grid)
+    assert not burned
+
+
+@pytest.mark.parametrize("most", [-1, 2**16])
+def test_odd_numbers_of_burns_are_refused(most: int) -> None:
+    with pytest.raises(ParameterError, match="max_burns"):
+        small_strategy(max_burns=most)
 
 
 @pytest.mark.parametrize("protection", PROTECTIONS)

@@ -111,7 +111,12 @@ class MaskedCoordinator(Coordinator):
         parameters = self.settings.parameters(len(holders), self._initial.size)
         bound = Charge.digest_of(self._charge)
         self.agreement = self.operator.sign_epoch(
-            parameters, holders, bound, first_link(self._initial), self.step_rule
+            parameters,
+            holders,
+            bound,
+            first_link(self._initial),
+            self.step_rule,
+            max_burns=self.settings.max_burns,
         )
         p = parameters
         LOG.info(
@@ -144,6 +149,31 @@ class MaskedCoordinator(Coordinator):
                 " evaluation, before any mod that looks at arrays or configs? One says:"
                 f" {present[0].problem}"
             )
+
+    def require_hope(self) -> None:
+        """End also a run whose present version has had all the sums that its epoch allows."""
+        super().require_hope()
+        machine = self.machine
+        if machine is None or machine.is_opening or self.recovery.may_begin(machine.version):
+            return
+        most = self.recovery.agreement.epoch.max_burns
+        raise LocalProtocolError(
+            f"version {machine.version}: every sum was given up, and the epoch allows {most + 1} in a version"
+            f" (max_burns = {most}). See above which holders were silent or wrong; then start a new run, with"
+            " another server_state"
+        )
+
+    def shortage(self) -> str:
+        """Also too few holders, while a sum waits for them."""
+        return super().shortage() or self._missing_holders()
+
+    def _missing_holders(self) -> str:
+        if self.agreement is None or self.machine is None or not self.machine.is_opening:
+            return ""
+        views = [self._names.get(name) for name in self.agreement.holder_names]
+        here = sum(view is not None and view.present for view in views)
+        needed = self.agreement.holders_needed
+        return f"{here} of {needed} holders to open a sum" if here < needed else ""
 
     def _start_machine(self, agreement: Agreement) -> None:
         settings = self.settings

@@ -76,13 +76,15 @@ class OwnOperator:
         charge: bytes,
         first: Link,
         step: StepRule,
+        *,
+        max_burns: int = 1,
     ) -> Agreement:
         """Lay down who holds shares, by their signing keys and what they announced, under which parameters."""
         machine, effects = self._build(), list[Effect]()
         for signing_key, announced in holders:
             effects += machine.vouch(announced.name, "both", signing_key)
             effects += machine.hear(announced.name, announced)
-        effects += machine.begin(parameters, first, step=step, charge=charge)
+        effects += machine.begin(parameters, first, step=step, max_burns=max_burns, charge=charge)
         self._perform(effects)
         self._machine = machine
         assert self.agreement is not None

@@ -58,6 +58,7 @@ class Settings:
     collect_interval: float
     answer_timeout: float
     retries: int
+    max_burns: int
     max_failures: int
     server_state: Path | None
     erase_state: bool
@@ -81,6 +82,10 @@ class Settings:
                     f"{name}{symbol} = {value} must be at least 1, or None to let it be chosen",
                     rule=f"{name} ≥ 1",
                 )
+        if not 0 <= self.max_burns < 2**16:
+            raise ParameterError(
+                f"max_burns = {self.max_burns} must be from 0 to 65535", rule="0 ≤ max_burns < 2¹⁶"
+            )
         if self.protection == "basecagg" and self.committee_size and self.buffer_size:
             self.parameters(self.committee_size, model_size=1)
 

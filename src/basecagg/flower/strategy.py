@@ -73,6 +73,7 @@ class BufferedSecAgg(OwnLoop):
         collect_interval: float = 5.0,
         answer_timeout: float = 60.0,
         retries: int = 20,
+        max_burns: int = 1,
         max_failures: int = 5,
         server_state: str | Path | None = None,
         erase_state: bool = True,
@@ -124,7 +125,10 @@ class BufferedSecAgg(OwnLoop):
             is asked for every `collect_interval` seconds once it may have ended, judging by the node's last
             one; "attached" trains within the message. On the simulation engine training is always attached.
         Time and state
-            After `answer_timeout` seconds silent holders are asked again, `retries` times. What a node fails at
+            After `answer_timeout` seconds silent holders are asked the same again, for as long as it takes.
+            Only answers that disagree give a sum up, after `retries` such times. In each version another sum
+            may take its place `max_burns` times, for each tells of the same model; then the run ends, and says
+            so. What a node fails at
             is dropped, counted, and named in the log, and the node is asked again after a pause; after
             `max_failures` in a row it trains no more until it reconnects, and when fewer than K nodes are left
             the run ends. `server_state` is a
@@ -173,6 +177,7 @@ class BufferedSecAgg(OwnLoop):
             collect_interval=collect_interval,
             answer_timeout=answer_timeout,
             retries=retries,
+            max_burns=max_burns,
             max_failures=max_failures,
             server_state=Path(server_state) if server_state else None,
             erase_state=erase_state,
