@@ -434,11 +434,10 @@ class Recovery:
             self._records.read("optimiser", before) or b"",
         )
 
-    @property
-    def latest(self) -> Release | None:
-        """The word on the present version; the first one of an epoch has none but the epoch's."""
-        keys = list(self._records.keys("made"))
-        return parse(require(self._records, "made", keys[-1]), Made).release if keys else None
+    def release(self, version: int) -> Release | None:
+        """The word on a version that is kept; the first one of an epoch has none but the epoch's."""
+        stored = self._records.read("made", f"{version:016d}")
+        return parse(stored, Made).release if stored else None
 
     # --- endings ------------------------------------------------------------------------------
 

@@ -20,9 +20,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from basecagg.channels.wire import pack
-from basecagg.errors import DataError, LocalProtocolError
+from basecagg.errors import DataError, LocalProtocolError, WrongModel
 from basecagg.protocol.epoch import LocalFloor
-from basecagg.protocol.global_model import model_hash
 from basecagg.protocol.messages import Message
 from basecagg.service.connection import Connection, Patience, Reply, Unreachable
 from basecagg.service.documents import to_json
@@ -67,11 +66,11 @@ class AgentOptions:
 
 
 class Downloaded(NamedTuple):
-    """A model as it came from the server; its hash is computed here."""
+    """A model as it came from the server, which is the one that was released under this head."""
 
     version: int
     model: Vector
-    hash: bytes
+    head: bytes
 
 
 class Agent:
@@ -218,6 +217,9 @@ class Agent:
             except DataError as error:  # the user's code failed; others still rely on our shares
                 _LOG.error("training", extra={"fields": {"error": str(error)}})
                 await asyncio.sleep(self._options.after_failure)
+            except WrongModel as error:
+                _LOG.error("wrong model, not trained", extra={"fields": {"reason": str(error)}})
+                await asyncio.sleep(self._options.after_failure)
             except LocalProtocolError as error:  # its time has passed, or its version is absurd
                 _LOG.warning("contribution", extra={"fields": {"error": str(error)}})
                 await asyncio.sleep(self._options.after_failure)
@@ -255,7 +257,7 @@ class Agent:
         update = start.model - trained
         try:
             messages = await self._in_thread(
-                lambda: member.submit(update, start.version, start.hash)
+                lambda: member.submit(update, start.version, start.head)
             )
         except LocalProtocolError as error:  # its mask expired, or it trained to no effect
             _LOG.warning("update", extra={"fields": {"outcome": "dropped", "reason": str(error)}})
@@ -265,19 +267,37 @@ class Agent:
         await asyncio.sleep(self._options.pause)
 
     async def _download(self, member: Member) -> Downloaded:
+        """The present model, once the server has signed that it is this one."""
         # Its epoch may be over by now: then this raises.
-        contributor = await self._in_thread(member.participant.working)
-        size = 4 * contributor.agreement.parameters.model_size
+        agreement = (await self._in_thread(member.participant.working)).agreement
+        fetch = partial(self._fetch_model, 4 * agreement.parameters.model_size)
+        while True:
+            version, model = await self._persist(fetch, *_ELSEWHERE)
+            if version == agreement.epoch.first_version or await self._hear_release(
+                member, version
+            ):
+                head = await self._in_thread(partial(member.head_of, version, model))
+                return Downloaded(version, model, head)
+            await asyncio.sleep(self._options.breath)
 
-        async def attempt() -> Downloaded:
-            reply = await self._connection.call("GET", "/v1/model", limit=size)
-            if len(reply.content) != size:
-                raise Unreachable(f"the model has {size} bytes, the reply {len(reply.content)}")
-            version = reply.number("basecagg-version")
-            model = np.frombuffer(reply.content, "<f4")
-            return Downloaded(version, model, model_hash(version, model))
+    async def _fetch_model(self, size: int) -> tuple[int, Vector]:
+        reply = await self._connection.call("GET", "/v1/model", limit=size)
+        if len(reply.content) != size:
+            raise Unreachable(f"the model has {size} bytes, the reply {len(reply.content)}")
+        return reply.number("basecagg-version"), np.frombuffer(reply.content, "<f4")
 
-        return await self._persist(attempt, *_ELSEWHERE)
+    async def _hear_release(self, member: Member, version: int) -> bool:
+        """Hear what the server signs about a version; False when it has moved on."""
+        ask = partial(self._connection.call, "GET", f"/v1/releases/{version}")
+        try:
+            reply = await self._persist(ask, 404, *_ELSEWHERE)
+        except Problem as problem:
+            if problem.status != 404:
+                raise
+            return False
+        release = [Numbered(0, reply.content)]
+        await self._send(await self._in_thread(partial(member.take, release)))
+        return True
 
     async def _version(self) -> int:
         """The present version, without the model."""

@@ -75,6 +75,7 @@ class Api:
             ("GET", "/v1/epoch", self.epoch),
             ("GET", "/v1/model", self.model),
             ("PUT", "/v1/model", self.set_model),
+            ("GET", "/v1/releases/{version}", self.release),
             ("PUT", "/v1/holder-key", self.holder_key),
             ("POST", "/v1/messages", self.messages),
             ("GET", "/v1/mailbox", self.mailbox),
@@ -130,6 +131,11 @@ class Api:
         if request.headers.get("if-none-match") == tag or model.version <= newer_than:
             return Response(status_code=304, headers=headers)
         return Pieces([model.data], headers)
+
+    async def release(self, request: Request) -> Response:
+        """The server's signed word on a version: which model it is, and what it was made from."""
+        await self._member(request)
+        return Pieces([await self._service.release(_version(request))], {})
 
     async def holder_key(self, request: Request) -> Response:
         """A member's sealing key for the next epoch."""
@@ -340,10 +346,16 @@ def _seconds(request: Request) -> float:
     return min(float(_integer(request, "wait", 0)), _LONGEST_WAIT)
 
 
+def _version(request: Request) -> int:
+    return _whole("version", request.path_params["version"])
+
+
 def _integer(request: Request, name: str, default: int) -> int:
     text = request.query_params.get(name)
-    if text is None:
-        return default
+    return default if text is None else _whole(name, text)
+
+
+def _whole(name: str, text: str) -> int:
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdigit()) or len(digits) > 15:
         raise Problem(400, "Malformed", f"{name} is a whole number")

@@ -29,6 +29,7 @@ from basecagg.protocol.messages import (
     Refusal,
     Shipment,
     Upload,
+    Witness,
     statement,
 )
 from basecagg.protocol.server import first_link
@@ -53,7 +54,7 @@ from basecagg.service.registry import Charter, Registry
 from basecagg.service.worker import Worker
 
 MODEL_DTYPE = "<f4"
-_TAKEN = (Shipment, Upload, Receipt, Endorsement, Answer, Refusal)
+_TAKEN = (Shipment, Upload, Receipt, Endorsement, Answer, Witness, Refusal)
 _CONTROL_BYTES = 2**20
 """The most that a message without bulk data may take here."""
 _REMEMBERED_ENTRIES = 200
@@ -252,6 +253,13 @@ class Service:
         while self.published.version <= newer_than and await self._news(deadline):
             pass
         return self.published
+
+    async def release(self, version: int) -> bytes:
+        """The server's word on a version, as a frame; 404 for one that it has none on any more."""
+        release = await self.worker.do(lambda: self._require_host().release(version))
+        if release is None:
+            raise Problem(404, "NotKept", f"there is no release of version {version} here")
+        return pack(release)
 
     async def wait_for_epoch(self, name: str, known: str, wait: float) -> list[Numbered]:
         """The end of the known epoch and the present one, if there is either; else wait for one.

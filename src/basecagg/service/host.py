@@ -55,8 +55,6 @@ class Published:
     head: bytes
     dtype: str
     data: bytes
-    release: Release | None
-    """The server's word on it; the first version of an epoch has the operator's."""
 
 
 class EpochStore(Store, Protocol):
@@ -180,8 +178,7 @@ class EpochHost:
     def _publication(self) -> Published:
         machine = self.machine
         dtype = machine.model.dtype.newbyteorder("<").str
-        data = model_bytes(machine.model)
-        return Published(machine.version, machine.head, dtype, data, self._recovery.latest)
+        return Published(machine.version, machine.head, dtype, model_bytes(machine.model))
 
     # --- jobs -------------------------------------------------------------------------------------
 
@@ -230,6 +227,10 @@ class EpochHost:
     def ledger(self) -> list[tuple[str, bytes]]:
         """What became of every buffer, as it is stored."""
         return self._store.scan("ledger")
+
+    def release(self, version: int) -> Release | None:
+        """The server's word on a version that is kept."""
+        return self._recovery.release(version)
 
     def renew(self) -> None:
         """Say that we are alive, though there may be nothing to write."""

@@ -93,10 +93,14 @@ class Member:
         """Have enough masks ready for the next updates."""
         return self._perform(self.participant.working().deal_ahead(version, _AHEAD))
 
-    def submit(self, update: Vector, version: int, model_hash: bytes) -> list[Message]:
-        """Mask an update."""
+    def head_of(self, version: int, model: Vector) -> bytes:
+        """What the chain of models had come to with this model, or `WrongModel` if it is another."""
+        return self.participant.watch.head_of(version, model)
+
+    def submit(self, update: Vector, version: int, head: bytes) -> list[Message]:
+        """Mask an update that was trained from the model with this head."""
         contributor = self.participant.working()
-        return self._perform(contributor.submit(update.astype(np.float32), version, model_hash))
+        return self._perform(contributor.submit(update.astype(np.float32), version, head))
 
     def reconnect(self) -> list[Message]:
         """Send again what the server has not confirmed."""
