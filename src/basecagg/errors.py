@@ -178,6 +178,10 @@ class LeaseLost(StorageError):  # noqa: N818 - the store is fine, we are not
     """Another process has taken the store over; this one writes nothing any more."""
 
 
+class ServerCaught(BASecAggError):  # noqa: N818 - the server is at fault, not we
+    """A participant has proof that its server cheats, and takes no more part; the text says where it is."""
+
+
 class MissingExtraError(BASecAggError, ImportError):
     """An optional part is not installed; the text says how to get it."""
 

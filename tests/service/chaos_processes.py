@@ -113,6 +113,7 @@ class Chaos:
             "serve",
             *("--state", "operator/server", "--host", "127.0.0.1", "--port", str(self._port)),
             *("--answer-timeout", "1", "--retries", "1000", "--database", self.database),
+            *("--anchors", "anchors"),
         )
 
     def start_user(self, name: str) -> None:

@@ -52,7 +52,7 @@ class Direct:
         )
         settings = Settings(federation="test", operator_key=given.operator_key)
         self.service = Service(
-            settings, Identity.from_secret(given.server), lambda _: MemoryEpoch()
+            settings, [Identity.from_secret(given.server)], lambda _: MemoryEpoch()
         )
         page = Page(self.service, given.page_token)
         self.api = Api(self.service, member_rate=1e6, stranger_rate=1e6)

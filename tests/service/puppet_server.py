@@ -14,7 +14,7 @@ from participants import ANN, Judge, Town
 
 from basecagg.channels.wire import pack, unpack
 from basecagg.protocol.effects import Forget
-from basecagg.protocol.epoch import Epoch
+from basecagg.protocol.epoch import Epoch, LocalFloor
 from basecagg.protocol.messages import CertifiedRequest, HolderKey, Message, RecoveryRequest
 from basecagg.protocol.records import SealingKeyRecord, load, write
 from basecagg.service import framing
@@ -154,6 +154,7 @@ async def agent_of(server, folder: Path, train=None, **options) -> AsyncIterator
     folder.mkdir(exist_ok=True)
     profile = profile_in(folder / ANN, town)
     given = {"patience": Patience(0.0, 0.02), "breath": 0.01, "anchor_folder": folder / "anchors"}
+    given["floor"] = LocalFloor(consistency="certified", min_per_version=1)
     agent = Watched(profile, AgentOptions(**given | options), train)
     caller = Caller(town.federation, ANN, profile.identity)
     agent._connection = Connection(URL, "", caller, httpx.MockTransport(server))
@@ -175,6 +176,7 @@ def erase(member, frames_of_epoch):
     """The old reaction: memory and anchor are erased, the keys are not; then the same epoch is taken."""
     store, kinds = member._store, ("held", "share", "answer", "vote", "progress", "epoch")
     kinds += ("membership", "charter", "highest", "mask", "dealing", "locks", "ticket", "upload")
+    kinds += ("coin", "released", "asked", "checked")
     keys = load(store, "sealing", SealingKeyRecord)
     for record in keys.values():
         record.state = "announced"

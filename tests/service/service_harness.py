@@ -103,6 +103,7 @@ class Federation:
             host="127.0.0.1",
             port=self.port,
             answer_timeout=1.0,
+            anchors=anchors,
             member_rate=1000.0,
             stranger_rate=1000.0,
         )
@@ -150,7 +151,7 @@ class Federation:
 
     def launch(self, profile: Profile, train: Any) -> None:
         options = AgentOptions(
-            floor=LocalFloor(consistency="certified", correctness="agreed"),
+            floor=LocalFloor(consistency="certified", correctness="agreed", verify="always"),
             patience=Patience(0.02, 0.3),
             anchor_folder=self.folder / "anchors",
         )

@@ -68,7 +68,7 @@ def test_the_end_comes_first_and_then_the_next_epoch(tmp_path: Path) -> None:
             assert isinstance(end, EpochEnd)
             overview = scene.service.overview()
             assert (end.epoch, end.last_version) == (first.id, overview.version)
-            assert end.model_hash == overview.model_hash
+            assert end.head == overview.head
             assert news(await ask(scene, "")) == []  # what is over is offered to nobody
             await announce(scene, *(fresh_key(scene, name, after=1) for name in NAMES))
             second = await scene.operator.start(scene.boss, SMALL)

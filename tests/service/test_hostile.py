@@ -162,7 +162,7 @@ def test_another_epochs_requests_are_refused(tmp_path: Path) -> None:
             caller, other = scene.caller(NAMES[0]), "00" * 32
             reply = await send(scene, caller, "GET", f"/v1/mailbox?epoch={other}")
             assert (reply.status_code, reply.json()["code"]) == (409, "WrongEpoch")
-            endorsement = pack(Endorsement(bytes(32), 0, bytes(32), 0))
+            endorsement = pack(Endorsement(bytes(32), 0, 0, bytes(32), bytes(32), 0))
             reply = await send(scene, caller, "POST", "/v1/messages", endorsement)
             assert (reply.status_code, reply.json()["code"]) == (409, "WrongEpoch")
 

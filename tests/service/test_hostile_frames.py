@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from basecagg.channels.wire import MAGIC, pack
 from basecagg.protocol.effects import sends_of
-from basecagg.protocol.messages import Answer, Endorsement, MaskName, Receipt, Refusal
+from basecagg.protocol.messages import Answer, Endorsement, MaskName, Receipt, Refusal, Witness
 from basecagg.service.signing import sign_request
 
 EXAMPLES = 150
@@ -22,6 +22,7 @@ METHODS = st.sampled_from(["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPT
 PATHS = st.sampled_from(
     [
         *("/", "/healthz", "/readyz", "/status", "/metrics", "/login", "/page.js", "/nowhere"),
+        *("/v1/releases/1", "/v1/parts/1", "/v1/parts/x"),
         *("/v1/enrolment", "/v1/epoch", "/v1/model", "/v1/holder-key", "/v1/messages"),
         *("/v1/mailbox", "/v1/operator"),
     ]
@@ -68,7 +69,8 @@ def messages(epoch: bytes) -> st.SearchStrategy[bytes]:
     known = st.sampled_from([epoch, bytes(32)])
     return st.one_of(
         st.builds(Receipt, known, HOLDERS, names, SHORT),
-        st.builds(Endorsement, known, version, digest, HOLDERS, SHORT),
+        st.builds(Endorsement, known, version, version, digest, digest, HOLDERS, SHORT),
+        st.builds(Witness, known, st.binary(min_size=16, max_size=16), HOLDERS, st.none(), SHORT),
         st.builds(Answer, known, version, digest, HOLDERS, st.binary(max_size=200), SHORT),
         st.builds(Refusal, st.just("Malformed"), st.text(max_size=50)),
     ).map(pack)

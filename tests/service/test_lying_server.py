@@ -70,6 +70,7 @@ class Lies:
     version: int = 0
     epoch_id: bytes = bytes(32)
     model_hash: bytes = bytes(32)
+    head: bytes = bytes(32)
     started: list[Epoch] = field(default_factory=list)
     ended: list[EpochEnd] = field(default_factory=list)
 
@@ -79,6 +80,7 @@ class Lies:
         overview = Overview(
             phase=self.phase,
             version=self.version,
+            head=self.head,
             model_size=50,
             model_hash=self.model_hash,
             epoch_number=self.number,
@@ -265,7 +267,9 @@ def test_only_the_operators_own_epoch_is_ended_and_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "lie", [{"version": 2**62}, {"model_hash": b""}, {"model_hash": bytes(33)}], ids=str
+    "lie",
+    [{"version": 2**62}, {"model_hash": b""}, {"model_hash": bytes(33)}, {"head": b""}],
+    ids=str,
 )
 def test_what_nobody_could_read_is_not_signed(tmp_path: Path, lie: dict[str, object]) -> None:
     """Not even the operator itself could: its memory would be lost with it."""

@@ -32,7 +32,7 @@ def test_the_servers_folder_cannot_sign_epochs_or_enrol(tmp_path: Path) -> None:
     kept = json.loads((tmp_path / "op" / "operator.json").read_bytes())
     for secret in (kept["operator"], kept["enrolment"]):
         assert all(secret not in path.read_text() for path in server.iterdir())
-    assert set(given) == {"federation", "operator_key", "server", "page_token"}
+    assert set(given) == {"federation", "operator_key", "server", "page_token", "former"}
 
 
 def test_secret_files_are_for_their_owner_only(tmp_path: Path) -> None:

@@ -60,6 +60,17 @@ def staleness(text: str) -> StalenessFunction:
         raise click.BadParameter(f"'{text}' is not {wanted}") from error
 
 
+def public_key(text: str) -> bytes:
+    """Read 64 hexadecimal digits."""
+    try:
+        key = bytes.fromhex(text)
+    except ValueError:
+        key = b""
+    if len(key) != 32:
+        raise click.BadParameter(f"'{text}' is not a key: 64 hexadecimal digits")
+    return key
+
+
 def _decimal(text: str) -> Decimal:
     try:
         number = Decimal(text)

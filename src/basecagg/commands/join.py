@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import signal
 from pathlib import Path
+from typing import Literal
 
 import click
 
 from basecagg.commands._kernels import load_kernels
-from basecagg.errors import DataError
+from basecagg.errors import DataError, ServerCaught
+
+_CAUGHT = 3
+"""The exit status when the server was caught cheating."""
 
 
 @click.command("join", short_help="Take part in a federation as contributor, holder or both.")
@@ -67,6 +71,20 @@ from basecagg.errors import DataError
     help="Accept an epoch in which any U answers open a sum, and T lying holders could write it.",
 )
 @click.option(
+    "--verify",
+    type=click.Choice(["always", "sample", "never"]),
+    help="Which versions of the model to make again from their parts before using them. Always unless given, or"
+    " samples where the parts of a version take more than 64 MB.",
+)
+@click.option(
+    "--verify-share",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=0.5,
+    show_default=True,
+    metavar="P",
+    help="The share of the versions, where samples are taken.",
+)
+@click.option(
     "--pause",
     type=click.FloatRange(min=0),
     default=0.0,
@@ -95,6 +113,8 @@ def command(
     min_per_version: int | None,
     trust_server: bool,
     trust_holders: bool,
+    verify: Literal["always", "sample", "never"] | None,
+    verify_share: float,
     pause: float,
     longest_wait: float,
 ) -> None:
@@ -103,6 +123,9 @@ def command(
     Enrols with INVITATION, the file that the operator sent you (it holds a secret), the first time and goes on
     from DIR afterwards. Calls out only, to the server
     that the invitation names. While your function trains, the agent goes on answering for others.
+
+    Exit status: 3 if the server was caught cheating; the evidence is in a file in DIR. Start it again when the
+    operator has another server.
     """
     if holder_only == (train is not None):
         raise DataError("give either --train MODULE:FUNCTION or --holder-only")
@@ -125,6 +148,8 @@ def command(
             "honest-server" if trust_server else "certified",
             "honest-holders" if trust_holders else "agreed",
             min_per_version=min_per_version,
+            verify=verify or "auto",
+            verify_share=verify_share,
         ),
         data=data,
         pause=pause,
@@ -144,3 +169,6 @@ def command(
         asyncio.run(work())
     except asyncio.CancelledError:
         click.echo("stopped", err=True)
+    except ServerCaught as caught:
+        click.echo(f"Error: {caught}", err=True)
+        raise click.exceptions.Exit(_CAUGHT) from None

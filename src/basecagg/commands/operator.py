@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 import click
 
 from basecagg.commands import _values
-from basecagg.errors import DataError, MissingHolders
+from basecagg.errors import DataError, MissingHolders, printable
 from basecagg.maths.staleness import StalenessFunction
 from basecagg.parameters import Consistency, Correctness, ProtocolParameters
 
@@ -148,6 +148,20 @@ _PLANNING: tuple[Callable[[Any], Any], ...] = (
         multiple=True,
         metavar="FROM:TO",
         help="Numbers of the model that are averages (BatchNorm's): momentum and adam leave them alone.",
+    ),
+    click.option(
+        "--max-burns",
+        type=click.IntRange(min=0, max=2**16 - 1),
+        default=1,
+        show_default=True,
+        metavar="B",
+        help="How often a version's sum may be given up for another. Each could be opened, so few are better.",
+    ),
+    click.option(
+        "--server-key",
+        type=_values.public_key,
+        metavar="HEX",
+        help="The key that the server signs with from now on, as `basecagg serve --new-key` printed it.",
     ),
     click.option(
         "--holders",
@@ -359,6 +373,8 @@ def status(place: _Place) -> None:
             click.echo(f"  {name:30} {person.role}, {person.state}{wanting}{lied}")
         for enrolment in overview.enrolments:
             click.echo(f"  {enrolment.name:30} waits for `enrol`")
+        if overview.trouble:
+            click.echo(printable(f"no sum is opened: {overview.trouble}"))
 
     _connected(place, work)
 
@@ -500,6 +516,8 @@ async def _start(
     second_momentum: float,
     epsilon: float,
     averaged: tuple[tuple[int, int], ...],
+    max_burns: int,
+    server_key: bytes | None,
     **wishes: Any,
 ) -> None:
     from basecagg.protocol.step_rule import PAPER_STEP, USUAL_RATES, StepRule
@@ -521,7 +539,15 @@ async def _start(
     step.require_fits(p.model_size)
 
     async def begin() -> Epoch:
-        return await office.start(connection, p, step, without, days)
+        return await office.start(
+            connection,
+            p,
+            step,
+            without,
+            days,
+            max_burns=max_burns,
+            server_key=server_key,
+        )
 
     epoch = await _when_keys_are_there(office, connection, patience, begin)
     click.echo(

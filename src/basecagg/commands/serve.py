@@ -23,6 +23,17 @@ from basecagg.commands._kernels import load_kernels
     help="Where to keep everything: postgresql+psycopg://user@host/name. SQLite in DIR unless given.",
 )
 @click.option(
+    "--anchors",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Where the counter is kept that shows whether the database is an older copy; leave it out of backups.",
+)
+@click.option(
+    "--new-key",
+    is_flag=True,
+    help="Make another key for the server to sign with from the next epoch on, print it, and end.",
+)
+@click.option(
     "--host",
     default="0.0.0.0",  # noqa: S104 - users call from elsewhere
     show_default=True,
@@ -55,6 +66,14 @@ from basecagg.commands._kernels import load_kernels
     default=20,
     show_default=True,
     help="How often holders are asked again before a buffer is given up.",
+)
+@click.option(
+    "--keep-versions",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    metavar="R",
+    help="Versions of the model whose parts are kept, for members who make them again.",
 )
 @click.option(
     "--memory",
@@ -93,11 +112,14 @@ def command(
     *,
     state: Path,
     database: str | None,
+    anchors: Path | None,
+    new_key: bool,
     host: str,
     port: int,
     tls: bool,
     answer_timeout: float,
     retries: int,
+    keep_versions: int,
     memory: int,
     member_rate: float,
     evaluate: str | None,
@@ -110,19 +132,26 @@ def command(
     its database. The operator's page is at https://HOST:PORT/, its token in DIR/server.json.
     """
     from basecagg.service.logs import log_to
+    from basecagg.service.operator import renew_server_key
     from basecagg.service.serving import ServeOptions, run
 
+    if new_key:
+        click.echo(renew_server_key(state).hex())
+        click.echo("Restart the server, then: basecagg operator rotate --server-key KEY", err=True)
+        return
     log_to(level=log_level)
     load_kernels()
     run(
         ServeOptions(
             folder=state,
             database=database,
+            anchors=anchors,
             host=host,
             port=port,
             tls=tls,
             answer_timeout=answer_timeout,
             retries=retries,
+            keep_versions=keep_versions,
             memory=memory * 2**20,
             member_rate=member_rate,
             evaluate=evaluate,

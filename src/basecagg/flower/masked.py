@@ -262,7 +262,7 @@ class MaskedCoordinator(Coordinator):
 
     def _word(self) -> list[Message]:
         """The server's signed word on the model that a node is shown; for the first one the epoch vouches."""
-        release = self.recovery.latest
+        release = self.recovery.release(self.running.version)
         return [] if release is None else [release]
 
     def _slots_record(self) -> ArrayRecord:

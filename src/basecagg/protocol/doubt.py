@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from basecagg.errors import BadSignature, Malformed, NotEnrolled
 from basecagg.maths.randomness import system_entropy
-from basecagg.protocol.effects import Send
+from basecagg.protocol.effects import Effect, Send
 from basecagg.protocol.epoch import Agreement
 from basecagg.protocol.messages import Inquiry, Slot, Witness
 
@@ -27,9 +27,10 @@ class Doubt:
         self._inquiry = Inquiry(agreement.id, system_entropy(_NONCE_BYTES))
         self._seen: dict[int, Slot] = {}
 
-    def ask(self) -> list[Send]:
-        """The question, for all holders."""
-        return [Send(name, self._inquiry) for name in self._agreement.holder_names]
+    def ask(self) -> list[Effect]:
+        """The question, for all holders who have not answered it."""
+        names = enumerate(self._agreement.holder_names)
+        return [Send(name, self._inquiry) for holder, name in names if holder not in self._seen]
 
     def unanswered(self, holder: int) -> list[Inquiry]:
         """The question again, for one who has not answered it."""
@@ -58,9 +59,17 @@ class Doubt:
 
     def in_words(self) -> str:
         """For the operator."""
-        certain = len(self.ahead) > self._agreement.parameters.max_colluders
-        found = "it is one" if certain else f"{len(self._seen)} holders have said how far it was"
+        seen, all_of_them = len(self._seen), len(self._agreement.holder_names)
+        if len(self.ahead) > self._agreement.parameters.max_colluders:
+            found = f"is an older copy of itself: {len(self.ahead)} holders saw more than it knows"
+        elif self.ahead:
+            found = (
+                f"may be an older copy of itself: {len(self.ahead)} holders say that they saw more"
+            )
+        else:
+            found = f"may be an older copy of itself: {seen} of {all_of_them} holders saw no more"
+            return f"the server's store {found}; it goes on when all have said so"
         return (
-            f"the server's store may be an older copy of itself ({found}, {len(self.ahead)} saw more than it"
-            " knows): give the server a new key and begin a new epoch"
+            f"the server's store {found}; give the server a new key (basecagg serve --new-key) and begin a new"
+            " epoch (basecagg operator rotate --server-key)"
         )

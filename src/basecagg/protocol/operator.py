@@ -52,7 +52,7 @@ PRESENT = ("invited", "admitted")
 
 @dataclass(frozen=True, kw_only=True)
 class Foundation:
-    """What stays as it is as long as the federation lives: its name and its public keys."""
+    """What a federation begins with: its name and its public keys. Only the server's may change later."""
 
     federation: str
     suite: Suite
@@ -100,6 +100,7 @@ class Operator:
         """Signing keys that were ever admitted, with the name."""
         self._refused: dict[str, str] = {}
         """Why the last key that somebody announced was refused."""
+        self._server_key = records.read("server-key", "") or foundation.server_key
         standing = records.read("standing", "")
         self._standing = Standing(suspended=True) if standing is None else parse(standing, Standing)
 
@@ -280,6 +281,14 @@ class Operator:
 
     # --- epochs -----------------------------------------------------------------------------------
 
+    def trust_server(self, key: bytes) -> list[Effect]:
+        """From the next epoch on, the server signs with this key."""
+        self._require_memory()
+        if key == self._server_key:
+            return []
+        self._server_key = key
+        return [Persist("server-key", "", key, irreversible=True)]
+
     def begin(
         self,
         parameters: ProtocolParameters,
@@ -309,6 +318,8 @@ class Operator:
             return False
         if (last.parameters, last.first, last.step, last.max_burns, last.charge) != wishes:
             return False
+        if last.server_key != self._server_key:
+            return False
         wanted = [(name, self._people[name].signing_key) for name in self.holders(without)]
         return wanted == [(holder.name, holder.signing_key) for holder in last.holders]
 
@@ -318,7 +329,7 @@ class Operator:
             federation=founded.federation,
             parameters=wishes.parameters,
             holders=self._committee(without),
-            server_key=founded.server_key,
+            server_key=self._server_key,
             enrolment_key=founded.enrolment_key,
             operator=self._signer,
             number=number,

@@ -188,12 +188,30 @@ class Recovery:
 
     def start(self) -> list[Effect]:
         """An older copy of the store may have signed requests that it does not know: ask the holders."""
-        return [*self._doubt.ask()] if self._doubt else []
+        return self._doubt.ask() if self._doubt else []
 
     def may_begin(self, version: int) -> bool:
         """Whether an attempt is left, and nobody has seen requests of mine that I do not know."""
-        in_time = self._next_attempt(version) <= self.agreement.epoch.max_burns
-        return in_time and self._doubt is None
+        return not self._is_used_up(version) and self._doubt is None
+
+    def trouble(self, version: int) -> str:
+        """Why no sum is opened until somebody does something about it, for the operator; else nothing."""
+        if self._doubt is not None:
+            return self._doubt.in_words()
+        if self._request is not None or not self._is_used_up(version):
+            return ""
+        return (
+            f"{self.agreement.epoch.max_burns + 1} sums of version {version} were given up, and no more may be"
+            " asked for: begin a new epoch (basecagg operator rotate)"
+        )
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether an epoch that is to end need not wait for the present sum: it may never open."""
+        return self._doubt is not None or self._attempts > self._retries
+
+    def _is_used_up(self, version: int) -> bool:
+        return self._next_attempt(version) > self.agreement.epoch.max_burns
 
     def _next_attempt(self, version: int) -> int:
         last = self._past.slot
@@ -253,7 +271,7 @@ class Recovery:
         closings, parcels = self._closings(version), self.mailroom.undelivered(index)
         doubts = self._doubt.unanswered(index) if self._doubt else []
         missed = [*doubts, *closings, *parcels, *(closings if parcels else [])]
-        asked = self._request is not None and index in self._asked
+        asked = self._request is not None and index in self._asked and self._doubt is None
         return [*missed, self._question()] if asked and index not in self._answers else missed
 
     def _closings(self, version: int) -> list[Message]:
@@ -293,13 +311,16 @@ class Recovery:
         if not self._doubt.is_settled:
             return []
         self._doubt = None
-        return [write("past", "", self._past, irreversible=True)]
+        again = self._ask(self._asked) if self._request is not None else []
+        return [write("past", "", self._past, irreversible=True), *again]
 
     def _hear(self, sender: str, reply: Any, handle: Callable[[Any], Step]) -> Step:
         """Check who speaks and about what; a late word about an earlier request is passed over."""
         self.agreement.require_id(reply.epoch)
         if self.agreement.holder_index(sender) != reply.holder:
             raise NotEnrolled(f"holder {reply.holder} is somebody else", peer=sender)
+        if self._doubt is not None:
+            return [], None  # the request may have had another end, which is forgotten here
         if self._request is None or reply.digest != self._request.digest:
             return [], None
         if isinstance(reply, Endorsement) and self._certificate is not None:
@@ -344,6 +365,8 @@ class Recovery:
 
         Answers that disagree do, when those who are silent have been asked often enough.
         """
+        if self._doubt is not None:
+            return self._doubt.ask(), None
         if self._request is None:
             return [], None
         disagree = self._worth_decoding > self._parameters.answers_needed
@@ -434,11 +457,10 @@ class Recovery:
             self._records.read("optimiser", before) or b"",
         )
 
-    @property
-    def latest(self) -> Release | None:
-        """The word on the present version; the first one of an epoch has none but the epoch's."""
-        keys = list(self._records.keys("made"))
-        return parse(require(self._records, "made", keys[-1]), Made).release if keys else None
+    def release(self, version: int) -> Release | None:
+        """The word on a version that is kept; the first one of an epoch has none but the epoch's."""
+        stored = self._records.read("made", f"{version:016d}")
+        return parse(stored, Made).release if stored else None
 
     def certificate_of(self, version: int) -> Certificate | None:
         """The certificate of the sum that made a version, if it has one and is still there."""

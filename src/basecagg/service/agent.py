@@ -19,11 +19,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from basecagg.channels.wire import pack
-from basecagg.errors import DataError, LocalProtocolError
+from basecagg.channels.wire import MAX_CONTROL_BYTES, limit_for, pack
+from basecagg.errors import DataError, LocalProtocolError, WrongModel
 from basecagg.protocol.epoch import LocalFloor
-from basecagg.protocol.global_model import model_hash
-from basecagg.protocol.messages import Message
+from basecagg.protocol.messages import Message, Parts
 from basecagg.service.connection import Connection, Patience, Reply, Unreachable
 from basecagg.service.documents import to_json
 from basecagg.service.framing import Numbered
@@ -67,11 +66,11 @@ class AgentOptions:
 
 
 class Downloaded(NamedTuple):
-    """A model as it came from the server; its hash is computed here."""
+    """A model as it came from the server, which is the one that was released under this head."""
 
     version: int
     model: Vector
-    hash: bytes
+    head: bytes
 
 
 class Agent:
@@ -90,6 +89,7 @@ class Agent:
         self._persist = options.patience.persist
         self._thread = ThreadPoolExecutor(1, "machines")
         self._moved = asyncio.Event()
+        self._wanted = asyncio.Event()
         self._rounds = 0
 
     async def run(self) -> None:
@@ -178,7 +178,11 @@ class Agent:
     async def _take_part(self, member: Member, unsent: Sequence[Message]) -> None:
         """Answer letters and contribute, until somebody says that there is another epoch: to look again."""
         try:
-            await _until_first(self._answer_letters(member), self._contribute(member, unsent))
+            await _until_first(
+                self._answer_letters(member),
+                self._contribute(member, unsent),
+                self._make_again(member),
+            )
         except Problem as problem:
             if problem.code not in _ELSEWHERE:
                 raise
@@ -193,10 +197,47 @@ class Agent:
             if not letters and time.monotonic() - asked < self._options.breath:
                 await asyncio.sleep(self._options.breath)  # it should have waited for some
             if letters:
-                await self._send(await self._in_thread(partial(member.take, letters)))
+                await self._take(member, letters)
                 boot = reply.headers.get("basecagg-boot", "")[:_LONGEST_BOOT]
                 done = f"{boot}.{letters[-1].number}"
                 self._moved.set()
+
+    async def _take(self, member: Member, letters: Sequence[Numbered]) -> None:
+        await self._send(await self._in_thread(partial(member.take, letters)))
+        if member.wanted is not None:
+            self._wanted.set()
+
+    async def _make_again(self, member: Member) -> None:
+        """Questions may wait until a version has been made again: fetch what it was made from."""
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            version = await self._in_thread(member.next_wanted)
+            if version is not None and not await self._make_one_again(member, version):
+                _LOG.warning("parts are gone", extra={"fields": {"version": version}})
+
+    async def _make_one_again(self, member: Member, version: int) -> bool:
+        """Parts that do not come, or are damaged, are asked for again; False if they are not kept any more."""
+        agreement = member.participant.agreement
+        limit = limit_for(Parts, agreement.parameters) if agreement else MAX_CONTROL_BYTES
+
+        async def attempt() -> None:
+            reply = await self._connection.call("GET", f"/v1/parts/{version}", limit=limit)
+            await self._take(member, [Numbered(0, reply.content)])
+            if await self._in_thread(partial(member.is_due, version)):
+                raise Unreachable(f"the parts of version {version} are not what it was made from")
+
+        return await self._while_kept(attempt)
+
+    async def _while_kept(self, attempt: Callable[[], Coroutine[Any, Any, None]]) -> bool:
+        """Persist with what a server keeps of a few versions only; False if that is gone."""
+        try:
+            await self._persist(attempt, 404, *_ELSEWHERE)
+        except Problem as problem:
+            if problem.status != 404:
+                raise
+            return False
+        return True
 
     async def _collect(self, epoch: str, done: str) -> tuple[list[Numbered], Reply]:
         query: dict[str, str | int] = {"epoch": epoch, "wait": _WAIT, "done": done}
@@ -217,6 +258,9 @@ class Agent:
                 await self._one_update(member, self._train)
             except DataError as error:  # the user's code failed; others still rely on our shares
                 _LOG.error("training", extra={"fields": {"error": str(error)}})
+                await asyncio.sleep(self._options.after_failure)
+            except WrongModel as error:
+                _LOG.error("wrong model, not trained", extra={"fields": {"reason": str(error)}})
                 await asyncio.sleep(self._options.after_failure)
             except LocalProtocolError as error:  # its time has passed, or its version is absurd
                 _LOG.warning("contribution", extra={"fields": {"error": str(error)}})
@@ -255,7 +299,7 @@ class Agent:
         update = start.model - trained
         try:
             messages = await self._in_thread(
-                lambda: member.submit(update, start.version, start.hash)
+                lambda: member.submit(update, start.version, start.head)
             )
         except LocalProtocolError as error:  # its mask expired, or it trained to no effect
             _LOG.warning("update", extra={"fields": {"outcome": "dropped", "reason": str(error)}})
@@ -265,19 +309,34 @@ class Agent:
         await asyncio.sleep(self._options.pause)
 
     async def _download(self, member: Member) -> Downloaded:
+        """The present model, once the server has signed that it is this one."""
         # Its epoch may be over by now: then this raises.
-        contributor = await self._in_thread(member.participant.working)
-        size = 4 * contributor.agreement.parameters.model_size
+        agreement = (await self._in_thread(member.participant.working)).agreement
+        fetch = partial(self._fetch_model, 4 * agreement.parameters.model_size)
+        while True:
+            version, model = await self._persist(fetch, *_ELSEWHERE)
+            if version == agreement.epoch.first_version or await self._hear_of(member, version):
+                head = await self._in_thread(partial(member.head_of, version, model))
+                return Downloaded(version, model, head)
+            await asyncio.sleep(self._options.breath)  # the server has moved on
 
-        async def attempt() -> Downloaded:
-            reply = await self._connection.call("GET", "/v1/model", limit=size)
-            if len(reply.content) != size:
-                raise Unreachable(f"the model has {size} bytes, the reply {len(reply.content)}")
-            version = reply.number("basecagg-version")
-            model = np.frombuffer(reply.content, "<f4")
-            return Downloaded(version, model, model_hash(version, model))
+    async def _fetch_model(self, size: int) -> tuple[int, Vector]:
+        reply = await self._connection.call("GET", "/v1/model", limit=size)
+        if len(reply.content) != size:
+            raise Unreachable(f"the model has {size} bytes, the reply {len(reply.content)}")
+        return reply.number("basecagg-version"), np.frombuffer(reply.content, "<f4")
 
-        return await self._persist(attempt, *_ELSEWHERE)
+    async def _hear_of(self, member: Member, version: int) -> bool:
+        """Hear what the server signs about a version, and make it again if that is due; False if it is gone."""
+
+        async def attempt() -> None:
+            reply = await self._connection.call("GET", f"/v1/releases/{version}")
+            await self._take(member, [Numbered(0, reply.content)])
+
+        is_heard = await self._while_kept(attempt)
+        if is_heard and await self._in_thread(partial(member.is_due, version)):
+            return await self._make_one_again(member, version)
+        return is_heard
 
     async def _version(self) -> int:
         """The present version, without the model."""
@@ -309,10 +368,12 @@ def _now() -> int:
     return int(time.time())
 
 
-async def _until_first(first: Coroutine[Any, Any, None], other: Coroutine[Any, Any, None]) -> None:
-    """Run both until the first ends or either fails."""
-    main, side = asyncio.create_task(first), asyncio.create_task(other)
-    pending = {main, side}
+async def _until_first(
+    first: Coroutine[Any, Any, None], *others: Coroutine[Any, Any, None]
+) -> None:
+    """Run all until the first ends or any of them fails."""
+    main = asyncio.create_task(first)
+    pending = {main, *map(asyncio.create_task, others)}
     try:
         while main in pending:
             done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)

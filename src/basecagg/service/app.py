@@ -35,6 +35,8 @@ _LOG = logging.getLogger("basecagg.service")
 _LONGEST_WAIT = 60.0
 _MAIL_BYTES = 2**18
 """Letters that are fetched together: enough to save round trips, little enough times all holders."""
+_PARTS = 25
+"""Other requests that a member may make for one of a version's parts, which are large."""
 _JSON_BYTES = 64 * 2**10
 _OPERATOR_BYTES = 64 * 2**20
 _MODEL_BYTES = 2**30
@@ -61,6 +63,7 @@ class Api:
         self._guard = Guard(service.settings.federation, service.key_of)
         self._budget = ByteBudget(memory)
         self._members = RateLimit(member_rate, 10 * member_rate)
+        self._parts = RateLimit(member_rate / _PARTS, 10 * member_rate / _PARTS)
         self._strangers = RateLimit(stranger_rate, 10 * stranger_rate)
         self._reader = reader or BodyReader()
         self._boot = os.urandom(8).hex()
@@ -76,6 +79,8 @@ class Api:
             ("GET", "/v1/model", self.model),
             ("PUT", "/v1/model", self.set_model),
             ("GET", "/v1/pedigree", self.pedigree),
+            ("GET", "/v1/releases/{version}", self.release),
+            ("GET", "/v1/parts/{version}", self.parts),
             ("PUT", "/v1/holder-key", self.holder_key),
             ("POST", "/v1/messages", self.messages),
             ("GET", "/v1/mailbox", self.mailbox),
@@ -91,11 +96,13 @@ class Api:
         return Response("ok\n")
 
     async def readiness(self, request: Request) -> Response:
-        """The machine answers, and there is an epoch to work on."""
+        """The machine answers, and there is an epoch to work on. In trouble it still needs its callers."""
         self._strangers.require(_address(request))
         await self._service.worker.do(lambda: None)
         ready = self._service.phase == "open"
-        return JSONResponse({"phase": self._service.phase}, 200 if ready else 503)
+        host = self._service.host
+        said = {"phase": self._service.phase, "trouble": host.trouble if host else ""}
+        return JSONResponse(said, 200 if ready else 503)
 
     async def enrolment(self, request: Request) -> Response:
         """Somebody invited hands in its keys."""
@@ -136,6 +143,16 @@ class Api:
         """What leads from the operator's key to the present model, for whoever hands it on."""
         await self._caller(request)
         return Pieces([await self._service.pedigree()], {})
+
+    async def release(self, request: Request) -> Response:
+        """The server's signed word on a version: which model it is, and what it was made from."""
+        await self._member(request)
+        return Pieces([await self._service.release(_version(request))], {})
+
+    async def parts(self, request: Request) -> Response:
+        """All that a version was made from, for a member who wants to make it again."""
+        self._parts.require(await self._member(request))
+        return Pieces([await self._service.parts(_version(request))], {})
 
     async def holder_key(self, request: Request) -> Response:
         """A member's sealing key for the next epoch."""
@@ -346,10 +363,16 @@ def _seconds(request: Request) -> float:
     return min(float(_integer(request, "wait", 0)), _LONGEST_WAIT)
 
 
+def _version(request: Request) -> int:
+    return _whole("version", request.path_params["version"])
+
+
 def _integer(request: Request, name: str, default: int) -> int:
     text = request.query_params.get(name)
-    if text is None:
-        return default
+    return default if text is None else _whole(name, text)
+
+
+def _whole(name: str, text: str) -> int:
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdigit()) or len(digits) > 15:
         raise Problem(400, "Malformed", f"{name} is a whole number")

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,6 +29,7 @@ from basecagg.protocol.messages import (
     Refusal,
     Shipment,
     Upload,
+    Witness,
     statement,
 )
 from basecagg.protocol.server import first_link
@@ -53,7 +54,9 @@ from basecagg.service.registry import Charter, Registry
 from basecagg.service.worker import Worker
 
 MODEL_DTYPE = "<f4"
-_TAKEN = (Shipment, Upload, Receipt, Endorsement, Answer, Refusal)
+EPOCH = "epoch:"
+"""How the namespaces of epochs begin. What is in them must not be undone by restoring an older copy."""
+_TAKEN = (Shipment, Upload, Receipt, Endorsement, Answer, Witness, Refusal)
 _CONTROL_BYTES = 2**20
 """The most that a message without bulk data may take here."""
 _REMEMBERED_ENTRIES = 200
@@ -72,6 +75,8 @@ class Settings:
     """Seconds to wait for the holders before they are asked again."""
     retries: int = 20
     """How often they are asked again before a buffer is given up."""
+    keep_versions: int = 2
+    """R: versions whose parts are kept for members who want to make them again."""
 
 
 @dataclass
@@ -94,12 +99,18 @@ class Service:
     """The server of a federation. Made inside the event loop; `close` ends it."""
 
     def __init__(
-        self, settings: Settings, identity: Identity, open_store: Callable[[str], EpochStore]
+        self,
+        settings: Settings,
+        identities: Sequence[Identity],
+        open_store: Callable[[str], EpochStore],
     ) -> None:
-        """Go on where the stores say; `open_store` opens the records of a namespace."""
+        """Go on where the stores say; `open_store` opens the records of a namespace.
+
+        An epoch names the one of its `identities` that the server signs with.
+        """
         self.settings = settings
         self.activity = Activity()
-        self._identity = identity
+        self._identities = {identity.public_key: identity for identity in identities}
         self._stores: list[EpochStore] = []
         self._open_store = open_store
         self._loop = asyncio.get_running_loop()
@@ -258,6 +269,20 @@ class Service:
         key = self.settings.operator_key
         return pack(await self.worker.do(lambda: self._require_host().pedigree(key)))
 
+    async def release(self, version: int) -> bytes:
+        """The server's word on a version, as a frame; 404 for one that it has none on any more."""
+        release = await self.worker.do(lambda: self._require_host().release(version))
+        if release is None:
+            raise Problem(404, "NotKept", f"there is no release of version {version} here")
+        return pack(release)
+
+    async def parts(self, version: int) -> bytes:
+        """All that a version was made from, as a frame; 404 if it is not kept any more."""
+        parts = await self.worker.do(lambda: self._require_host().parts(version))
+        if parts is None:
+            raise Problem(404, "NotKept", f"the parts of version {version} are not kept here")
+        return parts
+
     async def wait_for_epoch(self, name: str, known: str, wait: float) -> list[Numbered]:
         """The end of the known epoch and the present one, if there is either; else wait for one.
 
@@ -336,6 +361,7 @@ class Service:
             members=tuple(registry.members.values()),
             holder_keys={name: pack(key) for name, key in registry.holder_keys.items()},
             inconsistent=dict(host.inconsistent) if host else {},
+            trouble=host.trouble if host else "",
         )
 
     def _require_credential(self, name: str, frame: bytes) -> None:
@@ -352,8 +378,9 @@ class Service:
     def _finish_closing(self) -> None:
         """The last full buffer is open: what waits is fewer than K and cannot be summed any more."""
         host = self._require_host()
-        if self.phase == "closing" and not host.is_opening:
+        if self.phase == "closing" and host.may_end:
             self.registry.enter("closed")
+            host.closed = True
 
     def _end_epoch(self, frame: bytes) -> None:
         """The operator's signature ends an epoch for its participants; what the server says does not."""
@@ -403,7 +430,7 @@ class Service:
         keys = {m.name: m.signing_key for m in self.registry.members.values() if not m.revoked}
         wrong = (
             (epoch.federation != self.settings.federation, "it is for another federation"),
-            (epoch.server_key != self._identity.public_key, "it names another server's key"),
+            (epoch.server_key not in self._identities, "it names another server's key"),
             (epoch.number <= number, f"epoch {number} was here already, {epoch.number} is older"),
             (epoch.first != self._first(), f"it must begin with the model of version {version}"),
             (
@@ -441,13 +468,14 @@ class Service:
     def _make_host(self, agreement: Agreement, charter: Charter, model: Model) -> EpochHost:
         host = EpochHost(
             agreement,
-            self._identity,
-            self._open(f"epoch:{agreement.id.hex()}"),
+            self._identities[agreement.epoch.server_key],
+            self._open(EPOCH + agreement.id.hex()),
             model,
             retries=self.settings.retries,
+            keep=self.settings.keep_versions,
             notify=self._notify,
         )
-        host.closing = charter.phase != "open"
+        host.closing, host.closed = charter.phase != "open", charter.phase == "closed"
         return host
 
     def _resume_host(self) -> EpochHost | None:
@@ -478,7 +506,7 @@ class Service:
                 continue
             if host.is_opening:
                 await self._quietly(lambda: self._require_host().tick(self.settings.answer_timeout))
-            elif self.phase == "closing":
+            if self.phase == "closing" and host.may_end:
                 await self._quietly(self._finish_closing)
 
     def _renew(self) -> None:

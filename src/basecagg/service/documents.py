@@ -151,3 +151,5 @@ class Overview(Document, frozen=True):
     """Frames, as they came; the operator checks them itself."""
     inconsistent: dict[str, int] = {}
     """How many answers of a holder were corrected in this epoch."""
+    trouble: str = ""
+    """Why no sum is opened until the operator does something about it."""

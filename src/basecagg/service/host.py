@@ -5,6 +5,7 @@ Everything here runs in the worker's thread.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from basecagg.channels.wire import pack
 from basecagg.errors import REFUSAL_CODES, Refused
 from basecagg.protocol.effects import (
     Abandoned,
@@ -36,6 +38,7 @@ from basecagg.protocol.messages import (
     Shipment,
     Upload,
     Verdict,
+    Witness,
 )
 from basecagg.protocol.ports import Signer
 from basecagg.protocol.proofs import Pedigree
@@ -47,6 +50,8 @@ from basecagg.service.group_commit import GroupCommit
 from basecagg.service.mailboxes import Mailboxes, Notify
 from basecagg.service.problems import Problem, refused
 
+_LOG = logging.getLogger("basecagg.service")
+
 
 @dataclass(frozen=True, eq=False)
 class Published:
@@ -56,8 +61,6 @@ class Published:
     head: bytes
     dtype: str
     data: bytes
-    release: Release | None
-    """The server's word on it; the first version of an epoch has the operator's."""
 
 
 class EpochStore(Store, Protocol):
@@ -83,6 +86,7 @@ class LedgerEntry(Struct, frozen=True, kw_only=True):
     outcome: str
     members: tuple[str, ...]
     digest: bytes
+    attempt: int = 0
     weights: tuple[float, ...] = ()
     base_versions: tuple[int, ...] = ()
     endorsements: int = 0
@@ -121,11 +125,13 @@ class EpochHost:
         initial_model: Model,
         *,
         retries: int = 5,
+        keep: int = 1,
         notify: Notify = lambda recipient, urgent: None,
     ) -> None:
         """Go on where the store says the epoch was, or begin it with the initial model.
 
-        `retries` is at least 1: after a restart the first one asks again for the answers that were lost.
+        `retries` is at least 1: after a restart the first one asks again for the answers that were lost. What
+        the last `keep` versions (R) were made from can be fetched.
         """
         self.agreement = agreement
         self._signer = signer
@@ -133,8 +139,12 @@ class EpochHost:
         self._store = GroupCommit(store)
         self._initial_model = initial_model
         self._retries = retries
+        self._keep = keep
+        self._packed: tuple[int, bytes] | None = None
+        """The parts that were asked for last: all members want the same ones at about the same time."""
         self._notify = notify
         self.closing = False
+        self.closed = False
         self.news: list[LedgerEntry] = []
         """Buffers that ended since somebody last looked."""
         self.refusals: Counter[str] = Counter()
@@ -143,12 +153,14 @@ class EpochHost:
         """Answers corrected in this epoch, by holder. A bad dealing makes an honest one look wrong."""
         for entry in load(store, "ledger", LedgerEntry).values():
             self._note_inconsistent(entry)
+        self.trouble = ""
+        """Why no sum is opened until the operator does something about it."""
         self._build()
 
     def _build(self) -> None:
-        recovery = Recovery(self.agreement, self._signer, self._store, self._retries)
+        recovery = Recovery(self.agreement, self._signer, self._store, self._retries, self._keep)
         self._recovery = recovery
-        settings = ServerSettings.of(self.agreement)
+        settings = ServerSettings.of(self.agreement, self._keep)
         self.machine = Server(settings, recovery, self._store, self._initial_model)
         self.published = self._publication()
         self.mailboxes = Mailboxes(self._store, self._notify)
@@ -169,8 +181,17 @@ class EpochHost:
     def flush(self) -> None:
         """Make everything durable, then publish."""
         self._store.flush()
+        self._look_for_trouble()
         if self.published.version != self.machine.version:
             self.published = self._publication()
+
+    def _look_for_trouble(self) -> None:
+        trouble = self._recovery.trouble(self.machine.version)
+        if trouble and not self.trouble:
+            _LOG.error("no sum is opened", extra={"fields": {"reason": trouble}})
+        elif self.trouble and not trouble:
+            _LOG.info("sums are opened again")
+        self.trouble = trouble
 
     def recover(self) -> None:
         """Throw the machine away and build it again from what is durable."""
@@ -181,8 +202,7 @@ class EpochHost:
     def _publication(self) -> Published:
         machine = self.machine
         dtype = machine.model.dtype.newbyteorder("<").str
-        data = model_bytes(machine.model)
-        return Published(machine.version, machine.head, dtype, data, self._recovery.latest)
+        return Published(machine.version, machine.head, dtype, model_bytes(machine.model))
 
     # --- jobs -------------------------------------------------------------------------------------
 
@@ -190,6 +210,8 @@ class EpochHost:
         """Hand a participant's message to the machine. A refusal is a `Problem` with status 409."""
         if self.closing and isinstance(message, Shipment | Upload):
             raise Problem(503, "EpochClosing", "this epoch takes no more updates", retry_after=5.0)
+        if self.closed and isinstance(message, Endorsement | Answer | Witness):
+            return  # its last version is signed
         self._began = time.monotonic()
         self._watch(message)
         if isinstance(message, Refusal):
@@ -238,6 +260,19 @@ class EpochHost:
         """What became of every buffer, as it is stored."""
         return self._store.scan("ledger")
 
+    def release(self, version: int) -> Release | None:
+        """The server's word on a version that is kept."""
+        return self._recovery.release(version)
+
+    def parts(self, version: int) -> bytes | None:
+        """All that a version was made from, as a frame, if it is still kept."""
+        if self._packed is None or self._packed[0] != version:
+            parts = self._recovery.parts(version)
+            if parts is None:
+                return None
+            self._packed = version, pack(parts)
+        return self._packed[1]
+
     def renew(self) -> None:
         """Say that we are alive, though there may be nothing to write."""
         self._durable.renew()
@@ -250,6 +285,11 @@ class EpochHost:
     def is_opening(self) -> bool:
         """Whether a request is outstanding."""
         return self.machine.is_opening
+
+    @property
+    def may_end(self) -> bool:
+        """Whether nothing is being opened, or it may never be."""
+        return not self.is_opening or self._recovery.is_stuck
 
     # --- effects ----------------------------------------------------------------------------------
 
@@ -288,6 +328,7 @@ class EpochHost:
             outcome="opened" if isinstance(news, Released) else "burned",
             members=tuple(name.key for name in news.members),
             digest=progress.request.digest if progress else b"",
+            attempt=progress.request.attempt if progress else 0,
             weights=news.weights if isinstance(news, Released) else (),
             base_versions=news.base_versions if isinstance(news, Released) else (),
             endorsements=len(progress.endorsed) if progress else 0,

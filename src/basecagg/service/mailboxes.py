@@ -14,7 +14,14 @@ from typing import NamedTuple, TypeAlias
 from basecagg.channels.wire import pack
 from basecagg.protocol.effects import Forget, Persist, Store
 from basecagg.protocol.mailroom import pending, stored_parcel
-from basecagg.protocol.messages import CertifiedRequest, Message, Parcel, RecoveryRequest, Verdict
+from basecagg.protocol.messages import (
+    CertifiedRequest,
+    Inquiry,
+    Message,
+    Parcel,
+    RecoveryRequest,
+    Verdict,
+)
 from basecagg.service.framing import Numbered
 
 MAX_LETTERS = 4096
@@ -147,4 +154,4 @@ def _is_urgent(message: Message) -> bool:
     """A sum or a user waits for this one. The others come in swarms, and are better fetched together."""
     if isinstance(message, Verdict):
         return message.outcome != "admitted"
-    return isinstance(message, RecoveryRequest | CertifiedRequest)
+    return isinstance(message, RecoveryRequest | CertifiedRequest | Inquiry)

@@ -13,9 +13,10 @@ import numpy as np
 
 from basecagg.channels.identity import Ed25519Verifier
 from basecagg.channels.sealing import SealingKeys
-from basecagg.channels.wire import MAX_CONTROL_BYTES, limit_for, unpack
-from basecagg.errors import BASecAggError, Refused
+from basecagg.channels.wire import MAX_CONTROL_BYTES, limit_for, pack, unpack
+from basecagg.errors import BASecAggError, Refused, ServerCaught
 from basecagg.protocol.effects import (
+    Convicted,
     Declined,
     Effect,
     Joined,
@@ -23,13 +24,17 @@ from basecagg.protocol.effects import (
     MaskEnded,
     MemoryLost,
     News,
+    PartsWanted,
     perform,
 )
 from basecagg.protocol.epoch import LocalFloor
 from basecagg.protocol.letters import offer, take
-from basecagg.protocol.messages import EpochEnd, Message, Parcel, Refusal
+from basecagg.protocol.messages import EpochEnd, Message, Parts, Refusal, content_hash
 from basecagg.protocol.participant import Participant
+from basecagg.protocol.proofs import Evidence
+from basecagg.protocol.records import parse
 from basecagg.service.framing import Numbered
+from basecagg.service.private_files import write_private
 from basecagg.service.profile import Profile
 from basecagg.service.training import Vector
 from basecagg.storage.participant import ParticipantStore
@@ -46,6 +51,10 @@ class Member:
         self, profile: Profile, floor: LocalFloor, anchors: Path | None, *, contributes: bool
     ) -> None:
         """Take up the participant where its store says it was."""
+        self._folder = profile.folder
+        self._floor = floor
+        self.wanted: int | None = None
+        """The newest version that it wants to make again before it answers."""
         path = profile.folder / "state.db"
         self._store = ParticipantStore(path, "participant", anchor_folder=anchors)
         self.participant = Participant(
@@ -59,6 +68,8 @@ class Member:
 
     def start(self, now: int) -> list[Message]:
         """To be called once; what it returns is to be sent."""
+        self._write_evidence()
+        self._show_verification()
         return self._perform(self.participant.start(now))
 
     def tick(self, now: int) -> list[Message]:
@@ -80,23 +91,36 @@ class Member:
         """What the server says of epochs: an end, an epoch, a credential. The machine decides."""
         messages = [message for each in frames if (message := self._parse(each.frame))]
         ends = [message for message in messages if isinstance(message, EpochEnd)]
-        take(self.participant, self._store, ends, _tell_of_refusal, _tell)
-        offer(self.participant, self._store, messages, _tell)
+        take(self.participant, self._store, ends, _tell_of_refusal, self._tell)
+        offer(self.participant, self._store, messages, self._tell)
 
     def take(self, letters: Sequence[Numbered]) -> list[Message]:
         """Deal with letters from the server; what it returns must be sent before they are acknowledged."""
         messages = [message for each in letters if (message := self._parse(each.frame))]
-        sends = take(self.participant, self._store, messages, _tell_of_refusal, _tell)
+        sends = take(self.participant, self._store, messages, _tell_of_refusal, self._tell)
         return [send.message for send in sends]
+
+    def next_wanted(self) -> int | None:
+        """What to fetch the parts of: questions about earlier versions are over by then."""
+        wanted, self.wanted = self.wanted, None
+        return wanted
+
+    def is_due(self, version: int) -> bool:
+        """Whether a version has to be made again before it is used."""
+        return self.participant.state == "inside" and self.participant.watch.is_due(version)
 
     def deal(self, version: int) -> list[Message]:
         """Have enough masks ready for the next updates."""
         return self._perform(self.participant.working().deal_ahead(version, _AHEAD))
 
-    def submit(self, update: Vector, version: int, model_hash: bytes) -> list[Message]:
-        """Mask an update."""
+    def head_of(self, version: int, model: Vector) -> bytes:
+        """What the chain of models had come to with this model, or `WrongModel` if it is another."""
+        return self.participant.watch.head_of(version, model)
+
+    def submit(self, update: Vector, version: int, head: bytes) -> list[Message]:
+        """Mask an update that was trained from the model with this head."""
         contributor = self.participant.working()
-        return self._perform(contributor.submit(update.astype(np.float32), version, model_hash))
+        return self._perform(contributor.submit(update.astype(np.float32), version, head))
 
     def reconnect(self) -> list[Message]:
         """Send again what the server has not confirmed."""
@@ -107,13 +131,52 @@ class Member:
         self._store.close()
 
     def _perform(self, effects: Sequence[Effect]) -> list[Message]:
-        return [send.message for send in perform(self._store, effects, _tell)]
+        return [send.message for send in perform(self._store, effects, self._tell)]
+
+    def _tell(self, news: News) -> None:
+        match news:
+            case PartsWanted(version):
+                self.wanted = max(version, self.wanted or 0)
+            case Convicted(_, reason):
+                self._accuse(reason)
+            case Joined():
+                _tell(news)
+                self._show_verification()
+            case _:
+                _tell(news)
+
+    def _show_verification(self) -> None:
+        """Which versions of the present epoch are made again here, and what that takes."""
+        agreement = self.participant.agreement
+        if agreement is None:
+            return
+        share = self._floor.share_to_verify(agreement.parameters)
+        how = {0.0: "never", 1.0: "always"}.get(share, f"{share:.0%} of them")
+        megabytes = f"{agreement.parameters.parts_bytes / 1e6:.3g}"
+        _log(logging.INFO, "versions are made again", how=how, megabytes_each=megabytes)
+
+    def _accuse(self, reason: str) -> None:
+        """The participant has left, and nothing more is sent: this ends its agent."""
+        path = self._write_evidence()
+        remedy = f"run: basecagg verify {path}"
+        _log(logging.ERROR, "server caught", reason=reason, evidence=str(path), remedy=remedy)
+        raise ServerCaught(f"{reason}. The evidence is in {path}; {remedy}")
+
+    def _write_evidence(self) -> Path:
+        """One file for every conviction, also for one that was only just stored before a crash."""
+        path = self._folder
+        for _, stored in self._store.scan("convicted"):
+            name = f"{parse(stored, Evidence).epoch.number}-{content_hash(stored).hex()[:16]}"
+            path = self._folder / f"evidence-{name}.bin"
+            if not path.exists():
+                write_private(path, pack(parse(stored, Evidence)))
+        return path
 
     def _parse(self, frame: bytes) -> Message | None:
         agreement = self.participant.agreement
-        bulk = limit_for(Parcel, agreement.parameters) if agreement else 0
+        limit = limit_for(Parts, agreement.parameters) if agreement else MAX_CONTROL_BYTES
         try:
-            message = unpack(frame, max(MAX_CONTROL_BYTES, bulk))
+            message = unpack(frame, limit)
         except BASecAggError as error:
             _log(logging.WARNING, "letter", error=str(error))
             return None

@@ -86,6 +86,8 @@ class ServerFolder(Document, frozen=True):
     operator_key: bytes
     server: Secret
     page_token: str
+    former: tuple[Secret, ...] = ()
+    """Keys that the server signed with before; an epoch that is not over yet may name one."""
 
     def __repr__(self) -> str:
         """Never show the key or the token."""
@@ -148,6 +150,17 @@ def certify_server(folder: Path, target: Path, hosts: list[str]) -> None:
     certified = make_server_certificate(authority, hosts)
     write_private(target / "tls.pem", certified.certificate)
     write_private(target / "tls.key", certified.key)
+
+
+def renew_server_key(folder: Path) -> bytes:
+    """Give the server in the folder another key for the next epoch; its public half goes to the operator."""
+    path, fresh = folder / "server.json", Identity.create()
+    old: ServerFolder = from_json(read_file(path, "the server's folder"), ServerFolder)
+    renewed = msgspec.structs.replace(
+        old, server=fresh.secret_bytes(), former=(old.server, *old.former)
+    )
+    write_private(path, to_json(renewed))
+    return fresh.public_key
 
 
 def write_invitation(path: Path, invitation: Invitation) -> None:
@@ -324,6 +337,9 @@ class Office:
         step: StepRule = PAPER_STEP,
         without: Collection[str] = (),
         days: float = 365.0,
+        *,
+        max_burns: int = 1,
+        server_key: bytes | None = None,
     ) -> Epoch:
         """Sign the next epoch with all holders but those left out by name, and start it for some days."""
         overview = await self.look(connection)
@@ -332,7 +348,11 @@ class Office:
         await self._end(connection, overview)
         first = Link(overview.version, overview.model_hash, bytes(32), overview.head)
         ends = int(time.time() + days * _DAY)
-        effects = self.machine.begin(parameters, first, step=step, without=without, ends=ends)
+        if server_key is not None:
+            self._perform(self.machine.trust_server(server_key))
+        effects = self.machine.begin(
+            parameters, first, step=step, max_burns=max_burns, without=without, ends=ends
+        )
         frames = {send.recipient: pack(send.message) for send in self._perform(effects)}
         epoch = frames.pop(SERVER)
         order = StartEpoch(epoch=epoch, credentials=frames)

@@ -19,14 +19,14 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from basecagg.channels.identity import Identity
 from basecagg.service.app import KNOWN, Api, make_app
-from basecagg.service.core import Service, Settings
+from basecagg.service.core import EPOCH, Service, Settings
 from basecagg.service.documents import from_json
 from basecagg.service.evaluation import Evaluator
 from basecagg.service.limits import BodyReader, Strangers
 from basecagg.service.operator import ServerFolder
 from basecagg.service.page import Page
 from basecagg.service.private_files import read_file
-from basecagg.storage import lease
+from basecagg.storage import anchor, lease
 from basecagg.storage.server import ServerStore
 
 _LOG = logging.getLogger("basecagg.service")
@@ -42,6 +42,8 @@ class ServeOptions:
     folder: Path
     database: str | None = None
     """SQLAlchemy's URL; SQLite in the folder unless given."""
+    anchors: Path | None = None
+    """Where the counters are kept that show whether the database is an older copy."""
     wait: float = lease.EXPIRES + 1.0
     """Seconds for which another server may have the database before it is an error: it may have crashed."""
     host: str = "0.0.0.0"  # noqa: S104 - users call from elsewhere
@@ -49,6 +51,8 @@ class ServeOptions:
     tls: bool = True
     answer_timeout: float = 30.0
     retries: int = 20
+    keep_versions: int = 2
+    """R: versions whose parts members may fetch."""
     memory: int = 512 * 2**20
     member_rate: float = 50.0
     stranger_rate: float = 5.0
@@ -81,14 +85,17 @@ async def running(options: ServeOptions) -> AsyncIterator[uvicorn.Server]:
         operator_key=folder.operator_key,
         answer_timeout=options.answer_timeout,
         retries=options.retries,
+        keep_versions=options.keep_versions,
     )
     database = options.database or f"sqlite:///{options.folder.resolve() / 'server.db'}"
-    identity = Identity.from_secret(folder.server)
+    identities = [Identity.from_secret(secret) for secret in (folder.server, *folder.former)]
+    anchors = options.anchors or anchor.default_folder()
 
     def open_store(namespace: str) -> ServerStore:
-        return ServerStore(database, namespace, wait=options.wait)
+        kept = anchors if namespace.startswith(EPOCH) else None
+        return ServerStore(database, namespace, wait=options.wait, anchor_folder=kept)
 
-    service = Service(settings, identity, open_store)
+    service = Service(settings, identities, open_store)
     page = Page(service, folder.page_token, open_here=options.open_here)
     api = Api(
         service,

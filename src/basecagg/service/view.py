@@ -80,6 +80,7 @@ def _epoch(host: EpochHost) -> dict[str, Any]:
         "waiting": len(waiting),
         "staleness": [version - update.base_version for update in waiting],
         "refusals": dict(host.refusals),
+        "trouble": host.trouble,
         "opening": progress
         and {"endorsed": len(progress.endorsed), "answered": len(progress.answered)},
     }
@@ -89,6 +90,7 @@ def _entry(entry: LedgerEntry) -> dict[str, Any]:
     return {
         "version": entry.version,
         "outcome": entry.outcome,
+        "attempt": entry.attempt,
         "staleness": [entry.version - base for base in entry.base_versions],
         "endorsements": entry.endorsements,
         "answers": entry.answers,

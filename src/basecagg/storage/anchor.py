@@ -43,17 +43,18 @@ class Mark(NamedTuple):
 
 
 class Anchor:
-    """The last mark of one store. While it is open nobody else can open it, so no machine runs twice."""
+    """The last mark of one store. While it is locked nobody else can open it, so no machine runs twice."""
 
-    def __init__(self, path: Path) -> None:
-        """Open the file, or create it empty, and lock it."""
+    def __init__(self, path: Path, *, lock: bool = True) -> None:
+        """Open the file, or create it empty, and lock it unless something else keeps others out."""
         self.path = path
         with self._explaining("opened: choose another folder for anchors (--anchors)"):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            with self._explaining("locked: a machine with this store is running already"):
-                disk.lock(self._descriptor)
+            if lock:
+                with self._explaining("locked: a machine with this store is running already"):
+                    disk.lock(self._descriptor)
             with self._explaining("read"):
                 disk.sync_folder(path.parent)
                 marks = [self._read(slot) for slot in _SLOTS]

@@ -1,11 +1,13 @@
 """The server's store: one table of any SQL database; SQLite unless another is named.
 
-It has no anchor. A server restored from an older copy is refused by the holders, who know the version it had.
-One process at a time may write to a namespace: see `basecagg.storage.lease`.
+One process at a time may write to a namespace: see `basecagg.storage.lease`. The records of an epoch have an
+anchor on the server's machine, so that a server restored from an older copy knows that it is one.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -39,6 +41,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from basecagg.errors import StorageError
 from basecagg.protocol.effects import Write
 from basecagg.storage import lease, sqlite
+from basecagg.storage.anchor import Anchor, Mark
 from basecagg.storage.batch import Batch
 from basecagg.storage.lease import Execute, Lease
 
@@ -47,6 +50,8 @@ _REMEDY = {
     True: "let the older basecagg end its epoch, then start the next one with a fresh database",
     False: "upgrade basecagg",
 }
+_MARK, _LINEAGE = "anchor-mark", 16
+"""The kind of the record that the anchor is compared with, and the bytes of a lineage in it."""
 _METADATA = MetaData()
 # Keys are ordered by their bytes everywhere; SQLite does so by itself.
 _NAME = Text().with_variant(Text(collation="C"), "postgresql")
@@ -87,14 +92,24 @@ class ServerStore:
     After a `StorageError` the machine in memory may be ahead of its records: rebuild it from the store.
     """
 
-    rolled_back = False
-
-    def __init__(self, url: str | URL, namespace: str = "server", *, wait: float = 0.0) -> None:
+    def __init__(
+        self,
+        url: str | URL,
+        namespace: str = "server",
+        *,
+        wait: float = 0.0,
+        anchor_folder: Path | None = None,
+    ) -> None:
         """Connect, and create the tables if there are none. `url` is SQLAlchemy's: sqlite:///server.db.
 
         `wait` is how many seconds somebody else may still take to let go of it, or to be given up for dead.
+        Without a folder for its anchor an older copy is not noticed.
         """
         self.namespace = namespace
+        self.rolled_back = False
+        """Whether this turned out to be an older copy of the store; until the next irreversible commit."""
+        self._anchor: Anchor | None = None
+        self._mark = Mark(b"", 0)
         self._engine = _connect(url)
         self._upsert = upsert(self._engine.dialect.name)
         self._lease = Lease(namespace, self._engine.dialect.name)
@@ -103,6 +118,8 @@ class ServerStore:
             with self._transaction("open") as connection:
                 _require_schema(connection)
             lease.acquire_within(wait, self._acquire)
+            if anchor_folder is not None:
+                self._compare_with(_anchor_of(namespace, anchor_folder))
         except BaseException:
             self.close()
             raise
@@ -144,14 +161,66 @@ class ServerStore:
         ]
         if not batch:
             return
+        mark = self._mark_after(batch)
+        if mark != self._mark:
+            stored.append(self._record_of(mark))
         with self._writing() as connection:
             if stored:
                 connection.execute(self._upsert, stored)
             if deleted:
                 connection.execute(_DELETE, deleted)
+        if mark != self._mark:
+            self._mark, self.rolled_back = mark, False
+        self._drop_anchor()
+
+    # --- the anchor -------------------------------------------------------------------------------
+
+    def _compare_with(self, anchor: Anchor) -> None:
+        """A new store begins a life of its own; else both must tell the same story."""
+        stored = self.read(_MARK, "")
+        if stored is not None:
+            self._mark = Mark(stored[:_LINEAGE], int(stored[_LINEAGE:]))
+        elif anchor.mark is None and self._is_empty():
+            self._mark = self._begin_life()
+            anchor.write(self._mark)
+        self.rolled_back = anchor.mark is None or not anchor.mark.precedes(self._mark)
+        self._anchor = anchor
+        self._drop_anchor()
+
+    def _begin_life(self) -> Mark:
+        mark = Mark(os.urandom(_LINEAGE), 0)
+        with self._writing() as connection:
+            connection.execute(self._upsert, [self._record_of(mark)])
+        return mark
+
+    def _mark_after(self, batch: Batch) -> Mark:
+        """Counts what must not be undone. An older copy that goes on makes every other copy an old one."""
+        if self._anchor is None or not batch.irreversible:
+            return self._mark
+        if not self.rolled_back:
+            return Mark(self._mark.lineage, self._mark.counter + 1)
+        known = (self._mark, self._anchor.mark or self._mark)
+        return Mark(os.urandom(_LINEAGE), max(mark.counter for mark in known) + 1)
+
+    def _drop_anchor(self) -> None:
+        """Note the mark outside the store. While that fails nothing is read, so nothing can be sent."""
+        if self._anchor is None or self.rolled_back or self._anchor.mark == self._mark:
+            return
+        self._anchor.write(self._mark)
+
+    def _record_of(self, mark: Mark) -> dict[str, Any]:
+        value = mark.lineage + b"%d" % mark.counter
+        return {"namespace": self.namespace, "kind": _MARK, "key": "", "value": value}
+
+    def _is_empty(self) -> bool:
+        wanted = select(_C.kind).where(_C.namespace == self.namespace).limit(1)
+        with self._transaction("read") as connection:
+            return connection.execute(wanted).scalar() is None
+
+    # --- its owner --------------------------------------------------------------------------------
 
     def erase(self) -> None:
-        """Delete all records of this namespace, and close."""
+        """Delete all records of this namespace, and close. Its anchor stays, for copies that come back."""
         with self._writing() as connection:
             connection.execute(delete(_RECORDS).where(_C.namespace == self.namespace))
         self.close()
@@ -168,6 +237,9 @@ class ServerStore:
             with suppress(StorageError), self._transaction("write") as connection:
                 self._lease.release(_executing(connection))
         self._engine.dispose()
+        if self._anchor is not None:
+            self._anchor.close()
+            self._anchor = None
 
     def __enter__(self) -> Self:
         """Nothing to do: the store is open."""
@@ -195,6 +267,7 @@ class ServerStore:
 
     @contextmanager
     def _transaction(self, action: str) -> Iterator[Connection]:
+        self._drop_anchor()  # if that failed after a commit, it comes before anything else
         try:
             with self._engine.begin() as connection:
                 yield connection
@@ -203,6 +276,12 @@ class ServerStore:
             raise StorageError(
                 f"cannot {action} {self._engine.url!r}: {sqlite.meaning(cause)}"
             ) from None
+
+
+def _anchor_of(namespace: str, folder: Path) -> Anchor:
+    """By the namespace alone: a copy of the database in another place has the same one. The lease locks it."""
+    name = hashlib.sha256(b"server\0" + namespace.encode()).hexdigest()[:32]
+    return Anchor(folder / f"{name}.anchor", lock=False)
 
 
 _parsed = lru_cache(text)  # each of them runs with every commit

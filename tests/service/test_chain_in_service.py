@@ -1,0 +1,219 @@
+"""The chain of models over HTTP: releases and parts for members, and a server that is caught."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+from pathlib import Path
+from types import SimpleNamespace
+
+import httpx
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from direct import direct
+from participants import ANN, DEALERS, PARAMETERS, Town, quick  # noqa: F401 - a fixture
+from puppet_server import PuppetServer, agent_of
+from service_harness import SMALL, Federation, Nudge, federation
+
+from basecagg.channels.identity import Identity
+from basecagg.channels.wire import limit_for, unpack
+from basecagg.commands import join
+from basecagg.errors import ServerCaught
+from basecagg.protocol.messages import Endorsement, Parts, Receipt, Release, Upload
+from basecagg.protocol.server import first_link
+from basecagg.service.app import Api, make_app
+from basecagg.service.connection import Connection
+from basecagg.service.page import Page
+from basecagg.service.problems import Problem
+from basecagg.service.signing import Caller
+
+pytestmark = pytest.mark.usefixtures("quick")
+NAMES = [f"user-{index}" for index in range(SMALL.num_users)]
+
+
+def line(fed: Federation, name: str) -> Connection:
+    profile = fed.profile(name)
+    caller = Caller("test", name, profile.identity)
+    return Connection(fed.url, profile.invitation.ca, caller)
+
+
+async def status_of(call: Awaitable[object]) -> int:
+    try:
+        await call
+    except Problem as problem:
+        return problem.status
+    return 200
+
+
+# --- releases and parts -------------------------------------------------------------------------------
+
+
+def test_members_get_what_versions_were_made_from(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with federation(tmp_path, keep_versions=2) as fed:
+            await fed.join(NAMES, lambda name: Nudge())
+            await fed.start_epoch()
+            await fed.reach(4)
+            for name in NAMES:
+                await fed.stop(name)
+            version, ann = await fed.version(), line(fed, NAMES[0])
+            for kept in (version - 1, version):
+                release = unpack((await ann.call("GET", f"/v1/releases/{kept}")).content, 10**6)
+                assert isinstance(release, Release)
+                assert release.history.last == kept
+                limit = limit_for(Parts, SMALL)
+                reply = await ann.call("GET", f"/v1/parts/{kept}", limit=limit)
+                parts = unpack(reply.content, limit)
+                assert isinstance(parts, Parts)
+                assert parts.release == release
+            for gone in (0, version - 2, version + 1):
+                for kind in ("releases", "parts"):
+                    assert await status_of(ann.call("GET", f"/v1/{kind}/{gone}")) == 404
+            await ann.close()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("kind", ["releases", "parts"])
+def test_nobody_else_does(tmp_path: Path, kind: str) -> None:
+    async def story() -> None:
+        async with direct(tmp_path) as scene:
+            stranger = scene.connect("user-0", Identity.create())
+            assert await status_of(stranger.call("GET", f"/v1/{kind}/1")) == 401
+            assert (await scene.client.get(f"/v1/{kind}/1")).status_code == 401
+            assert await status_of(scene.boss.call("GET", f"/v1/{kind}/1")) == 403
+            member = scene.member("user-0")
+            assert await status_of(member.call("GET", f"/v1/{kind}/1")) == 404
+            assert await status_of(member.call("GET", f"/v1/{kind}/x")) == 400
+            assert await status_of(member.call("GET", f"/v1/{kind}/-1")) == 404
+            await scene.operator.revoke(scene.boss, "user-0")
+            assert await status_of(member.call("GET", f"/v1/{kind}/1")) == 403
+
+    asyncio.run(story())
+
+
+def test_parts_are_rationed_per_member(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with direct(tmp_path) as scene:
+            api = Api(scene.service, member_rate=5.0, stranger_rate=1e6)
+            app = make_app(scene.service, Page(scene.service, "x"), api)
+            scene.transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+            greedy, other = scene.member("user-0"), scene.member("user-1")
+            asked = [await status_of(greedy.call("GET", "/v1/parts/1")) for _ in range(4)]
+            assert asked == [404, 404, 429, 429]
+            assert await status_of(other.call("GET", "/v1/parts/1")) == 404
+            # Other requests do not suffer.
+            assert await status_of(greedy.call("GET", "/v1/releases/1")) == 404
+
+    asyncio.run(story())
+
+
+# --- a model that was not released --------------------------------------------------------------------
+
+
+class Impostor(PuppetServer):
+    """Shows models, and signs what a test says about them."""
+
+    def __init__(self, released: np.ndarray, shown: np.ndarray) -> None:
+        super().__init__()
+        self.released, self.shown = released, shown
+        self.downloads = 0
+
+    async def __call__(self, request: httpx.Request) -> httpx.Response:
+        path = request.url.path.removeprefix("/v1/")
+        if path == "model":
+            self.downloads += 1
+            headers = {"basecagg-version": "0"}
+            return httpx.Response(200, content=self.shown.astype("<f4").tobytes(), headers=headers)
+        return await super().__call__(request)
+
+    async def begin(self) -> None:
+        """An epoch that begins with the model that was released."""
+        await self.until(lambda: self.keys)
+        epoch = self.town.epoch(self.keys[-1], 1, first=first_link(self.released))
+        self.epoch = [epoch, self.town.credential(epoch)]
+        await self.until(lambda: any(hasattr(m, "dealing") for m in self.inbox))
+        masks = next(m for m in self.inbox if hasattr(m, "dealing")).dealing.masks
+        self.post(*self.town.receipts(epoch, *masks))
+
+
+@pytest.mark.parametrize("honest", [False, True], ids=["", "control"])
+def test_a_model_that_was_not_released_is_not_trained_from(
+    tmp_path: Path, honest: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    zeros, train = np.zeros(PARAMETERS.model_size, np.float32), Nudge()
+    server = Impostor(zeros, zeros if honest else zeros + 1)
+
+    async def story() -> None:
+        async with agent_of(server, tmp_path, train, after_failure=0.01):
+            await server.begin()
+            if honest:
+                await server.received(Upload)
+            else:
+                # It looks again later, and is never convinced.
+                await server.until(lambda: server.downloads >= 6)
+
+    logging.getLogger("basecagg").propagate = True
+    with caplog.at_level(logging.ERROR, "basecagg.agent"):
+        asyncio.run(story())
+    assert bool(train.calls) == honest
+    said = [record.message for record in caplog.records]
+    assert ("wrong model, not trained" in said) == (not honest)
+
+
+# --- a server that is caught ---------------------------------------------------------------------------
+
+
+async def ask_twice(server: PuppetServer, folder: Path) -> None:
+    async with agent_of(server, folder):
+        epoch = await server.found()
+        dealt = [server.town.deal(epoch, dealer) for dealer in DEALERS]
+        tickets = [ticket for _, ticket in dealt]
+        server.post(*(parcel for parcel, _ in dealt))
+        await server.received(Receipt)
+        server.post(server.town.request(epoch, tickets[:3]))
+        await server.received(Endorsement)
+        server.post(server.town.request(epoch, tickets[1:]))
+        await server.until(lambda: False)
+
+
+def test_evidence_is_left_in_a_file_and_the_agent_ends(tmp_path: Path) -> None:
+    server = PuppetServer()
+    with pytest.raises(ServerCaught) as caught:
+        asyncio.run(ask_twice(server, tmp_path))
+    (evidence,) = (tmp_path / ANN).glob("evidence-1-*.bin")
+    assert f"basecagg verify {evidence}" in str(caught.value)
+    # One that was stored and not written before a crash is written at the next start; the agent waits then.
+    kept = evidence.read_bytes()
+    evidence.unlink()
+
+    async def again() -> None:
+        async with agent_of(server, tmp_path):
+            looks = server.looks
+            server.kicks = 1
+            await server.until(lambda: server.looks > looks)
+
+    server.inbox.clear()
+    asyncio.run(again())
+    assert evidence.read_bytes() == kept
+    assert server.inbox == []  # nothing more is said to that server
+
+
+def test_the_command_ends_with_a_status_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not to be restarted, and told apart from a wrong option or a full disk."""
+
+    async def run(self: object) -> None:
+        raise ServerCaught("the server did it")
+
+    monkeypatch.setattr("basecagg.service.agent.Agent.run", run)
+    invited = SimpleNamespace(name=ANN)
+    monkeypatch.setattr("basecagg.service.operator.read_invitation", lambda path: invited)
+    monkeypatch.setattr("basecagg.service.agent.Agent.__init__", lambda self, *_: None)
+    monkeypatch.setattr("basecagg.service.profile.Profile.open", lambda *_: None)
+    result = CliRunner().invoke(join.command, ["x", "--holder-only", "--state", str(tmp_path)])
+    assert result.exit_code == 3
+    assert "the server did it" in result.output
