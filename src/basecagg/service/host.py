@@ -252,9 +252,10 @@ class EpochHost:
 
     def pedigree(self, operator_key: bytes) -> Pedigree:
         """What leads from the operator's key to the present model."""
-        now = self.published
-        certificate = self._recovery.certificate_of(now.version)
-        return Pedigree(self.agreement.epoch, now.release, certificate, operator_key)
+        version = self.published.version
+        release = self._recovery.release(version)
+        certificate = self._recovery.certificate_of(version)
+        return Pedigree(self.agreement.epoch, release, certificate, operator_key)
 
     def ledger(self) -> list[tuple[str, bytes]]:
         """What became of every buffer, as it is stored."""
