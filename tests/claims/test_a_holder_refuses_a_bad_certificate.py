@@ -21,7 +21,7 @@ from parties import (
 )
 
 from basecagg.channels.unprotected import NoVerifier
-from basecagg.errors import BadCertificate, MaskTaken, WrongEpoch, WrongMembers
+from basecagg.errors import BadCertificate, MaskTaken, WrongMembers
 from basecagg.protocol.epoch import Agreement
 from basecagg.protocol.messages import Answer, CertifiedRequest, endorsement_of, signed
 
@@ -93,7 +93,7 @@ def test_of_another_version(federation, request_):
 def test_of_another_epoch(federation, request_):
     votes = endorse(federation, request_)
     other = make_federation().agreement.id
-    all_refuse(federation, shown(request_, votes, epoch=other), WrongEpoch)
+    all_refuse(federation, shown(request_, votes, epoch=other), BadCertificate)
 
 
 def test_of_receipts_or_answers_instead_of_endorsements(federation, request_):

@@ -198,16 +198,14 @@ def replay_after_expiry(federation):
 
     def members(*names, base):
         deal(federation, *names, version=version)
-        head = bytes([base]) * 32
-        return uploads(federation, *names, base=base, head=head)
+        return uploads(federation, *names, base=base)
 
     deal(federation, "victim", version=0)  # its last version is 3
     certificates = []
     for version in range(4):
         names = ("victim", "friend", "pal") if version == 1 else ("ann", "bob", "cat")
         deal(federation, *names[-2:] if version == 1 else names, version=version)
-        head = bytes([version]) * 32
-        chosen = uploads(federation, *names, base=version, head=head)
+        chosen = uploads(federation, *names, base=version)
         late = certify(federation, request_for(federation, chosen, version, previous))
         previous = late.certificate
         certificates.append(previous)
@@ -265,7 +263,8 @@ def test_a_repeated_endorsement_is_identical():
 
 def test_control_without_the_version_rule_a_server_skips_ahead(monkeypatch):
     """It could then age updates at will, and weigh them as it likes."""
-    monkeypatch.setattr(ShareKeeper, "_require_version", lambda self, request: None)
+    for rule in ("_require_version", "_require_history"):
+        monkeypatch.setattr(ShareKeeper, rule, lambda self, request: None)
     federation = make_federation()
     request = request_for(federation, uploads(federation, *USERS[:3]), 10)
     assert len(endorse(federation, request)) == 7

@@ -48,7 +48,7 @@ FORGERIES = {
     "other parameters": lambda epoch: replace(epoch, parameters=parameters(buffer_size=4)),
     "another enrolment key": lambda epoch: replace(epoch, enrolment_key=bytes(32)),
     "another server": lambda epoch: replace(epoch, server_key=bytes(32)),
-    "another start": lambda epoch: replace(epoch, first_version=5),
+    "another start": lambda epoch: replace(epoch, first=replace(epoch.first, version=5)),
     "another suite": lambda epoch: replace(epoch, suite="mlkem768-x25519"),
     "another name": lambda epoch: replace(epoch, federation="other"),
     "another number": lambda epoch: replace(epoch, number=2),

@@ -98,7 +98,9 @@ def fresh_update(scale: float = 0.5, size: int = SIZE) -> np.ndarray:
 
 def deal(federation: Federation, *names: str, version: int | None = None, count: int = 1) -> None:
     """Each of them deals masks, and all their shares arrive. A cheating server may claim any version."""
-    version = federation.server.version if version is None else version
+    if version is not None:
+        federation.server._state.history = history_at(federation, version)
+    version = federation.server.version
     for name in names:
         federation.network.perform(at(name), federation.contributor(name).deal(version, count))
     federation.network.run()
@@ -272,7 +274,8 @@ def certificate_of(request: RecoveryRequest, endorsements: Iterable[Endorsement]
 
 
 def certify(federation: Federation, request: RecoveryRequest, names=USERS) -> CertifiedRequest:
-    """The request with the certificate that these holders make."""
+    """The request with the certificate that these holders make; the next version is made from its sum."""
+    told(federation).digests[request.version + 1] = request.digest
     return CertifiedRequest(request, certificate_of(request, endorse(federation, request, names)))
 
 
