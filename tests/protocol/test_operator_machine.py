@@ -60,6 +60,7 @@ FOUR = ProtocolParameters(
     max_dropouts=0,
     buffer_size=3,
     model_size=5,
+    correctness="honest-holders",  # so that two holders make an epoch, too
 )
 NAMES = ("ann", "bob", "cem", "dea")
 IDENTITIES = {name: Identity.create() for name in NAMES}
