@@ -119,11 +119,9 @@ def trained():
 
 
 def pedigree_of(federation, **changes) -> Pedigree:
-    opening = federation.server.opening
-    certificate = opening.certificate_of(federation.server.version)
-    made = Pedigree(
-        federation.agreement.epoch, opening.latest, certificate, operator_key(federation)
-    )
+    opening, version = federation.server.opening, federation.server.version
+    words = opening.release(version), opening.certificate_of(version)
+    made = Pedigree(federation.agreement.epoch, *words, operator_key(federation))
     return replace(made, **changes)
 
 
