@@ -16,6 +16,7 @@ from basecagg.errors import BASecAggError, DataError, ParameterError, printable
 
 COMMANDS = {
     "plan": "Choose parameters for a federation and show what they cost.",
+    "verify": "Check evidence, make versions again, check an exported model.",
     "audit": "Say what a server learned, from a transcript of its view.",
     "run": "Train a federation in simulation and show what privacy cost.",
     "report": "Write a page about simulated runs: plots, tables, audit.",
