@@ -12,6 +12,7 @@ from rich.text import Text
 
 from basecagg.planning.costs import ELEMENT, STEPS, live_masks_each
 from basecagg.planning.planner import Option, Plan
+from basecagg.protocol.epoch import MOST_PARTS
 
 Cpu = dict[int, dict[str, float]]
 """Predicted seconds: U → step → seconds. The chosen U has all steps; empty if nothing was measured."""
@@ -33,6 +34,7 @@ def render(plan: Plan, cpu: Cpu) -> RenderableType:
         "No sum wraps around": _proof(plan),
         "Bytes of one user, for one update and one buffer": _traffic(plan),
         "Storage of one holder": _storage(plan),
+        "Making a version again": _parts(plan),
         "Processor time on this machine, one thread, predicted": _cpu(plan, cpu),
         "How cost changes with U": _options(plan, cpu),
         "Consistency modes with these N, D, T and K": _modes(plan),
@@ -147,6 +149,17 @@ def _storage(plan: Plan) -> Text:
     return Text(
         f"{_bytes(plan.holder_bytes)} at most: {contributors} contributors × {live_masks_each(p)} live masks"
         f" × {ELEMENT * p.share_size:,} bytes of a share."
+    )
+
+
+def _parts(plan: Plan) -> Text:
+    """What it takes to check a version, and what the server keeps for that."""
+    size = plan.parameters.parts_bytes
+    habit = "every version" if size <= MOST_PARTS else "half of the versions, by a coin of its own"
+    return Text(
+        f"{_bytes(size)} at most for a verifier and a version: K uploads, the model before, N answers. The"
+        f" server keeps so much for each of the last versions (serve --keep-versions). Unless told otherwise"
+        f" an agent makes {habit} again (join --verify)."
     )
 
 

@@ -132,6 +132,8 @@ class SimulationConfig:
     """E: holders whose wrong answers must not stop an opening."""
     min_per_version: int = 0
     """m: members that each base version in a sum must have; 0 means 3 if certified, else 1 (the paper)."""
+    verify: bool = True
+    """Whether every version of a sealed and signed run is made again from its parts, and compared."""
     allow_wraparound: bool = False
     """Sum in the field whatever c_l is, and see what that does: without masks, for no epoch accepts it."""
     auto_tune: bool = False
