@@ -15,14 +15,18 @@ from basecagg.protocol.messages import (
     Credential,
     EpochEnd,
     HolderKey,
+    Inquiry,
     MaskName,
     Parcel,
+    Parts,
     PlainUpdate,
     Refusal,
+    Release,
     Shipment,
     Ticket,
     Upload,
     Verdict,
+    Witness,
 )
 
 MASK = MaskName("ann", bytes(16))
@@ -41,6 +45,7 @@ def conversation(suite="x25519"):
     seen += [federation.agreement.epoch, federation._credentials["user-0"]]
     seen += [Refusal("Malformed", "no"), PlainUpdate(MASK, 0, bytes(32), bytes(200))]
     seen += [make_samples()[kind] for kind in (HolderKey, EpochEnd)]  # of operator and participants
+    seen += [make_samples()[kind] for kind in (Release, Parts, Inquiry, Witness)]
     return federation, list({type(message): message for message in seen}.values())
 
 
@@ -113,6 +118,7 @@ def test_the_limits_are_bulk_and_4_kib_or_16_mib():
         Answer: share,
         Upload: 4 * p.padded_size + 4096,
         PlainUpdate: 8 * p.model_size + 4096,
+        Parts: p.parts_bytes + 8 * p.model_size + 2 * 16 * 2**20,
     }
     for kind in get_args(AnyMessage):
         assert limit_for(kind, p) == bulk.get(kind, 16 * 2**20)
@@ -125,7 +131,7 @@ def test_a_missing_signature_is_no_shorter_encoding():
     assert unpack(pack(Credential(bytes(32), "ann", bytes(32))), 10**8).signature == b""
 
 
-@pytest.mark.parametrize("magic", [b"", b"BSAG\x01", b"BSAG\x03", b"bsag\x02", b"\x00" * 5])
+@pytest.mark.parametrize("magic", [b"", b"BSAG\x02", b"BSAG\x04", b"bsag\x03", b"\x00" * 5])
 def test_another_protocol_or_version(magic):
     with pytest.raises(ChannelError, match="not a frame"):
         unpack(magic + pack(VERDICT)[len(MAGIC) :], 10**8)

@@ -31,6 +31,7 @@ from basecagg.protocol.messages import (
     MaskName,
     Message,
     Parcel,
+    Parts,
     PlainUpdate,
     Receipt,
     RecoveryRequest,
@@ -43,9 +44,18 @@ from basecagg.protocol.messages import (
     Witness,
     certificate_of,
     content_hash,
-    digest_of,
     endorsement_of,
     signed,
+    signed_digest,
+    statement,
+)
+from basecagg.protocol.proofs import (
+    Account,
+    DoubleRequest,
+    Evidence,
+    Fork,
+    Miscalculation,
+    Pedigree,
 )
 from basecagg.protocol.step_rule import StepRule
 from basecagg.service.signing import HttpRequest
@@ -110,6 +120,10 @@ def make_samples() -> dict[type[Message], Message]:
     request = signed(request, identity("server"))
     certificate = _endorsed(certificate_of(request, ()))
     answer = signed(Answer(epoch.id, 8, request.digest, 1, WORDS), identity("h1"))
+    made = tuple((1, signed_digest(statement(each), each.signature)) for each in (answer,))
+    release = signed(Release(epoch.id, now, made, (2,)), identity("server"))
+    parts = Parts(release, request, certificate, (WORDS,) * 3, (answer,), WORDS, WORDS)
+    key = identity("operator").public_key
     messages: list[Message] = [
         masks["ann"],
         epoch.holders[0],
@@ -126,7 +140,14 @@ def make_samples() -> dict[type[Message], Message]:
         PlainUpdate(masks["ann"], 7, history.root, WORDS),
         link,
         now,
-        signed(Release(epoch.id, now, ((1, digest_of(answer)),), (2,)), identity("server")),
+        release,
+        parts,
+        Fork(release, request),
+        DoubleRequest(request, request),
+        Miscalculation(parts),
+        Evidence(epoch, Miscalculation(parts), key),
+        Account(epoch, parts, key),
+        Pedigree(epoch, release, certificate, key),
         Inquiry(epoch.id, fixed("nonce")[:16]),
         signed(Witness(epoch.id, fixed("nonce")[:16], 1, (8, 1)), identity("h1")),
         epoch.step,

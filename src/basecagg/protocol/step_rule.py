@@ -100,7 +100,7 @@ class StepRule(Message, frozen=True, tag="StepRule"):
 
     def require_fits(self, size: int) -> None:
         """Refuse averages that lie beyond a model of d = `size` numbers."""
-        if self.averaged and self.averaged[-1][1] > size:
+        if self.averaged and self.averaged[-1][-1] > size:
             raise ParameterError(
                 f"averaged of the step goes up to {self.averaged[-1][1]}, the model has d = {size} numbers",
                 rule="averaged parts lie within d",
