@@ -20,7 +20,7 @@ from flwr.app import ArrayRecord, Message
 from small_app import initial_arrays, make_app, small_strategy
 
 from basecagg.channels.identity import Ed25519Verifier
-from basecagg.channels.wire import unpack
+from basecagg.channels.wire import unpack, unpack_file
 from basecagg.flower import basecagg_mod, loop
 from basecagg.flower.flat import Layout
 from basecagg.flower.node import Job, Node
@@ -30,7 +30,8 @@ from basecagg.flower.visits import LETTERS, SLOTS, Order, pack_letters, read_ord
 from basecagg.protocol import model_watch
 from basecagg.protocol.effects import Persist
 from basecagg.protocol.global_model import model_hash
-from basecagg.protocol.messages import History, Release, signed, statement
+from basecagg.protocol.judging import judge
+from basecagg.protocol.messages import History, Release, signed
 from basecagg.protocol.model_watch import ModelWatch
 from basecagg.protocol.proofs import Evidence, Fork
 
@@ -207,17 +208,11 @@ def test_a_fork_shown_to_one_node_is_caught(tmp_path: Path, caplog: Any) -> None
     """The server signed a model for it alone; together with any other word, before or after, that convicts."""
     forker = Forker(tmp_path)
     assert "two different models under one version" in caplog.text
-    evidence = msgspec.msgpack.decode(forker.evidence.read_bytes(), type=Evidence)
+    evidence = unpack_file(forker.evidence.read_bytes())
+    assert isinstance(evidence, Evidence)
     assert isinstance(evidence.proof, Fork)
-    words = (evidence.proof.first, evidence.proof.second)
-    operator, verifier = forker.operators[0], Ed25519Verifier()
-    assert verifier.verify(
-        operator.operator_key, statement(evidence.epoch), evidence.epoch.signature
-    )
-    for word in words:
-        assert verifier.verify(evidence.epoch.server_key, statement(word), word.signature)
-    heads, others = (word.history.heads for word in words)
-    assert any(heads[version] != others[version] for version in heads.keys() & others.keys())
+    operator_key = forker.operators[0].operator_key
+    assert "two different models" in judge(evidence, operator_key, Ed25519Verifier())
     said = [reply.has_error() for reply in forker.replies]
     assert any(said)
     assert said == sorted(said), "it answered after it had caught the server"

@@ -33,7 +33,7 @@ from basecagg.protocol.effects import (
 from basecagg.protocol.epoch import Epoch
 from basecagg.protocol.global_model import Model
 from basecagg.protocol.letters import offer, take
-from basecagg.protocol.messages import Credential, Message, Refusal, Suite, encode
+from basecagg.protocol.messages import Credential, Message, Refusal, Suite
 from basecagg.protocol.participant import Participant, Pins
 from basecagg.protocol.records import Record, write
 from basecagg.protocol.records import parse as parse_record
@@ -242,7 +242,7 @@ class Node:
             case MemoryLost(reason):
                 _LOG.error("this node holds no shares any more: %s", reason)
             case Convicted(evidence, reason):
-                self._evidence.write_bytes(encode(evidence))
+                self._evidence.write_bytes(pack(evidence))
                 _LOG.error(
                     "%s. This node takes no more part; the evidence is in %s",
                     reason,
