@@ -125,6 +125,12 @@ def forged_answer(federation: Federation, parts: Parts) -> Parts:
     return with_answers(federation, parts, [forged, *others])
 
 
+def fitting_answer(federation: Federation, parts: Parts) -> Parts:
+    """From U answers a server knows what any other holder would say, and says it in its name."""
+    first, *others = parts.answers
+    return with_answers(federation, parts, [replace(first, signature=bytes(64)), *others])
+
+
 def stolen_answer(federation: Federation, parts: Parts) -> Parts:
     """A holder's true answer, to another request."""
     first, *others = parts.answers
@@ -166,6 +172,7 @@ MISCALCULATIONS: tuple[Cheat, ...] = (
     another_step_size,
     false_blame,
     forged_answer,
+    fitting_answer,
     stolen_answer,
     answer_counted_twice,
     too_few_answers,
