@@ -17,6 +17,7 @@ from cheats import (
     operator_key,
     parts_of,
     release,
+    replaced_model,
     resigned,
     unasked_sum,
     with_answers,
@@ -30,7 +31,7 @@ from basecagg.channels.identity import Ed25519Verifier, Identity
 from basecagg.channels.wire import MAGIC, pack, unpack_file
 from basecagg.errors import ChannelError, NotProven, PartsDamaged, Refused
 from basecagg.protocol.judging import judge
-from basecagg.protocol.messages import Answer, encode
+from basecagg.protocol.messages import Answer, History, encode
 from basecagg.protocol.model_watch import ModelWatch
 from basecagg.protocol.proofs import Account, Caught, Fork, Miscalculation
 from basecagg.protocol.recomputation import recompute
@@ -103,6 +104,21 @@ def test_honest_words_prove_nothing():
         handed_on(federation, Fork(parts.release, parts.request))
     with pytest.raises(NotProven, match="signature"):
         handed_on(federation, Fork(parts.release, request))
+
+
+def test_words_of_two_epochs_prove_nothing():
+    """A server may serve several, each with a chain of its own."""
+    federation, parts = after()
+    elsewhere = release(federation, replaced_model(federation, parts), epoch=bytes(32)).release
+    with pytest.raises(NotProven, match="epoch"):
+        handed_on(federation, Fork(parts.release, elsewhere))
+
+
+def test_a_release_goes_on_from_the_chain_that_its_sum_was_asked_for_in():
+    federation, parts = after(3)
+    link = parts.release.history.links[-1]
+    other = release(federation, parts, history=History(2, bytes(32), (link,)))
+    assert "another chain" in handed_on(federation, Miscalculation(other))
 
 
 def test_a_sum_that_holders_did_not_certify_convicts_nobody_but_is_not_trained_from():
