@@ -36,8 +36,8 @@ def violations(database: str, users: list[Path], anchors: Path) -> list[str]:
 def _ledger(ledger: list[LedgerEntry], state: ModelState) -> list[str]:
     versions = [entry.version for entry in ledger if entry.outcome == "opened"]
     burned = [f"version {e.version} burned: {e.reason}" for e in ledger if e.outcome != "opened"]
-    gap = versions != list(range(state.version))
-    return [*burned, *([f"versions {versions} up to {state.version}"] if gap else [])]
+    gap = versions != list(range(state.history.last))
+    return [*burned, *([f"versions {versions} up to {state.history.last}"] if gap else [])]
 
 
 def _updates(

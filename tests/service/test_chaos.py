@@ -14,6 +14,7 @@ from chaos_processes import NAMES, Chaos
 from private_postgres import private_postgres
 
 from basecagg.channels.wire import MAX_CONTROL_BYTES, unpack
+from basecagg.protocol.messages import Link
 from basecagg.protocol.records import HeldShare, ModelState, load, parse, write
 from basecagg.service.host import LedgerEntry
 from basecagg.service.registry import Charter
@@ -105,7 +106,7 @@ def require_that_the_check_can_fail(database: str, user: Path, anchors: Path) ->
     with ServerStore(database, f"epoch:{epoch_id}") as store:
         state = parse(store.read("model-state", "") or b"", ModelState)
         state.admitted += 1
-        state.version += 1
+        state.history = state.history.after(Link(0, bytes(32), bytes(32), bytes(32)), 100)
         store.commit([write("model-state", "", state)])
     found = violations(database, [user], anchors)
     assert any("another request" in each for each in found)

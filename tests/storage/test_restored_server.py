@@ -15,7 +15,13 @@ from test_restored_machines import USERS, FederationOnFiles
 
 from basecagg.errors import StorageError
 from basecagg.protocol.effects import Persist
-from basecagg.protocol.messages import CertifiedRequest, Inquiry, RecoveryRequest
+from basecagg.protocol.messages import (
+    Answer,
+    CertifiedRequest,
+    Endorsement,
+    Inquiry,
+    RecoveryRequest,
+)
 from basecagg.protocol.model_watch import ModelWatch
 from basecagg.protocol.proofs import Caught, DoubleRequest
 from basecagg.protocol.records import Past
@@ -165,7 +171,12 @@ def test_in_doubt_not_even_the_old_request_is_opened(federation):
     assert federation.server.version == 1
     federation.one_round(2.0)
     assert federation.server.version == 2
+    said = [each for each in federation.sent if isinstance(each.message, Endorsement | Answer)]
     federation.restart(AT_SERVER, restoring=backup)
+    for letter in said:  # as if they had been on their way all the time
+        federation.network.perform(
+            AT_SERVER, federation.server.receive(letter.sender, letter.message)
+        )
     federation.network.perform(AT_SERVER, federation.server.deadline())
     federation.network.run()
     assert federation.server.version == 0
