@@ -19,7 +19,7 @@ from service_harness import SMALL, Federation, Nudge, federation
 
 from basecagg.channels.identity import Identity
 from basecagg.channels.wire import limit_for, unpack
-from basecagg.commands import join
+from basecagg.commands import join, verify
 from basecagg.errors import ServerCaught
 from basecagg.protocol.messages import Endorsement, Parts, Receipt, Release, Upload
 from basecagg.protocol.server import first_link
@@ -185,6 +185,11 @@ def test_evidence_is_left_in_a_file_and_the_agent_ends(tmp_path: Path) -> None:
         asyncio.run(ask_twice(server, tmp_path))
     (evidence,) = (tmp_path / ANN).glob("evidence-1-*.bin")
     assert f"basecagg verify {evidence}" in str(caught.value)
+    arguments = [str(evidence), "--operator-key", server.town.key("operator").hex()]
+    judged = CliRunner().invoke(verify.command, arguments)
+    assert judged.exit_code == 1, judged.output  # a server is proven to have cheated
+    stranger = [*arguments[:2], Identity.create().public_key.hex()]
+    assert CliRunner().invoke(verify.command, stranger).exit_code == 2
     # One that was stored and not written before a crash is written at the next start; the agent waits then.
     kept = evidence.read_bytes()
     evidence.unlink()
