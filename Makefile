@@ -39,7 +39,7 @@ federation: $(FEDERATION)  ## a server and twelve users as real processes over T
 	$(BIN)/python examples/federation/run.py $(ARGS)
 
 test: $(DEV)     ## the tests
-	$(BIN)/python -m pytest -m "not soak" $(ARGS)
+	$(BIN)/python -m pytest -m "not soak" -n 2 --dist loadfile $(ARGS)
 
 check: $(DEV)    ## format, lint, types, imports
 	$(BIN)/ruff format --check .

@@ -184,10 +184,13 @@ def ask_everything_again(world):
         for letter in world.judge.letters
         if letter.to == HOLDER and isinstance(letter.message, Parcel)
     ]
+    histories = {request.version: request.history for request in world.judge.requests.values()}
+    histories[world.server.version] = world.server.history
     requests = [
         msgspec.structs.replace(
             request,
             version=request.version + 1,
+            history=histories[request.version + 1],
             previous=world.judge.certificates.get(request.version),
         )
         for request in world.judge.requests.values()

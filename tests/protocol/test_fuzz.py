@@ -32,13 +32,17 @@ from basecagg.protocol.messages import (
     Closing,
     EpochEnd,
     HolderKey,
+    Inquiry,
     MaskName,
+    Parts,
     PlainUpdate,
     Receipt,
     RecoveryRequest,
     Refusal,
+    Release,
     Ticket,
     Verdict,
+    Witness,
 )
 from basecagg.protocol.plain import PlainOpening
 from basecagg.protocol.recovery import Recovery
@@ -163,6 +167,9 @@ class Scene:
         yield Letter("server", HOLDER, federation._credentials["user-1"])
         yield Letter("server", HOLDER, make_samples()[EpochEnd])
         yield Letter("user-1", AT_SERVER, make_samples()[HolderKey])
+        yield Letter("user-1", AT_SERVER, make_samples()[Witness])
+        for kind in (Inquiry, Release, Parts):
+            yield Letter("server", HOLDER, make_samples()[kind])
 
     def feed(self, chance, letter):
         """Hand a message to all machines that it could be meant for, and to one that it was not."""

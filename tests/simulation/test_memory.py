@@ -75,7 +75,7 @@ def test_a_run_keeps_few_copies_of_a_vector(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_dealing_late_changes_nothing_but_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = tiny_config("basecagg", versions=6)
+    config = tiny_config("basecagg", versions=6, verify=False)
     monkeypatch.setattr(aggregation, "_AHEAD_BYTES", 0)
     early = simulate(config, task=tiny_task())
     monkeypatch.setattr(aggregation, "_HELD_BYTES", 0)

@@ -419,12 +419,18 @@ class Recovery:
         version = history.last
         return [
             write("made", f"{version:016d}", made),
-            *(
-                Persist("part", f"{version:016d}/{holder}", encode(answer))
-                for holder, answer in self._answers.items()
-            ),
+            *self._keep_parts(version, made),
             write("past", "", self._past, irreversible=True),
-            *self._forget_parts(version - self._keep),
+            *self._forget_parts(version - max(1, self._keep)),
+        ]
+
+    def _keep_parts(self, version: int, made: Made) -> list[Effect]:
+        """The uploads are there already."""
+        if not self._keep:
+            return [Forget("upload", mask.key) for mask in made.request.masks]
+        return [
+            Persist("part", f"{version:016d}/{holder}", encode(answer))
+            for holder, answer in self._answers.items()
         ]
 
     def _forget_parts(self, version: int) -> list[Effect]:
@@ -443,7 +449,7 @@ class Recovery:
         """All that a version was made from, if it is still there."""
         key, before = f"{version:016d}", f"{version - 1:016d}"
         stored, model = self._records.read("made", key), self._records.read("model", before)
-        if stored is None or model is None:
+        if stored is None or model is None or not self._keep:
             return None
         made = parse(stored, Made)
         answers = (require(self._records, "part", f"{key}/{h}") for h, _ in made.release.answers)

@@ -319,6 +319,7 @@ class SecureAggregation(ServerAggregation):
             model,
             holders=[f"{prefix}-{index}" for index in range(parameters.num_users)],
             step=step,
+            keep=int(config.verify and not deals_late(config, shipment_bytes(parameters))),
             make_store=lambda at: MemoryStore(stores.get(f"{at.role}/{at.name}")),
             network=network,
             verifier=verifier,

@@ -43,6 +43,7 @@ class Federation:
         cryptography: bool = True,
         step: StepRule = PAPER_STEP,
         max_burns: int = 1,
+        keep: int = 1,
         retries: int = 1,
         make_store: StoreFactory = lambda address: MemoryStore(),
         network: Loopback | None = None,
@@ -62,6 +63,7 @@ class Federation:
         self._make_store = make_store
         self._stores: dict[Address, Store] = {}
         self._retries = retries
+        self._keep = keep
         self._initial_model = initial_model
         self._identities: dict[str, Identity | NoIdentity] = {}
         self._secrets: dict[str, SealingSecret | NoSealing] = {}
@@ -183,8 +185,8 @@ class Federation:
         return builders[address.role](address.name, store)
 
     def _build_server(self, name: str, store: Store) -> Server:
-        recovery = Recovery(self.agreement, self.identity(name), store, self._retries)
-        settings = ServerSettings.of(self.agreement)
+        recovery = Recovery(self.agreement, self.identity(name), store, self._retries, self._keep)
+        settings = ServerSettings.of(self.agreement, self._keep)
         return Server(settings, recovery, store, self._initial_model)
 
     def _build_keeper(self, name: str, store: Store) -> ShareKeeper:
