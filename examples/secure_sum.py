@@ -9,7 +9,7 @@ from basecagg.maths.staleness import polynomial
 from basecagg.protocol.contributor import Contributor
 from basecagg.protocol.epoch import Holder, accept, draft_epoch
 from basecagg.protocol.recovery import Recovery
-from basecagg.protocol.server import Server, ServerSettings
+from basecagg.protocol.server import Server, ServerSettings, first_link
 from basecagg.protocol.share_keeper import ShareKeeper
 from basecagg.simulation.loopback import AT_SERVER, Address, Loopback
 from basecagg.storage.memory import MemoryStore
@@ -21,19 +21,21 @@ parameters = ProtocolParameters(
 users = [f"user-{i}" for i in range(7)]
 signing = {name: Identity.create() for name in (*users, "operator", "enrolment", "server")}
 sealing = {name: SealingSecret.create() for name in users}
+model = np.zeros(1000, np.float32)
 
-# The operator signs an epoch; everyone checks it against the operator's key.
+# The operator signs an epoch and the model that it begins with; everyone checks it against the operator's key.
 epoch = draft_epoch(
     federation="example", parameters=parameters, operator=signing["operator"],
     holders=[Holder(u, signing[u].public_key, sealing[u].public_key) for u in users],
     server_key=signing["server"].public_key, enrolment_key=signing["enrolment"].public_key,
+    first=first_link(model),
 )  # fmt: skip
 agreement = accept(epoch, signing["operator"].public_key, Ed25519Verifier())
 
 # Every user is a holder and a contributor, each machine with its own store, on a network in memory.
 network, store = Loopback(), MemoryStore()
 recovery = Recovery(agreement, signing["server"], store)
-server = Server(ServerSettings.of(agreement), recovery, store, np.zeros(1000, np.float32))
+server = Server(ServerSettings.of(agreement), recovery, store, model)
 network.add(AT_SERVER, server, store)
 for index, user in enumerate(users):
     keeper = ShareKeeper(agreement, index, signing[user], sealing[user], store := MemoryStore())

@@ -471,7 +471,7 @@ def split_vote(dice):
 
 
 def test_after_a_split_vote_a_mask_is_in_one_sum_at_most():
-    splits = [split_vote(dice).endorsements for dice in range(20)]
+    splits = [split_vote(dice).endorsements for dice in range(60)]
     assert sum(len(endorsed) == 2 for endorsed in splits) >= 10
 
 
