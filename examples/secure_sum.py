@@ -18,10 +18,9 @@ parameters = ProtocolParameters(
     num_users=7, max_colluders=1, max_dropouts=2, recovery_threshold=4,
     buffer_size=3, model_size=1000, staleness=polynomial(1.0),
 )  # fmt: skip
-users = [f"user-{i}" for i in range(7)]
+users, model = [f"user-{i}" for i in range(7)], np.zeros(1000, np.float32)
 signing = {name: Identity.create() for name in (*users, "operator", "enrolment", "server")}
 sealing = {name: SealingSecret.create() for name in users}
-model = np.zeros(1000, np.float32)
 
 # The operator signs an epoch and the model that it begins with; everyone checks it against the operator's key.
 epoch = draft_epoch(
