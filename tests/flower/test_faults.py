@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from audit import noting_plain_updates, noting_sums, require_exact
-from deployment_stores import kinds_of_records
+from deployment_stores import OUTLIVING, kinds_of_records
 from fake_grid import FakeGrid, flat, make_grid
 from flwr.app import Error, Message
 from small_app import initial_arrays, make_app, small_strategy
@@ -377,6 +377,8 @@ def test_a_node_that_may_still_keep_its_keys_is_named(
     folders = {node_id: n.context.node_config["state-dir"] for node_id, n in grid.nodes.items()}
     kept = [n for n, folder in folders.items() if "sealing" in kinds_of_records(Path(str(folder)))]
     assert kept == [victim]
+    others = [kinds_of_records(Path(str(f))) for n, f in folders.items() if n != victim]
+    assert others == [OUTLIVING] * len(others)
 
 
 def test_fedbuff_goes_on_after_a_restart(tmp_path: Path) -> None:
