@@ -208,10 +208,11 @@ class Node:
     # --- the end ----------------------------------------------------------------------------------
 
     def clear(self) -> None:
-        """Remove what is around the records of a federation that this node has left; evidence stays."""
+        """Remove what training left in a federation that this node has left itself; evidence stays."""
         if self.report().epoch:
             return
         detached.stop(self.folder.path)
+        self._store.commit([Forget("evaluation", ""), Forget("job", "")])
         node = self.folder.path.parent
         temporary = self.folder.temporary and not self._evidence.exists()
         shutil.rmtree(node if temporary else self.folder.path, ignore_errors=True)
