@@ -24,6 +24,10 @@ def holder_version(state_folder: Path) -> int:
     return max(found, default=-1)
 
 
+OUTLIVING = {"name", "operator", "key", "highest", "membership", "salt", "sent"}
+"""What a node keeps of a run that is over: who it was, that it was there, and fingerprints of its updates."""
+
+
 def kinds_of_records(folder: Path) -> set[str]:
     """The kinds of all records that are kept below a folder."""
     kinds: set[str] = set()

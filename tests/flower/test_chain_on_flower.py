@@ -21,6 +21,7 @@ from small_app import initial_arrays, make_app, small_strategy
 
 from basecagg.channels.identity import Ed25519Verifier
 from basecagg.channels.wire import unpack, unpack_file
+from basecagg.errors import LocalProtocolError
 from basecagg.flower import basecagg_mod, loop
 from basecagg.flower.flat import Layout
 from basecagg.flower.node import Job, Node
@@ -217,6 +218,13 @@ def test_a_fork_shown_to_one_node_is_caught(tmp_path: Path, caplog: Any) -> None
     assert any(said)
     assert said == sorted(said), "it answered after it had caught the server"
     assert "contradicted itself" in forker.replies[-1].error.reason
+    # One that was stored and not written before a crash is written when the node is next asked anything.
+    kept = forker.evidence.read_bytes()
+    forker.evidence.unlink()
+    folder = locate(forker.grid.nodes[forker.victim].context, forker.order.federation)
+    with Node(folder) as node, pytest.raises(LocalProtocolError, match="contradicted itself"):
+        node.require_trust()
+    assert forker.evidence.read_bytes() == kept
 
 
 def test_without_comparing_a_fork_goes_unseen(

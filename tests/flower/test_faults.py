@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from audit import noting_plain_updates, noting_sums, require_exact
-from deployment_stores import kinds_of_records
+from deployment_stores import OUTLIVING, kinds_of_records
 from fake_grid import FakeGrid, flat, make_grid
 from flwr.app import Error, Message
 from small_app import initial_arrays, make_app, small_strategy
@@ -19,7 +19,7 @@ from small_app import initial_arrays, make_app, small_strategy
 from basecagg.channels.wire import unpack
 from basecagg.errors import DataError, StorageError
 from basecagg.flower import BufferedSecAgg, basecagg_mod, loop
-from basecagg.flower.visits import ORDER, unpack_letters
+from basecagg.flower.visits import ORDER, read_order, unpack_letters
 from basecagg.protocol.effects import Abandoned
 from basecagg.protocol.messages import Answer, RecoveryRequest, Upload
 from basecagg.protocol.opening import Burned
@@ -377,6 +377,28 @@ def test_a_node_that_may_still_keep_its_keys_is_named(
     folders = {node_id: n.context.node_config["state-dir"] for node_id, n in grid.nodes.items()}
     kept = [n for n, folder in folders.items() if "sealing" in kinds_of_records(Path(str(folder)))]
     assert kept == [victim]
+    others = [kinds_of_records(Path(str(f))) for n, f in folders.items() if n != victim]
+    assert others == [OUTLIVING] * len(others)
+
+
+def test_metrics_that_never_left_a_node_end_with_the_run(tmp_path: Path) -> None:
+    """One node has evaluated the model, and is never reached to train it."""
+
+    def fault(node_id: int, message: Message) -> Any:
+        order = read_order(message.content)
+        trains = order.stage == "visit" and order.task == "train"
+        return Error(2, "as if") if trains and node_id == victim else None
+
+    grid = make_grid(8, make_app([basecagg_mod]), tmp_path, fault=fault)
+    victim = next(iter(grid.nodes))
+    left: set[str] = set()
+    folder = tmp_path / "0"
+    grid.before.append(lambda *_: left.update(kinds_of_records(folder)))
+    strategy(fraction_evaluate=1.0, evaluate_metrics={"mse": 200.0}, concurrency=8).start(
+        grid=grid, initial_arrays=initial_arrays(), num_rounds=1
+    )
+    assert "evaluation" in left
+    assert kinds_of_records(folder) == OUTLIVING - {"salt", "sent"}  # it has sent nothing
 
 
 def test_fedbuff_goes_on_after_a_restart(tmp_path: Path) -> None:

@@ -167,6 +167,15 @@ def test_everybody_evaluates_before_training_if_evaluation_is_wanted(tmp_path: P
     assert not result.train_metrics_clientapp
 
 
+def test_metrics_of_an_evaluation_that_nobody_makes_are_not_asked_for(tmp_path: Path) -> None:
+    """An app may name them once and choose by `fraction_evaluate` alone."""
+    grid = make_grid(6, make_app([basecagg_mod]), tmp_path)
+    result = strategy(fraction_evaluate=0.0, evaluate_metrics={"mse": 200.0}).start(
+        grid=grid, initial_arrays=initial_arrays(), num_rounds=1
+    )
+    assert not result.evaluate_metrics_clientapp
+
+
 def test_evaluation_needs_names_for_what_is_averaged() -> None:
     with pytest.raises(ParameterError, match="needs evaluate_metrics"):
         strategy(fraction_evaluate=0.5)

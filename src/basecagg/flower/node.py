@@ -35,6 +35,7 @@ from basecagg.protocol.global_model import Model
 from basecagg.protocol.letters import offer, take
 from basecagg.protocol.messages import Credential, Message, Refusal, Suite
 from basecagg.protocol.participant import Participant, Pins
+from basecagg.protocol.proofs import Evidence
 from basecagg.protocol.records import Record, write
 from basecagg.protocol.records import parse as parse_record
 
@@ -159,7 +160,7 @@ class Node:
 
     def require_trust(self) -> None:
         """Take no more part in a federation whose server was caught."""
-        if next(iter(self._store.keys("convicted")), None) is not None:
+        if self._keep_evidence():
             raise LocalProtocolError(
                 "the server of this federation contradicted itself: this node takes no more part in it."
                 f" What convicts the server is in {self._evidence.name} of the node's state-dir"
@@ -208,10 +209,11 @@ class Node:
     # --- the end ----------------------------------------------------------------------------------
 
     def clear(self) -> None:
-        """Remove what is around the records of a federation that this node has left; evidence stays."""
+        """Remove what training left in a federation that this node has left itself; evidence stays."""
         if self.report().epoch:
             return
         detached.stop(self.folder.path)
+        self._store.commit([Forget("evaluation", ""), Forget("job", "")])
         node = self.folder.path.parent
         temporary = self.folder.temporary and not self._evidence.exists()
         shutil.rmtree(node if temporary else self.folder.path, ignore_errors=True)
@@ -229,6 +231,13 @@ class Node:
         """Where the words of a server that was caught are kept, for others to judge."""
         return self.folder.path.parent / f"evidence-{self.folder.path.name}.bin"
 
+    def _keep_evidence(self) -> bool:
+        """Whether the server was caught; then its words are in a file, also if a crash came between."""
+        stored = next((value for _, value in self._store.scan("convicted")), None)
+        if stored is not None and not self._evidence.exists():
+            self._evidence.write_bytes(pack(parse_record(stored, Evidence)))
+        return stored is not None
+
     def _tell(self, news: News) -> None:
         match news:
             case Joined(number, _, holds):
@@ -241,8 +250,8 @@ class Node:
                 _LOG.error("an epoch was declined: %s (%s)", reason, code)
             case MemoryLost(reason):
                 _LOG.error("this node holds no shares any more: %s", reason)
-            case Convicted(evidence, reason):
-                self._evidence.write_bytes(pack(evidence))
+            case Convicted(_, reason):
+                self._keep_evidence()
                 _LOG.error(
                     "%s. This node takes no more part; the evidence is in %s",
                     reason,

@@ -168,7 +168,7 @@ class BufferedSecAgg(OwnLoop):
             weight_levels=weight_levels,
             charge=Charge(
                 MetricSlots.of(weighted_by_key, train_metrics),
-                MetricSlots.of(weighted_by_key, evaluate_metrics),
+                MetricSlots.of(weighted_by_key, evaluate_metrics if fraction_evaluate else None),
                 examples_per_node or 0.0,
                 weighted_by_key,
             ),
