@@ -48,7 +48,7 @@ class Prosecution(Schedules):
     def restore(self, where):
         """The old copy takes the store's place; whatever was written since is forgotten."""
         copy = self.copies[where % len(self.copies)]
-        self.judge.admitted.clear()  # what came since is lost with it
+        self.judge.durable = lambda effects: None  # what was durable is lost: only words count now
         self.world.stores.stores[AT_SERVER] = OldCopy(copy)
         self.world.restart(AT_SERVER)
         self.restored = True

@@ -224,3 +224,12 @@ async def federation(folder: Path, **serve: Any) -> AsyncIterator[Federation]:
         await fed.connection.close()
         await fed.stop_server()
         fed.operator.close()
+        await _all_hung_up()
+
+
+async def _all_hung_up() -> None:
+    """A call that was being accepted while the server stopped ends only when its caller is seen to be gone."""
+    transports = asyncio.get_running_loop()._transports  # type: ignore[attr-defined]
+    async with asyncio.timeout(5):
+        while any(transport._sock is not None for transport in transports.values()):
+            await asyncio.sleep(0.01)

@@ -7,7 +7,7 @@ with a new key for the server. Holders who lie can do no more than to keep it wa
 
 from __future__ import annotations
 
-from basecagg.errors import BadSignature, Malformed, NotEnrolled
+from basecagg.errors import Malformed
 from basecagg.maths.randomness import system_entropy
 from basecagg.protocol.effects import Effect, Send
 from basecagg.protocol.epoch import Agreement
@@ -39,12 +39,10 @@ class Doubt:
     def hear(self, sender: str, witness: Witness) -> None:
         """Take a holder's word, or refuse it."""
         self._agreement.require_id(witness.epoch)
-        if self._agreement.holder_index(sender) != witness.holder:
-            raise NotEnrolled(f"holder {witness.holder} is somebody else", peer=sender)
+        self._agreement.require_holder(witness.holder, sender)
         if witness.nonce != self._inquiry.nonce:
             raise Malformed("that was not asked now", peer=sender)
-        if not self._agreement.signed_by_holder(witness, witness.holder, witness.signature):
-            raise BadSignature(f"the witness is not signed by holder {witness.holder}")
+        self._agreement.require_signed_by_holder(witness, witness.holder, witness.signature)
         self._seen[witness.holder] = witness.slot or _NOTHING
 
     @property

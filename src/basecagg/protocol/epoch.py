@@ -22,6 +22,7 @@ from basecagg.errors import (
     ParameterError,
     QuotaExceeded,
     WrongEpoch,
+    WrongModel,
 )
 from basecagg.maths.mds_code import MaskCode
 from basecagg.parameters import Consistency, Correctness, ProtocolParameters, usual_per_version
@@ -222,6 +223,18 @@ class Agreement:
         if not self.signed_by_holder(message, holder, signature):
             raise BadSignature(f"{type(message).__name__} is not signed by holder {holder}")
 
+    def require_holder(self, holder: int, sender: str) -> None:
+        """Refuse a holder's word from anybody else."""
+        if self.holder_index(sender) != holder:
+            raise NotEnrolled(f"holder {holder} is somebody else", peer=sender)
+
+    def require_history(self, history: History) -> None:
+        """Refuse a chain of models that has gaps, or another beginning than the epoch's."""
+        first = self.beginning
+        known = history.heads.get(first.version, first.root)
+        if not history.is_whole or history.version < first.version or known != first.root:
+            raise WrongModel("the chain of models does not begin with the epoch", peer=SERVER)
+
     def require_enrolled(self, credential: Credential, contributor: str) -> None:
         """Refuse a contributor whom the enrolment key did not admit to this epoch."""
         if credential.epoch != self.id or credential.contributor != contributor:
@@ -270,8 +283,7 @@ class Agreement:
 
 def endorsement_in(certificate: Certificate, holder: int) -> Endorsement:
     """What a holder said if its signature is in the certificate."""
-    c = certificate
-    return Endorsement(c.epoch, c.version, c.attempt, c.head, c.digest, holder)
+    return Endorsement(*certificate.endorsed, holder)
 
 
 def _remember(good: Good, known: dict[Good, None], most: int) -> None:

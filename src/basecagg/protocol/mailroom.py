@@ -116,8 +116,7 @@ class Mailroom:
         twice to a dealer who did not ask again.
         """
         self.agreement.require_id(receipt.epoch)
-        if self.agreement.holder_index(sender) != receipt.holder:
-            raise NotEnrolled(f"holder {receipt.holder} is somebody else", peer=sender)
+        self.agreement.require_holder(receipt.holder, sender)
         self.agreement.require_signed_by_holder(receipt, receipt.holder, receipt.signature)
         live = [mask for mask in self._masks_in(receipt, sender) if mask.state in _LIVE]
         dealers = {mask.dealing: mask.name.contributor for mask in live}

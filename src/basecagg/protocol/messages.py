@@ -57,6 +57,8 @@ Attempt: TypeAlias = Annotated[int, Meta(ge=0, lt=2**16)]
 Slot: TypeAlias = tuple[Version, Attempt]
 """One sum of one version."""
 HolderIndex: TypeAlias = Annotated[int, Meta(ge=0, lt=MAX_HOLDERS)]
+Endorsed: TypeAlias = tuple[bytes, int, int, bytes, bytes]
+"""Epoch, version, attempt, head and digest of a request."""
 Nonce: TypeAlias = Annotated[bytes, Meta(min_length=16, max_length=16)]
 MAX_REASON = 500
 Reason: TypeAlias = Annotated[str, Meta(max_length=MAX_REASON)]
@@ -291,11 +293,14 @@ class Certificate(Message, frozen=True, tag="Certificate"):
     digest: Digest
     signatures: Annotated[tuple[tuple[HolderIndex, Signature], ...], Meta(max_length=MAX_HOLDERS)]
 
+    @property
+    def endorsed(self) -> Endorsed:
+        """What was endorsed."""
+        return self.epoch, self.version, self.attempt, self.head, self.digest
+
     def is_for(self, request: RecoveryRequest) -> bool:
         """Whether this is what its endorsers were asked."""
-        r = request
-        asked = (r.epoch, r.version, r.attempt, r.history.head, r.digest)
-        return (self.epoch, self.version, self.attempt, self.head, self.digest) == asked
+        return self.endorsed == request.endorsed
 
 
 class RecoveryRequest(Message, frozen=True, tag="RecoveryRequest", dict=True, gc=True):
@@ -317,6 +322,11 @@ class RecoveryRequest(Message, frozen=True, tag="RecoveryRequest", dict=True, gc
         return digest_of(self)
 
     @property
+    def endorsed(self) -> Endorsed:
+        """What holders endorse, in the order of an `Endorsement`'s fields."""
+        return self.epoch, self.version, self.attempt, self.history.head, self.digest
+
+    @property
     def masks(self) -> tuple[MaskName, ...]:
         """S(t): the masks of the members."""
         return tuple(ticket.mask for ticket in self.tickets)
@@ -336,14 +346,12 @@ class Endorsement(Message, frozen=True, tag="Endorsement"):
 
 def certificate_of(request: RecoveryRequest, votes: tuple[tuple[int, bytes], ...]) -> Certificate:
     """The signatures of those who endorsed the request."""
-    r = request
-    return Certificate(r.epoch, r.version, r.attempt, r.history.head, r.digest, votes)
+    return Certificate(*request.endorsed, votes)
 
 
 def endorsement_of(request: RecoveryRequest, holder: int) -> Endorsement:
     """What a holder signs who endorses the request."""
-    r = request
-    return Endorsement(r.epoch, r.version, r.attempt, r.history.head, r.digest, holder)
+    return Endorsement(*request.endorsed, holder)
 
 
 class CertifiedRequest(Message, frozen=True, tag="CertifiedRequest"):

@@ -16,7 +16,7 @@ from basecagg.protocol.messages import Parts, RecoveryRequest, Release, encode
 from basecagg.protocol.ports import Records
 from basecagg.protocol.proofs import Caught, Word, contradiction
 from basecagg.protocol.recomputation import recompute
-from basecagg.protocol.records import load
+from basecagg.protocol.records import load, version_key
 
 _LASTING = 1
 """Versions that the server's word is kept for after the next one came."""
@@ -45,7 +45,7 @@ class ModelWatch:
         """Refuse what the server did not sign; it is `Caught` if that contradicts what it signed before."""
         self._agreement.require_id(word.epoch)
         self._agreement.require_signed(word, self._agreement.epoch.server_key, word.signature)
-        self._require_history(word)
+        self._agreement.require_history(word.history)
         for known in self._words.values():
             proof = contradiction(known, word)
             if proof is not None:
@@ -58,12 +58,6 @@ class ModelWatch:
             return []
         self._words[key] = word
         return [Persist(kind, key, encode(word)), *self._forget_old()]
-
-    def _require_history(self, word: Word) -> None:
-        history, first = word.history, self._agreement.beginning
-        known = history.heads.get(first.version, first.root)
-        if not history.is_whole or history.version < first.version or known != first.root:
-            raise WrongModel("the chain of models does not begin with the epoch", peer=SERVER)
 
     def _forget_old(self) -> list[Effect]:
         newest = max(word.history.last for word in self._words.values())
@@ -88,8 +82,8 @@ class ModelWatch:
         self._checked = (self._checked - old) | {version}
         return [
             *self.remember(parts.release),
-            Persist("checked", f"{version:016d}", b""),
-            *(Forget("checked", f"{each:016d}") for each in sorted(old)),
+            Persist("checked", version_key(version), b""),
+            *(Forget("checked", version_key(each)) for each in sorted(old)),
         ]
 
     def head_of(self, version: int, model: Model) -> bytes:
@@ -113,5 +107,5 @@ class ModelWatch:
 def _place(word: Word) -> tuple[str, str]:
     """Kind and key of the record."""
     if isinstance(word, Release):
-        return "released", f"{word.history.last:016d}"
-    return "asked", f"{word.version:016d}/{word.attempt}"
+        return "released", version_key(word.history.last)
+    return "asked", f"{version_key(word.version)}/{word.attempt}"

@@ -142,12 +142,9 @@ def require_released(agreement: Agreement, release: Release) -> None:
     """Refuse what is not the server's word on a version that comes after the epoch's first."""
     agreement.require_id(release.epoch)
     agreement.require_signed(release, agreement.epoch.server_key, release.signature)
-    history, first = release.history, agreement.beginning
-    known = history.heads.get(first.version, first.root)
-    if not history.links or not history.is_whole or history.version < first.version:
+    if not release.history.links:
         raise WrongModel("the release tells of no version that follows from others", peer=SERVER)
-    if known != first.root:
-        raise WrongModel("the chain of models does not begin with the epoch", peer=SERVER)
+    agreement.require_history(release.history)
 
 
 def _require_certified(agreement: Agreement, parts: Parts) -> None:

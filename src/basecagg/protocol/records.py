@@ -62,6 +62,11 @@ def require(records: Records, kind: str, key: str) -> bytes:
     return value
 
 
+def version_key(version: int) -> str:
+    """A version as a key, so that keys are in the order of versions."""
+    return f"{version:016d}"
+
+
 def bind(records: Records, epoch: bytes) -> list[Persist]:
     """Tie a participant's store to its epoch when it is first used: masks never cross epochs."""
     bound = records.read("epoch", "")

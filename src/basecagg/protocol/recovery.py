@@ -61,7 +61,15 @@ from basecagg.protocol.opening import (
 )
 from basecagg.protocol.ports import Records, Signer
 from basecagg.protocol.recomputation import NotOpenable, open_sum, require_words
-from basecagg.protocol.records import BufferedUpdate, Made, Past, parse, require, write
+from basecagg.protocol.records import (
+    BufferedUpdate,
+    Made,
+    Past,
+    parse,
+    require,
+    version_key,
+    write,
+)
 
 
 class Recovery:
@@ -317,8 +325,7 @@ class Recovery:
     def _hear(self, sender: str, reply: Any, handle: Callable[[Any], Step]) -> Step:
         """Check who speaks and about what; a late word about an earlier request is passed over."""
         self.agreement.require_id(reply.epoch)
-        if self.agreement.holder_index(sender) != reply.holder:
-            raise NotEnrolled(f"holder {reply.holder} is somebody else", peer=sender)
+        self.agreement.require_holder(reply.holder, sender)
         if self._doubt is not None:
             return [], None  # the request may have had another end, which is forgotten here
         if self._request is None or reply.digest != self._request.digest:
@@ -418,7 +425,7 @@ class Recovery:
         self._past.opened, self._past.suspects = self._certificate, frozenset()
         version = history.last
         return [
-            write("made", f"{version:016d}", made),
+            write("made", version_key(version), made),
             *self._keep_parts(version, made),
             write("past", "", self._past, irreversible=True),
             *self._forget_parts(version - max(1, self._keep)),
@@ -429,16 +436,14 @@ class Recovery:
         if not self._keep:
             return [Forget("upload", mask.key) for mask in made.request.masks]
         return [
-            Persist("part", f"{version:016d}/{holder}", encode(answer))
+            Persist("part", f"{version_key(version)}/{holder}", encode(answer))
             for holder, answer in self._answers.items()
         ]
 
     def _forget_parts(self, version: int) -> list[Effect]:
-        key = f"{version:016d}"
-        stored = self._records.read("made", key)
-        if stored is None:
+        key, made = version_key(version), self._made(version)
+        if made is None:
             return []
-        made = parse(stored, Made)
         return [
             Forget("made", key),
             *(Forget("part", f"{key}/{holder}") for holder, _ in made.release.answers),
@@ -447,11 +452,10 @@ class Recovery:
 
     def parts(self, version: int) -> Parts | None:
         """All that a version was made from, if it is still there."""
-        key, before = f"{version:016d}", f"{version - 1:016d}"
-        stored, model = self._records.read("made", key), self._records.read("model", before)
-        if stored is None or model is None or not self._keep:
+        key, before = version_key(version), version_key(version - 1)
+        made, model = self._made(version), self._records.read("model", before)
+        if made is None or model is None or not self._keep:
             return None
-        made = parse(stored, Made)
         answers = (require(self._records, "part", f"{key}/{h}") for h, _ in made.release.answers)
         return Parts(
             made.release,
@@ -465,13 +469,17 @@ class Recovery:
 
     def release(self, version: int) -> Release | None:
         """The word on a version that is kept; the first one of an epoch has none but the epoch's."""
-        stored = self._records.read("made", f"{version:016d}")
-        return parse(stored, Made).release if stored else None
+        made = self._made(version)
+        return made.release if made else None
 
     def certificate_of(self, version: int) -> Certificate | None:
         """The certificate of the sum that made a version, if it has one and is still there."""
-        stored = self._records.read("made", f"{version:016d}")
-        return parse(stored, Made).certificate if stored else None
+        made = self._made(version)
+        return made.certificate if made else None
+
+    def _made(self, version: int) -> Made | None:
+        stored = self._records.read("made", version_key(version))
+        return parse(stored, Made) if stored else None
 
     # --- endings ------------------------------------------------------------------------------
 

@@ -38,7 +38,15 @@ from basecagg.protocol.opening import (
     Update,
 )
 from basecagg.protocol.ports import Records
-from basecagg.protocol.records import BufferedUpdate, ModelState, load, parse, require, write
+from basecagg.protocol.records import (
+    BufferedUpdate,
+    ModelState,
+    load,
+    parse,
+    require,
+    version_key,
+    write,
+)
 from basecagg.protocol.step_rule import (
     PAPER_STEP,
     OptimiserState,
@@ -330,8 +338,8 @@ class Server:
         self._state.history = self.history.after(link, most)
 
     def _store_model(self) -> list[Effect]:
-        key, state = f"{self.version:016d}", state_bytes(self.optimiser_state)
-        outdated = f"{self.version - self.settings.keep - 1:016d}"
+        key, state = version_key(self.version), state_bytes(self.optimiser_state)
+        outdated = version_key(self.version - self.settings.keep - 1)
         remembered: list[Effect] = [Persist("optimiser", key, state)] if state else []
         return [
             Persist("model", key, model_bytes(self.model)),
@@ -358,7 +366,7 @@ def read_model(
     records: Records, kept: ModelState, step: StepRule, version: int
 ) -> tuple[Model, OptimiserState]:
     """A version that is still stored, with the optimiser's memory."""
-    key = f"{version:016d}"
+    key = version_key(version)
     model = np.frombuffer(require(records, "model", key), kept.dtype)
     state = records.read("optimiser", key) or b""
     return model, state_from(state, step, kept.dtype, model.size)

@@ -312,6 +312,8 @@ class SecureAggregation(ServerAggregation):
         verifier = RememberingVerifier(Ed25519Verifier())
         network = MeteredLoopback(verifier)
         parameters = config.protocol_parameters(model.size)
+        quota, size = parameters.mask_quota, shipment_bytes(parameters)
+        self._late = deals_late(config, size)
         committee = bool(config.holders)
         prefix = "holder" if committee else "user"
         self._federation = Federation(
@@ -319,7 +321,7 @@ class SecureAggregation(ServerAggregation):
             model,
             holders=[f"{prefix}-{index}" for index in range(parameters.num_users)],
             step=step,
-            keep=int(config.verify and not deals_late(config, shipment_bytes(parameters))),
+            keep=int(config.verify and not self._late),
             make_store=lambda at: MemoryStore(stores.get(f"{at.role}/{at.name}")),
             network=network,
             verifier=verifier,
@@ -334,12 +336,10 @@ class SecureAggregation(ServerAggregation):
         self._prices = Prices(parameters, cryptography=True)
         self._absent = np.random.default_rng((config.seed, 0xAB5E))
         self._undelivered: dict[str, list[Effect]] = {}
-        quota, size = parameters.mask_quota, shipment_bytes(parameters)
         ahead = config.users * quota * size
         self._at_once = min(quota, MAX_MASKS) if ahead <= _AHEAD_BYTES else 1
         most = _UNDELIVERED_BYTES // (self._at_once * size)
         self._together = max(1, min(_TOGETHER, most))
-        self._late = deals_late(config, size)
         if state:
             self.restore(state)
 
