@@ -1,7 +1,8 @@
 """The full cycle of this commit beside another one's, in one run: python -m benchmarks.beside COMMIT.
 
-Both are real processes that take turns, a cycle each, so that what is compared meets the same machine. The
-other commit is checked out beside this one for as long as it takes. It prints ratios; nothing is written.
+Both are real processes that take turns, a cycle each, so that what is compared meets the same machine, and both
+open with this commit's U: shares of another size would cost more or less by themselves. The other commit is
+checked out beside this one for as long as it takes. It prints ratios; nothing is written.
 """
 
 from __future__ import annotations
@@ -19,11 +20,15 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
+from benchmarks.cycle import PARAMETERS
+
 ROOT = Path(__file__).parent.parent
 _CHILD = """
 import sys, time
+from dataclasses import replace
 import numpy as np
-from benchmarks.cycle import PARAMETERS as p, BenchFederation, Rival, durable_stores
+from benchmarks.cycle import PARAMETERS, BenchFederation, Rival, durable_stores
+p = replace(PARAMETERS, recovery_threshold=int(sys.argv[1]))
 updates = np.random.default_rng(1).normal(0, 0.02, (p.buffer_size, p.model_size)).astype(np.float32)
 model = np.zeros(p.model_size, np.float32)
 with durable_stores() as make_store:
@@ -46,7 +51,7 @@ class Side:
         """Start; the first cycle compiles and is not counted."""
         paths = os.pathsep.join([str(tree / "src"), str(tree)])
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _CHILD],
+            [sys.executable, "-c", _CHILD, str(PARAMETERS.recovery_threshold)],
             cwd=tree,
             env=os.environ | {"PYTHONPATH": paths},
             stdin=subprocess.PIPE,
