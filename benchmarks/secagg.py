@@ -21,15 +21,15 @@ if find_spec("flwr") is None:
 
 from rich.console import Console
 
-from basecagg.experiments.flower_comparison import (
+from benchmarks import machine, report
+from benchmarks.bars import Result
+from reproduction.flower_comparison import (
     BAR,
     MODEL_SIZES,
     SETTINGS,
     Comparison,
     compare,
 )
-from benchmarks import machine, report
-from benchmarks.bars import Result
 
 RESULTS = Path(__file__).parent / "results" / "secagg.json"
 

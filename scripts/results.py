@@ -15,12 +15,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).parent.parent))
+
 import mutants_page
-from basecagg.experiments import flower_comparison, incompatibility, protocol_costs, schedule_race
-from basecagg.experiments.catalogue import EXPERIMENTS, find
-from basecagg.experiments.experiment import ledger_path
-from basecagg.experiments.publishing import Claim, Publication, in_words, shown
 from basecagg.reports import plots
+from reproduction import flower_comparison, incompatibility, protocol_costs, schedule_race
+from reproduction.catalogue import EXPERIMENTS, find
+from reproduction.experiment import ledger_path
+from reproduction.publishing import Claim, Publication, in_words, shown
 
 ROOT = Path(__file__).parent.parent
 COMPARED = ROOT / "benchmarks" / "results" / "compare"

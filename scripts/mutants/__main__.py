@@ -39,9 +39,9 @@ def main() -> None:
     options = _options()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped; the same command goes on"))
     with _checked_out() as root:
-        sys.path.insert(0, str(root / "src"))
+        sys.path[:0] = [str(root / "src"), str(root)]
         os.chdir(root)
-        from basecagg.experiments.ledger import Ledger
+        from reproduction.ledger import Ledger
 
         trial.warm_up()
         book = Ledger(options.out.absolute())

@@ -182,7 +182,11 @@ class ServerCaught(BASecAggError):  # noqa: N818 - the server is at fault, not w
     """A participant has proof that its server cheats, and takes no more part; the text says where it is."""
 
 
-class MissingExtraError(BASecAggError, ImportError):
+class MissingPartError(BASecAggError, ImportError):
+    """A part that does not come with the package is not there; the text says how to get it."""
+
+
+class MissingExtraError(MissingPartError):
     """An optional part is not installed; the text says how to get it."""
 
     def __init__(self, extra: str, needed_for: str) -> None:

@@ -1,120 +1,30 @@
-"""`basecagg reproduce`: the paper's figures and claims, one command each."""
+"""`basecagg reproduce`: the paper's experiments, which lie beside the package in a checkout."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import importlib
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-from rich.progress import Progress as Bar
 
-from basecagg.commands._kernels import load_kernels
-from basecagg.commands._publications import show
-from basecagg.experiments.catalogue import EXPERIMENTS, find
-from basecagg.extras import require
-
-if TYPE_CHECKING:
-    from basecagg.experiments.experiment import Progress
-
-_MINUTE, _HOUR = 60, 3600
+import basecagg
+from basecagg.errors import MissingPartError
 
 
-@click.command("reproduce", short_help="Run the paper's experiments, and some beyond it.")
-@click.argument("what", type=click.Choice([*EXPERIMENTS, "all"]))
-@click.option("--quick", is_flag=True, help="Minutes instead of hours: shorter runs, one seed.")
-@click.option("--smoke", is_flag=True, help="Seconds, on digits: shows that it works, no more.")
-@click.option(
-    "--data-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    default="data",
-    show_default=True,
-    help="Folder with mnist/ and cifar-10-batches-bin/, the official files in them.",
-)
-@click.option(
-    "--out",
-    type=click.Path(file_okay=False, path_type=Path),
-    default="results",
-    show_default=True,
-    help="Folder for tables, page and plots. A stopped experiment goes on from what is there.",
-)
-@click.option(
-    "--workers",
-    type=click.IntRange(1),
-    default=1,
-    show_default=True,
-    help="Runs at the same time, each in a process with one thread.",
-)
-def command(
-    *, what: str, quick: bool, smoke: bool, data_dir: Path, out: Path, workers: int
-) -> None:
-    """Run the paper's experiments, and some beyond it.
-
-    WHAT is one of:
-
-    \b
-    accuracy-mnist, accuracy-cifar10   FedBuff beside BASecAgg, constant and polynomial weights
-    accuracy-cifar10-large             the same with the paper's larger network, fewer versions
-    levels-mnist, levels-cifar10       accuracy against c_l, with rounding and wrap-around measured
-    sweep                              the appendix's grid, on a validation split
-    theorem                            the convergence bound against measured gradients
-    autotune                           c_l found by the federation itself
-    optimisers                         the server's optimisers on uneven data
-    beyond                             uneven data, dropouts, K up to N, by simulated time
-    all                                one after the other
-
-    Every run is written down when it is over: the same command goes on after a stop.
-
-    \b
-    Example:
-      basecagg reproduce accuracy-mnist --quick --data-dir data --out results
-    """
-    require("matplotlib", extra="learn", needed_for="basecagg reproduce")
-    require("torch", extra="learn", needed_for="basecagg reproduce")
-    load_kernels()
-    from basecagg.experiments.experiment import Order
-
-    for name in EXPERIMENTS if what == "all" else (what,):
-        with _progress(name) as tell:
-            order = Order(
-                "smoke" if smoke else "quick" if quick else "full", data_dir, workers, tell
-            )
-            publication = find(name).run(order, out)
-        show(publication, out)
-
-
-@contextmanager
-def _progress(name: str) -> Iterator[Callable[[Progress], None]]:
-    """A bar on a terminal; in a file one line for every run."""
-    console = Console(stderr=True, highlight=False)
-    if not console.is_terminal:
-        yield lambda progress: console.print(
-            f"{name}: {progress.done} of {progress.total} runs, {in_words(progress)}",
-            soft_wrap=True,
+def from_checkout(module: str) -> click.Command:
+    """Give the command in a module of `reproduction`, or say where to get that."""
+    places = (Path(basecagg.__file__).parents[2], Path.cwd())
+    found = [place for place in places if (place / "reproduction" / "catalogue.py").exists()]
+    if not found:
+        raise MissingPartError(
+            "the experiments are in the folder `reproduction`, which is not installed with the package:"
+            " run this command in a checkout of basecagg, or in its unpacked source archive"
         )
-        return
-    with Bar(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), console=console
-    ) as bar:
-        task = bar.add_task(name, total=None)
-
-        def tell(progress: Progress) -> None:
-            text = f"{name}: {in_words(progress)}"
-            bar.update(task, completed=progress.done, total=progress.total, description=text)
-
-        yield tell
+    if str(found[0]) not in sys.path:
+        sys.path.append(str(found[0]))
+    command: click.Command = importlib.import_module(f"reproduction.{module}").command
+    return command
 
 
-def in_words(progress: Progress) -> str:
-    """The run, and about how long it will still take."""
-    seconds = progress.seconds_left
-    if seconds is None:
-        return progress.now
-    if seconds >= _HOUR:
-        left = f"{seconds / _HOUR:.1f} h"
-    else:
-        left = f"{seconds / _MINUTE:.0f} min" if seconds >= _MINUTE else f"{seconds:.0f} s"
-    return f"{progress.now}, about {left} left"
+command = from_checkout("command")

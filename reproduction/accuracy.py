@@ -1,0 +1,447 @@
+"""`basecagg reproduce accuracy-…`: FedBuff beside BASecAgg, the paper's first figure.
+
+The paper's setting: N = 100, K = 10, staleness uniform on 0…10, IID, batches of 50, η_g = 1, λ = 5·10⁻⁴,
+c_l = 2¹⁶, c_g = 2⁶, q = 2³² − 5; weights constant, or (1 + τ)⁻¹. It leaves E, the number of versions, U, T and
+D open: they are chosen here, and the effect of E is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+from statistics import mean
+from typing import Any, Literal
+
+from basecagg.maths.staleness import constant, polynomial
+from basecagg.simulation.config import SimulationConfig
+from reproduction import bands
+from reproduction.delayed_steps import largest_stable_step
+from reproduction.experiment import Experiment, Order, Results, Size
+from reproduction.jobs import Job, run_jobs
+from reproduction.ledger import Ledger
+from reproduction.publishing import Claim, Publication, Verdict
+from reproduction.simulated import (
+    by_group,
+    curve_of,
+    final_accuracy,
+    simulation_job,
+    spread,
+)
+
+_CURVE_POINTS = 16
+_SEEDS = 3
+"""Fewer do not settle a claim."""
+METHODS = ("fedbuff", "basecagg")
+NAMES = {"fedbuff": "FedBuff", "basecagg": "BASecAgg"}
+Weighting = Literal["constant", "polynomial"]
+WEIGHTINGS: tuple[Weighting, ...] = ("constant", "polynomial")
+Protocol = Literal["sealed", "arithmetic", "unmasked"]
+"""How much of BASecAgg is run; what is opened is the same."""
+PROTOCOLS: Mapping[Protocol, Mapping[str, Any]] = {
+    "sealed": {},
+    "arithmetic": {"cryptography": "arithmetic"},
+    "unmasked": {"cryptography": "arithmetic", "allow_wraparound": True},
+}
+_PROTOCOL_WORDS: Mapping[Protocol, str] = {
+    "sealed": "its whole protocol, sealed and signed",
+    "arithmetic": "masks, shares and recovery, but nothing was sealed or signed",
+    "unmasked": "quantisation and the sum in the field, without masks: they cancel to the last bit",
+}
+_WORDS = {
+    "lenet5": "LeNet-5",
+    "small-cnn": "a small CNN",
+    "fedasync-cnn": "the CNN of FedAsync",
+    "mnist": "MNIST",
+    "cifar10": "CIFAR-10",
+}
+PAPER: Mapping[str, Any] = {
+    "clock": "uniform-staleness",
+    "min_per_version": 1,
+    "users": 100,
+    "buffer_size": 10,
+    "max_staleness": 10,
+    "staleness_a": 1.0,
+    "global_rate": 1.0,
+    "batch_size": 50,
+    "weight_decay": 5e-4,
+    "update_levels": 2**16,
+    "weight_levels": 2**6,
+    "correctness": "honest-holders",
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the paper leaves open, and what differs between its data sets."""
+
+    dataset: str
+    model: str
+    local_rate: float
+    local_epochs: int
+    """E as passes over a user's examples; 0 if `local_steps` is given."""
+    versions: int
+    evaluate_every: int
+    seeds: tuple[int, ...] = (1, 2, 3)
+    local_steps: int = 0
+    """E as the paper counts it: steps of SGD."""
+    other_steps: tuple[tuple[int, int], ...] = ()
+    """E and versions of the further runs that show its effect: at least as many steps in a row."""
+    weightings: tuple[Weighting, ...] = WEIGHTINGS
+    protocol: Protocol = "sealed"
+    holders: int = 0
+    """A committee of so many; 0: every user holds shares, as in the paper."""
+
+    @property
+    def title(self) -> str:
+        """What is learned, in words."""
+        return f"{_WORDS.get(self.model, self.model)} on {_WORDS.get(self.dataset, self.dataset)}"
+
+    @property
+    def length(self) -> str:
+        """E in words."""
+        if self.local_steps:
+            return f"E = {self.local_steps} local steps"
+        return f"E = {self.local_epochs} local epochs"
+
+    @property
+    def heading(self) -> str:
+        """The title at the beginning of a sentence."""
+        return self.title[0].upper() + self.title[1:]
+
+    def config(self, **changes: Any) -> SimulationConfig:
+        """A run in this setting."""
+        values: dict[str, Any] = {
+            **PAPER,
+            "dataset": self.dataset,
+            "model": self.model,
+            "local_rate": self.local_rate,
+            "local_epochs": self.local_epochs,
+            "local_steps": self.local_steps,
+            "versions": self.versions,
+            "evaluate_every": self.evaluate_every,
+            "evaluate_last": 10,
+            "holders": self.holders,
+        }
+        return SimulationConfig(**values | changes)
+
+    def compared(self, method: str, weighting: Weighting, seed: int) -> SimulationConfig:
+        """A run of one of the two methods."""
+        protocol = PROTOCOLS[self.protocol] if method == "basecagg" else {}
+        return self.config(method=method, staleness=weighting, seed=seed, **protocol)
+
+
+SMOKE = Setting(
+    "digits", "mlp", 0.1, 0, 12, 4, seeds=(1,), local_steps=2, other_steps=((4, 8),), holders=20
+)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One plot: its settings, and the gap that counts as none."""
+
+    name: str
+    settings: Mapping[Size, Setting]
+    tolerance: float
+    """Points of accuracy."""
+    notes: tuple[str, ...] = ()
+
+
+# --- running ------------------------------------------------------------------------------------
+
+
+def measure(figure: Figure, order: Order, ledger: Ledger) -> None:
+    """Run what the ledger lacks: seed by seed, so that a stopped experiment has every method."""
+    run_jobs(jobs(figure, order), order, ledger)
+
+
+def jobs(figure: Figure, order: Order) -> list[Job]:
+    """All runs, the most wanted first."""
+    setting = figure.settings[order.size]
+    at = str(order.data_dir)
+    wanted = [*_compared(setting), *_other_steps(setting)]
+    return [simulation_job(key, replace(config, data_dir=at)) for key, config in wanted]
+
+
+def _compared(setting: Setting) -> list[tuple[str, SimulationConfig]]:
+    return [
+        (f"{method}/{weighting}/{seed}", setting.compared(method, weighting, seed))
+        for seed, weighting, method in product(setting.seeds, setting.weightings, METHODS)
+    ]
+
+
+def _other_steps(setting: Setting) -> list[tuple[str, SimulationConfig]]:
+    """FedBuff with constant weights: nothing damps old updates, so E shows most."""
+    return [
+        (
+            f"E={steps}/{setting.seeds[0]}",
+            setting.config(
+                method="fedbuff",
+                staleness="constant",
+                local_epochs=0,
+                local_steps=steps,
+                versions=versions,
+                evaluate_every=max(1, versions // _CURVE_POINTS),
+            ),
+        )
+        for steps, versions in setting.other_steps
+    ]
+
+
+# --- reporting ----------------------------------------------------------------------------------
+
+
+def report(figure: Figure, results: Results, size: Size) -> Publication:
+    """The curves, the gaps, and the effect of E."""
+    setting = figure.settings[size]
+    others = {key: result for key, result in results.items() if key.startswith("E=")}
+    main = {key: result for key, result in results.items() if key not in others}
+    lines = lines_of(main)
+    by_steps = _by_steps(setting, main, others) if others else {}
+    tables = {"Effect of E": _step_lines(by_steps)} if others else {}
+    drawn = {
+        figure.name: (
+            bands.draw(_curves(main), "version of the model", "test accuracy, %"),
+            f"Test accuracy, {setting.title}: mean over seeds, bands from the worst seed to the best.",
+        )
+    }
+    if others:
+        curves = {f"E = {steps}": [_by_step(run, steps)] for steps, run in by_steps.items()}
+        drawn[f"{figure.name}-steps"] = (
+            bands.draw(curves, "local steps in a row (version × E)", "test accuracy, %"),
+            "Effect of E, FedBuff with constant weights, first seed: long local trainings swing.",
+        )
+    return Publication(
+        figure.name,
+        f"Accuracy: {setting.title}",
+        _lead(setting, main),
+        lines,
+        tables=tables,
+        notes=[*_choices(setting), *figure.notes],
+        figures=drawn,
+        claims=_claims(figure, setting, lines),
+    )
+
+
+def lines_of(results: Results) -> list[dict[str, Any]]:
+    """The end of every method and weighting: mean over the last ten versions and all seeds, and the gap."""
+    groups = by_group(results)
+    ends = {name: [100 * final_accuracy(run) for run in runs] for name, runs in groups.items()}
+    lines = []
+    for weighting, method in product(WEIGHTINGS, METHODS):
+        own = ends.get(f"{method}/{weighting}")
+        rival = ends.get(f"fedbuff/{weighting}")
+        if own and rival:
+            runs = groups[f"{method}/{weighting}"]
+            lines.append(
+                {
+                    "method": NAMES[method],
+                    "weights": weighting,
+                    "seeds": len(own),
+                    "versions": max(curve_of(run)[-1].version for run in runs),
+                    "accuracy, %": f"{mean(own):.2f}",
+                    "± seeds": f"{spread(own):.2f}",
+                    "last version, %": f"{mean(100 * curve_of(run)[-1].score for run in runs):.2f}",
+                    "gap to FedBuff, points": f"{mean(own) - mean(rival):+.2f}",
+                    "minutes a run": mean(run["seconds"] for run in runs) / 60,
+                }
+            )
+    return lines
+
+
+def _claims(figure: Figure, setting: Setting, lines: Sequence[Mapping[str, Any]]) -> list[Claim]:
+    """Both weightings together, and the quantised weights by themselves."""
+    ours = [line for line in lines if line["method"] == "BASecAgg"]
+    by_age = [line for line in ours if line["weights"] == "polynomial"]
+    claims = [
+        _claim(
+            figure,
+            f"With {setting.title}, BASecAgg learns as well as FedBuff, with constant and with polynomial"
+            " weights.",
+            ours,
+            complete=len(ours) == len(WEIGHTINGS),
+        )
+    ]
+    if by_age:
+        sentence = (
+            f"With {setting.title}, staleness weights quantised with c_g = 2⁶ do as well as the real-valued"
+            " (1 + τ)⁻¹."
+        )
+        claims.append(_claim(figure, sentence, by_age, complete=True))
+    return claims
+
+
+def _claim(
+    figure: Figure, sentence: str, lines: Sequence[Mapping[str, Any]], *, complete: bool
+) -> Claim:
+    gaps = [abs(float(line["gap to FedBuff, points"])) for line in lines]
+    seeds = min((line["seeds"] for line in lines), default=0)
+    verdict: Verdict = "not reproduced"
+    if seeds < _SEEDS:
+        verdict = "undecided"
+    elif max(gaps) <= figure.tolerance:
+        verdict = "reproduced" if complete else "partly"
+    found = "; ".join(
+        f"{line['weights']}: BASecAgg {line['accuracy, %']} %,"
+        f" {line['gap to FedBuff, points']} points from FedBuff"
+        for line in lines
+    )
+    missing = "" if seeds >= _SEEDS else f", and {_SEEDS} seeds are needed to settle it"
+    return Claim(
+        sentence,
+        f"{found} (mean of the last ten versions; seeds: {seeds}).",
+        verdict,
+        f"a gap of at most {figure.tolerance:g} points counts as none{missing}",
+        figure.name,
+    )
+
+
+def _lead(setting: Setting, results: Results) -> str:
+    shown = setting.config()
+    return (
+        f"{setting.heading}: N = {shown.users}, K = {shown.buffer_size}, staleness"
+        f" uniform on 0…{shown.max_staleness}, IID, batches of {shown.batch_size}, η_g ="
+        f" {shown.global_rate:g}, η_l = {shown.local_rate:g}, λ = {shown.weight_decay:g}, c_l = 2¹⁶,"
+        f" c_g = 2⁶, q = 2³² − 5. {len(results)} runs."
+    )
+
+
+def _choices(setting: Setting) -> list[str]:
+    p = setting.config().protocol_parameters(model_size=1)
+    people = f"N = {p.num_users}, T = {p.max_colluders}, D = {p.max_dropouts}, U = {p.recovery_threshold}"
+    if setting.protocol == "unmasked":
+        people = "U, T and D, which play no part without masks"
+    return [
+        f"Chosen, because the paper leaves it open: {setting.length}, {setting.versions} versions, {people}."
+        f" BASecAgg ran {_PROTOCOL_WORDS[setting.protocol]}.",
+        _why_so_short(setting.config()),
+        "Both methods start from the same weights, meet the same users and draw the same staleness: what"
+        " differs is the quantisation of updates and weights.",
+    ]
+
+
+def _why_so_short(config: SimulationConfig) -> str:
+    ages = range(config.max_staleness + 1)
+    bounds = [
+        largest_stable_step([s(tau) for tau in ages])
+        for s in (constant(), polynomial(config.staleness_a))
+    ]
+    return (
+        "Why E is small: a step computed from an old model must be short. Along a direction of curvature λ,"
+        f" staleness uniform on 0…{config.max_staleness} lets errors grow when η_l·E·λ exceeds"
+        f" {bounds[0]:.2f} with constant weights, and {bounds[1]:.1f} with polynomial ones: weighing by age"
+        " does not only discount old updates, it also damps the swings."
+    )
+
+
+def _label(method: str, weighting: str) -> str:
+    return f"{NAMES[method]}, {weighting}"
+
+
+def _curves(results: Results) -> dict[str, list[bands.Curve]]:
+    groups = by_group(results)
+    return {
+        _label(method, weighting): [_by_version(run) for run in groups[f"{method}/{weighting}"]]
+        for weighting, method in product(WEIGHTINGS, METHODS)
+        if f"{method}/{weighting}" in groups
+    }
+
+
+def _by_version(result: Mapping[str, Any]) -> bands.Curve:
+    return [(point.version, 100 * point.score) for point in curve_of(result)]
+
+
+def _by_steps(setting: Setting, main: Results, others: Results) -> dict[int, Mapping[str, Any]]:
+    """The runs that differ in E alone."""
+    found = {int(key.partition("/")[0].removeprefix("E=")): run for key, run in others.items()}
+    own = main.get(f"fedbuff/constant/{setting.seeds[0]}")
+    return dict(sorted((found | ({setting.local_steps: own} if own else {})).items()))
+
+
+def _by_step(result: Mapping[str, Any], steps: int) -> bands.Curve:
+    return [(steps * version, score) for version, score in _by_version(result)]
+
+
+def _step_lines(by_steps: Mapping[int, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "E, local steps": steps,
+            "versions": curve_of(run)[-1].version,
+            "accuracy, %": f"{100 * final_accuracy(run):.2f}",
+            "swing over the last ten versions, points": f"{100 * _swing(run):.2f}",
+        }
+        for steps, run in by_steps.items()
+    ]
+
+
+def _swing(run: Mapping[str, Any]) -> float:
+    last = [point.score for point in curve_of(run)[-10:]]
+    return max(last) - min(last)
+
+
+def _experiment(figure: Figure) -> Experiment:
+    return Experiment(figure.name, partial(measure, figure), partial(report, figure))
+
+
+MNIST_SETTING = Setting("mnist", "lenet5", 0.01, 5, 64, 4)
+MNIST_STEPS = replace(
+    MNIST_SETTING,
+    local_epochs=0,
+    local_steps=4,
+    versions=1000,
+    evaluate_every=50,
+    protocol="arithmetic",
+    other_steps=((60, 64),),
+)
+MNIST = _experiment(
+    Figure(
+        "accuracy-mnist",
+        {
+            "full": MNIST_STEPS,
+            "quick": replace(MNIST_STEPS, versions=100, seeds=(1,), other_steps=()),
+            "smoke": SMOKE,
+        },
+        tolerance=0.5,
+    )
+)
+_JPEG = (
+    "The committed figures come from CIFAR-10 images that went through JPEG (quality 75), so accuracies can"
+    " differ slightly from those of the original files."
+)
+CIFAR10_SETTING = Setting("cifar10", "small-cnn", 0.1, 1, 30, 10, protocol="arithmetic")
+CIFAR10_STEPS = replace(
+    CIFAR10_SETTING, local_epochs=0, local_steps=1, versions=600, evaluate_every=50
+)
+CIFAR10 = _experiment(
+    Figure(
+        "accuracy-cifar10",
+        {
+            "full": CIFAR10_STEPS,
+            "quick": replace(CIFAR10_STEPS, versions=40, seeds=(1,)),
+            "smoke": SMOKE,
+        },
+        tolerance=1.0,
+        notes=(_JPEG,),
+    )
+)
+_LARGE = Setting(
+    "cifar10",
+    "fedasync-cnn",
+    0.1,
+    0,
+    60,
+    20,
+    local_steps=2,
+    seeds=(1,),
+    weightings=("polynomial",),
+    protocol="unmasked",
+)
+CIFAR10_LARGE = _experiment(
+    Figure(
+        "accuracy-cifar10-large",
+        {"full": _LARGE, "quick": replace(_LARGE, versions=2), "smoke": SMOKE},
+        tolerance=1.0,
+        notes=(_JPEG,),
+    )
+)

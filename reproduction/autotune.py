@@ -1,0 +1,213 @@
+"""`basecagg reproduce autotune`: B and c_l found by the federation itself, from starts that spoil the training.
+
+The paper points to auto-tuning and does not try it. Each start runs untuned, to show what it costs, and tuned:
+the first epoch has the bad parameters, and the reports in its sums choose those of the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from statistics import mean
+from typing import Any
+
+from basecagg.simulation.config import SimulationConfig
+from reproduction import bands
+from reproduction.accuracy import MNIST_SETTING, PROTOCOLS, Setting
+from reproduction.experiment import Experiment, Order, Results, Size
+from reproduction.jobs import run_jobs
+from reproduction.ledger import Ledger
+from reproduction.publishing import Claim, Publication, Verdict
+from reproduction.simulated import (
+    by_group,
+    curve_of,
+    final_accuracy,
+    simulation_job,
+    spread,
+)
+
+GOOD = "2^16"
+"""The start that the others must come up to: the paper's best c_l."""
+LOST = 5.0
+"""Points that a start must lose untuned to count as bad."""
+REGAINED = 0.5
+"""Points from the good start within which a tuned run must end."""
+SEEDS = 3
+"""Fewer do not settle half a point."""
+_TUNE_AFTER = 3
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a run begins."""
+
+    update_levels: int
+    """c_l"""
+    words: str
+    wraps: bool = False
+    """No epoch accepts it, so its own runs without masks."""
+
+
+STARTS = {
+    GOOD: Start(2**16, words="the paper's best"),
+    "2^0": Start(1, words="rounds almost every element to 0 or ±1"),
+    "2^33": Start(
+        2**33,
+        words="sums wrap around; no epoch accepts it, so the first runs without masks",
+        wraps=True,
+    ),
+}
+BAD = tuple(name for name in STARTS if name != GOOD)
+RUNS = ((GOOD, "untuned"), *product(BAD, ("untuned", "tuned")))
+
+SETTINGS: Mapping[Size, Setting] = {
+    "full": replace(
+        MNIST_SETTING, local_epochs=4, versions=75, evaluate_every=3, seeds=(1, 2, 3), holders=20
+    ),
+    "quick": replace(
+        MNIST_SETTING, local_epochs=2, versions=40, evaluate_every=2, seeds=(1,), holders=20
+    ),
+    "smoke": Setting("digits", "mlp", 0.1, 3, 20, 5, seeds=(1,), holders=8),
+}
+
+
+# --- running ------------------------------------------------------------------------------------
+
+
+def configs(setting: Setting, data_dir: str) -> Iterator[tuple[str, SimulationConfig]]:
+    """The good start, and every bad one untuned and tuned, seed by seed."""
+    for seed, (name, mode) in product(setting.seeds, RUNS):
+        start = STARTS[name]
+        without_masks = mode == "untuned" or start.wraps
+        yield (
+            f"{name}/{mode}/{seed}",
+            setting.config(
+                method="basecagg",
+                staleness="polynomial",
+                seed=seed,
+                data_dir=data_dir,
+                update_levels=start.update_levels,
+                auto_tune=mode == "tuned",
+                tune_after=_TUNE_AFTER,
+                **PROTOCOLS["unmasked" if without_masks else "arithmetic"],
+            ),
+        )
+
+
+def measure(order: Order, ledger: Ledger) -> None:
+    """Run what the ledger lacks."""
+    wanted = configs(SETTINGS[order.size], str(order.data_dir))
+    run_jobs([simulation_job(key, config) for key, config in wanted], order, ledger)
+
+
+# --- reporting ----------------------------------------------------------------------------------
+
+
+def lines_of(results: Results) -> list[dict[str, Any]]:
+    """The end of every run, beside that of the good start untuned; and what was found."""
+    groups = by_group(results)
+    ends = {name: [100 * final_accuracy(run) for run in runs] for name, runs in groups.items()}
+    lines = []
+    for name, mode in RUNS:
+        own, good = ends.get(f"{name}/{mode}"), ends.get(f"{GOOD}/untuned")
+        if own and good:
+            lines.append(
+                {
+                    "start": name,
+                    "tuned": mode == "tuned",
+                    "seeds": len(own),
+                    "accuracy, %": f"{mean(own):.2f}",
+                    "± seeds": f"{spread(own):.2f}" if len(own) > 1 else "–",
+                    "points from 2^16": f"{mean(own) - mean(good):+.2f}",
+                    **_found(groups[f"{name}/{mode}"]),
+                }
+            )
+    return lines
+
+
+def _found(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """B, c_l and the version from which they were used, of the first seed."""
+    epochs = runs[0].get("epochs", [])
+    if len(epochs) < 2:
+        return {"found B": "–", "found c_l": "–", "from version": "–", "epochs": len(epochs) or 1}
+    second, last = epochs[1], epochs[-1]
+    return {
+        "found B": f"{last['clip']:g}",
+        "found c_l": f"2^{last['update_levels'].bit_length() - 1}",
+        "from version": second["first_version"],
+        "epochs": len(epochs),
+    }
+
+
+def report(results: Results, size: Size) -> Publication:
+    """The curves, the table, and whether tuning undoes a bad start."""
+    setting, lines = SETTINGS[size], lines_of(results)
+    return Publication(
+        "autotune",
+        "Auto-tuning of c_l",
+        f"{setting.heading}, {setting.length}, {setting.versions} versions, polynomial"
+        " weights, otherwise as for the accuracy. Each bad start runs untuned and tuned.",
+        lines,
+        notes=_notes(),
+        claims=[_claim(lines)],
+        figures={
+            "autotune": (
+                bands.draw(_curves(results), "version of the model", "test accuracy, %"),
+                "Accuracy from good and bad starts, untuned and tuned; bands from the worst to the best seed.",
+            )
+        },
+    )
+
+
+def _notes() -> list[str]:
+    return [
+        "The server learns nothing but sums over a buffer: every update carries one number per octave of its"
+        " largest element, each turned around with probability ¼, masked and summed with it.",
+        "B is four times the octave that most updates are in, and c_l the finest with which no sum of K clipped"
+        " updates can wrap around. Both change only between epochs.",
+        *(f"{name}: {start.words}." for name, start in STARTS.items()),
+        "Tuned runs go through masks, shares and recovery (nothing sealed or signed); untuned ones are summed"
+        " in the field without masks, which cancel to the last bit.",
+    ]
+
+
+def _claim(lines: Sequence[Mapping[str, Any]]) -> Claim:
+    gaps = {(line["start"], line["tuned"]): float(line["points from 2^16"]) for line in lines}
+    known = [name for name in BAD if (name, True) in gaps and (name, False) in gaps]
+    found = "; ".join(
+        f"{name}: {gaps[name, False]:+.2f} points untuned, {gaps[name, True]:+.2f} tuned"
+        for name in known
+    )
+    seeds = min((line["seeds"] for line in lines), default=0)
+    return Claim(
+        "A proper value of c_l can be found by auto-tuning.",
+        f"Beside the untuned run at 2^16: {found} (mean of the last ten versions; seeds: {seeds}).",
+        _verdict(gaps, known, seeds),
+        f"a start that loses {LOST:g} points untuned must end within {REGAINED} points when tuned"
+        + ("" if seeds >= SEEDS else f", and {SEEDS} seeds are needed to settle it"),
+        "autotune",
+    )
+
+
+def _verdict(gaps: Mapping[tuple[str, bool], float], known: Sequence[str], seeds: int) -> Verdict:
+    bad = [name for name in known if gaps[name, False] <= -LOST]
+    regained = [name for name in known if gaps[name, True] >= -REGAINED]
+    if len(regained) < len(known) or not bad:
+        return "not reproduced"
+    return "reproduced" if len(bad) == len(BAD) and seeds >= SEEDS else "partly"
+
+
+def _curves(results: Results) -> dict[str, list[bands.Curve]]:
+    groups = by_group(results)
+    return {
+        f"{name}, {mode}": [
+            [(point.version, 100 * point.score) for point in curve_of(run)]
+            for run in groups[f"{name}/{mode}"]
+        ]
+        for name, mode in RUNS
+        if f"{name}/{mode}" in groups
+    }
+
+
+AUTOTUNE = Experiment("autotune", measure, report)

@@ -1,0 +1,30 @@
+"""Every experiment of `basecagg reproduce` by name, imported only when it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from reproduction.experiment import Experiment
+
+EXPERIMENTS = {
+    "accuracy-mnist": ("accuracy:MNIST", "FedBuff and BASecAgg on MNIST, both weightings."),
+    "accuracy-cifar10": ("accuracy:CIFAR10", "The same on CIFAR-10, small model."),
+    "accuracy-cifar10-large": ("accuracy:CIFAR10_LARGE", "The CNN of FedAsync, shorter."),
+    "levels-mnist": ("levels:MNIST", "Accuracy against c_l on MNIST, wrap-around allowed."),
+    "levels-cifar10": ("levels:CIFAR10", "The same on CIFAR-10."),
+    "sweep": ("sweep:SWEEP", "The appendix's grid of rates, decay and α on MNIST."),
+    "theorem": ("theorem:THEOREM", "The convergence bound on problems with known constants."),
+    "autotune": ("autotune:AUTOTUNE", "c_l found by the federation itself."),
+    "optimisers": ("optimisers:OPTIMISERS", "The server's optimisers on uneven data."),
+    "beyond": ("beyond:BEYOND", "Uneven data, dropouts, and K up to N, by simulated time."),
+}
+"""Name: where its `Experiment` stands in this folder, and one line of help."""
+
+
+def find(name: str) -> Experiment:
+    """The experiment of this name."""
+    module, _, attribute = EXPERIMENTS[name][0].partition(":")
+    experiment: Experiment = getattr(importlib.import_module(f"reproduction.{module}"), attribute)
+    return experiment

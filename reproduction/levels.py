@@ -1,0 +1,282 @@
+"""`basecagg reproduce levels-…`: accuracy against c_l, the paper's second figure, with the reason beside it.
+
+A small c_l rounds coarsely; with a large one sums leave the field and wrap around. Both errors are measured in
+every run, so that the picture explains itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+from statistics import mean
+from typing import Any
+
+from basecagg.simulation.config import SimulationConfig
+from reproduction import accuracy, bands
+from reproduction.accuracy import Setting
+from reproduction.experiment import Experiment, Order, Results, Size
+from reproduction.jobs import Job, run_jobs
+from reproduction.ledger import Ledger
+from reproduction.publishing import Claim, Publication, Verdict
+from reproduction.simulated import by_group, curve_of, final_accuracy, simulation_job
+
+PAPERS_BEST = 16
+"""log₂ c_l that the paper found best."""
+VISIBLE = 2.0
+"""Points that an end of the range must lose to count as worse."""
+_PLAIN = "fedbuff"
+
+
+@dataclass(frozen=True)
+class Range:
+    """A setting, and the exponents of c_l that are tried in it."""
+
+    setting: Setting
+    exponents: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One of the paper's two plots."""
+
+    name: str
+    ranges: Mapping[Size, Range]
+    noise: float
+    """Points within which two accuracies count as the same."""
+
+
+# --- running ------------------------------------------------------------------------------------
+
+
+def measure(figure: Figure, order: Order, ledger: Ledger) -> None:
+    """Run what the ledger lacks: the ends and the middle first."""
+    run_jobs(jobs(figure, order), order, ledger)
+
+
+def jobs(figure: Figure, order: Order) -> list[Job]:
+    """FedBuff and every c_l, seed by seed."""
+    tried = figure.ranges[order.size]
+    runs = [
+        (f"{name}/{seed}", config(tried.setting, exponent, seed))
+        for seed, (name, exponent) in product(tried.setting.seeds, _in_turn(tried.exponents))
+    ]
+    at = str(order.data_dir)
+    return [simulation_job(key, replace(run, data_dir=at)) for key, run in runs]
+
+
+def _in_turn(exponents: Sequence[int]) -> list[tuple[str, int | None]]:
+    """FedBuff, the paper's best, the two ends, and the others."""
+    first = [PAPERS_BEST, min(exponents), max(exponents)]
+    order = [*first, *(exponent for exponent in exponents if exponent not in first)]
+    return [(_PLAIN, None), *((f"2^{exponent}", exponent) for exponent in order)]
+
+
+def config(setting: Setting, exponent: int | None, seed: int) -> SimulationConfig:
+    """A run with c_l = 2^exponent in which sums may wrap around; FedBuff without an exponent."""
+    if exponent is None:
+        return setting.config(method="fedbuff", staleness="polynomial", seed=seed)
+    return setting.config(
+        method="basecagg",
+        staleness="polynomial",
+        seed=seed,
+        update_levels=2**exponent,
+        **accuracy.PROTOCOLS["unmasked"],
+    )
+
+
+# --- reporting ----------------------------------------------------------------------------------
+
+
+def lines_of(results: Results) -> list[dict[str, Any]]:
+    """One line for every c_l: accuracy, both errors relative to the mean update, and the wrap-around rate."""
+    groups = by_group(results)
+    lines = [_line(name, groups[name]) for name in groups if name != _PLAIN]
+    return sorted(lines, key=lambda line: line["log2 c_l"])
+
+
+def _line(name: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    errors = [run["field errors"] for run in runs if "field errors" in run]
+    return {
+        "log2 c_l": int(name.removeprefix("2^")),
+        "accuracy, %": round(100 * mean(final_accuracy(run) for run in runs), 2),
+        "rounding error": _relative(errors, "squared_rounding"),
+        "wrap-around error": _relative(errors, "squared_wraparound"),
+        "wrapped, %": 100 * _share(errors, "wrapped", "elements"),
+        "seeds": len(runs),
+        "diverged": sum("stopped" in run for run in runs),
+    }
+
+
+def _relative(errors: Sequence[Mapping[str, float]], which: str) -> float:
+    return math.sqrt(_share(errors, which, "squared_signal"))
+
+
+def _share(errors: Sequence[Mapping[str, float]], part: str, whole: str) -> float:
+    total = sum(error[whole] for error in errors)
+    return sum(error[part] for error in errors) / total if total else math.nan
+
+
+def report(figure: Figure, results: Results, size: Size) -> Publication:
+    """The picture, the table, and what it says about the paper's sentence."""
+    lines = lines_of(results)
+    plain = 100 * mean(final_accuracy(run) for run in by_group(results)[_PLAIN])
+    setting = figure.ranges[size].setting
+    return Publication(
+        figure.name,
+        f"Quantisation levels: {setting.title}",
+        f"Polynomial weights, {setting.length},"
+        f" {setting.versions} versions, otherwise as for the accuracy; sums may wrap around."
+        f" FedBuff in the same runs: {plain:.2f} %.",
+        lines,
+        notes=[
+            "Errors are root mean squares over all elements of all steps, relative to that of the exact"
+            " mean update Σ s̄·Δ / Σ s̄: at 1 the error is as large as what it spoils.",
+            "An element wraps when its weighted sum of integers leaves ±(q − 1)/2: the larger c_l, the"
+            f" smaller the update that fits. {_clipped(results)} elements of updates were clipped to ±4.",
+            "Quantised, summed in the field and read back as contributors, holders and server do it, but"
+            " without masks: they cancel to the last bit, and no epoch accepts parameters with which a sum"
+            " may wrap around.",
+            "Few elements wrap even at the upper end, but they are the largest: most of what an update says is"
+            " in them, so the error is soon as large as the update.",
+            "Accuracy is the mean over the last ten versions. Runs are short, to have many: the order of"
+            " the levels is what counts, not the height.",
+        ],
+        figures={
+            figure.name: (
+                _draw(lines, plain),
+                f"{setting.heading}. Above: accuracy against c_l, the dashed line is FedBuff. Below:"
+                " what each source of error adds, relative to the update itself.",
+            ),
+            f"{figure.name}-curves": (
+                bands.draw(_curves(results), "version of the model", "test accuracy, %"),
+                "The same runs by version, some values of c_l.",
+            ),
+        },
+        claims=[claim(figure, setting, lines)],
+    )
+
+
+def _clipped(results: Results) -> int:
+    return sum(run["field errors"]["clipped"] for run in results.values() if "field errors" in run)
+
+
+def claim(figure: Figure, setting: Setting, lines: Sequence[Mapping[str, Any]]) -> Claim:
+    """Whether 2¹⁶ is as good as the best, and both ends are worse."""
+    found = {line["log2 c_l"]: line["accuracy, %"] for line in lines}
+    low, high, best = min(found), max(found), max(found, key=lambda e: float(found[e]))
+    middle = found.get(PAPERS_BEST, -math.inf)
+    as_good = middle >= found[best] - figure.noise
+    worse = [found[end] <= middle - VISIBLE for end in (low, high)]
+    verdict: Verdict = (
+        "reproduced" if as_good and all(worse) else "partly" if as_good else "not reproduced"
+    )
+    same = [e for e in sorted(found) if found[e] >= found[best] - figure.noise]
+    return Claim(
+        f"With {setting.title}, c_l = 2¹⁶ is best; smaller values suffer from rounding, larger ones from"
+        " wrap-around.",
+        f"2^16: {middle:.2f} %, best (2^{best}): {found[best]:.2f} %, 2^{low}: {found[low]:.2f} %,"
+        f" 2^{high}: {found[high]:.2f} %.",
+        verdict,
+        f"everything from 2^{same[0]} to 2^{same[-1]} is within {figure.noise:g} points of the best: the"
+        " errors there are far smaller than the update",
+        figure.name,
+    )
+
+
+def _curves(results: Results) -> dict[str, list[bands.Curve]]:
+    groups = by_group(results)
+    shown = [_PLAIN, *(f"2^{line['log2 c_l']}" for line in lines_of(results))]
+    chosen = [shown[0], shown[1], *shown[2:-1][:: max(1, len(shown) // 4)], shown[-1]]
+    return {
+        _label(name): [
+            [(point.version, 100 * point.score) for point in curve_of(run)] for run in groups[name]
+        ]
+        for name in dict.fromkeys(chosen)
+    }
+
+
+def _label(name: str) -> str:
+    return "FedBuff" if name == _PLAIN else f"$c_l = 2^{{{name.removeprefix('2^')}}}$"
+
+
+def _draw(lines: Sequence[Mapping[str, Any]], plain: float) -> Any:
+    from matplotlib.figure import Figure as Sheet
+
+    from basecagg.reports import plots
+
+    @plots.in_house_style
+    def draw() -> Any:
+        sheet = Sheet(figsize=(6.4, 5.4), layout="constrained")
+        above, below = sheet.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+        x = [line["log2 c_l"] for line in lines]
+        above.axhline(plain, color=plots.INK, linestyle="--", linewidth=1, label="FedBuff")
+        scores = [line["accuracy, %"] for line in lines]
+        above.plot(x, scores, "o-", color=bands.COLOURS[0], label="BASecAgg", markersize=4)
+        above.set_ylabel("test accuracy, %")
+        above.legend()
+        for index, (name, marker) in enumerate(
+            (("rounding error", "s-"), ("wrap-around error", "^--")), 1
+        ):
+            points = [
+                (level, line[name]) for level, line in zip(x, lines, strict=True) if line[name]
+            ]
+            if points:
+                below.plot(
+                    *zip(*points, strict=True),
+                    marker,
+                    color=bands.COLOURS[index],
+                    label=name,
+                    markersize=4,
+                )
+        below.axhline(1, color=plots.INK, linewidth=0.8, linestyle=":")
+        below.set_yscale("log")
+        below.set_ylim(bottom=1e-5)
+        below.set_ylabel("error / update")
+        below.set_xlabel(r"$\log_2 c_l$")
+        below.legend()
+        return sheet
+
+    return draw()
+
+
+def _experiment(figure: Figure) -> Experiment:
+    return Experiment(figure.name, partial(measure, figure), partial(report, figure))
+
+
+_SMOKE = Range(replace(accuracy.SMOKE, versions=8, local_steps=0, local_epochs=2), (0, 16, 34))
+_EXPONENTS = (0, 1, 2, 4, 8, 16, 24, 26, 27, 28, 30, 32, 33, 34)
+# Longer local training than for the accuracy: the larger updates are, the sooner sums wrap around.
+_MNIST = replace(accuracy.MNIST_SETTING, versions=30, local_epochs=2, seeds=(1,), evaluate_every=10)
+MNIST = _experiment(
+    Figure(
+        "levels-mnist",
+        {
+            "full": Range(_MNIST, _EXPONENTS),
+            "quick": Range(replace(_MNIST, versions=10), (0, 4, 16, 26, 30, 34)),
+            "smoke": _SMOKE,
+        },
+        noise=0.5,
+    )
+)
+_CIFAR10 = replace(
+    accuracy.CIFAR10_SETTING,
+    local_epochs=0,
+    local_steps=4,
+    versions=60,
+    seeds=(1,),
+    evaluate_every=20,
+)
+CIFAR10 = _experiment(
+    Figure(
+        "levels-cifar10",
+        {
+            "full": Range(_CIFAR10, (0, 4, 8, 16, 26, 28, 30, 34)),
+            "quick": Range(replace(_CIFAR10, versions=15), (0, 8, 16, 28, 34)),
+            "smoke": _SMOKE,
+        },
+        noise=1.0,
+    )
+)

@@ -1,0 +1,105 @@
+"""Simulated runs as jobs: a configuration goes in; a curve of accuracy and some totals come out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from statistics import mean
+from typing import Any, NamedTuple
+
+from basecagg.errors import DataError
+from basecagg.learning import Task, built_in_task
+from basecagg.simulation.config import SimulationConfig
+from basecagg.simulation.run import VersionRecord, simulate
+from reproduction.jobs import Job
+
+_KEPT = (
+    "training seconds",
+    "model size",
+    "updates",
+    "crypto seconds",
+    "counts",
+    "field errors",
+    "epochs",
+)
+
+
+class Point(NamedTuple):
+    """One evaluated version."""
+
+    version: int
+    time: float
+    """Simulated seconds; 0 on the paper's clock."""
+    updates: int
+    score: float
+
+
+def simulation_job(key: str, config: SimulationConfig) -> Job:
+    """A job that runs this configuration."""
+    return Job(key, run_simulation, config, cost=_cost(config))
+
+
+def _cost(config: SimulationConfig) -> float:
+    """Local trainings, by their length; what else there is costs little beside them."""
+    length = config.local_steps or config.local_epochs * _STEPS_OF_AN_EPOCH
+    return config.versions * config.buffer_size * length
+
+
+_STEPS_OF_AN_EPOCH = 10
+"""Only compares runs with each other."""
+
+
+def run_simulation(config: SimulationConfig, task: Task | None = None) -> dict[str, Any]:
+    """Simulate to the end, or until training diverges: then the curve ends there, and `stopped` says why."""
+    task = task or _task(config.model, config.dataset, config.data_dir)
+    seen: list[VersionRecord] = []
+    stopped, totals = "", {}
+    try:
+        totals = dict(simulate(config, task=task, progress=seen.append).totals)
+    except DataError as error:
+        stopped = str(error)
+    return {
+        "curve": [list(point) for point in _curve(seen)],
+        **{name: totals[name] for name in _KEPT if name in totals},
+        **({"stopped": stopped} if stopped else {}),
+    }
+
+
+@lru_cache(maxsize=1)
+def _task(model: str, dataset: str, data_dir: str) -> Task:
+    """Read once for all runs of a process."""
+    return built_in_task(model, dataset, data_dir=Path(data_dir))
+
+
+def _curve(records: Iterable[VersionRecord]) -> list[Point]:
+    return [
+        Point(record.version, round(record.time, 3), record.updates, round(record.score, 6))
+        for record in records
+        if record.score is not None
+    ]
+
+
+def curve_of(result: Mapping[str, Any]) -> list[Point]:
+    """The curve in a result."""
+    return [Point(*point) for point in result["curve"]]
+
+
+def final_accuracy(result: Mapping[str, Any], last: int = 10) -> float:
+    """Mean accuracy over the last versions: one evaluation alone jumps by more than what is compared."""
+    curve = curve_of(result)
+    newest = curve[-1].version
+    return mean(point.score for point in curve if point.version > newest - last)
+
+
+def by_group(results: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Results whose keys differ in their last part, the seed, together."""
+    groups: dict[str, list[Any]] = {}
+    for key, result in results.items():
+        groups.setdefault(key.rpartition("/")[0], []).append(result)
+    return groups
+
+
+def spread(values: Sequence[float]) -> float:
+    """Half the distance between the largest and the smallest: honest for three seeds."""
+    return (max(values) - min(values)) / 2

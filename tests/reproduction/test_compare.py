@@ -1,0 +1,55 @@
+"""`basecagg compare` writes JSON, CSV, a page and plots."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+pytest.importorskip("matplotlib")
+
+from basecagg.cli import main
+from reproduction import incompatibility
+from reproduction.incompatibility import Point
+from reproduction.publishing import shown
+
+
+def test_a_comparison_leaves_all_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def measure(mixed: int, repeats: int) -> Point:
+        return Point(mixed, mixed / 10, 1e5 if mixed else 0.0, float(mixed > 0), 0.0, 0.0)
+
+    monkeypatch.setattr(incompatibility, "measure", measure)
+    done = CliRunner().invoke(main, ["compare", "incompatibility", "--out", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    content = json.loads((tmp_path / "incompatibility.json").read_text())
+    assert len(content["lines"]) == 10
+    assert content["machine"]["cores"]
+    with (tmp_path / "incompatibility.csv").open() as file:
+        assert len(list(csv.DictReader(file))) == 10
+    page = (tmp_path / "incompatibility.html").read_text()
+    assert "<svg" in page
+    assert not re.search(r"(src|href)=.?http", page)  # opens offline
+    assert {path.suffix for path in (tmp_path / "plots").iterdir()} == {".svg", ".png"}
+
+
+def test_an_unknown_comparison_is_a_usage_error() -> None:
+    assert CliRunner().invoke(main, ["compare", "apples"]).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (True, "yes"),
+        (False, "no"),
+        (12345, "12,345"),
+        (0.012345, "0.0123"),
+        (1234.5, "1,234"),
+        ("x", "x"),
+    ],
+)
+def test_values_are_shown_short(value: object, text: str) -> None:
+    assert shown(value) == text

@@ -1,0 +1,42 @@
+"""Steps from old models: known bounds, and the ones that decide about E."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from basecagg.maths.staleness import constant, polynomial
+from reproduction.delayed_steps import largest_stable_step
+
+
+@pytest.mark.parametrize(
+    ("weights", "bound"),
+    [
+        ([1], 2.0),  # gradient descent
+        ([0, 1], 1.0),  # always one version old
+        ([0, 0, 1], 2 * math.sin(math.pi / 10)),  # always two: 2·sin(π/(2·(2τ + 1)))
+        (
+            [1] * 11,
+            11 * 2 * math.sin(math.pi / 22) ** 2,
+        ),  # uniform on 0…10, from the phase condition
+    ],
+)
+def test_known_bounds(weights: list[float], bound: float) -> None:
+    assert largest_stable_step(weights) == pytest.approx(bound, rel=1e-6)
+
+
+def test_a_longer_step_does_grow_and_a_shorter_one_does_not() -> None:
+    weights = [constant()(tau) for tau in range(11)]
+    bound = largest_stable_step(weights)
+    for factor, grows in ((0.95, False), (1.05, True)):
+        past = [1.0] * 11
+        for _ in range(2000):
+            past = [past[0] - factor * bound * float(np.average(past, weights=weights)), *past[:-1]]
+        assert (abs(past[0]) > 1) is grows
+
+
+def test_weights_by_age_allow_longer_steps() -> None:
+    by_age = [polynomial(1.0)(tau) for tau in range(11)]
+    assert largest_stable_step(by_age) > 1.5 * largest_stable_step([1.0] * 11)

@@ -1,0 +1,45 @@
+"""SecAgg in a buffer: exact only when all versions agree. BASecAgg: exact always."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from reproduction import incompatibility
+from reproduction.incompatibility import forced_secagg, measure, versions_of
+
+
+def test_the_share_of_mixed_versions_is_what_it_says() -> None:
+    for mixed in range(6):
+        versions = versions_of(mixed, 6)
+        assert len(versions) == 6
+        most_common = max(versions.count(version) for version in versions)
+        assert 6 - most_common == mixed
+
+
+def test_masks_cancel_when_all_versions_agree() -> None:
+    updates = [np.arange(50) * (-1) ** user for user in range(4)]
+    assert np.array_equal(forced_secagg(updates, [3, 3, 3, 3]), np.sum(updates, axis=0))
+
+
+@pytest.mark.parametrize("versions", [[3, 3, 3, 2], [1, 2, 3, 4], [3, 3, 2, 2]])
+def test_one_other_version_spoils_every_element(versions: list[int]) -> None:
+    updates = [np.arange(50) for _ in range(4)]
+    assert np.all(forced_secagg(updates, versions) != np.sum(updates, axis=0))
+
+
+def test_basecagg_has_no_error_at_any_mixture() -> None:
+    for mixed in (0, 1, 4):
+        point = measure(mixed, repeats=1, members=5, size=40)
+        assert point.basecagg == 0
+        assert point.basecagg_wrong == 0
+        assert (point.secagg == 0) == (mixed == 0)
+        assert point.secagg_wrong == (1.0 if mixed else 0.0)
+
+
+def test_the_report_draws_and_tells() -> None:
+    pytest.importorskip("matplotlib")
+    points = [incompatibility.Point(m, m / 3, 1e5 * (m > 0), float(m > 0), 0, 0) for m in range(3)]
+    publication = incompatibility.report(points)
+    assert [line["secagg_wrong"] for line in publication.lines] == [0, 1, 1]
+    assert "incompatibility" in publication.figures
