@@ -55,10 +55,21 @@ class Result(NamedTuple):
     ok: bool
 
 
+def at_most(ratio: str, most: float, reached: float) -> Result:
+    """A bar that must not be exceeded."""
+    return Result(ratio, f"≤ {most:g}", reached, reached <= most)
+
+
+def at_least(ratio: str, least: float, reached: float) -> Result:
+    """A bar that must be reached."""
+    return Result(ratio, f"≥ {least:g}", reached, reached >= least)
+
+
+_JUDGES = {"≤": at_most, "≥": at_least}
+
+
 def results(seconds: Mapping[str, float]) -> Iterator[Result]:
     """Every bar whose two times were taken."""
     for ratio, sign, bar, dividend, divisor in BARS:
         if dividend in seconds and divisor in seconds:
-            reached = seconds[dividend] / seconds[divisor]
-            ok = reached >= bar if sign == "≥" else reached <= bar
-            yield Result(ratio, f"{sign} {bar:g}", reached, ok)
+            yield _JUDGES[sign](ratio, bar, seconds[dividend] / seconds[divisor])

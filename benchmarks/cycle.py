@@ -7,7 +7,6 @@ one certified recovery; everything sealed and signed. Times are CPU seconds of t
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 import time
 from collections import Counter
@@ -18,7 +17,6 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
 from basecagg import ProtocolParameters
 from basecagg.channels.identity import Ed25519Verifier, Identity
@@ -30,9 +28,9 @@ from basecagg.simulation.federation import Federation
 from basecagg.simulation.loopback import AT_SERVER, Address
 from basecagg.storage.participant import ParticipantStore
 from basecagg.storage.server import ServerStore
-from benchmarks import machine
 from benchmarks.bare import BareCycle
-from benchmarks.bars import Result
+from benchmarks.bars import at_most
+from reproduction import machine, report
 
 RESULTS = Path(__file__).parent / "results" / "cycle.json"
 PARAMETERS = ProtocolParameters(
@@ -195,25 +193,26 @@ def main() -> None:
                 rival.run()
     together = sum(bare.values())
     unsigned_bare = together - bare["sign"] - bare["verify"]
-    table = Table("part of one cycle", "CPU s", title="One cycle: N=100 U=70 T=8 K=10 d=10⁶")
-    for name, seconds in bare.items():
-        table.add_row(name, f"{seconds:.3f}")
-    table.add_row("primitives together", f"{together:.3f}")
-    table.add_row("full cycle", f"{signed.best:.3f}")
-    table.add_row("cycle without signatures", f"{unsigned.best:.3f}")
-    table.add_row("cycle in memory (wall)", f"{memory.best:.3f}")
-    table.add_row("cycle with durable stores (wall)", f"{durable.best:.3f}")
-    console.print(table)
+    parts = {
+        **bare,
+        "primitives together": together,
+        "full cycle": signed.best,
+        "cycle without signatures": unsigned.best,
+        "cycle in memory (wall)": memory.best,
+        "cycle with durable stores (wall)": durable.best,
+    }
+    shown = [{"part of one cycle": name, "CPU s": seconds} for name, seconds in parts.items()]
+    report.show_table(console, "One cycle: N=100 U=70 T=8 K=10 d=10⁶", shown)
     bars = [
-        _bar("full cycle / its primitives", 2, signed.best / together),
-        _bar("the same without signatures", 3, unsigned.best / unsigned_bare),
-        _bar("durable stores / memory, wall", 3, durable.best / memory.best),
+        at_most("full cycle / its primitives", 2, signed.best / together),
+        at_most("the same without signatures", 3, unsigned.best / unsigned_bare),
+        at_most("durable stores / memory, wall", 3, durable.best / memory.best),
     ]
-    for bar in bars:
-        console.print(f"{bar.ratio} · {bar.bar} · {bar.reached:.2f} · {'ok' if bar.ok else 'no'}")
+    lines = [bar._asdict() for bar in bars]
+    report.show_table(console, "Bars", lines)
     record = {
         "machine": machine.describe(),
-        "bars": [bar._asdict() for bar in bars],
+        "bars": lines,
         "primitives": bare,
         "cycle": {
             "full": signed.best,
@@ -223,12 +222,7 @@ def main() -> None:
         },
         "counts": counts,
     }
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(record, indent=2) + "\n")
-
-
-def _bar(ratio: str, most: float, reached: float) -> Result:
-    return Result(ratio, f"≤ {most:g}", reached, reached <= most)
+    report.write_json(RESULTS, record)
 
 
 if __name__ == "__main__":

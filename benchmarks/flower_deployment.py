@@ -13,7 +13,6 @@ message at a time, so a holder that trains within a message cannot answer. Measu
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import statistics
@@ -26,9 +25,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.console import Console
-from rich.table import Table
 
-from benchmarks import machine
+from reproduction import machine, report
 
 sys.path.append(str(Path("tests/flower")))  # one way to start a federation, for tests and figures
 
@@ -83,9 +81,10 @@ def main() -> None:
             place = Path(folder, str(number))
             place.mkdir()
             found[name] = _measure(federation, place, settings, options.versions)
-    _show(console, found)
+    lines = [{"": name, **row} for name, row in found.items()]
+    report.show_table(console, "Trainings and recoveries", lines)
     about = machine.describe() | {"flwr": version("flwr"), "how": _how(options.versions)}
-    RESULTS.write_text(json.dumps({"about": about, "ways": found}, indent=1) + "\n", "utf-8")
+    report.write_json(RESULTS, {"about": about, "ways": found})
     console.print(f"Written: {RESULTS}")
 
 
@@ -178,14 +177,6 @@ def _how(versions: int) -> str:
         f"examples/flower-mnist, {NODES} SuperNodes over TLS with authentication on this machine, K = {BUFFER},"
         f" {versions} versions, trainings 20 to 40 s longer than they are; medians after the first version"
     )
-
-
-def _show(console: Console, found: Mapping[str, Mapping[str, Any]]) -> None:
-    columns = list(next(iter(found.values())))
-    table = Table("", *columns)
-    for name, row in found.items():
-        table.add_row(name, *(str(row[column]) for column in columns))
-    console.print(table)
 
 
 def _options() -> argparse.Namespace:

@@ -14,9 +14,9 @@ import numpy as np
 from basecagg.maths.kernels import warm_up
 from basecagg.maths.mds_code import MaskCode
 from basecagg.maths.randomness import FieldStream, new_seed
-from benchmarks.machine import peak_memory
 from benchmarks.sizes import MODULUS, Sizes
 from benchmarks.timing import Task, minima
+from reproduction.machine import peak_memory
 
 
 def measure_apart(sizes: Sizes) -> dict[str, float]:

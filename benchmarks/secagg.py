@@ -7,7 +7,6 @@ Needs flwr. It wants other versions of what basecagg uses, so keep it apart:
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from importlib.util import find_spec
@@ -21,9 +20,9 @@ if find_spec("flwr") is None:
 
 from rich.console import Console
 
-from benchmarks import machine, report
-from benchmarks.bars import Result
-from reproduction.flower_comparison import (
+from benchmarks.bars import Result, at_least
+from reproduction import machine, report
+from reproduction.flower import (
     BAR,
     MODEL_SIZES,
     SETTINGS,
@@ -37,19 +36,17 @@ RESULTS = Path(__file__).parent / "results" / "secagg.json"
 def bars(comparisons: list[Comparison]) -> list[Result]:
     """Our SecAgg is an honest competitor everywhere; BASecAgg's gain at the largest size."""
     lines = [
-        Result(
+        at_least(
             f"SecAgg per user: Flower / ours, N = {c.users}, n = {c.shares}, d = {c.model_size:,}",
-            "≥ 1",
+            1,
             c.secagg_gain,
-            c.secagg_gain >= 1,
         )
         for c in comparisons
     ]
     last = comparisons[-1]
     if (last.users, last.shares, last.model_size) == (*SETTINGS[-1], MODEL_SIZES[-1]):
         name = f"total: Flower's SecAgg+ / BASecAgg, K = N = {last.users}, T = {last.colluders}"
-        gain = last.basecagg_gain
-        lines.append(Result(name, f"≥ {BAR:g}", gain, gain >= BAR))
+        lines.append(at_least(name, BAR, last.basecagg_gain))
     return lines
 
 
@@ -64,15 +61,15 @@ def main() -> int:
             console.print(f"N = {users}, {shares} shares, d = {size:,} …")
             comparisons.append(compare(users, shares, size))
     lines = bars(comparisons)
-    report.show_bars(console, lines)
+    told = [line._asdict() for line in lines]
+    report.show_table(console, "Bars", told)
     if not quick:
         record = {
             "machine": machine.describe(),
-            "bars": [line._asdict() for line in lines],
+            "bars": told,
             "comparisons": [comparison.flat() for comparison in comparisons],
         }
-        RESULTS.parent.mkdir(exist_ok=True)
-        RESULTS.write_text(json.dumps(record, indent=2) + "\n")
+        report.write_json(RESULTS, record)
     return 0 if all(line.ok for line in lines) else 1
 
 

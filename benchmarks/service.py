@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import json
 import statistics
 import subprocess
 import sys
@@ -32,9 +31,9 @@ from basecagg.protocol.contributor import Contributor
 from basecagg.protocol.effects import sends_of, writes_of
 from basecagg.protocol.messages import Message, Upload
 from basecagg.service.signing import Caller
-from benchmarks import machine
 from benchmarks.service_line import Line
 from benchmarks.service_stand import FEDERATION, Participant, Stand, free_port, in_parallel
+from reproduction import machine, report
 
 RESULTS = Path("benchmarks/results/service.json")
 WIDTH = 16
@@ -284,8 +283,7 @@ def main() -> int:
         load = asyncio.run(throughput(Path(name), given, console))
     console.print(load)
     result = {"machine": machine.describe(), "latency_seconds": seconds, "load": load}
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(result, indent=2) + "\n")
+    report.write_json(RESULTS, result)
     return 0 if load["ratio"] >= BAR and not load["errors"] else 1
 
 

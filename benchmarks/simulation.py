@@ -24,8 +24,9 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from benchmarks import machine, report
-from benchmarks.bars import Result
+from benchmarks.bars import Result, at_least, at_most
+from benchmarks.timing import times
+from reproduction import machine, report
 
 RESULTS = Path("benchmarks/results/simulation.json")
 FLOWER = Path(".venv/flower-peer")
@@ -56,15 +57,14 @@ def main() -> int:
     seconds = ours(task, sizes, repeats=1 if options.quick else 3)
     seconds |= flower(task, sizes, options.flower, console)
     lines = bars(seconds)
-    report.show_seconds(console, seconds, f"{HOW}; ms per update")
-    for line in lines:
-        mark = "ok" if line.ok else "no"
-        console.print(f"{line.ratio} · {line.bar} · {line.reached:.3g} · {mark}")
+    told = [line._asdict() for line in lines]
+    report.show_table(console, f"Times per update: {HOW}", times(seconds))
+    report.show_table(console, "Bars", told)
     if options.quick:
         console.print("A quick run: too small for the bars, and nothing is written.")
         return 0
     about = machine.describe() | {"how": HOW, "data": source, **sizes._asdict()}
-    report.write(RESULTS, about, bars=lines, seconds=seconds)
+    report.write_json(RESULTS, {"about": about, "bars": told, "seconds": seconds})
     console.print(f"Written: {RESULTS}")
     return 0 if len(lines) == 4 and all(line.ok for line in lines) else 1
 
@@ -73,18 +73,14 @@ def bars(seconds: dict[str, float]) -> list[Result]:
     """Each bar as a line: ratio · bar · reached · ok."""
     plain, bare = seconds["fedbuff"], seconds["bare torch loop"]
     lines = [
-        _at_most("basecagg, full protocol / fedbuff", 1.3, seconds["basecagg, full"] / plain),
-        _at_most("basecagg, arithmetic / fedbuff", 1.05, seconds["basecagg, arithmetic"] / plain),
-        _at_most("fedbuff / bare torch loop", 1.1, plain / bare),
+        at_most("basecagg, full protocol / fedbuff", 1.3, seconds["basecagg, full"] / plain),
+        at_most("basecagg, arithmetic / fedbuff", 1.05, seconds["basecagg, arithmetic"] / plain),
+        at_most("fedbuff / bare torch loop", 1.1, plain / bare),
     ]
     if "Flower's overhead" in seconds:
         ratio = seconds["Flower's overhead"] / seconds["fedbuff's overhead"]
-        lines.append(Result("overhead per update: Flower / ours", "≥ 5", ratio, ratio >= 5))
+        lines.append(at_least("overhead per update: Flower / ours", 5, ratio))
     return lines
-
-
-def _at_most(ratio: str, most: float, reached: float) -> Result:
-    return Result(ratio, f"≤ {most:g}", reached, reached <= most)
 
 
 # --- ours -------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ before it has left behind, which a single call of a long rival does not feel.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from time import perf_counter
 from typing import NamedTuple
 
@@ -40,6 +40,11 @@ def minima(tasks: Iterable[Task]) -> dict[str, float]:
             if round_number < task.repeats:
                 best[task.name] = min(best[task.name], _seconds(task.run))
     return best
+
+
+def times(seconds: Mapping[str, float]) -> list[dict[str, object]]:
+    """A table of them."""
+    return [{"what": name, "ms": 1e3 * time} for name, time in seconds.items()]
 
 
 def _seconds(run: Callable[[], object]) -> float:

@@ -22,7 +22,7 @@ from basecagg.protocol.recomputation import recompute
 from basecagg.protocol.step_rule import StepRule
 from basecagg.simulation.federation import Federation
 from basecagg.simulation.loopback import AT_SERVER, Letter
-from benchmarks import machine
+from reproduction import machine
 
 USERS, COLLUDERS, DROPOUTS, BUFFER, SIZE = 12, 2, 2, 5, 10**6
 """N, T, D, K, d."""

@@ -16,18 +16,21 @@ from typing import Any, Literal
 
 from basecagg.maths.staleness import constant, polynomial
 from basecagg.simulation.config import SimulationConfig
-from reproduction import bands
+from reproduction import plot
 from reproduction.delayed_steps import largest_stable_step
-from reproduction.experiment import Experiment, Order, Results, Size
-from reproduction.jobs import Job, run_jobs
-from reproduction.ledger import Ledger
-from reproduction.publishing import Claim, Publication, Verdict
+from reproduction.experiment import Experiment, Results
+from reproduction.jobs import Job, Order, Size
+from reproduction.report import Claim, Line, Publication, Verdict
 from reproduction.simulated import (
+    Run,
     by_group,
+    by_version,
     curve_of,
+    ends,
     final_accuracy,
     simulation_job,
     spread,
+    swing,
 )
 
 _CURVE_POINTS = 16
@@ -151,17 +154,11 @@ class Figure:
 # --- running ------------------------------------------------------------------------------------
 
 
-def measure(figure: Figure, order: Order, ledger: Ledger) -> None:
-    """Run what the ledger lacks: seed by seed, so that a stopped experiment has every method."""
-    run_jobs(jobs(figure, order), order, ledger)
-
-
-def jobs(figure: Figure, order: Order) -> list[Job]:
-    """All runs, the most wanted first."""
+def jobs(figure: Figure, order: Order, results: Results) -> list[Job]:
+    """All runs, seed by seed, so that a stopped experiment has every method."""
     setting = figure.settings[order.size]
-    at = str(order.data_dir)
     wanted = [*_compared(setting), *_other_steps(setting)]
-    return [simulation_job(key, replace(config, data_dir=at)) for key, config in wanted]
+    return [simulation_job(key, config, order) for key, config in wanted]
 
 
 def _compared(setting: Setting) -> list[tuple[str, SimulationConfig]]:
@@ -202,14 +199,14 @@ def report(figure: Figure, results: Results, size: Size) -> Publication:
     tables = {"Effect of E": _step_lines(by_steps)} if others else {}
     drawn = {
         figure.name: (
-            bands.draw(_curves(main), "version of the model", "test accuracy, %"),
+            plot.bands(_curves(main), "version of the model", "test accuracy, %"),
             f"Test accuracy, {setting.title}: mean over seeds, bands from the worst seed to the best.",
         )
     }
     if others:
         curves = {f"E = {steps}": [_by_step(run, steps)] for steps, run in by_steps.items()}
         drawn[f"{figure.name}-steps"] = (
-            bands.draw(curves, "local steps in a row (version × E)", "test accuracy, %"),
+            plot.bands(curves, "local steps in a row (version × E)", "test accuracy, %"),
             "Effect of E, FedBuff with constant weights, first seed: long local trainings swing.",
         )
     return Publication(
@@ -227,13 +224,11 @@ def report(figure: Figure, results: Results, size: Size) -> Publication:
 def lines_of(results: Results) -> list[dict[str, Any]]:
     """The end of every method and weighting: mean over the last ten versions and all seeds, and the gap."""
     groups = by_group(results)
-    ends = {name: [100 * final_accuracy(run) for run in runs] for name, runs in groups.items()}
     lines = []
     for weighting, method in product(WEIGHTINGS, METHODS):
-        own = ends.get(f"{method}/{weighting}")
-        rival = ends.get(f"fedbuff/{weighting}")
+        runs = groups.get(f"{method}/{weighting}", [])
+        own, rival = ends(runs), ends(groups.get(f"fedbuff/{weighting}", []))
         if own and rival:
-            runs = groups[f"{method}/{weighting}"]
             lines.append(
                 {
                     "method": NAMES[method],
@@ -250,7 +245,7 @@ def lines_of(results: Results) -> list[dict[str, Any]]:
     return lines
 
 
-def _claims(figure: Figure, setting: Setting, lines: Sequence[Mapping[str, Any]]) -> list[Claim]:
+def _claims(figure: Figure, setting: Setting, lines: Sequence[Line]) -> list[Claim]:
     """Both weightings together, and the quantised weights by themselves."""
     ours = [line for line in lines if line["method"] == "BASecAgg"]
     by_age = [line for line in ours if line["weights"] == "polynomial"]
@@ -272,9 +267,7 @@ def _claims(figure: Figure, setting: Setting, lines: Sequence[Mapping[str, Any]]
     return claims
 
 
-def _claim(
-    figure: Figure, sentence: str, lines: Sequence[Mapping[str, Any]], *, complete: bool
-) -> Claim:
+def _claim(figure: Figure, sentence: str, lines: Sequence[Line], *, complete: bool) -> Claim:
     gaps = [abs(float(line["gap to FedBuff, points"])) for line in lines]
     seeds = min((line["seeds"] for line in lines), default=0)
     verdict: Verdict = "not reproduced"
@@ -335,53 +328,40 @@ def _why_so_short(config: SimulationConfig) -> str:
     )
 
 
-def _label(method: str, weighting: str) -> str:
-    return f"{NAMES[method]}, {weighting}"
-
-
-def _curves(results: Results) -> dict[str, list[bands.Curve]]:
+def _curves(results: Results) -> dict[str, list[plot.Curve]]:
     groups = by_group(results)
     return {
-        _label(method, weighting): [_by_version(run) for run in groups[f"{method}/{weighting}"]]
+        f"{NAMES[method]}, {weighting}": list(map(by_version, groups[f"{method}/{weighting}"]))
         for weighting, method in product(WEIGHTINGS, METHODS)
         if f"{method}/{weighting}" in groups
     }
 
 
-def _by_version(result: Mapping[str, Any]) -> bands.Curve:
-    return [(point.version, 100 * point.score) for point in curve_of(result)]
-
-
-def _by_steps(setting: Setting, main: Results, others: Results) -> dict[int, Mapping[str, Any]]:
+def _by_steps(setting: Setting, main: Results, others: Results) -> dict[int, Run]:
     """The runs that differ in E alone."""
     found = {int(key.partition("/")[0].removeprefix("E=")): run for key, run in others.items()}
     own = main.get(f"fedbuff/constant/{setting.seeds[0]}")
     return dict(sorted((found | ({setting.local_steps: own} if own else {})).items()))
 
 
-def _by_step(result: Mapping[str, Any], steps: int) -> bands.Curve:
-    return [(steps * version, score) for version, score in _by_version(result)]
+def _by_step(run: Run, steps: int) -> plot.Curve:
+    return [(steps * version, score) for version, score in by_version(run)]
 
 
-def _step_lines(by_steps: Mapping[int, Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _step_lines(by_steps: Mapping[int, Run]) -> list[dict[str, Any]]:
     return [
         {
             "E, local steps": steps,
             "versions": curve_of(run)[-1].version,
             "accuracy, %": f"{100 * final_accuracy(run):.2f}",
-            "swing over the last ten versions, points": f"{100 * _swing(run):.2f}",
+            "swing over the last ten versions, points": f"{swing(run):.2f}",
         }
         for steps, run in by_steps.items()
     ]
 
 
-def _swing(run: Mapping[str, Any]) -> float:
-    last = [point.score for point in curve_of(run)[-10:]]
-    return max(last) - min(last)
-
-
 def _experiment(figure: Figure) -> Experiment:
-    return Experiment(figure.name, partial(measure, figure), partial(report, figure))
+    return Experiment(figure.name, partial(jobs, figure), partial(report, figure))
 
 
 MNIST_SETTING = Setting("mnist", "lenet5", 0.01, 5, 64, 4)

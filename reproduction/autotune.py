@@ -6,26 +6,18 @@ the first epoch has the bad parameters, and the reports in its sums choose those
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from statistics import mean
 from typing import Any
 
-from basecagg.simulation.config import SimulationConfig
-from reproduction import bands
+from reproduction import plot
 from reproduction.accuracy import MNIST_SETTING, PROTOCOLS, Setting
-from reproduction.experiment import Experiment, Order, Results, Size
-from reproduction.jobs import run_jobs
-from reproduction.ledger import Ledger
-from reproduction.publishing import Claim, Publication, Verdict
-from reproduction.simulated import (
-    by_group,
-    curve_of,
-    final_accuracy,
-    simulation_job,
-    spread,
-)
+from reproduction.experiment import Experiment, Results
+from reproduction.jobs import Job, Order, Size
+from reproduction.report import Claim, Line, Publication, Verdict
+from reproduction.simulated import Run, by_group, by_version, ends, simulation_job, spread
 
 GOOD = "2^16"
 """The start that the others must come up to: the paper's best c_l."""
@@ -75,30 +67,23 @@ SETTINGS: Mapping[Size, Setting] = {
 # --- running ------------------------------------------------------------------------------------
 
 
-def configs(setting: Setting, data_dir: str) -> Iterator[tuple[str, SimulationConfig]]:
+def jobs(order: Order, results: Results) -> list[Job]:
     """The good start, and every bad one untuned and tuned, seed by seed."""
+    setting, wanted = SETTINGS[order.size], list[Job]()
     for seed, (name, mode) in product(setting.seeds, RUNS):
         start = STARTS[name]
         without_masks = mode == "untuned" or start.wraps
-        yield (
-            f"{name}/{mode}/{seed}",
-            setting.config(
-                method="basecagg",
-                staleness="polynomial",
-                seed=seed,
-                data_dir=data_dir,
-                update_levels=start.update_levels,
-                auto_tune=mode == "tuned",
-                tune_after=_TUNE_AFTER,
-                **PROTOCOLS["unmasked" if without_masks else "arithmetic"],
-            ),
+        config = setting.config(
+            method="basecagg",
+            staleness="polynomial",
+            seed=seed,
+            update_levels=start.update_levels,
+            auto_tune=mode == "tuned",
+            tune_after=_TUNE_AFTER,
+            **PROTOCOLS["unmasked" if without_masks else "arithmetic"],
         )
-
-
-def measure(order: Order, ledger: Ledger) -> None:
-    """Run what the ledger lacks."""
-    wanted = configs(SETTINGS[order.size], str(order.data_dir))
-    run_jobs([simulation_job(key, config) for key, config in wanted], order, ledger)
+        wanted.append(simulation_job(f"{name}/{mode}/{seed}", config, order))
+    return wanted
 
 
 # --- reporting ----------------------------------------------------------------------------------
@@ -107,10 +92,9 @@ def measure(order: Order, ledger: Ledger) -> None:
 def lines_of(results: Results) -> list[dict[str, Any]]:
     """The end of every run, beside that of the good start untuned; and what was found."""
     groups = by_group(results)
-    ends = {name: [100 * final_accuracy(run) for run in runs] for name, runs in groups.items()}
-    lines = []
+    good, lines = ends(groups.get(f"{GOOD}/untuned", [])), []
     for name, mode in RUNS:
-        own, good = ends.get(f"{name}/{mode}"), ends.get(f"{GOOD}/untuned")
+        own = ends(groups.get(f"{name}/{mode}", []))
         if own and good:
             lines.append(
                 {
@@ -126,7 +110,7 @@ def lines_of(results: Results) -> list[dict[str, Any]]:
     return lines
 
 
-def _found(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _found(runs: Sequence[Run]) -> dict[str, Any]:
     """B, c_l and the version from which they were used, of the first seed."""
     epochs = runs[0].get("epochs", [])
     if len(epochs) < 2:
@@ -153,7 +137,7 @@ def report(results: Results, size: Size) -> Publication:
         claims=[_claim(lines)],
         figures={
             "autotune": (
-                bands.draw(_curves(results), "version of the model", "test accuracy, %"),
+                plot.bands(_curves(results), "version of the model", "test accuracy, %"),
                 "Accuracy from good and bad starts, untuned and tuned; bands from the worst to the best seed.",
             )
         },
@@ -172,7 +156,7 @@ def _notes() -> list[str]:
     ]
 
 
-def _claim(lines: Sequence[Mapping[str, Any]]) -> Claim:
+def _claim(lines: Sequence[Line]) -> Claim:
     gaps = {(line["start"], line["tuned"]): float(line["points from 2^16"]) for line in lines}
     known = [name for name in BAD if (name, True) in gaps and (name, False) in gaps]
     found = "; ".join(
@@ -198,16 +182,13 @@ def _verdict(gaps: Mapping[tuple[str, bool], float], known: Sequence[str], seeds
     return "reproduced" if len(bad) == len(BAD) and seeds >= SEEDS else "partly"
 
 
-def _curves(results: Results) -> dict[str, list[bands.Curve]]:
+def _curves(results: Results) -> dict[str, list[plot.Curve]]:
     groups = by_group(results)
     return {
-        f"{name}, {mode}": [
-            [(point.version, 100 * point.score) for point in curve_of(run)]
-            for run in groups[f"{name}/{mode}"]
-        ]
+        f"{name}, {mode}": list(map(by_version, groups[f"{name}/{mode}"]))
         for name, mode in RUNS
         if f"{name}/{mode}" in groups
     }
 
 
-AUTOTUNE = Experiment("autotune", measure, report)
+AUTOTUNE = Experiment("autotune", jobs, report)

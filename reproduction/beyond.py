@@ -7,20 +7,22 @@ train at once, and K up to N: a buffer in a trusted enclave is limited by the en
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from itertools import product
 from statistics import mean
 from typing import Any, NamedTuple
 
 from basecagg.simulation.config import SimulationConfig
-from reproduction import bands
-from reproduction.experiment import Experiment, Order, Results, Size
-from reproduction.jobs import Job, run_jobs
-from reproduction.ledger import Ledger
-from reproduction.publishing import Claim, Publication
+from reproduction import plot
+from reproduction.experiment import Experiment, Results
+from reproduction.jobs import Job, Order, Size
+from reproduction.report import Claim, Line, Publication
 from reproduction.simulated import (
+    Run,
     by_group,
+    by_time,
     curve_of,
     final_accuracy,
+    first_above,
     simulation_job,
     spread,
 )
@@ -122,35 +124,27 @@ _SEEDS: Mapping[Size, tuple[int, ...]] = {"full": (1, 2, 3), "quick": (1,), "smo
 # --- running ------------------------------------------------------------------------------------
 
 
-def measure(order: Order, ledger: Ledger) -> None:
-    """Run what the ledger lacks."""
-    run_jobs(jobs(order), order, ledger)
-
-
-def jobs(order: Order) -> list[Job]:
+def jobs(order: Order, results: Results) -> list[Job]:
     """Every value of every part, seed by seed; the smoke form has the ends of each."""
-    return [
-        simulation_job(
-            f"{part.name}/{method}/{value}/{seed}", config(part, method, value, seed, order)
-        )
-        for seed in _SEEDS[order.size]
-        for part in PARTS
-        for method in part.methods
-        for value in (
-            part.values[:: len(part.values) - 1] if order.size == "smoke" else part.values
-        )
-    ]
+    size, wanted = order.size, list[Job]()
+    for seed, part in product(_SEEDS[size], PARTS):
+        ends = part.values[:: len(part.values) - 1]
+        for method, value in product(part.methods, ends if size == "smoke" else part.values):
+            run = config(part, method, value, seed, size)
+            key = f"{part.name}/{method}/{value}/{seed}"
+            wanted.append(simulation_job(key, run, order))
+    return wanted
 
 
-def config(part: Part, method: str, value: Any, seed: int, order: Order) -> SimulationConfig:
+def config(part: Part, method: str, value: Any, seed: int, size: Size) -> SimulationConfig:
     """A run with so many updates in all, however many of them make a version."""
     changed = {**_TASK, "method": method, "seed": seed, **part.settings(value)}
-    if order.size == "smoke":
+    if size == "smoke":
         fewer = {name: min(20, changed[name]) for name in ("users", "buffer_size", "concurrency")}
         changed |= {**fewer, "holders": 10}
-    updates = round(_LENGTH[order.size] * part.updates(value))
+    updates = round(_LENGTH[size] * part.updates(value))
     changed["versions"] = max(2, updates // changed["buffer_size"])
-    return replace(SimulationConfig(**changed), data_dir=str(order.data_dir))
+    return SimulationConfig(**changed)
 
 
 # --- reporting ----------------------------------------------------------------------------------
@@ -181,7 +175,7 @@ def report(results: Results, size: Size) -> Publication:
         ],
         figures={
             f"beyond-{part.name}": (
-                bands.draw(_curves(part, groups, names), "simulated seconds", "test accuracy, %"),
+                plot.bands(_curves(part, groups, names), "simulated seconds", "test accuracy, %"),
                 f"{part.title}: mean over seeds, bands from the worst to the best.",
             )
             for part, names in parts.items()
@@ -191,7 +185,7 @@ def report(results: Results, size: Size) -> Publication:
     )
 
 
-def _line(part: Part, name: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _line(part: Part, name: str, runs: Sequence[Run]) -> dict[str, Any]:
     _, method, value = name.split("/")
     ends = [100 * _end(run) for run in runs]
     return {
@@ -200,7 +194,7 @@ def _line(part: Part, name: str, runs: Sequence[Mapping[str, Any]]) -> dict[str,
         "value": _label(part, value),
         "accuracy, %": f"{mean(ends):.2f}",
         "± seeds": f"{spread(ends):.2f}",
-        f"seconds to {TARGET:.0%}": _time_to_target(runs),
+        f"seconds to {TARGET:.0%}": first_above(list(map(by_time, runs)), TARGET),
         "simulated seconds": mean(curve_of(run)[-1].time for run in runs),
         "updates": round(mean(curve_of(run)[-1].updates for run in runs)),
         "versions": round(mean(curve_of(run)[-1].version for run in runs)),
@@ -208,7 +202,7 @@ def _line(part: Part, name: str, runs: Sequence[Mapping[str, Any]]) -> dict[str,
     }
 
 
-def _end(run: Mapping[str, Any]) -> float:
+def _end(run: Run) -> float:
     """The mean of the last tenth, ten versions at most: K = N makes few versions, and the first are no end."""
     return final_accuracy(run, last=max(1, min(10, curve_of(run)[-1].version // 10)))
 
@@ -220,27 +214,16 @@ def _label(part: Part, value: str) -> str:
     return part.label.format(number if part.name in ("data", "dropout") else int(number))
 
 
-def _time_to_target(runs: Sequence[Mapping[str, Any]]) -> str:
-    x, rows = bands.common([_by_time(run) for run in runs])
-    reached = [at for at, score in zip(x, rows.mean(axis=0), strict=True) if score >= 100 * TARGET]
-    return f"{reached[0]:.0f}" if reached else "–"
-
-
-def _by_time(run: Mapping[str, Any]) -> bands.Curve:
-    return [(point.time, 100 * point.score) for point in curve_of(run)]
-
-
 def _curves(
-    part: Part, groups: Mapping[str, Sequence[Any]], names: Sequence[str]
-) -> dict[str, list[bands.Curve]]:
+    part: Part, groups: Mapping[str, Sequence[Run]], names: Sequence[str]
+) -> dict[str, list[plot.Curve]]:
     ours = [name for name in names if name.split("/")[1] == "basecagg"]
     return {
-        _label(part, name.rpartition("/")[2]): [_by_time(run) for run in groups[name]]
-        for name in ours
+        _label(part, name.rpartition("/")[2]): list(map(by_time, groups[name])) for name in ours
     }
 
 
-def _claims(lines: Sequence[Mapping[str, Any]]) -> list[Claim]:
+def _claims(lines: Sequence[Line]) -> list[Claim]:
     """One sentence for each part that was run."""
     claims = []
     for part in PARTS:
@@ -249,15 +232,8 @@ def _claims(lines: Sequence[Mapping[str, Any]]) -> list[Claim]:
         ]
         if own:
             found = "; ".join(f"{line['value']}: {line['accuracy, %']} %" for line in own)
-            claims.append(
-                Claim(
-                    _SENTENCES[part.name],
-                    found + ".",
-                    "beyond the paper",
-                    "",
-                    f"beyond-{part.name}",
-                )
-            )
+            sentence, figure = _SENTENCES[part.name], f"beyond-{part.name}"
+            claims.append(Claim(sentence, f"{found}.", "beyond the paper", figure=figure))
     return claims
 
 
@@ -269,4 +245,4 @@ _SENTENCES = {
     "versions": "What does it cost that nobody is alone with a version? (The paper has m = 1.)",
 }
 
-BEYOND = Experiment("beyond", measure, report)
+BEYOND = Experiment("beyond", jobs, report)

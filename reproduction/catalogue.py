@@ -9,6 +9,10 @@ if TYPE_CHECKING:
     from reproduction.experiment import Experiment
 
 EXPERIMENTS = {
+    "protocols": ("protocols:COSTS", "SecAgg, SecAgg+, LightSecAgg, BASecAgg: CPU, bytes, time."),
+    "schedules": ("schedules:SCHEDULES", "Simulated time to an accuracy, in rounds and without."),
+    "flower": ("flower:FLOWER", "CPU of an aggregation beside Flower's SecAgg+ (needs flwr)."),
+    "incompatibility": ("incompatibility:INCOMPATIBILITY", "SecAgg when a buffer mixes versions."),
     "accuracy-mnist": ("accuracy:MNIST", "FedBuff and BASecAgg on MNIST, both weightings."),
     "accuracy-cifar10": ("accuracy:CIFAR10", "The same on CIFAR-10, small model."),
     "accuracy-cifar10-large": ("accuracy:CIFAR10_LARGE", "The CNN of FedAsync, shorter."),

@@ -1,11 +1,10 @@
-"""`basecagg reproduce`: the paper's figures and claims, one command each."""
+"""`basecagg reproduce`: the papers' figures and claims and some of our own, one command each."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
@@ -15,16 +14,29 @@ from rich.progress import Progress as Bar
 from basecagg.commands._kernels import load_kernels
 from basecagg.extras import require
 from reproduction.catalogue import EXPERIMENTS, find
-from reproduction.showing import show
-
-if TYPE_CHECKING:
-    from reproduction.experiment import Progress
+from reproduction.jobs import Order, Progress, Size
 
 _MINUTE, _HOUR = 60, 3600
+_ALL = {**{name: line for name, (_, line) in EXPERIMENTS.items()}, "all": "One after the other."}
+_LIST = "\n".join(f"{name:<23} {line}" for name, line in _ALL.items())
+_HELP = f"""Run the paper's experiments, and some beyond it.
+
+WHAT is one of these. Everything is measured on this machine and written as JSON, CSV, a page and plots. Every
+run is written down when it is over: the same command goes on after a stop.
+
+\b
+{_LIST}
+
+\b
+Example:
+  basecagg reproduce accuracy-mnist --quick --data-dir data --out results
+"""
 
 
-@click.command("reproduce", short_help="Run the paper's experiments, and some beyond it.")
-@click.argument("what", type=click.Choice([*EXPERIMENTS, "all"]))
+@click.command(
+    "reproduce", short_help="Run the paper's experiments, and some beyond it.", help=_HELP
+)
+@click.argument("what", type=click.Choice(list(_ALL)))
 @click.option("--quick", is_flag=True, help="Minutes instead of hours: shorter runs, one seed.")
 @click.option("--smoke", is_flag=True, help="Seconds, on digits: shows that it works, no more.")
 @click.option(
@@ -51,39 +63,22 @@ _MINUTE, _HOUR = 60, 3600
 def command(
     *, what: str, quick: bool, smoke: bool, data_dir: Path, out: Path, workers: int
 ) -> None:
-    """Run the paper's experiments, and some beyond it.
-
-    WHAT is one of:
-
-    \b
-    accuracy-mnist, accuracy-cifar10   FedBuff beside BASecAgg, constant and polynomial weights
-    accuracy-cifar10-large             the same with the paper's larger network, fewer versions
-    levels-mnist, levels-cifar10       accuracy against c_l, with rounding and wrap-around measured
-    sweep                              the appendix's grid, on a validation split
-    theorem                            the convergence bound against measured gradients
-    autotune                           c_l found by the federation itself
-    optimisers                         the server's optimisers on uneven data
-    beyond                             uneven data, dropouts, K up to N, by simulated time
-    all                                one after the other
-
-    Every run is written down when it is over: the same command goes on after a stop.
-
-    \b
-    Example:
-      basecagg reproduce accuracy-mnist --quick --data-dir data --out results
-    """
-    require("matplotlib", extra="learn", needed_for="basecagg reproduce")
-    require("torch", extra="learn", needed_for="basecagg reproduce")
+    """Run one experiment, or all."""
+    size: Size = "smoke" if smoke else "quick" if quick else "full"
+    names = list(EXPERIMENTS) if what == "all" else [what]
+    for module in ("matplotlib", "torch"):
+        require(module, extra="learn", needed_for="basecagg reproduce")
+    if "flower" in names:
+        require("flwr", extra="flower", needed_for="basecagg reproduce flower")
     load_kernels()
-    from reproduction.experiment import Order
+    from reproduction import report
 
-    for name in EXPERIMENTS if what == "all" else (what,):
+    for name in names:
         with _progress(name) as tell:
-            order = Order(
-                "smoke" if smoke else "quick" if quick else "full", data_dir, workers, tell
-            )
+            order = Order(size, data_dir, workers, tell)
             publication = find(name).run(order, out)
-        show(publication, out)
+        report.show(publication)
+        click.echo(f"page: {report.publish(publication, out)}")
 
 
 @contextmanager

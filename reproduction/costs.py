@@ -110,7 +110,8 @@ class Row:
     def from_dict(cls, values: Mapping[str, Any]) -> Row:
         """The row whose `as_dict` this is."""
         phases = {name: PhaseCost(**cost) for name, cost in values["phases"].items()}
-        return cls(**{**values, "cell": Cell(**values["cell"]), "phases": phases})
+        rest = {name: values[name] for name in cls.__dataclass_fields__}
+        return cls(**{**rest, "cell": Cell(**values["cell"]), "phases": phases})
 
     def flat(self) -> dict[str, Any]:
         """One line of a table."""

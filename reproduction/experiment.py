@@ -1,71 +1,53 @@
-"""An experiment of `basecagg reproduce`: what it measures into a ledger, and what it reports from one.
+"""An experiment of `basecagg reproduce`: the runs that it needs, and what it reports from their results.
 
-Measuring and reporting meet only in the ledger. So a stopped experiment goes on where it was, a finished one is
+Running and reporting meet only in the ledger. So a stopped experiment goes on where it was, a finished one is
 drawn again without being run, and the pages of results come from the same code as the command's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from reproduction.jobs import Job, Order, Size, run_jobs
 from reproduction.ledger import Ledger
-from reproduction.publishing import Publication
+from reproduction.report import Publication
 
-Size = Literal["full", "quick", "smoke"]
-"""Hours; minutes; seconds on a data set that needs no file."""
 Results = Mapping[str, Any]
 """What a ledger holds, by key."""
 
 
 @dataclass(frozen=True)
-class Progress:
-    """How far an experiment is."""
-
-    done: int
-    total: int
-    now: str
-    """The run that was just begun or finished."""
-    seconds_left: float | None = None
-    """None while nothing is known about the speed of this machine."""
-
-
-@dataclass(frozen=True)
-class Order:
-    """What was asked for: how much, from which data, and with how many processes."""
-
-    size: Size = "full"
-    data_dir: Path = Path("data")
-    workers: int = 1
-    tell: Callable[[Progress], None] = field(default=lambda progress: None)
-
-
-@dataclass(frozen=True)
 class Experiment:
-    """`measure` adds to the ledger what it lacks; `report` says what is in it, however much that is."""
+    """One figure, table or claim of a paper, or a question that no paper asks."""
 
     name: str
     """On the command line, and the stem of all its files."""
-    measure: Callable[[Order, Ledger], None]
+    jobs: Callable[[Order, Results], Sequence[Job]]
+    """All runs, the most wanted first, as far as the results so far tell which they are."""
     report: Callable[[Results, Size], Publication]
+    """What the results say, however many there are."""
+    timed: bool = True
+    """Whether the committed `seconds` are those that a run took; in the races they are simulated ones."""
 
     def run(self, order: Order, folder: Path) -> Publication:
-        """Measure what the folder has no result of yet, and report everything."""
-        self.measure(order, self._ledger(folder, order.size))
+        """Run what the folder has no result of yet, and report everything."""
+        ledger = Ledger(ledger_path(folder, self.name, order.size))
+        jobs: Sequence[Job] = ()
+        while len(jobs) < len(jobs := self.jobs(order, ledger.results)):
+            run_jobs(jobs, order, ledger)
         return self.load(folder, order.size)
 
     def load(self, folder: Path, size: Size = "full") -> Publication:
         """Report what the folder holds."""
-        ledger = self._ledger(folder, size)
+        ledger = Ledger(ledger_path(folder, self.name, size))
         publication = self.report(ledger.results, size)
         publication.machine = ledger.machine
-        publication.seconds = sum(result.get("seconds", 0.0) for result in ledger.results.values())
+        if self.timed:
+            publication.seconds = sum(each.get("seconds", 0.0) for each in ledger.results.values())
         return publication
-
-    def _ledger(self, folder: Path, size: Size) -> Ledger:
-        return Ledger(ledger_path(folder, self.name, size))
 
 
 def ledger_path(folder: Path, name: str, size: Size = "full") -> Path:

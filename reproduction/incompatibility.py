@@ -8,8 +8,7 @@ pairwise masks cancel; where not, both stay in the sum. BASecAgg opens the same 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,9 +24,12 @@ from basecagg.parameters import ProtocolParameters
 from basecagg.protections.secagg import mask_purpose
 from basecagg.protections.secagg_masks import add_masks
 from basecagg.protocol.effects import Released
+from basecagg.reports.plots import COLOURS
 from basecagg.simulation.federation import Federation
-from reproduction.ledger import Ledger
-from reproduction.publishing import Claim, Publication
+from reproduction import plot
+from reproduction.experiment import Experiment, Results
+from reproduction.jobs import Job, Order, Size
+from reproduction.report import Claim, Publication
 
 LEVELS = 2**16
 """c_l"""
@@ -38,7 +40,7 @@ SIZE = 1000
 _PURPOSE = 16
 _MOST = 0.99
 """Share of wrong elements from which a sum is noise."""
-_LEDGER = "incompatibility.jsonl"
+_REPEATS: Mapping[Size, int] = {"full": 10, "quick": 1, "smoke": 1}
 
 Integers = npt.NDArray[np.int64]
 
@@ -166,30 +168,19 @@ def _error(found: Integers, wanted: Integers) -> tuple[float, float]:
     return float(np.sqrt(np.mean(difference**2)) / size), float(np.mean(found != wanted))
 
 
-def run(
-    folder: Path,
-    repeats: int = 1,
-    progress: Callable[[int, int, str], None] = lambda done, total, what: None,
-) -> Publication:
-    """From all of one version to all of different ones; points that the folder has are not measured again."""
-    ledger = Ledger(folder / _LEDGER)
-    for mixed in range(MEMBERS):
-        progress(mixed, MEMBERS, f"{mixed} of {MEMBERS} from other versions")
-        if str(mixed) not in ledger:
-            ledger.add(str(mixed), measure(mixed, repeats)._asdict())
-    return load(folder)
+def jobs(order: Order, results: Results) -> list[Job]:
+    """From all of one version to all of different ones."""
+    return [Job(str(mixed), _point, (mixed, _REPEATS[order.size])) for mixed in range(MEMBERS)]
 
 
-def load(folder: Path) -> Publication:
-    """Report what the folder holds."""
-    ledger = Ledger(folder / _LEDGER)
-    publication = report([Point(**found) for found in ledger.results.values()])
-    publication.machine = ledger.machine
-    return publication
+def _point(argument: tuple[int, int]) -> dict[str, Any]:
+    mixed, repeats = argument
+    return measure(mixed, repeats)._asdict()
 
 
-def report(points: Sequence[Point]) -> Publication:
+def report(results: Results, size: Size) -> Publication:
     """The table and the picture."""
+    points = [Point(*(found[name] for name in Point._fields)) for found in results.values()]
     return Publication(
         "incompatibility",
         "SecAgg in a buffer",
@@ -205,7 +196,7 @@ def report(points: Sequence[Point]) -> Publication:
         ],
         figures={
             "incompatibility": (
-                _draw_error(points),
+                _drawn(points),
                 "Relative error of the aggregate. SecAgg: zero only when all versions agree."
                 " BASecAgg: zero always.",
             )
@@ -230,23 +221,20 @@ def _claim(points: Sequence[Point]) -> Claim:
     )
 
 
-def _draw_error(points: Sequence[Point]) -> Any:
-    from basecagg.reports import plots
+def _drawn(points: Sequence[Point]) -> Any:
+    shares = [100 * point.share for point in points]
+    errors = {
+        "SecAgg": [point.secagg for point in points],
+        "BASecAgg": [point.basecagg for point in points],
+    }
+    return plot.lines(
+        {name: list(zip(shares, values, strict=True)) for name, values in errors.items()},
+        "members that trained from another version, %",
+        "error of the sum / size of the sum",
+        colours=COLOURS[1::-1],
+        y_scale={"value": "symlog", "linthresh": 1},
+        bottom=-0.3,
+    )
 
-    @plots.in_house_style
-    def draw() -> Any:
-        figure, axes = plots.new_figure()
-        shares = [100 * point.share for point in points]
-        for name, values, colour in (
-            ("SecAgg", [point.secagg for point in points], plots.COLOURS[1]),
-            ("BASecAgg", [point.basecagg for point in points], plots.COLOURS[0]),
-        ):
-            axes.plot(shares, values, "o-", color=colour, label=name, linewidth=1.6)
-        axes.set_yscale("symlog", linthresh=1)
-        axes.set_ylim(bottom=-0.3)
-        axes.set_xlabel("members that trained from another version, %")
-        axes.set_ylabel("error of the sum / size of the sum")
-        axes.legend()
-        return figure
 
-    return draw()
+INCOMPATIBILITY = Experiment("incompatibility", jobs, report)

@@ -1,7 +1,7 @@
 """Many independent runs: side by side in processes, each written down when it is over, with the time left.
 
 A run is a function of one argument at the top of a module, so that a process of its own can be given it. Its
-result is a mapping with `seconds`, from which the time of the others is estimated.
+result is a mapping; the seconds that it took are added, from which the time of the others is estimated.
 """
 
 from __future__ import annotations
@@ -9,12 +9,37 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import get_context
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
-from reproduction.experiment import Order, Progress
 from reproduction.ledger import Ledger
+
+Size = Literal["full", "quick", "smoke"]
+"""Hours; minutes; seconds on a data set that needs no file."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far an experiment is."""
+
+    done: int
+    total: int
+    now: str
+    """The run that was just begun or finished."""
+    seconds_left: float | None = None
+    """None while nothing is known about the speed of this machine."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What was asked for: how much, from which data, and with how many processes."""
+
+    size: Size = "full"
+    data_dir: Path = Path("data")
+    workers: int = 1
+    tell: Callable[[Progress], None] = field(default=lambda progress: None)
 
 
 @dataclass(frozen=True)
@@ -67,16 +92,17 @@ def _timed(job: Job) -> dict[str, Any]:
 
 
 def _tell(jobs: Sequence[Job], order: Order, ledger: Ledger, now: str) -> None:
-    done = [job for job in jobs if job.key in ledger]
+    done = sum(job.key in ledger for job in jobs)
     left = seconds_left(jobs, ledger, order.workers)
-    order.tell(Progress(len(done), len(jobs), now, left))
+    order.tell(Progress(done, len(jobs), now, left))
 
 
 def seconds_left(jobs: Sequence[Job], ledger: Ledger, workers: int) -> float | None:
     """What the finished ones took for their cost, extended to the others; None before the first."""
-    done = [job for job in jobs if job.key in ledger]
-    spent: float = sum(ledger.results[job.key]["seconds"] for job in done)
-    known = sum(job.cost for job in done)
-    if not known:
+    results = ledger.results
+    done = [job for job in jobs if "seconds" in results.get(job.key, ())]
+    if not done:
         return None
-    return spent / known * (sum(job.cost for job in jobs) - known) / workers
+    spent: float = sum(results[job.key]["seconds"] for job in done)
+    left = sum(job.cost for job in jobs if job.key not in results)
+    return spent / sum(job.cost for job in done) * left / workers

@@ -15,13 +15,12 @@ from statistics import mean
 from typing import Any
 
 from basecagg.simulation.config import SimulationConfig
-from reproduction import accuracy, bands
+from reproduction import accuracy, levels_plot, plot
 from reproduction.accuracy import Setting
-from reproduction.experiment import Experiment, Order, Results, Size
-from reproduction.jobs import Job, run_jobs
-from reproduction.ledger import Ledger
-from reproduction.publishing import Claim, Publication, Verdict
-from reproduction.simulated import by_group, curve_of, final_accuracy, simulation_job
+from reproduction.experiment import Experiment, Results
+from reproduction.jobs import Job, Order, Size
+from reproduction.report import Claim, Line, Publication, Verdict
+from reproduction.simulated import Run, by_group, by_version, ends, final_accuracy, simulation_job
 
 PAPERS_BEST = 16
 """log₂ c_l that the paper found best."""
@@ -51,20 +50,13 @@ class Figure:
 # --- running ------------------------------------------------------------------------------------
 
 
-def measure(figure: Figure, order: Order, ledger: Ledger) -> None:
-    """Run what the ledger lacks: the ends and the middle first."""
-    run_jobs(jobs(figure, order), order, ledger)
-
-
-def jobs(figure: Figure, order: Order) -> list[Job]:
-    """FedBuff and every c_l, seed by seed."""
+def jobs(figure: Figure, order: Order, results: Results) -> list[Job]:
+    """FedBuff and every c_l, seed by seed: the ends and the middle first."""
     tried = figure.ranges[order.size]
-    runs = [
-        (f"{name}/{seed}", config(tried.setting, exponent, seed))
+    return [
+        simulation_job(f"{name}/{seed}", config(tried.setting, exponent, seed), order)
         for seed, (name, exponent) in product(tried.setting.seeds, _in_turn(tried.exponents))
     ]
-    at = str(order.data_dir)
-    return [simulation_job(key, replace(run, data_dir=at)) for key, run in runs]
 
 
 def _in_turn(exponents: Sequence[int]) -> list[tuple[str, int | None]]:
@@ -97,7 +89,7 @@ def lines_of(results: Results) -> list[dict[str, Any]]:
     return sorted(lines, key=lambda line: line["log2 c_l"])
 
 
-def _line(name: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _line(name: str, runs: Sequence[Run]) -> dict[str, Any]:
     errors = [run["field errors"] for run in runs if "field errors" in run]
     return {
         "log2 c_l": int(name.removeprefix("2^")),
@@ -122,7 +114,7 @@ def _share(errors: Sequence[Mapping[str, float]], part: str, whole: str) -> floa
 def report(figure: Figure, results: Results, size: Size) -> Publication:
     """The picture, the table, and what it says about the paper's sentence."""
     lines = lines_of(results)
-    plain = 100 * mean(final_accuracy(run) for run in by_group(results)[_PLAIN])
+    plain = mean(ends(by_group(results)[_PLAIN]))
     setting = figure.ranges[size].setting
     return Publication(
         figure.name,
@@ -146,12 +138,12 @@ def report(figure: Figure, results: Results, size: Size) -> Publication:
         ],
         figures={
             figure.name: (
-                _draw(lines, plain),
+                levels_plot.against_levels(lines, plain),
                 f"{setting.heading}. Above: accuracy against c_l, the dashed line is FedBuff. Below:"
                 " what each source of error adds, relative to the update itself.",
             ),
             f"{figure.name}-curves": (
-                bands.draw(_curves(results), "version of the model", "test accuracy, %"),
+                plot.bands(_curves(results), "version of the model", "test accuracy, %"),
                 "The same runs by version, some values of c_l.",
             ),
         },
@@ -163,7 +155,7 @@ def _clipped(results: Results) -> int:
     return sum(run["field errors"]["clipped"] for run in results.values() if "field errors" in run)
 
 
-def claim(figure: Figure, setting: Setting, lines: Sequence[Mapping[str, Any]]) -> Claim:
+def claim(figure: Figure, setting: Setting, lines: Sequence[Line]) -> Claim:
     """Whether 2¹⁶ is as good as the best, and both ends are worse."""
     found = {line["log2 c_l"]: line["accuracy, %"] for line in lines}
     low, high, best = min(found), max(found), max(found, key=lambda e: float(found[e]))
@@ -186,64 +178,19 @@ def claim(figure: Figure, setting: Setting, lines: Sequence[Mapping[str, Any]]) 
     )
 
 
-def _curves(results: Results) -> dict[str, list[bands.Curve]]:
+def _curves(results: Results) -> dict[str, list[plot.Curve]]:
     groups = by_group(results)
     shown = [_PLAIN, *(f"2^{line['log2 c_l']}" for line in lines_of(results))]
     chosen = [shown[0], shown[1], *shown[2:-1][:: max(1, len(shown) // 4)], shown[-1]]
-    return {
-        _label(name): [
-            [(point.version, 100 * point.score) for point in curve_of(run)] for run in groups[name]
-        ]
-        for name in dict.fromkeys(chosen)
-    }
+    return {_label(name): list(map(by_version, groups[name])) for name in dict.fromkeys(chosen)}
 
 
 def _label(name: str) -> str:
     return "FedBuff" if name == _PLAIN else f"$c_l = 2^{{{name.removeprefix('2^')}}}$"
 
 
-def _draw(lines: Sequence[Mapping[str, Any]], plain: float) -> Any:
-    from matplotlib.figure import Figure as Sheet
-
-    from basecagg.reports import plots
-
-    @plots.in_house_style
-    def draw() -> Any:
-        sheet = Sheet(figsize=(6.4, 5.4), layout="constrained")
-        above, below = sheet.subplots(2, 1, sharex=True, height_ratios=(3, 2))
-        x = [line["log2 c_l"] for line in lines]
-        above.axhline(plain, color=plots.INK, linestyle="--", linewidth=1, label="FedBuff")
-        scores = [line["accuracy, %"] for line in lines]
-        above.plot(x, scores, "o-", color=bands.COLOURS[0], label="BASecAgg", markersize=4)
-        above.set_ylabel("test accuracy, %")
-        above.legend()
-        for index, (name, marker) in enumerate(
-            (("rounding error", "s-"), ("wrap-around error", "^--")), 1
-        ):
-            points = [
-                (level, line[name]) for level, line in zip(x, lines, strict=True) if line[name]
-            ]
-            if points:
-                below.plot(
-                    *zip(*points, strict=True),
-                    marker,
-                    color=bands.COLOURS[index],
-                    label=name,
-                    markersize=4,
-                )
-        below.axhline(1, color=plots.INK, linewidth=0.8, linestyle=":")
-        below.set_yscale("log")
-        below.set_ylim(bottom=1e-5)
-        below.set_ylabel("error / update")
-        below.set_xlabel(r"$\log_2 c_l$")
-        below.legend()
-        return sheet
-
-    return draw()
-
-
 def _experiment(figure: Figure) -> Experiment:
-    return Experiment(figure.name, partial(measure, figure), partial(report, figure))
+    return Experiment(figure.name, partial(jobs, figure), partial(report, figure))
 
 
 _SMOKE = Range(replace(accuracy.SMOKE, versions=8, local_steps=0, local_epochs=2), (0, 16, 34))

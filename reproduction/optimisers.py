@@ -6,24 +6,26 @@ each runs with a few rates, because an optimiser is only as good as the rate tha
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from statistics import mean
 from typing import Any
 
 from basecagg.protocol.step_rule import USUAL_RATES, Optimiser
 from basecagg.simulation.config import SimulationConfig
-from reproduction import bands
-from reproduction.experiment import Experiment, Order, Results, Size
-from reproduction.jobs import Job, run_jobs
-from reproduction.ledger import Ledger
-from reproduction.publishing import Claim, Publication
+from reproduction import plot
+from reproduction.experiment import Experiment, Results
+from reproduction.jobs import Job, Order, Size
+from reproduction.report import Claim, Publication
 from reproduction.simulated import (
+    Run,
     by_group,
-    curve_of,
-    final_accuracy,
+    by_version,
+    ends,
+    first_above,
     simulation_job,
     spread,
+    swing,
 )
 
 METHODS = ("fedbuff", "basecagg")
@@ -54,13 +56,9 @@ _NAMES: Mapping[Optimiser, str] = {
 # --- running ------------------------------------------------------------------------------------
 
 
-def measure(order: Order, ledger: Ledger) -> None:
-    """Run what the ledger lacks."""
-    run_jobs(list(jobs(order)), order, ledger)
-
-
-def jobs(order: Order) -> Iterator[Job]:
+def jobs(order: Order, results: Results) -> list[Job]:
     """Every method, optimiser and rate, seed by seed; the smoke form has the usual rates."""
+    wanted = []
     for seed, method, optimiser in product(_SEEDS[order.size], METHODS, RATES):
         usual = USUAL_RATES[optimiser]
         for rate in (usual,) if order.size == "smoke" else RATES[optimiser]:
@@ -71,9 +69,10 @@ def jobs(order: Order) -> Iterator[Job]:
                 global_rate=rate,
                 versions=_VERSIONS[order.size],
                 seed=seed,
-                data_dir=str(order.data_dir),
             )
-            yield simulation_job(f"{method}/{optimiser}/{rate:g}/{seed}", config)
+            key = f"{method}/{optimiser}/{rate:g}/{seed}"
+            wanted.append(simulation_job(key, config, order))
+    return wanted
 
 
 # --- reporting ----------------------------------------------------------------------------------
@@ -94,7 +93,7 @@ def report(results: Results, size: Size) -> Publication:
         notes=_notes(),
         figures={
             f"optimisers-{method}": (
-                bands.draw(_curves(method, groups), "version of the model", "test accuracy, %"),
+                plot.bands(_curves(method, groups), "version of the model", "test accuracy, %"),
                 f"{method}: each optimiser with the rate that ended best; bands from the worst to"
                 " the best.",
             )
@@ -105,62 +104,42 @@ def report(results: Results, size: Size) -> Publication:
     )
 
 
-def _line(name: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _line(name: str, runs: Sequence[Run]) -> dict[str, Any]:
     method, optimiser, rate = name.split("/")
-    ends = _ends(runs)
+    own = ends(runs)
     return {
         "method": method,
         "server optimiser": optimiser,
         "rate η_g": rate,
-        "accuracy, %": f"{mean(ends):.2f}",
-        "± seeds": f"{spread(ends):.2f}" if len(ends) > 1 else "–",
-        "swing, points": f"{mean(map(_swing, runs)):.1f}",
-        f"versions to {TARGET:.0%}": _versions_to_target(runs),
+        "accuracy, %": f"{mean(own):.2f}",
+        "± seeds": f"{spread(own):.2f}" if len(own) > 1 else "–",
+        "swing, points": f"{mean(map(swing, runs)):.1f}",
+        f"versions to {TARGET:.0%}": first_above(list(map(by_version, runs)), TARGET),
         "seeds": len(runs),
     }
 
 
-def _ends(runs: Sequence[Mapping[str, Any]]) -> list[float]:
-    return [100 * final_accuracy(run) for run in runs]
-
-
-def _swing(run: Mapping[str, Any]) -> float:
-    """How far apart the best and the worst of the last ten versions are."""
-    scores = [100 * point.score for point in curve_of(run)[-10:]]
-    return max(scores) - min(scores)
-
-
-def _versions_to_target(runs: Sequence[Mapping[str, Any]]) -> str:
-    x, rows = bands.common([_by_version(run) for run in runs])
-    reached = [at for at, score in zip(x, rows.mean(axis=0), strict=True) if score >= 100 * TARGET]
-    return f"{reached[0]:.0f}" if reached else "–"
-
-
-def _by_version(run: Mapping[str, Any]) -> bands.Curve:
-    return [(point.version, 100 * point.score) for point in curve_of(run)]
-
-
-def _best(method: str, groups: Mapping[str, Sequence[Any]]) -> dict[Optimiser, tuple[str, float]]:
+def _best(method: str, groups: Mapping[str, Sequence[Run]]) -> dict[Optimiser, tuple[str, float]]:
     """For each optimiser the rate that ended best, and how."""
     found: dict[Optimiser, tuple[str, float]] = {}
     for optimiser in RATES:
         own = [name for name in groups if name.startswith(f"{method}/{optimiser}/")]
-        ends = {name.rpartition("/")[2]: mean(_ends(groups[name])) for name in own}
-        if ends:
-            found[optimiser] = max(ends.items(), key=lambda end: end[1])
+        reached = {name.rpartition("/")[2]: mean(ends(groups[name])) for name in own}
+        if reached:
+            found[optimiser] = max(reached.items(), key=lambda end: end[1])
     return found
 
 
-def _curves(method: str, groups: Mapping[str, Sequence[Any]]) -> dict[str, list[bands.Curve]]:
+def _curves(method: str, groups: Mapping[str, Sequence[Run]]) -> dict[str, list[plot.Curve]]:
     return {
-        f"{_NAMES[optimiser]}, η = {rate}": [
-            _by_version(run) for run in groups[f"{method}/{optimiser}/{rate}"]
-        ]
+        f"{_NAMES[optimiser]}, η = {rate}": list(
+            map(by_version, groups[f"{method}/{optimiser}/{rate}"])
+        )
         for optimiser, (rate, _) in _best(method, groups).items()
     }
 
 
-def _claim(groups: Mapping[str, Sequence[Any]]) -> Claim:
+def _claim(groups: Mapping[str, Sequence[Run]]) -> Claim:
     found = "; ".join(
         f"{method}: "
         + ", ".join(f"{name} {end:.2f} % (η = {rate})" for name, (rate, end) in best.items())
@@ -191,4 +170,4 @@ def _notes() -> list[str]:
     ]
 
 
-OPTIMISERS = Experiment("optimisers", measure, report)
+OPTIMISERS = Experiment("optimisers", jobs, report)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from statistics import mean
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from basecagg.errors import DataError
 from basecagg.learning import Task, built_in_task
 from basecagg.simulation.config import SimulationConfig
 from basecagg.simulation.run import VersionRecord, simulate
-from reproduction.jobs import Job
+from reproduction.jobs import Job, Order
+from reproduction.plot import Curve, common
 
 _KEPT = (
     "training seconds",
@@ -25,6 +27,10 @@ _KEPT = (
 )
 
 
+Run: TypeAlias = Mapping[str, Any]
+"""The result of one."""
+
+
 class Point(NamedTuple):
     """One evaluated version."""
 
@@ -35,8 +41,9 @@ class Point(NamedTuple):
     score: float
 
 
-def simulation_job(key: str, config: SimulationConfig) -> Job:
-    """A job that runs this configuration."""
+def simulation_job(key: str, config: SimulationConfig, order: Order) -> Job:
+    """A job that runs this configuration, on the data of the order."""
+    config = replace(config, data_dir=str(order.data_dir))
     return Job(key, run_simulation, config, cost=_cost(config))
 
 
@@ -80,21 +87,52 @@ def _curve(records: Iterable[VersionRecord]) -> list[Point]:
     ]
 
 
-def curve_of(result: Mapping[str, Any]) -> list[Point]:
+# --- what a result says --------------------------------------------------------------------------
+
+
+def curve_of(run: Run) -> list[Point]:
     """The curve in a result."""
-    return [Point(*point) for point in result["curve"]]
+    return [Point(*point) for point in run["curve"]]
 
 
-def final_accuracy(result: Mapping[str, Any], last: int = 10) -> float:
+def by_version(run: Run) -> Curve:
+    """Accuracy in percent against the version."""
+    return [(point.version, 100 * point.score) for point in curve_of(run)]
+
+
+def by_time(run: Run) -> Curve:
+    """Accuracy in percent against simulated seconds."""
+    return [(point.time, 100 * point.score) for point in curve_of(run)]
+
+
+def final_accuracy(run: Run, last: int = 10) -> float:
     """Mean accuracy over the last versions: one evaluation alone jumps by more than what is compared."""
-    curve = curve_of(result)
+    curve = curve_of(run)
     newest = curve[-1].version
     return mean(point.score for point in curve if point.version > newest - last)
 
 
-def by_group(results: Mapping[str, Any]) -> dict[str, list[Any]]:
+def ends(runs: Iterable[Run]) -> list[float]:
+    """Final accuracy of each, in percent."""
+    return [100 * final_accuracy(run) for run in runs]
+
+
+def swing(run: Run) -> float:
+    """Points between the best and the worst of the last ten evaluations."""
+    last = [100 * point.score for point in curve_of(run)[-10:]]
+    return max(last) - min(last)
+
+
+def first_above(curves: Sequence[Curve], target: float) -> str:
+    """Where the mean of the curves reaches this share; '–' if it does not."""
+    x, rows = common(curves)
+    reached = [at for at, score in zip(x, rows.mean(axis=0), strict=True) if score >= 100 * target]
+    return f"{reached[0]:.0f}" if reached else "–"
+
+
+def by_group(results: Mapping[str, Run]) -> dict[str, list[Run]]:
     """Results whose keys differ in their last part, the seed, together."""
-    groups: dict[str, list[Any]] = {}
+    groups: dict[str, list[Run]] = {}
     for key, result in results.items():
         groups.setdefault(key.rpartition("/")[0], []).append(result)
     return groups

@@ -6,7 +6,7 @@ All 225 combinations are run for a few versions, the best of them for more, and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
@@ -18,12 +18,11 @@ import torch
 
 from basecagg.learning import Task, built_in_task
 from basecagg.simulation.config import SimulationConfig
-from reproduction import accuracy, bands
+from reproduction import accuracy, sweep_plot
 from reproduction.accuracy import Setting
-from reproduction.experiment import Experiment, Order, Results, Size
-from reproduction.jobs import Job, run_jobs
-from reproduction.ledger import Ledger
-from reproduction.publishing import Claim, Publication, Verdict
+from reproduction.experiment import Experiment, Results
+from reproduction.jobs import Job, Order, Size
+from reproduction.report import Claim, Publication, Verdict
 from reproduction.simulated import final_accuracy, run_simulation, simulation_job
 
 VALIDATION = 0.2
@@ -49,7 +48,6 @@ class Choice(NamedTuple):
 
 
 SYMBOLS = ("η_g", "η_l", "λ", "α")
-_DRAWN = (r"$\eta_g$", r"$\eta_l$", r"$\lambda$", r"$\alpha$")
 GRID = tuple(
     Choice(*values)
     for values in product(
@@ -84,21 +82,18 @@ class Ladder:
 # --- running ------------------------------------------------------------------------------------
 
 
-def measure(order: Order, ledger: Ledger) -> None:
-    """Climb the rungs; who goes on is decided by the ledger, so a resumed sweep decides the same."""
-    ladder = LADDERS[order.size]
-    for number in range(len(ladder.rungs)):
-        run_jobs(_jobs(ladder, number, order, ledger.results), order, ledger)
-
-
-def _jobs(ladder: Ladder, number: int, order: Order, results: Results) -> list[Job]:
-    rung, at = ladder.rungs[number], str(order.data_dir)
-    runs = {
-        f"{number}/{choice.key}": config(ladder.setting, choice, rung)
-        for choice in contenders(ladder, number, results)
-    }
-    jobs = [simulation_job(key, replace(run, data_dir=at)) for key, run in runs.items()]
-    return [replace(job, work=run_on_validation) for job in jobs]
+def jobs(order: Order, results: Results) -> list[Job]:
+    """The rungs climbed so far; who goes on is decided by the ledger, so a resumed sweep decides the same."""
+    ladder, wanted = LADDERS[order.size], list[Job]()
+    for number, rung in enumerate(ladder.rungs):
+        for choice in contenders(ladder, number, results):
+            job = simulation_job(
+                f"{number}/{choice.key}", config(ladder.setting, choice, rung), order
+            )
+            wanted.append(replace(job, work=run_on_validation))
+        if any(job.key not in results for job in wanted):
+            break
+    return wanted
 
 
 def contenders(ladder: Ladder, number: int, results: Results) -> list[Choice]:
@@ -193,7 +188,7 @@ def report(results: Results, size: Size) -> Publication:
         ],
         figures={
             "sweep": (
-                _draw(first),
+                sweep_plot.by_value(first, PAPERS),
                 "Validation accuracy on the first rung: every dot is a combination, the line joins the best"
                 " for each value; the paper's choice is ringed.",
             )
@@ -246,45 +241,10 @@ def _by_value(first: Mapping[Choice, float]) -> list[dict[str, Any]]:
     return lines
 
 
-def _draw(first: Mapping[Choice, float]) -> Any:
-    from matplotlib.figure import Figure
-
-    from basecagg.reports import plots
-
-    @plots.in_house_style
-    def draw() -> Any:
-        figure = Figure(figsize=(7.2, 2.9), layout="constrained")
-        for place, axes in enumerate(figure.subplots(1, len(SYMBOLS), sharey=True)):
-            _panel(axes, first, place)
-            axes.set_xlabel(_DRAWN[place])
-        figure.axes[0].set_ylabel("validation accuracy, %")
-        return figure
-
-    return draw()
-
-
-def _panel(axes: Any, first: Mapping[Choice, float], place: int) -> None:
-    values: Sequence[float] = sorted({choice[place] for choice in first})
-    at = {value: index for index, value in enumerate(values)}
-    axes.scatter(
-        [at[choice[place]] for choice in first],
-        list(first.values()),
-        s=6,
-        alpha=0.35,
-        color=bands.COLOURS[0],
-        linewidths=0,
-    )
-    best = [max(s for choice, s in first.items() if choice[place] == value) for value in values]
-    axes.plot(range(len(values)), best, "-", color=bands.COLOURS[1], linewidth=1.4)
-    if PAPERS in first:
-        axes.plot(at[PAPERS[place]], first[PAPERS], "o", mfc="none", color="black", markersize=8)
-    axes.set_xticks(range(len(values)), [f"{value:g}" for value in values], fontsize=8)
-
-
 _MNIST = replace(accuracy.MNIST_SETTING, seeds=(1,))
 LADDERS: Mapping[Size, Ladder] = {
     "full": Ladder(_MNIST, (Rung(len(GRID), 2), Rung(16, 6, 2), Rung(4, 15, 4))),
     "quick": Ladder(_MNIST, (Rung(len(GRID), 1), Rung(20, 4))),
     "smoke": Ladder(accuracy.SMOKE, (Rung(6, 1), Rung(2, 2))),
 }
-SWEEP = Experiment("sweep", measure, report)
+SWEEP = Experiment("sweep", jobs, report)

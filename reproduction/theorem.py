@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from reproduction import bands
 from reproduction import theorem_bounds as bounds
-from reproduction.experiment import Experiment, Order, Results, Size
-from reproduction.jobs import Job, run_jobs
-from reproduction.ledger import Ledger
-from reproduction.publishing import Claim, Publication
+from reproduction import theorem_plot
+from reproduction.experiment import Experiment, Results
+from reproduction.jobs import Job, Order, Size
+from reproduction.report import Claim, Publication, select
 from reproduction.theorem_bounds import Setting, rounding_variance
 from reproduction.theorem_problems import (
     Problem,
@@ -180,15 +179,15 @@ def cases(extent: Extent) -> Iterator[tuple[str, Case]]:
         yield f"gap/{name}", Case(gap.problem, setting, extent.repeats)
 
 
-def measure(order: Order, ledger: Ledger) -> None:
-    """Run what the ledger lacks."""
+def jobs(order: Order, results: Results) -> list[Job]:
+    """Every case, then the lemma."""
     extent = EXTENTS[order.size]
-    jobs = [Job(key, run_case, case) for key, case in cases(extent)]
+    wanted = [Job(key, run_case, case) for key, case in cases(extent)]
     for problem in SWEPT:
         for levels in extent.swept["update_levels"]:
             argument = (problem, levels, extent.samples)
-            jobs.append(Job(f"lemma/{problem}/{levels}", run_lemma, argument))
-    run_jobs(jobs, order, ledger)
+            wanted.append(Job(f"lemma/{problem}/{levels}", run_lemma, argument))
+    return wanted
 
 
 def _of_kind(results: Results, kind: str) -> dict[str, Any]:
@@ -196,6 +195,7 @@ def _of_kind(results: Results, kind: str) -> dict[str, Any]:
 
 
 _COLUMNS = ("problem", *_SYMBOLS.values(), "measured", "corrected", "printed")
+_LEMMA_COLUMNS = ("problem", "c", "total", "gradient", "rounding", "rounding at most")
 
 
 def report(results: Results, size: Size) -> Publication:
@@ -209,20 +209,20 @@ def report(results: Results, size: Size) -> Publication:
         " the paper prints and the one that we can prove. N = 20 users; unless varied K ="
         f" {_BASE.buffer_size}, τ_max = {_BASE.max_staleness}, E = {_BASE.local_steps}, c_l = 2¹⁶, η_l ="
         f" {_BASE.local_rate}, η_g = 1, J = {extent.versions}; mean of {extent.repeats} runs.",
-        [{column: result[column] for column in _COLUMNS} for result in sweeps.values()],
+        select(list(sweeps.values()), _COLUMNS),
         tables={
             "Where the printed bound fails": [_gap_line(key, gap) for key, gap in gaps.items()],
-            "The lemma": [_lemma_line(line) for line in lemma.values()],
+            "The lemma": select(list(lemma.values()), _LEMMA_COLUMNS),
         },
         notes=_notes(sweeps, gaps),
         claims=_claims(sweeps, gaps, lemma),
         figures={
             "theorem-sweeps": (
-                _draw_sweeps(sweeps),
+                theorem_plot.sweeps(_drawn(sweeps)),
                 "The measured mean of ‖∇F‖² (dots) below the corrected bound, as K, τ_max and c_l vary.",
             ),
             "theorem-gaps": (
-                _draw_gaps(gaps),
+                theorem_plot.gaps({key.partition("/")[2]: gap for key, gap in gaps.items()}),
                 "Five settings in which the printed bound is too small; the corrected one holds in all.",
             ),
         },
@@ -237,11 +237,6 @@ def _gap_line(key: str, result: Mapping[str, Any]) -> dict[str, Any]:
         **{symbol: result[symbol] for symbol in ("K", "E", "c_l")},
         **{column: result[column] for column in ("measured", "printed", "corrected")},
     }
-
-
-def _lemma_line(result: Mapping[str, Any]) -> dict[str, Any]:
-    columns = ("problem", "c", "total", "gradient", "rounding", "rounding at most")
-    return {column: result[column] for column in columns}
 
 
 def _notes(sweeps: Results, gaps: Results) -> list[str]:
@@ -286,68 +281,16 @@ def _claims(sweeps: Results, gaps: Results, lemma: Results) -> list[Claim]:
     ]
 
 
-def _draw_sweeps(sweeps: Results) -> Any:
-    from matplotlib.figure import Figure
-
-    from basecagg.reports import plots
-
+def _drawn(sweeps: Results) -> dict[str, dict[str, list[Any]]]:
+    """The lines of each panel: by problem, then by what is varied."""
     shown = ("buffer_size", "max_staleness", "update_levels")
-
-    @plots.in_house_style
-    def draw() -> Any:
-        figure = Figure(figsize=(9.6, 5.2), layout="constrained")
-        grid = figure.subplots(len(SWEPT), len(shown))
-        for row, problem in zip(grid, SWEPT, strict=True):
-            for axes, name in zip(row, shown, strict=True):
-                _draw_sweep(axes, _of_kind(sweeps, f"sweep/{problem}/{name}"), _SYMBOLS[name])
-            row[0].set_ylabel(f"{problem}\nmean of ‖∇F‖²")
-        handles, names = grid[0][0].get_legend_handles_labels()
-        figure.legend(handles, names, loc="outside upper center", ncols=len(names))
-        return figure
-
-    return draw()
+    return {
+        problem: {
+            _SYMBOLS[name]: list(_of_kind(sweeps, f"sweep/{problem}/{name}").values())
+            for name in shown
+        }
+        for problem in SWEPT
+    }
 
 
-def _draw_sweep(axes: Any, results: Results, symbol: str) -> None:
-    lines = list(results.values())
-    x = [line[symbol] for line in lines]
-    for column, (colour, style, _) in _STYLES.items():
-        axes.plot(x, [line[column] for line in lines], style, color=colour, label=column)
-    axes.set_yscale("log")
-    axes.set_xlabel(_LABELS[symbol])
-    if symbol == "c_l":
-        axes.set_xscale("log", base=2)
-    else:
-        axes.set_xticks(x)
-
-
-_STYLES = {
-    "corrected": (bands.COLOURS[2], "-", "v"),
-    "measured": (bands.COLOURS[0], "o", "o"),
-    "printed": (bands.COLOURS[1], "--", "^"),
-}
-"""Colour, line and marker of every curve."""
-_LABELS = {"K": "$K$", "τ_max": r"$\tau_\mathrm{max}$", "c_l": "$c_l$"}
-
-
-def _draw_gaps(gaps: Results) -> Any:
-    from basecagg.reports import plots
-
-    @plots.in_house_style
-    def draw() -> Any:
-        figure, axes = plots.new_figure(width=7.2)
-        places = range(len(gaps))
-        for column, (colour, _, marker) in _STYLES.items():
-            values = [gap[column] for gap in gaps.values()]
-            axes.plot(places, values, marker, color=colour, label=column, markersize=8)
-        axes.set_yscale("log")
-        axes.set_xticks(places, [key.partition("/")[2].replace(" ", "\n", 1) for key in gaps])
-        axes.set_xlim(-0.5, len(gaps) - 0.5)
-        axes.set_ylabel("mean of ‖∇F‖²")
-        axes.legend()
-        return figure
-
-    return draw()
-
-
-THEOREM = Experiment("theorem", measure, report)
+THEOREM = Experiment("theorem", jobs, report)

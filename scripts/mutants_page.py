@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from reproduction.publishing import in_words
+from reproduction.machine import in_words
 
 FOLDER = Path(__file__).parent.parent / "benchmarks" / "results" / "mutants"
 LEAST_KILLED, MOST_EQUIVALENT = 0.95, 0.10

@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
 
 from reproduction.autotune import AUTOTUNE, BAD, GOOD, LOST, report
-from reproduction.experiment import Order
+from reproduction.jobs import Order
 
 
 def test_the_experiment_in_seconds(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`basecagg compare` writes JSON, CSV, a page and plots."""
+"""An experiment leaves JSON, CSV, a page and plots; `basecagg compare` says where it has gone."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ pytest.importorskip("matplotlib")
 from basecagg.cli import main
 from reproduction import incompatibility
 from reproduction.incompatibility import Point
-from reproduction.publishing import shown
+from reproduction.report import shown
 
 
-def test_a_comparison_leaves_all_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_experiment_leaves_all_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def measure(mixed: int, repeats: int) -> Point:
         return Point(mixed, mixed / 10, 1e5 if mixed else 0.0, float(mixed > 0), 0.0, 0.0)
 
     monkeypatch.setattr(incompatibility, "measure", measure)
-    done = CliRunner().invoke(main, ["compare", "incompatibility", "--out", str(tmp_path)])
+    done = CliRunner().invoke(main, ["reproduce", "incompatibility", "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
     content = json.loads((tmp_path / "incompatibility.json").read_text())
     assert len(content["lines"]) == 10
@@ -36,8 +38,15 @@ def test_a_comparison_leaves_all_its_files(tmp_path: Path, monkeypatch: pytest.M
     assert {path.suffix for path in (tmp_path / "plots").iterdir()} == {".svg", ".png"}
 
 
-def test_an_unknown_comparison_is_a_usage_error() -> None:
-    assert CliRunner().invoke(main, ["compare", "apples"]).exit_code == 2
+def test_an_unknown_experiment_is_a_usage_error() -> None:
+    assert CliRunner().invoke(main, ["reproduce", "apples"]).exit_code == 2
+
+
+@pytest.mark.parametrize("words", [["flower"], ["flower", "--full", "--out", "results"]])
+def test_compare_says_that_it_is_part_of_reproduce(words: list[str]) -> None:
+    done = CliRunner().invoke(main, ["compare", *words])
+    assert done.exit_code == 2
+    assert done.stderr.splitlines()[-1].endswith("now: basecagg reproduce flower")
 
 
 @pytest.mark.parametrize(

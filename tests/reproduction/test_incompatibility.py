@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+pytest.importorskip("matplotlib")
+
 from reproduction import incompatibility
 from reproduction.incompatibility import forced_secagg, measure, versions_of
 
@@ -38,8 +40,7 @@ def test_basecagg_has_no_error_at_any_mixture() -> None:
 
 
 def test_the_report_draws_and_tells() -> None:
-    pytest.importorskip("matplotlib")
     points = [incompatibility.Point(m, m / 3, 1e5 * (m > 0), float(m > 0), 0, 0) for m in range(3)]
-    publication = incompatibility.report(points)
+    publication = incompatibility.report({str(p.mixed): p._asdict() for p in points}, "full")
     assert [line["secagg_wrong"] for line in publication.lines] == [0, 1, 1]
     assert "incompatibility" in publication.figures

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from reproduction.experiment import Order, Progress
-from reproduction.jobs import Job, run_jobs, seconds_left
+from reproduction.jobs import Job, Order, Progress, run_jobs, seconds_left
 from reproduction.ledger import Ledger
 
 

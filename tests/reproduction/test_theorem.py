@@ -10,7 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reproduction.experiment import Order
+pytest.importorskip("matplotlib")
+
+from reproduction.jobs import Order
 from reproduction.theorem import GAPS, PROBLEMS, THEOREM
 from reproduction.theorem_bounds import (
     Setting,
@@ -142,7 +144,6 @@ def test_a_step_that_is_too_long_is_outside_both_theorems() -> None:
 
 
 def test_the_experiment_in_seconds(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     publication = THEOREM.run(Order("smoke"), tmp_path)
     assert all(line["measured"] <= line["corrected"] for line in publication.lines)
     gaps = publication.tables["Where the printed bound fails"]

@@ -1,5 +1,18 @@
-"""`basecagg compare`: protocols and schedules side by side, from the checkout."""
+"""`basecagg compare`: says that the comparisons are experiments now."""
 
-from basecagg.commands.reproduce import from_checkout
+from __future__ import annotations
 
-command = from_checkout("compare_command")
+import click
+
+
+@click.command(
+    "compare",
+    short_help="Has become part of `reproduce`.",
+    context_settings={"ignore_unknown_options": True},
+)
+@click.argument("words", nargs=-1)
+def command(*, words: tuple[str, ...]) -> None:
+    """Has become part of `reproduce`: the same words after `basecagg reproduce`, without --full."""
+    raise click.UsageError(
+        f"the comparisons are experiments now: basecagg reproduce {words[0] if words else 'protocols'}"
+    )

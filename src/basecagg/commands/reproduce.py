@@ -12,8 +12,8 @@ import basecagg
 from basecagg.errors import MissingPartError
 
 
-def from_checkout(module: str) -> click.Command:
-    """Give the command in a module of `reproduction`, or say where to get that."""
+def _from_checkout() -> click.Command:
+    """The command in `reproduction`, beside the package's own sources or in the current folder."""
     places = (Path(basecagg.__file__).parents[2], Path.cwd())
     found = [place for place in places if (place / "reproduction" / "catalogue.py").exists()]
     if not found:
@@ -23,8 +23,8 @@ def from_checkout(module: str) -> click.Command:
         )
     if str(found[0]) not in sys.path:
         sys.path.append(str(found[0]))
-    command: click.Command = importlib.import_module(f"reproduction.{module}").command
+    command: click.Command = importlib.import_module("reproduction.command").command
     return command
 
 
-command = from_checkout("command")
+command = _from_checkout()

@@ -205,9 +205,15 @@ def as_svg(figure: Figure) -> str:
     return text[text.index("<svg") :]
 
 
-def save(figure: Figure, folder: Path, name: str) -> None:
+_SAVED: dict[str, Any] = {
+    "svg": {"metadata": {"Date": None}},
+    "png": {"dpi": 160, "facecolor": "white"},
+}
+
+
+def save(figure: Figure, folder: Path, name: str, kinds: Sequence[str] = tuple(_SAVED)) -> None:
     """The figure as files for papers and slides: SVG, and PNG on white."""
     folder.mkdir(parents=True, exist_ok=True)
     with _saving():
-        figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
-        figure.savefig(folder / f"{name}.png", dpi=160, facecolor="white")
+        for kind in kinds:
+            figure.savefig(folder / f"{name}.{kind}", **_SAVED[kind])

@@ -1,4 +1,4 @@
-"""An experiment's results as files: JSON for programs, CSV for spreadsheets, a page for people, and plots."""
+"""What an experiment found, for people and programs: on the terminal, and as JSON, CSV, a page and plots."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
-from basecagg.extras import require
+from rich.console import Console
+from rich.table import Table
+
 from basecagg.reports import page
+from reproduction import machine
 
+Line: TypeAlias = Mapping[str, Any]
+"""A line of a table: a value for every column."""
 Verdict = Literal[
     "reproduced", "partly", "not reproduced", "undecided", "corrected", "beyond the paper"
 ]
@@ -38,9 +43,11 @@ class Publication:
     """The stem of all its files."""
     title: str
     lead: str
-    lines: Sequence[Mapping[str, Any]]
-    """The table, a mapping from column to value for every line."""
-    tables: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    lines: Sequence[Line]
+    """The table."""
+    summary: Sequence[Line] = ()
+    """What the terminal and the site show of it, if it is large."""
+    tables: Mapping[str, Sequence[Line]] = field(default_factory=dict)
     """More tables, by their headings."""
     notes: Sequence[str] = ()
     figures: Mapping[str, tuple[Any, str]] = field(default_factory=dict)
@@ -53,12 +60,33 @@ class Publication:
     """What all runs together took, if that was written down."""
 
 
+def show(publication: Publication) -> None:
+    """Print the tables, the claims and the notes."""
+    console = Console(highlight=False)
+    show_table(console, publication.title, publication.summary or publication.lines)
+    for heading, lines in publication.tables.items():
+        show_table(console, heading, lines)
+    for claim in publication.claims:
+        console.print(f"• {claim.sentence} — {claim.verdict}: {claim.found}")
+    for note in publication.notes:
+        console.print(f"• {note}")
+
+
+def show_table(console: Console, title: str, lines: Sequence[Line]) -> None:
+    """Print lines that have the same columns."""
+    table = Table(title=title)
+    for index, column in enumerate(lines[0]):
+        table.add_column(column, no_wrap=index < 2)
+    for line in lines:
+        table.add_row(*map(shown, line.values()))
+    console.print(table)
+
+
 def publish(publication: Publication, folder: Path) -> Path:
     """Write all files; return the page."""
-    require("matplotlib", extra="learn", needed_for="plots")
     from basecagg.reports import plots
 
-    folder.mkdir(parents=True, exist_ok=True)
+    stem = folder / publication.name
     content = {
         "machine": dict(publication.machine),
         **({"seconds": publication.seconds} if publication.seconds else {}),
@@ -67,8 +95,7 @@ def publish(publication: Publication, folder: Path) -> Path:
         **publication.tables,
         "notes": list(publication.notes),
     }
-    stem = folder / publication.name
-    stem.with_suffix(".json").write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    write_json(stem.with_suffix(".json"), content)
     _write_csv(stem.with_suffix(".csv"), publication.lines)
     for name, (figure, _) in publication.figures.items():
         plots.save(figure, folder / "plots", name)
@@ -86,28 +113,34 @@ def publish(publication: Publication, folder: Path) -> Path:
             *(page.section(head, _table(lines)) for head, lines in publication.tables.items()),
             page.section("Notes", *map(page.paragraph, publication.notes)),
             page.section("All figures", _table(publication.lines)),
-            page.section("Machine", page.paragraph(in_words(publication.machine))),
+            page.section("Machine", page.paragraph(machine.in_words(publication.machine))),
         ],
     )
     return path
 
 
-def _write_csv(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Figures for programs."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _write_csv(path: Path, lines: Sequence[Line]) -> None:
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(lines[0]))
         writer.writeheader()
         writer.writerows(lines)
 
 
-def _table(lines: Sequence[Mapping[str, Any]]) -> str:
+def _table(lines: Sequence[Line]) -> str:
     if not lines:
         return page.paragraph("nothing")
     return page.table(list(lines[0]), [[shown(cell) for cell in line.values()] for line in lines])
 
 
-def in_words(machine: Mapping[str, Any]) -> str:
-    """The machine as a line."""
-    return ", ".join(f"{name} {value}" for name, value in machine.items())
+def select(lines: Sequence[Line], columns: Sequence[str]) -> list[Line]:
+    """Some columns of a table."""
+    return [{column: line[column] for column in columns} for line in lines]
 
 
 def shown(value: object) -> str:

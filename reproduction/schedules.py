@@ -1,4 +1,4 @@
-"""`basecagg compare schedules`: simulated time and updates until a target accuracy, with and without rounds.
+"""`basecagg reproduce schedules`: simulated time and updates until a target accuracy, with and without rounds.
 
 The virtual clock knows how fast each device trains and how long its messages travel; a tenth of the trainings
 come to nothing. FedAvg starts C users a round and takes the first C/1.3 (30 % more than it needs, as FedBuff's
@@ -7,16 +7,17 @@ authors do); FedBuff and BASecAgg keep C users busy and step after every K updat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, NamedTuple
 
 from basecagg.simulation.config import SimulationConfig, Speed
-from reproduction.ledger import Ledger
-from reproduction.publishing import Publication
+from reproduction import plot
+from reproduction.experiment import Experiment, Results
+from reproduction.jobs import Job, Order, Size
+from reproduction.report import Line, Publication, select
 
 TARGET = 0.90
 METHODS = ("fedavg", "fedasync", "fedat", "fedbuff", "basecagg")
@@ -39,7 +40,25 @@ _TASK: Mapping[str, Any] = {
 }
 _LAST_VERSION = {"fedavg": 150, "fedasync": 3000, "fedat": 1000, "fedbuff": 600, "basecagg": 600}
 _CURVE_POINTS = 150
-_LEDGERS = {False: "schedules.jsonl", True: "schedules-full.jsonl"}
+_VARIED: Mapping[Size, tuple[Sequence[int], Sequence[int], Sequence[int]]] = {
+    "full": ((10, 20, 40), (5, 10, 20), (1, 2, 3)),
+    "quick": ((10, 20), (5, 10), (1,)),
+    "smoke": ((10,), (5,), (1,)),
+}
+"""C, K and seeds."""
+_SMOKE_VERSIONS = 2
+_SUMMARY = (
+    "method",
+    "speed",
+    "C",
+    "K",
+    "simulated seconds",
+    "updates",
+    "accuracy",
+    "reached",
+    "faster than fedavg",
+    "faster than fedasync",
+)
 
 
 @dataclass(frozen=True)
@@ -66,8 +85,9 @@ class Race:
         known: Speed = "log-normal" if speed == "log-normal" else "half-normal"
         return cls(method, known, int(concurrency), int(buffer_size), int(seed))
 
-    def config(self, *, full: bool) -> SimulationConfig:
+    def config(self, size: Size) -> SimulationConfig:
         """The quick form has 20 holders and does the arithmetic only; the full one 100, sealed and signed."""
+        full, last = size == "full", _LAST_VERSION[self.method]
         return SimulationConfig(
             **_TASK,
             method=self.method,
@@ -76,35 +96,36 @@ class Race:
             concurrency=self.concurrency,
             buffer_size=self.buffer_size,
             seed=self.seed,
-            versions=_LAST_VERSION[self.method],
+            versions=_SMOKE_VERSIONS if size == "smoke" else last,
             evaluate_every=5 if self.method == "fedasync" else 1,
             holders=0 if full else 20,
             cryptography="full" if full else "arithmetic",
         )
 
 
-@dataclass(frozen=True)
-class Finish:
+class Finish(NamedTuple):
     """When a race was over."""
 
     reached: bool
-    seconds: float
-    """Simulated."""
     updates: int
     versions: int
     score: float
-    curve: Sequence[tuple[float, float]] = ()
+    curve: Sequence[tuple[float, float]]
     """(simulated seconds, accuracy)"""
+
+    @property
+    def seconds(self) -> float:
+        """Simulated."""
+        return self.curve[-1][0]
 
 
 class _AtTheTarget(Exception):  # noqa: N818 - not an error: the way to stop a simulation
     pass
 
 
-def races(*, full: bool) -> list[Race]:
+def races(size: Size) -> list[Race]:
     """All runs: C varied for every method, K for those with a buffer."""
-    concurrencies, buffers = ((10, 20, 40), (5, 10, 20)) if full else ((10, 20), (5, 10))
-    seeds = (1, 2, 3) if full else (1,)
+    concurrencies, buffers, seeds = _VARIED[size]
     wanted: dict[str, Race] = {}
     for speed, seed, method, c, k in product(SPEEDS, seeds, METHODS, concurrencies, buffers):
         fixed = {"fedavg": int(c / _OVERSELECTION), "fedasync": 1, "fedat": c // 5}
@@ -113,7 +134,16 @@ def races(*, full: bool) -> list[Race]:
     return list(wanted.values())
 
 
-def run_race(race: Race, *, full: bool) -> Finish:
+def jobs(order: Order, results: Results) -> list[Job]:
+    """One for each race."""
+    return [Job(race.key, _finished, (race, order.size)) for race in races(order.size)]
+
+
+def _finished(argument: tuple[Race, Size]) -> dict[str, Any]:
+    return run_race(*argument)._asdict()
+
+
+def run_race(race: Race, size: Size) -> Finish:
     """Simulate until the target or the last version."""
     from basecagg.simulation.run import VersionRecord, simulate
 
@@ -126,35 +156,13 @@ def run_race(race: Race, *, full: bool) -> Finish:
                 raise _AtTheTarget
 
     try:
-        simulate(race.config(full=full), progress=watch)
+        simulate(race.config(size), progress=watch)
         reached = False
     except _AtTheTarget:
         reached = True
     last, step = seen[-1], 1 + len(seen) // _CURVE_POINTS
     curve = [(record.time, record.score or 0.0) for record in (*seen[:-1:step], last)]
-    return Finish(reached, last.time, last.updates, last.version, last.score or 0.0, curve)
-
-
-def run(
-    folder: Path, *, full: bool, progress: Callable[[int, int, Race], None] = lambda i, n, r: None
-) -> Publication:
-    """Run every race that the folder has no result of yet."""
-    ledger = Ledger(folder / _LEDGERS[full])
-    wanted = races(full=full)
-    for done, race in enumerate(wanted):
-        progress(done, len(wanted), race)
-        if race.key not in ledger:
-            ledger.add(race.key, vars(run_race(race, full=full)))
-    return load(folder, full=full)
-
-
-def load(folder: Path, *, full: bool) -> Publication:
-    """Report what the folder holds of the quick or of the full form."""
-    ledger = Ledger(folder / _LEDGERS[full])
-    finishes = {Race.from_key(key): Finish(**found) for key, found in ledger.results.items()}
-    publication = report(finishes, full=full)
-    publication.machine = ledger.machine
-    return publication
+    return Finish(reached, last.updates, last.version, last.score or 0.0, curve)
 
 
 def lines_of(finishes: Mapping[Race, Finish]) -> list[dict[str, Any]]:
@@ -186,8 +194,12 @@ def lines_of(finishes: Mapping[Race, Finish]) -> list[dict[str, Any]]:
     return lines
 
 
-def report(finishes: Mapping[Race, Finish], *, full: bool) -> Publication:
+def report(results: Results, size: Size) -> Publication:
     """The table and the plots."""
+    finishes = {
+        Race.from_key(key): Finish(*(found[name] for name in Finish._fields))
+        for key, found in results.items()
+    }
     lines = lines_of(finishes)
     return Publication(
         "schedules",
@@ -195,6 +207,7 @@ def report(finishes: Mapping[Race, Finish], *, full: bool) -> Publication:
         f"Simulated time until {TARGET:.0%} test accuracy on {_TASK['dataset']}, {_TASK['users']} users,"
         f" {_TASK['dropout']:.0%} of the trainings lost.",
         lines,
+        summary=select(lines, _SUMMARY),
         notes=[
             "Published for large federations: FedBuff is 3.3–3.8 times faster than synchronous training and"
             " 2.5 times faster than FedAsync (Nguyen et al. 2021). Here the task is small, so a round that"
@@ -203,93 +216,66 @@ def report(finishes: Mapping[Race, Finish], *, full: bool) -> Publication:
             " upload to the open sum. "
             + (
                 "All users hold shares, sealed and signed."
-                if full
+                if size == "full"
                 else "This quick run has 20 holders and does the arithmetic only."
             ),
             "A method that did not reach the target in its last version is marked; its time is a lower bound.",
         ],
         figures={
             "schedules-time": (
-                _draw_bars(lines),
+                _drawn_times(lines),
                 "Simulated time to the target, the best K of each method.",
             ),
             "schedules-curves": (
-                _draw_curves(finishes),
+                _drawn_curves(finishes),
                 "Accuracy over simulated time, first seed.",
             ),
-            "schedules-concurrency": (_draw_concurrency(lines), "Time to the target against C."),
+            "schedules-concurrency": (_drawn_concurrency(lines), "Time to the target against C."),
         },
     )
 
 
-def _best(lines: Sequence[Mapping[str, Any]], **wanted: object) -> Mapping[str, Any]:
+def _best(lines: Sequence[Line], **wanted: object) -> Line:
     fitting = [line for line in lines if all(line[key] == value for key, value in wanted.items())]
     return min(fitting, key=lambda line: (not line["reached"], line["simulated seconds"]))
 
 
-def _draw_bars(lines: Sequence[Mapping[str, Any]]) -> Any:
-    from basecagg.reports import plots
-
-    @plots.in_house_style
-    def draw() -> Any:
-        figure, axes = plots.new_figure()
-        width = 0.8 / len(SPEEDS)
-        for index, (speed, colour) in enumerate(zip(SPEEDS, plots.COLOURS, strict=False)):
-            best = [_best(lines, method=method, speed=speed) for method in METHODS]
-            places = [place + (index - 0.5) * width for place in range(len(METHODS))]
-            times = [line["simulated seconds"] for line in best]
-            axes.bar(places, times, width, color=colour, label=speed)
-        axes.set_xticks(range(len(METHODS)), METHODS)
-        axes.set_ylabel(f"simulated seconds to {TARGET:.0%}")
-        axes.legend()
-        return figure
-
-    return draw()
+def _drawn_times(lines: Sequence[Line]) -> Any:
+    times: dict[str, list[float]] = {
+        speed: [_best(lines, method=each, speed=speed)["simulated seconds"] for each in METHODS]
+        for speed in SPEEDS
+    }
+    return plot.bars(times, METHODS, f"simulated seconds to {TARGET:.0%}")
 
 
-def _draw_concurrency(lines: Sequence[Mapping[str, Any]]) -> Any:
-    from basecagg.reports import plots
-
-    @plots.in_house_style
-    def draw() -> Any:
-        figure, axes = plots.new_figure()
-        sizes = sorted({line["C"] for line in lines})
-        for method, colour in zip(METHODS, plots.COLOURS, strict=False):
-            times = [
-                _best(lines, method=method, speed="half-normal", C=c)["simulated seconds"]
-                for c in sizes
-            ]
-            axes.plot(sizes, times, "o-", color=colour, label=method, linewidth=1.6)
-        axes.set_xlabel("concurrency C")
-        axes.set_ylabel(f"simulated seconds to {TARGET:.0%}, half-normal")
-        axes.set_xticks(sizes)
-        axes.legend()
-        return figure
-
-    return draw()
+def _drawn_concurrency(lines: Sequence[Line]) -> Any:
+    sizes = sorted({line["C"] for line in lines})
+    times = {
+        method: [
+            (c, _best(lines, method=method, speed="half-normal", C=c)["simulated seconds"])
+            for c in sizes
+        ]
+        for method in METHODS
+    }
+    label = f"simulated seconds to {TARGET:.0%}, half-normal"
+    return plot.lines(times, "concurrency C", label, ticks=sizes)
 
 
-def _draw_curves(finishes: Mapping[Race, Finish]) -> Any:
-    from basecagg.reports import plots
+def _drawn_curves(finishes: Mapping[Race, Finish]) -> Any:
+    most = min(20, max(race.concurrency for race in finishes))
+    curves = {}
+    for method in METHODS:
+        wanted = (method, "half-normal", 1, most)
+        own = [
+            (race, finish)
+            for race, finish in finishes.items()
+            if (race.method, race.speed, race.seed, race.concurrency) == wanted
+        ]
+        race, finish = min(own, key=lambda pair: (not pair[1].reached, pair[1].seconds))
+        points = [(at, 100 * score) for at, score in finish.curve]
+        curves[f"{method}, K = {race.buffer_size}"] = points
+    x_label = "simulated seconds, half-normal speeds"
+    return plot.lines(curves, x_label, "test accuracy, %", style="-", width=1.4, legend_size=8)
 
-    @plots.in_house_style
-    def draw() -> Any:
-        figure, axes = plots.new_figure()
-        most = max(race.concurrency for race in finishes)
-        for method, colour in zip(METHODS, plots.COLOURS, strict=False):
-            own = [
-                (race, finish)
-                for race, finish in finishes.items()
-                if (race.method, race.speed, race.seed) == (method, "half-normal", 1)
-                and race.concurrency == min(20, most)
-            ]
-            race, finish = min(own, key=lambda pair: (not pair[1].reached, pair[1].seconds))
-            x, y = zip(*finish.curve, strict=True)
-            label = f"{method}, K = {race.buffer_size}"
-            axes.plot(x, [100 * score for score in y], color=colour, label=label, linewidth=1.4)
-        axes.set_xlabel("simulated seconds, half-normal speeds")
-        axes.set_ylabel("test accuracy, %")
-        axes.legend(fontsize=8)
-        return figure
 
-    return draw()
+SCHEDULES = Experiment("schedules", jobs, report, timed=False)

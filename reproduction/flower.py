@@ -1,4 +1,4 @@
-"""Side by side with Flower's SecAgg+, in one run: total processor time of one aggregation of N updates.
+"""`basecagg reproduce flower`: total processor time of one aggregation, side by side with Flower's SecAgg+.
 
 Flower's code and ours share N, d, the number n of shares of a secret and the threshold ⌈2n/3⌉: n = N is SecAgg,
 n < N SecAgg+ on a sparse graph. BASecAgg sums K = N updates with U = ⌈2N/3⌉ in certified mode, sealed and
@@ -8,9 +8,8 @@ signed, with honest holders as in the paper; every party pays for all its own ch
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,19 +22,39 @@ from basecagg.parameters import ProtocolParameters
 from basecagg.protections.secagg import SecAggParameters
 from basecagg.protections.secagg_graph import random_regular
 from basecagg.protections.secagg_server import SumOpened
+from basecagg.reports.plots import COLOURS
 from basecagg.simulation.federation import Federation
 from basecagg.simulation.secagg_round import SecAggRound
+from reproduction import plot
+from reproduction.experiment import Experiment, Results
 from reproduction.flower_peer import Vector, run_flower_round
-from reproduction.ledger import Ledger
-from reproduction.publishing import Publication
+from reproduction.jobs import Job, Order, Size
+from reproduction.report import Publication, select
 
 SETTINGS = ((10, 10), (20, 20), (50, 15), (50, 50))
 """N, and shares of each secret: N for the complete graph."""
 MODEL_SIZES = (100_000, 1_000_000)
 BAR = 20.0
 """BASecAgg must need this much less total CPU than Flower at N = 50, d = 10⁶."""
+_CELLS: Mapping[Size, tuple[Sequence[tuple[int, int]], Sequence[int]]] = {
+    "full": (SETTINGS, MODEL_SIZES),
+    "quick": (SETTINGS[:2], MODEL_SIZES),
+    "smoke": (((8, 5),), (500,)),
+}
 _CYCLES = 4
-_LEDGER = "flower.jsonl"
+_SUMMARY = (
+    "users",
+    "shares",
+    "model_size",
+    "threshold",
+    "colluders",
+    "flower_total",
+    "secagg_total",
+    "basecagg_total",
+    "flower / our secagg, per user",
+    "flower / our secagg, server",
+    "flower / basecagg, total",
+)
 
 
 class Comparison(NamedTuple):
@@ -168,38 +187,28 @@ def _cycle(federation: Federation, updates: Sequence[Vector], cycle: int) -> flo
     return spent
 
 
-def run(
-    folder: Path,
-    settings: Sequence[tuple[int, int]] = SETTINGS,
-    sizes: Sequence[int] = MODEL_SIZES,
-    progress: Callable[[int, int, str], None] = lambda done, total, what: None,
-) -> Publication:
-    """Compare every cell that the folder has no result of yet."""
-    ledger = Ledger(folder / _LEDGER)
-    wanted = [(users, shares, size) for users, shares in settings for size in sizes]
-    for done, cell in enumerate(wanted):
-        key = "/".join(map(str, cell))
-        progress(done, len(wanted), key)
-        if key not in ledger:
-            ledger.add(key, compare(*cell)._asdict())
-    return load(folder)
+def jobs(order: Order, results: Results) -> list[Job]:
+    """Every number of users and shares with every model."""
+    settings, sizes = _CELLS[order.size]
+    cells = [(users, shares, size) for users, shares in settings for size in sizes]
+    return [Job("/".join(map(str, cell)), _compared, cell) for cell in cells]
 
 
-def load(folder: Path) -> Publication:
-    """Report what the folder holds."""
-    ledger = Ledger(folder / _LEDGER)
-    publication = report([Comparison(**found) for found in ledger.results.values()])
-    publication.machine = ledger.machine
-    return publication
+def _compared(cell: tuple[int, int, int]) -> dict[str, Any]:
+    return compare(*cell)._asdict()
 
 
-def report(comparisons: Sequence[Comparison]) -> Publication:
+def report(results: Results, size: Size) -> Publication:
     """The table and the picture."""
+    found = [[result[name] for name in Comparison._fields] for result in results.values()]
+    comparisons = [Comparison(*values) for values in found]
+    lines = [comparison.flat() for comparison in comparisons]
     return Publication(
         "flower",
         "Side by side with Flower's SecAgg+",
         "Total processor time of one aggregation of N updates, all parties; n shares of a secret, t = ⌈2n/3⌉.",
-        [comparison.flat() for comparison in comparisons],
+        lines,
+        summary=select(lines, _SUMMARY),
         notes=[
             "Flower's PRG folds its 32-byte seed to 32 bits and draws from numpy's Mersenne Twister: it is"
             " not a secure one. Ours is AES-256-CTR with the whole seed.",
@@ -209,31 +218,25 @@ def report(comparisons: Sequence[Comparison]) -> Publication:
             f" itself; the best of {_CYCLES} cycles.",
         ],
         figures={
-            "flower": (_draw(comparisons), "Total CPU seconds of one aggregation, all parties.")
+            "flower": (_drawn(comparisons), "Total CPU seconds of one aggregation, all parties.")
         },
     )
 
 
-def _draw(comparisons: Sequence[Comparison]) -> Any:
-    from basecagg.reports import plots
+def _drawn(comparisons: Sequence[Comparison]) -> Any:
+    return plot.bars(
+        {
+            "Flower SecAgg+": [each.flower_total for each in comparisons],
+            "our SecAgg(+)": [each.secagg_total for each in comparisons],
+            "BASecAgg": [each.basecagg_total for each in comparisons],
+        },
+        [f"N = {c.users}\nn = {c.shares}\nd = {c.model_size:,}" for c in comparisons],
+        "CPU seconds, all parties",
+        colours=[COLOURS[index] for index in (1, 2, 0)],
+        room=0.81,
+        log=True,
+        tick_size=8,
+    )
 
-    @plots.in_house_style
-    def draw() -> Any:
-        figure, axes = plots.new_figure()
-        labels = [f"N = {c.users}\nn = {c.shares}\nd = {c.model_size:,}" for c in comparisons]
-        for index, (name, values) in enumerate(
-            (
-                ("Flower SecAgg+", [c.flower_total for c in comparisons]),
-                ("our SecAgg(+)", [c.secagg_total for c in comparisons]),
-                ("BASecAgg", [c.basecagg_total for c in comparisons]),
-            )
-        ):
-            places = [place + (index - 1) * 0.27 for place in range(len(labels))]
-            axes.bar(places, values, 0.27, color=plots.COLOURS[(1, 2, 0)[index]], label=name)
-        axes.set_xticks(range(len(labels)), labels, fontsize=8)
-        axes.set_yscale("log")
-        axes.set_ylabel("CPU seconds, all parties")
-        axes.legend()
-        return figure
 
-    return draw()
+FLOWER = Experiment("flower", jobs, report)

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from reproduction import coded_costs, pairwise_costs, protocol_costs
+pytest.importorskip("matplotlib")
+
+from reproduction import coded_costs, pairwise_costs, protocols
 from reproduction.costs import PROTOCOLS, Cell, PhaseCost, Protocol, Row
+from reproduction.jobs import Order
 
 
 def synthetic(protocol: Protocol, users: int, dropout: float, exponent: float, d: int = 10) -> Row:
@@ -20,7 +23,7 @@ def synthetic(protocol: Protocol, users: int, dropout: float, exponent: float, d
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("dropout", [0.1, 0.5])
 def test_a_small_cell_is_measured_exactly(protocol: Protocol, dropout: float) -> None:
-    row = protocol_costs.measure(Cell(protocol, 10, dropout, 3000))
+    row = protocols.measure(Cell(protocol, 10, dropout, 3000))
     assert row.exact
     assert row.user_seconds > 0
     assert row.server_seconds > 0
@@ -59,8 +62,8 @@ def test_large_shares_are_extended_and_say_so(monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_exponent_of_a_known_law_is_found() -> None:
     rows = [synthetic(p, n, q, 2.0) for p in PROTOCOLS for n in (10, 20, 40) for q in (0.1, 0.3)]
-    assert protocol_costs.growth(rows, "secagg", lambda row: row.server_seconds) == pytest.approx(2)
-    assert len(protocol_costs.growth_table(rows)) == len(PROTOCOLS)
+    assert protocols.growth(rows, "secagg", lambda row: row.server_seconds) == pytest.approx(2)
+    assert len(protocols.growth_table(rows)) == len(PROTOCOLS)
 
 
 def test_durations_add_up() -> None:
@@ -78,7 +81,7 @@ def test_a_row_survives_json() -> None:
 
 def test_gains_are_against_lightsecagg() -> None:
     rows = [synthetic(p, n, 0.1, 1.0) for p in PROTOCOLS for n in (10, 20)]
-    gains = protocol_costs.gains_table(rows)
+    gains = protocols.gains_table(rows)
     assert [line["gain"] for line in gains] == [1.0, 1.0]
     assert {line["N"] for line in gains} == {20}
 
@@ -86,22 +89,21 @@ def test_gains_are_against_lightsecagg() -> None:
 def test_a_run_is_resumed_without_measuring_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("matplotlib")
     measured: list[str] = []
 
     def fake(cell: Cell) -> Row:
         measured.append(cell.key)
         return synthetic(cell.protocol, cell.users, cell.dropout, 1.0, cell.model_size)
 
-    monkeypatch.setattr(protocol_costs, "measure", fake)
-    cells = protocol_costs.cells(full=False)
-    first = protocol_costs.run(tmp_path, full=False)
+    monkeypatch.setattr(protocols, "measure", fake)
+    cells = protocols.cells("quick")
+    first = protocols.COSTS.run(Order("quick"), tmp_path)
     assert len(measured) == len(cells) == len(first.lines)
-    protocol_costs.run(tmp_path, full=False)
+    protocols.COSTS.run(Order("quick"), tmp_path)
     assert len(measured) == len(cells)
 
 
 def test_the_full_table_has_every_cell() -> None:
-    assert len(protocol_costs.cells(full=True)) == 4 * 4 * 3 * 5
-    quick = {cell.key for cell in protocol_costs.cells(full=False)}
-    assert quick < {cell.key for cell in protocol_costs.cells(full=True)}
+    assert len(protocols.cells("full")) == 4 * 4 * 3 * 5
+    quick = {cell.key for cell in protocols.cells("quick")}
+    assert quick < {cell.key for cell in protocols.cells("full")}

@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from reproduction.flower_comparison import compare
+pytest.importorskip("flwr")
+pytest.importorskip("matplotlib")
+
+from reproduction.flower import compare
 from reproduction.flower_peer import run_flower_round
 
-pytest.importorskip("flwr")
 pytestmark = pytest.mark.filterwarnings("default")  # its own warnings are not ours to fix
 
 

@@ -1,20 +1,21 @@
-"""`basecagg compare protocols`: what SecAgg, SecAgg+, LightSecAgg and BASecAgg cost, and how that grows."""
+"""`basecagg reproduce protocols`: what SecAgg, SecAgg+, LightSecAgg and BASecAgg cost, and how that grows."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from reproduction import protocols_plot
 from reproduction.coded_costs import measure_coded
 from reproduction.costs import PROTOCOLS, Cell, Row
-from reproduction.ledger import Ledger
+from reproduction.experiment import Experiment, Results
+from reproduction.jobs import Job, Order, Size
 from reproduction.pairwise_costs import measure_pairwise
-from reproduction.publishing import Publication, shown
+from reproduction.report import Publication, select, shown
 
 DROPOUTS = (0.1, 0.3, 0.5)
 MODELS = {
@@ -24,8 +25,12 @@ MODELS = {
     3_111_462: "MobileNetV3",
     5_288_548: "EfficientNet-B0",
 }
-_QUICK = ((25, 50), DROPOUTS, tuple(MODELS)[:3])
-_FULL = ((25, 50, 100, 200), DROPOUTS, tuple(MODELS))
+GRIDS: Mapping[Size, tuple[Sequence[int], Sequence[float], Sequence[int]]] = {
+    "full": ((25, 50, 100, 200), DROPOUTS, tuple(MODELS)),
+    "quick": ((25, 50), DROPOUTS, tuple(MODELS)[:3]),
+    "smoke": ((8, 12), (0.25,), (2000,)),
+}
+"""N, dropouts and d that are measured."""
 THEORY = {
     "secagg": {"user CPU": "d·N + s·N²", "server CPU": "d·N²", "user bytes": "d + s·N"},
     "secagg+": {
@@ -51,15 +56,35 @@ _THEORY_EXPONENT = {
     "lightsecagg": (0, 1),
     "basecagg": (0, 1),
 }
-_LEDGER = "protocols.jsonl"
 _PUBLISHED = {"secagg": "8–13×", "secagg+": "3–4×"}
+_SUMMARY = (
+    "protocol",
+    "N",
+    "dropout",
+    "d",
+    "T",
+    "degree",
+    "user CPU s",
+    "server CPU s",
+    "98 Mb/s: seconds, overlapped",
+    "320 Mb/s: seconds",
+    "320 Mb/s: seconds, overlapped",
+    "802 Mb/s: seconds, overlapped",
+    "extrapolated",
+)
 
-Progress = Callable[[int, int, Cell], None]
+
+# --- running ------------------------------------------------------------------------------------
 
 
-def cells(*, full: bool) -> list[Cell]:
+def jobs(order: Order, results: Results) -> list[Job]:
+    """One for each cell."""
+    return [Job(cell.key, _measured, cell) for cell in cells(order.size)]
+
+
+def cells(size: Size) -> list[Cell]:
     """All cells, the small models first."""
-    users, dropouts, sizes = _FULL if full else _QUICK
+    users, dropouts, sizes = GRIDS[size]
     return [
         Cell(protocol, n, dropout, d)
         for d, n, dropout, protocol in product(sizes, users, dropouts, PROTOCOLS)
@@ -74,28 +99,11 @@ def measure(cell: Cell) -> Row:
     return row
 
 
-def run(
-    folder: Path, *, full: bool, progress: Progress = lambda done, total, cell: None
-) -> Publication:
-    """Measure every cell that the folder has no row of yet."""
-    ledger = Ledger(folder / _LEDGER)
-    wanted = cells(full=full)
-    for done, cell in enumerate(wanted):
-        progress(done, len(wanted), cell)
-        if cell.key not in ledger:
-            ledger.add(cell.key, measure(cell).as_dict())
-    return load(folder)
+def _measured(cell: Cell) -> dict[str, Any]:
+    return measure(cell).as_dict()
 
 
-def load(folder: Path) -> Publication:
-    """Report what the folder holds."""
-    ledger = Ledger(folder / _LEDGER)
-    publication = report([Row.from_dict(row) for row in ledger.results.values()])
-    publication.machine = ledger.machine
-    return publication
-
-
-# --- what the rows say -------------------------------------------------------------------------
+# --- reporting ----------------------------------------------------------------------------------
 
 
 def growth(rows: Sequence[Row], protocol: str, read: Callable[[Row], float]) -> float:
@@ -168,17 +176,21 @@ def gains_table(rows: Sequence[Row], link: int = 320) -> list[dict[str, Any]]:
     return table
 
 
-def report(rows: Sequence[Row]) -> Publication:
+def report(results: Results, size: Size) -> Publication:
     """Tables and plots of all rows."""
+    rows = [Row.from_dict(row) for row in results.values()]
     extended = sum(bool(row.extrapolated) for row in rows)
+    largest = max(row.cell.model_size for row in rows)
+    lines = [row.flat() for row in rows]
     return Publication(
         "protocols",
         "What secure aggregation costs",
         f"{len(rows)} cells, one aggregation each; {extended} of them extended from measured parts.",
-        [row.flat() for row in rows],
-        {"Growth with N": growth_table(rows), "Gains at 320 Mb/s": gains_table(rows)},
-        notes(rows),
-        figures(rows),
+        lines,
+        summary=select([line for line in lines if line["d"] == largest], _SUMMARY),
+        tables={"Growth with N": growth_table(rows), "Gains at 320 Mb/s": gains_table(rows)},
+        notes=notes(rows),
+        figures=figures([row for row in rows if row.cell.model_size == largest]),
     )
 
 
@@ -212,65 +224,29 @@ def notes(rows: Sequence[Row]) -> list[str]:
 
 def figures(rows: Sequence[Row]) -> dict[str, tuple[Any, str]]:
     """Server and user CPU, and the time of an aggregation, against N."""
-    size = max(row.cell.model_size for row in rows)
-    drawn: dict[str, tuple[Any, str]] = {}
-    for name, label, what, read in (
-        ("user-cpu", "user CPU, s", "CPU of one user", lambda row: row.user_seconds),
-        (
-            "server-cpu",
-            "server CPU, s",
-            "CPU of the server in the recovery phase",
-            lambda row: row.phases["recovery"].server_seconds,
-        ),
-        (
-            "time-320",
-            "seconds",
-            "Time of an aggregation at 320 Mb/s, the offline phase overlapped",
-            lambda row: row.duration(320, overlapped=True),
-        ),
-    ):
-        caption = f"{what}, d = {shown(size)}. Hollow: extended from measured parts."
-        drawn[f"protocols-{name}"] = (_against_users(rows, size, label, read), caption)
-    return drawn
+    size = shown(rows[0].cell.model_size)
+    return {
+        f"protocols-{name}": (
+            protocols_plot.against_users(rows, label, read),
+            f"{what}, d = {size}. Hollow: extended from measured parts.",
+        )
+        for name, (label, what, read) in _DRAWN.items()
+    }
 
 
-def _against_users(rows: Sequence[Row], size: int, label: str, read: Callable[[Row], float]) -> Any:
-    from basecagg.reports import plots
+_DRAWN: Mapping[str, tuple[str, str, Callable[[Row], float]]] = {
+    "user-cpu": ("user CPU, s", "CPU of one user", lambda row: row.user_seconds),
+    "server-cpu": (
+        "server CPU, s",
+        "CPU of the server in the recovery phase",
+        lambda row: row.phases["recovery"].server_seconds,
+    ),
+    "time-320": (
+        "seconds",
+        "Time of an aggregation at 320 Mb/s, the offline phase overlapped",
+        lambda row: row.duration(320, overlapped=True),
+    ),
+}
+"""Label, caption and value of every plot."""
 
-    @plots.in_house_style
-    def draw() -> Any:
-        figure, _ = plots.new_figure(width=8.4, height=3.2)
-        figure.clear()
-        dropouts = sorted({row.cell.dropout for row in rows})
-        panels = figure.subplots(1, len(dropouts), sharey=True)
-        for axes, dropout in zip(np.atleast_1d(panels), dropouts, strict=True):
-            _panel(
-                axes,
-                [r for r in rows if r.cell.dropout == dropout and r.cell.model_size == size],
-                read,
-            )
-            axes.set_title(f"{dropout:.0%} drop out", fontsize=10)
-            axes.set_xlabel("N")
-        np.atleast_1d(panels)[0].set_ylabel(label)
-        np.atleast_1d(panels)[0].legend(fontsize=8)
-        return figure
-
-    return draw()
-
-
-def _panel(axes: Any, rows: Iterable[Row], read: Callable[[Row], float]) -> None:
-    from basecagg.reports import plots
-
-    rows = list(rows)
-    for protocol, colour in zip(PROTOCOLS, plots.COLOURS, strict=False):
-        own = [row for row in rows if row.cell.protocol == protocol]
-        x, y = [row.cell.users for row in own], [read(row) for row in own]
-        axes.plot(x, y, color=colour, label=protocol, linewidth=1.6)
-        for row, value in zip(own, y, strict=True):
-            fill = "none" if row.extrapolated else colour
-            axes.plot(row.cell.users, value, "o", mfc=fill, mec=colour, markersize=5)
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.set_xticks(sorted({row.cell.users for row in rows}))
-    axes.get_xaxis().set_major_formatter("{x:.0f}")
-    axes.xaxis.minorticks_off()
+COSTS = Experiment("protocols", jobs, report)
