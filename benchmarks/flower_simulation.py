@@ -41,13 +41,18 @@ def world() -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
 def train(message: Message, context: Context) -> Message:
     """One local epoch, the same steps as the bare loop takes."""
     model, data = world()
-    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
     indices = data["parts"][int(context.node_config["partition-id"])]
     started = time.perf_counter()
     epoch_of_sgd(model, data["x"], data["y"], indices)
-    metrics = {"num-examples": len(indices), "seconds": time.perf_counter() - started}
-    content = {"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord(metrics)}
-    return Message(content=RecordDict(content), reply_to=message)
+    seconds = time.perf_counter() - started
+    content = RecordDict(
+        {
+            "arrays": ArrayRecord(model.state_dict()),
+            "metrics": MetricRecord({"num-examples": len(indices), "seconds": seconds}),
+        }
+    )
+    return Message(content=content, reply_to=message)
 
 
 class TimedFedAvg(FedAvg):
@@ -92,7 +97,7 @@ def serve(grid: Grid, context: Context) -> None:
 def main() -> None:
     """Run the federation on one core of Ray."""
     sizes = Sizes(**json.loads(sys.argv[1]))
-    one_at_a_time = {
+    one_at_a_time: Any = {
         "init_args": {"num_cpus": 1, "include_dashboard": False},
         "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
     }

@@ -40,7 +40,7 @@ def aes(size: int) -> Callable[[], object]:
 
 
 @njit(nogil=True)
-def _exclusive_or(words: np.ndarray) -> int:
+def _exclusive_or(words: np.ndarray) -> np.uint64:
     total = np.uint64(0)
     for i in range(words.size):
         total ^= words[i]

@@ -22,7 +22,9 @@ from reproduction.machine import peak_memory
 def measure_apart(sizes: Sizes) -> dict[str, float]:
     """One row of the table, from a fresh process."""
     command = [sys.executable, "-m", "benchmarks.scaling", str(sizes.n), str(sizes.d)]
-    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    told = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
+    row: dict[str, float] = json.loads(told)
+    return row
 
 
 def measure(sizes: Sizes) -> dict[str, float]:

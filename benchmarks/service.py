@@ -12,14 +12,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import json
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -32,7 +35,7 @@ from basecagg.protocol.effects import sends_of, writes_of
 from basecagg.protocol.messages import Message, Upload
 from basecagg.service.signing import Caller
 from benchmarks.service_line import Line
-from benchmarks.service_stand import FEDERATION, Participant, Stand, free_port, in_parallel
+from benchmarks.service_stand import FEDERATION, Errand, Participant, Stand, free_port, in_parallel
 from reproduction import machine, report
 
 RESULTS = Path("benchmarks/results/service.json")
@@ -54,9 +57,9 @@ class Phone:
         """Deal one mask."""
         await self.who.perform(self.machine.deal(version))
 
-    async def until(self, epoch: str, condition) -> None:
+    async def until(self, epoch: str, condition: Callable[[Phone], object]) -> None:
         """Take letters until something is so."""
-        while not condition():
+        while not condition(self):
             for message in await self.who.mail(epoch, 20):
                 self.who.store.commit(writes_of(self.machine.receive(message)))
 
@@ -90,7 +93,7 @@ def committee(holders: int, buffer_size: int, d: int) -> ProtocolParameters:
     )
 
 
-async def throughput(folder: Path, given: argparse.Namespace, console: Console) -> dict:
+async def throughput(folder: Path, given: argparse.Namespace, console: Console) -> dict[str, Any]:
     """Parts 1 and 2."""
     d, timed = 10**5, given.buffer - SPARE
     stand = Stand(folder, committee(50, given.buffer, d), given.contributors)
@@ -107,14 +110,14 @@ async def throughput(folder: Path, given: argparse.Namespace, console: Console) 
         chosen = [phones[(first + i) % len(phones)] for i in range(given.buffer)]
         version, digest = await _present(stand)
         await in_parallel([partial(p.deal, version) for p in chosen], WIDTH)
-        await asyncio.gather(*(p.until(stand.epoch, lambda p=p: p.machine.ready) for p in chosen))
+        await asyncio.gather(*(p.until(stand.epoch, lambda p: p.machine.ready) for p in chosen))
         version, digest = await _present(stand)
         uploads = [p.prepare(version, digest, d, rng) for p in chosen]
         sends = list(zip(chosen, uploads, strict=True))
         theirs = await baseline.seconds([pack(upload) for upload in uploads[:timed]])
         ours = await _timed([partial(p.who.send, u) for p, u in sends[:timed]])
         await in_parallel([partial(p.who.send, u) for p, u in sends[timed:]], WIDTH)
-        await asyncio.gather(*(p.until(stand.epoch, lambda p=p: p.is_idle) for p in chosen))
+        await asyncio.gather(*(p.until(stand.epoch, lambda p: p.is_idle) for p in chosen))
         rounds.append((timed / ours, timed / theirs))
         console.print(
             f"round {number + 1}: {timed / ours:.0f} uploads/s, the bare stack {timed / theirs:.0f}"
@@ -152,7 +155,7 @@ async def _present(stand: Stand) -> tuple[int, bytes]:
     )
 
 
-async def _timed(jobs: list) -> float:
+async def _timed(jobs: Sequence[Errand]) -> float:
     gc.collect()
     began = time.perf_counter()
     await in_parallel(jobs, WIDTH)
@@ -191,7 +194,7 @@ class Baseline:
             assert reply.status == 204, reply
             free.append(line)
 
-        return await _timed([lambda b=b: send(b) for b in bodies])
+        return await _timed([partial(send, body) for body in bodies])
 
     def stop(self) -> None:
         """End the process."""
@@ -210,7 +213,7 @@ async def _soak(stand: Stand, phones: list[Phone], minutes: float, console: Cons
             version, _ = await _present(stand)
             if not phone.machine.ready:
                 await phone.deal(version)
-                await phone.until(stand.epoch, lambda: phone.machine.ready)
+                await phone.until(stand.epoch, lambda p: p.machine.ready)
             version, digest = await _present(stand)
             await phone.who.send(phone.prepare(version, digest, stand.parameters.model_size, rng))
             await _until_or(end, phone, stand)
@@ -227,7 +230,7 @@ async def _soak(stand: Stand, phones: list[Phone], minutes: float, console: Cons
 
 
 async def _until_or(end: float, phone: Phone, stand: Stand) -> None:
-    await phone.until(stand.epoch, lambda: phone.is_idle or time.monotonic() > end)
+    await phone.until(stand.epoch, lambda p: p.is_idle or time.monotonic() > end)
 
 
 async def latency(folder: Path, console: Console) -> dict[str, float]:
@@ -242,7 +245,7 @@ async def latency(folder: Path, console: Console) -> dict[str, float]:
         version, digest = await _present(stand)
         for phone in phones:
             await phone.deal(version)
-            await phone.until(stand.epoch, lambda p=phone: p.machine.ready)
+            await phone.until(stand.epoch, lambda p: p.machine.ready)
         uploads = [phone.prepare(version, digest, d, rng) for phone in phones]
         for phone, upload in list(zip(phones, uploads, strict=True))[:-1]:
             await phone.who.send(upload)
@@ -251,11 +254,11 @@ async def latency(folder: Path, console: Console) -> dict[str, float]:
         sent = time.perf_counter()
         query = {"newer_than": version, "wait": 60}
         reply = await stand.connection.call("GET", "/v1/model", query=query, patience=60)
-        assert reply.status_code == 200
+        assert reply.status == 200
         runs.append({"upload": sent - began, "total": time.perf_counter() - began})
         status = await stand.connection.call("GET", "/status")
-        runs[-1] |= status.json()["recoveries"][0]["seconds"]
-        await asyncio.gather(*(p.until(stand.epoch, lambda p=p: p.is_idle) for p in phones))
+        runs[-1] |= json.loads(status.content)["recoveries"][0]["seconds"]
+        await asyncio.gather(*(p.until(stand.epoch, lambda p: p.is_idle) for p in phones))
     errors = stand.errors()
     for task in tasks:
         task.cancel()

@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from basecagg.protocol.effects import Persist
 from basecagg.service.group_commit import GroupCommit
-from basecagg.service.limits import BodyReader, ByteBudget
+from basecagg.service.limits import BodyReader, ByteBudget, Strangers
 from basecagg.service.serving import impatient
 from basecagg.service.signing import Guard
 from basecagg.service.worker import Worker
@@ -59,7 +59,7 @@ async def main(folder: Path, port: int, public_key: bytes) -> None:
     configuration = uvicorn.Config(
         app,
         port=port,
-        http=impatient(15.0),
+        http=impatient(15.0, Strangers(1000)),
         ws="none",
         lifespan="off",
         log_level="warning",

@@ -8,8 +8,9 @@ import socket
 import ssl
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
@@ -19,8 +20,9 @@ from basecagg.channels.wire import MAX_CONTROL_BYTES, pack, unpack
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.contributor import Contributor
 from basecagg.protocol.effects import Effect, Store, sends_of, writes_of
-from basecagg.protocol.epoch import Agreement
-from basecagg.protocol.messages import HolderKey, Message, signed
+from basecagg.protocol.epoch import Agreement, Epoch
+from basecagg.protocol.messages import Credential, HolderKey, Message, signed
+from basecagg.protocol.records import Role
 from basecagg.protocol.share_keeper import ShareKeeper
 from basecagg.service import framing
 from basecagg.service import operator as operators
@@ -32,6 +34,7 @@ from benchmarks.service_line import Line, Reply
 
 FEDERATION = "load"
 _TOGETHER = 16
+Errand: TypeAlias = Callable[[], Awaitable[object]]
 
 
 def free_port() -> int:
@@ -148,13 +151,13 @@ class Stand:
             for i, h in enumerate(self.holders)
         ]
 
-    def _accept(self, epoch) -> Agreement:
+    def _accept(self, epoch: Epoch) -> Agreement:
         from basecagg.channels.identity import Ed25519Verifier, RememberingVerifier
 
         # 50 holders in one process check the same signatures: each is checked once.
         return Agreement(epoch, RememberingVerifier(Ed25519Verifier()))
 
-    async def _admit(self, who: Participant, role) -> None:
+    async def _admit(self, who: Participant, role: Role) -> None:
         await self._operator.vouch(self.connection, who.name, role, who.identity.public_key)
 
     async def _until_it_answers(self) -> None:
@@ -169,9 +172,11 @@ class Stand:
         """A contributor's machine, with the credential that the server gives it."""
         reply = await phone.line.call("GET", "/v1/epoch")
         _, credential = framing.split(reply.body)
+        given = unpack(credential.frame, MAX_CONTROL_BYTES)
+        assert isinstance(given, Credential)
         return Contributor(
             self.agreement,
-            unpack(credential.frame, MAX_CONTROL_BYTES),
+            given,
             phone.identity,
             make_sealer("x25519"),
             phone.store,
@@ -217,7 +222,7 @@ class Stand:
             self.server.wait()
 
 
-async def in_parallel(jobs: list[Callable[[], object]], width: int) -> None:
+async def in_parallel(jobs: Sequence[Errand], width: int) -> None:
     """Run the jobs, so many at one time."""
     waiting = list(reversed(jobs))
 

@@ -176,7 +176,7 @@ def epoch_of_sgd(model: nn.Module, x: torch.Tensor, y: torch.Tensor, indices: to
     for batch in torch.split(shuffled, BATCH):
         optimiser.zero_grad()
         loss = nn.functional.cross_entropy(model(x[batch]), y[batch])
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch's own
         optimiser.step()
 
 
@@ -223,7 +223,7 @@ def _flower_environment(data: Path) -> dict[str, str]:
 def install_flower(peer: Path) -> None:
     """A virtual environment with Flower and Ray; torch and the rest are lent by ours."""
     venv.create(peer, with_pip=True)
-    pip = [peer / "bin" / "python", "-m", "pip", "install", "--quiet"]
+    pip = [str(peer / "bin" / "python"), "-m", "pip", "install", "--quiet"]
     subprocess.run([*pip, "flwr[simulation]>=1.41,<1.43"], check=True)
     lend_packages(peer)
 

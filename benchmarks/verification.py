@@ -19,6 +19,7 @@ from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.effects import Released
 from basecagg.protocol.messages import Answer, Parts
 from basecagg.protocol.recomputation import recompute
+from basecagg.protocol.recovery import Recovery
 from basecagg.protocol.step_rule import StepRule
 from basecagg.simulation.federation import Federation
 from basecagg.simulation.loopback import AT_SERVER, Letter
@@ -85,13 +86,16 @@ def _round(federation: Federation, number: int) -> dict[str, float]:
         federation.submit(f"user-{index}", update, server.version, server.head)
     opening = _open(federation)
     federation.take_news()
-    p, again = federation.agreement.parameters, federation.server.opening
-    parts = again.parts(federation.server.version)  # type: ignore[attr-defined]
+    p, recovery = federation.agreement.parameters, federation.server.opening
+    assert isinstance(recovery, Recovery)
+    parts = recovery.parts(federation.server.version)
+    assert parts is not None
     frame = pack(parts)
     begun = process_time()
-    parts = unpack(frame, limit_for(Parts, p))
+    again = unpack(frame, limit_for(Parts, p))
     decoded = process_time()
-    recompute(federation.agreement, parts)
+    assert isinstance(again, Parts)
+    recompute(federation.agreement, again)
     return {
         "opening": opening,
         "decoding the frame": decoded - begun,
