@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from basecagg.costs import Network
+
 Protocol: TypeAlias = Literal["secagg", "secagg+", "lightsecagg", "basecagg"]
 PROTOCOLS: tuple[Protocol, ...] = ("secagg", "secagg+", "lightsecagg", "basecagg")
 Phase: TypeAlias = Literal["offline", "upload", "recovery"]
@@ -18,7 +20,6 @@ LINKS = (98, 320, 802)
 """Mb/s of a user's line, up and down: 4G, the LightSecAgg paper's machines, 5G."""
 BUFFER = 10
 """K of BASecAgg, the paper's."""
-_BITS = 8
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class PhaseCost:
 
     def duration(self, megabits: float) -> float:
         """Seconds if all users work side by side on lines of this speed, then the server."""
-        moved = _BITS * (self.bytes_up + self.bytes_down) / (megabits * 1e6)
+        moved = Network(megabits, megabits).seconds(self.bytes_up, self.bytes_down)
         return self.user_seconds + moved + self.server_seconds
 
 

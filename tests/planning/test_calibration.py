@@ -8,7 +8,7 @@ import pytest
 
 from basecagg.parameters import ProtocolParameters
 from basecagg.planning import calibration
-from basecagg.planning.costs import STEPS
+from basecagg.planning.calibration import STEPS
 
 SMALL = ProtocolParameters(
     num_users=8,

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from basecagg.costs import Network, wire_seconds
 from basecagg.errors import ParameterError
 from basecagg.maths.staleness import constant, hinge, polynomial
 from basecagg.parameters import ProtocolParameters
-from basecagg.planning.costs import Network, wire_seconds
 from basecagg.planning.planner import Wishes, plan
 
 PAPER = Wishes(num_users=100, max_dropouts=30, model_size=1_000_000)

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from basecagg.commands import _values
 from basecagg.commands._kernels import load_kernels
+from basecagg.costs import Network
 from basecagg.planning import planner, rendering
-from basecagg.planning.costs import Network
 
 _LINE = planner.DEFAULT_NETWORK
 

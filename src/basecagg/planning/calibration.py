@@ -22,8 +22,15 @@ from basecagg.maths.prime_field import PrimeField
 from basecagg.maths.quantization import quantize_and_mask
 from basecagg.maths.randomness import FieldStream, Words, WordStream, new_seed
 from basecagg.parameters import ProtocolParameters
-from basecagg.planning.costs import STEPS
 
+STEPS = {
+    "encode": "contributor: draw a mask and its noise, encode them for N holders",
+    "seal": "contributor: agree on a key with every holder, seal its share",
+    "mask": "contributor: quantise the update and add the mask",
+    "answer": "holder: weighted sum of K shares",
+    "decode": "server: weighted sum of K updates, decode the mask's, subtract",
+}
+"""The work of processors: each step, who does it, and what it is."""
 NARROW, WIDE = 2**16, 2**20
 """Elements of all N shares together in the two trials."""
 REPEATS, LONG_ENOUGH = 3, 0.02

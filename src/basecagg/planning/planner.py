@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import NamedTuple
 
+from basecagg.costs import Network, Phase, phases, storage_per_holder, wire_seconds
 from basecagg.errors import ParameterError
 from basecagg.maths.staleness import StalenessFunction, exact_value, polynomial
 from basecagg.parameters import (
@@ -20,13 +21,6 @@ from basecagg.parameters import (
     ProtocolParameters,
     largest_threshold,
     usual_correctness,
-)
-from basecagg.planning.costs import (
-    Network,
-    Phase,
-    phases,
-    storage_per_holder,
-    wire_seconds,
 )
 
 DEFAULT_BUFFER = 10
@@ -233,7 +227,7 @@ def _options(chosen: ProtocolParameters, wishes: Wishes) -> Iterator[Option]:
         yield Option(
             parameters=p,
             deal_bytes=deal.up,
-            deal_seconds=wishes.network.seconds(deal),
+            deal_seconds=wishes.network.seconds(deal.up, deal.down),
             wire_seconds=wire_seconds(p, wishes.network),
             holder_bytes=storage_per_holder(p, wishes.all_contributors),
         )

@@ -10,7 +10,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from basecagg.planning.costs import ELEMENT, STEPS, live_masks_each
+from basecagg.costs import live_masks_each, share_bytes
+from basecagg.planning.calibration import STEPS
 from basecagg.planning.planner import Option, Plan
 from basecagg.protocol.epoch import MOST_PARTS
 
@@ -53,7 +54,7 @@ def as_dict(plan: Plan, cpu: Cpu) -> dict[str, Any]:
             "room": p.room_for_sum,
             "spare_bits": plan.spare_bits,
         },
-        "phases": [asdict(ph) | {"seconds": network.seconds(ph)} for ph in plan.phases],
+        "phases": [asdict(ph) | {"seconds": network.seconds(ph.up, ph.down)} for ph in plan.phases],
         "storage": {
             "contributors": plan.wishes.all_contributors,
             "masks_each": live_masks_each(p),
@@ -139,7 +140,7 @@ def _traffic(plan: Plan) -> Table:
         "phase", "sends >", "receives >", f"at {network.up:g}↑ {network.down:g}↓ Mb/s >", ""
     )
     for ph in plan.phases:
-        seconds = _seconds(network.seconds(ph))
+        seconds = _seconds(network.seconds(ph.up, ph.down))
         table.add_row(ph.name, _bytes(ph.up), _bytes(ph.down), seconds, ph.what)
     return table
 
@@ -148,7 +149,7 @@ def _storage(plan: Plan) -> Text:
     p, contributors = plan.parameters, plan.wishes.all_contributors
     return Text(
         f"{_bytes(plan.holder_bytes)} at most: {contributors} contributors × {live_masks_each(p)} live masks"
-        f" × {ELEMENT * p.share_size:,} bytes of a share."
+        f" × {share_bytes(p):,} bytes of a share."
     )
 
 

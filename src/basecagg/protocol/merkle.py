@@ -50,6 +50,14 @@ def path(levels: Sequence[Sequence[bytes]], index: int) -> tuple[bytes, ...]:
     return tuple(siblings)
 
 
+def longest_path(count: int) -> int:
+    """The most siblings that a leaf of so many has."""
+    siblings = 0
+    while count > 1:
+        siblings, count = siblings + min(CHILDREN, count) - 1, -(-count // CHILDREN)
+    return siblings
+
+
 def root_from(index: int, count: int, node: bytes, siblings: Sequence[bytes]) -> bytes | None:
     """The root that this leaf and path lead to, or None when the path has a wrong length."""
     used = 0

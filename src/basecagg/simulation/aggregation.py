@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from basecagg.channels.identity import Ed25519Verifier, RememberingVerifier
-from basecagg.channels.sealing import OVERHEAD
+from basecagg.costs import Prices, share_bytes, shares_bytes
 from basecagg.errors import LocalProtocolError
 from basecagg.maths.randomness import Seed, WordStream, derive_seed
 from basecagg.parameters import ProtocolParameters
@@ -36,7 +36,6 @@ from basecagg.simulation.devices import Devices
 from basecagg.simulation.federation import Federation
 from basecagg.simulation.loopback import AT_SERVER, Address, Letter
 from basecagg.simulation.metering import MeteredLoopback
-from basecagg.simulation.prices import Prices
 from basecagg.storage.memory import MemoryStore
 
 _TOGETHER, _UNDELIVERED_BYTES = 64, 2**26
@@ -253,13 +252,8 @@ class PlainAggregation(ServerAggregation):
 def travel(parameters: ProtocolParameters, devices: Devices) -> float:
     """Simulated time of questions and answers on the wire."""
     questions = 2 if parameters.consistency == "certified" else 1
-    answer = devices.upload(4 * parameters.share_size)
+    answer = devices.upload(share_bytes(parameters))
     return (2 * questions - 1) * devices.config.latency + answer
-
-
-def shipment_bytes(parameters: ProtocolParameters) -> int:
-    """The sealed shares of one mask."""
-    return parameters.num_users * (4 * parameters.share_size + OVERHEAD)
 
 
 def deals_late(config: SimulationConfig, shipment: int) -> bool:
@@ -312,7 +306,7 @@ class SecureAggregation(ServerAggregation):
         verifier = RememberingVerifier(Ed25519Verifier())
         network = MeteredLoopback(verifier)
         parameters = config.protocol_parameters(model.size)
-        quota, size = parameters.mask_quota, shipment_bytes(parameters)
+        quota, size = parameters.mask_quota, shares_bytes(parameters)
         self._late = deals_late(config, size)
         committee = bool(config.holders)
         prefix = "holder" if committee else "user"
@@ -358,7 +352,7 @@ class SecureAggregation(ServerAggregation):
         seconds = 0.0 if self._late else self._deal(user_name(user))
         if self._config.crypto_time == "prices":
             seconds = self._prices.deal()
-        return seconds + self._devices.upload(shipment_bytes(self._parameters))
+        return seconds + self._devices.upload(shares_bytes(self._parameters))
 
     def _deal(self, name: str) -> float:
         version = self.server.version

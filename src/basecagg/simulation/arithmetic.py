@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from basecagg.costs import Prices, shares_bytes
 from basecagg.maths.mds_code import MaskCode
 from basecagg.maths.prime_field import PrimeField
 from basecagg.maths.quantization import dequantize
@@ -25,7 +26,6 @@ from basecagg.schedules.schedule import Vector
 from basecagg.simulation.aggregation import PlainAggregation, seed_of, travel
 from basecagg.simulation.config import SimulationConfig
 from basecagg.simulation.devices import Devices
-from basecagg.simulation.prices import Prices
 from basecagg.storage.memory import MemoryStore
 
 
@@ -100,7 +100,7 @@ class ArithmeticAggregation(PlainAggregation):
 
     def prepare(self, user: int) -> float:
         """Deal one mask: what it costs is charged now, the work is done when the sum is opened."""
-        size = 4 * self._parameters.num_users * self._parameters.share_size
+        size = shares_bytes(self._parameters, sealed=False)
         self.network.meter.bytes_sent["Shipment"] += size
         return self._prices.deal() + self._devices.upload(size)
 

@@ -12,9 +12,10 @@ import warnings
 from math import ceil
 from pathlib import Path
 
+from basecagg.costs import shares_bytes
 from basecagg.errors import BASecAggWarning
 from basecagg.protections.pairs import CODED, PAIRWISE
-from basecagg.simulation.aggregation import deals_late, shipment_bytes
+from basecagg.simulation.aggregation import deals_late
 from basecagg.simulation.config import SimulationConfig
 
 _PROCESS = 0.4e9
@@ -60,10 +61,10 @@ def _server(config: SimulationConfig, size: int) -> float:
     if protection not in CODED:
         return clear + opened
     parameters = config.protocol_parameters(size)
-    shipment = shipment_bytes(parameters) / (4 * size)
+    shipment = shares_bytes(parameters) / (4 * size)
     if config.cryptography == "arithmetic":
         return clear + opened + config.buffer_size * (1 + shipment)
-    late = deals_late(config, shipment_bytes(parameters))
+    late = deals_late(config, shares_bytes(parameters))
     held = config.buffer_size if late else min(config.users, config.concurrency + clear)
     # Shares that are held, those of one more mask on their way, and twice the answers, which are as long.
     return clear + opened + shipment * (held + 1 + 2)

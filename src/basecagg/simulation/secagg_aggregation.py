@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from basecagg.costs import open_pairwise
 from basecagg.maths.quantization import clip_update, quantize, signed
 from basecagg.maths.randomness import Words, WordStream, derive_seed
 from basecagg.protections.secagg import SecAggParameters
@@ -27,7 +28,6 @@ from basecagg.simulation.aggregation import (
 from basecagg.simulation.config import SimulationConfig
 from basecagg.simulation.devices import Devices
 from basecagg.simulation.metering import MeteredLoopback
-from basecagg.simulation.prices import open_pairwise
 from basecagg.simulation.secagg_round import PHASES, Account, SecAggRound
 
 _ENVELOPE = 2 * SHARE_BYTES + 28

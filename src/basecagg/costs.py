@@ -1,0 +1,185 @@
+"""What the protocol costs: bytes of every message, seconds of every step. Arithmetic only.
+
+The one model of cost: `basecagg plan`, the simulated clock and the tables of results use it. The large terms
+are exact, for a field element is 4 bytes. What a message carries beside them is within some bytes of the
+wire: names may be longer than "user-0". The simulated clock counts the large terms only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from basecagg.channels.sealing import OVERHEAD
+from basecagg.parameters import ProtocolParameters
+from basecagg.protocol.merkle import longest_path
+
+# --- bytes --------------------------------------------------------------------------------------
+
+ELEMENT = 4
+"""One field element on the wire, and one float32 of the model."""
+HASH = 34
+NAME = 35
+"""The name of one mask."""
+TICKET = 212
+"""Mask name, base version, hashes of model and upload, signature."""
+ENDORSED = 68
+"""One signature of a certificate."""
+
+
+def share_bytes(p: ProtocolParameters) -> int:
+    """One share of one mask, in clear."""
+    return ELEMENT * p.share_size
+
+
+def shares_bytes(p: ProtocolParameters, *, sealed: bool = True) -> int:
+    """All N shares of one mask."""
+    return p.num_users * (share_bytes(p) + (OVERHEAD if sealed else 0))
+
+
+def message_bytes(p: ProtocolParameters) -> dict[str, int]:
+    """One message of each kind, by its name; a receipt is for as many masks as a buffer holds."""
+    share, request = share_bytes(p), TICKET * p.buffer_size + 171
+    return {
+        "Shipment": shares_bytes(p) + p.num_users * (HASH + 3) + 354,
+        "Parcel": share + OVERHEAD + HASH * longest_path(p.num_users) + 350,
+        "Receipt": NAME * p.buffer_size + 116,
+        "Upload": ELEMENT * p.padded_size + TICKET + 16,
+        "RecoveryRequest": request,
+        "Endorsement": 189,
+        "CertifiedRequest": request + ENDORSED * p.quorum + 136,
+        "Answer": share + 151,
+        "Closing": NAME * p.buffer_size + 123,
+    }
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Bytes that one user sends and receives in one phase."""
+
+    name: str
+    what: str
+    up: int = 0
+    down: int = 0
+
+
+@dataclass(frozen=True)
+class Network:
+    """The speed of a user's line, in megabits (10⁶ bits) per second."""
+
+    up: float
+    down: float
+
+    def seconds(self, up: float, down: float) -> float:
+        """Give the time that so many bytes spend on the wire."""
+        return 8e-6 * (up / self.up + down / self.down)
+
+
+def phases(p: ProtocolParameters) -> tuple[Phase, ...]:
+    """Give the bytes of a user who contributes one update and keeps shares for one buffer."""
+    size = message_bytes(p)
+    asked, answered = size["RecoveryRequest"], size["Answer"]
+    if p.consistency == "certified":
+        asked, answered = asked + size["CertifiedRequest"], answered + size["Endorsement"]
+    return (
+        Phase("deal", f"{p.num_users} sealed shares of its mask, ahead of time", size["Shipment"]),
+        Phase(
+            "keep",
+            f"one sealed share of each of {p.buffer_size} masks",
+            down=p.buffer_size * size["Parcel"],
+            up=size["Receipt"],
+        ),
+        Phase("download", "the model, in float32", down=ELEMENT * p.model_size),
+        Phase("upload", "the masked update and its ticket", up=size["Upload"]),
+        Phase(
+            "recover",
+            "the request, then one weighted sum of shares",
+            down=asked + size["Closing"],
+            up=answered,
+        ),
+    )
+
+
+def wire_seconds(p: ProtocolParameters, network: Network) -> float:
+    """Give the time on the wire of one user for one update and one buffer: what the planner minimises."""
+    return sum(network.seconds(phase.up, phase.down) for phase in phases(p))
+
+
+def live_masks_each(p: ProtocolParameters) -> int:
+    """Give the masks of one contributor that holders keep: its quota, and as many that wait in a buffer."""
+    return 2 * p.mask_quota
+
+
+def storage_per_holder(p: ProtocolParameters, contributors: int) -> int:
+    """Give the bytes that a holder keeps at most, when all contributors have all the masks they may."""
+    return contributors * live_masks_each(p) * share_bytes(p)
+
+
+# --- seconds ------------------------------------------------------------------------------------
+# CPU of one core of a server, as `basecagg plan` measures it. A list of prices, so that a simulated run can be
+# repeated: a stopwatch would give every run other times, so another order of events, so another model.
+
+SIGN = 40e-6
+VERIFY = 115e-6
+SEAL = 55e-6
+"""One share: key agreement (once for several masks), HKDF, AES-GCM."""
+ENCODE_ELEMENT = 2.5e-9
+"""One element of one share, from drawing the mask on."""
+MASK_ELEMENT = 1.4e-9
+"""One element of an update, rounded and masked."""
+SUM_ELEMENT = 0.3e-9
+"""One element of one summand."""
+DECODE_ANSWER = 85e-6
+"""One answer's part in the decoding matrix."""
+DECODE_ELEMENT = 17e-9
+"""One element of the model, decoded."""
+EXPAND_ELEMENT = 1.0e-9
+"""One element of a pairwise mask, drawn from its seed and added."""
+SHAMIR_SHARE = 10e-6
+"""One share of a seed, in its reconstruction."""
+
+
+class Prices:
+    """Seconds of each step of one epoch; without cryptography nothing is sealed, signed or checked."""
+
+    def __init__(self, parameters: ProtocolParameters, *, cryptography: bool) -> None:
+        """Price the steps of these parameters."""
+        self._p = parameters
+        factor = 1.0 if cryptography else 0.0
+        self._sign, self._verify, self._seal = factor * SIGN, factor * VERIFY, factor * SEAL
+
+    def deal(self) -> float:
+        """Contributor: draw a mask, encode it, seal a share for every holder, sign."""
+        shares = self._p.num_users * (self._seal + ENCODE_ELEMENT * self._p.share_size)
+        return self._sign + shares
+
+    def mask(self) -> float:
+        """Contributor: round the update, add the mask, sign the ticket."""
+        return self._sign + MASK_ELEMENT * self._p.padded_size
+
+    def answer(self) -> float:
+        """Holder: check the tickets and the certificate, endorse, add up K shares, sign."""
+        checks = self._p.buffer_size + self._endorsements
+        shares = SUM_ELEMENT * self._p.buffer_size * self._p.share_size
+        return checks * self._verify + 2 * self._sign + shares
+
+    def open(self) -> float:
+        """Server: ask, check endorsements and answers, decode, subtract."""
+        p = self._p
+        checks = (self._endorsements + p.answers_needed) * self._verify
+        compared = p.answers_needed - p.recovery_threshold
+        elements = p.padded_size + compared * p.share_size
+        decoding = p.answers_needed * DECODE_ANSWER + DECODE_ELEMENT * elements
+        return 2 * self._sign + checks + decoding + SUM_ELEMENT * p.buffer_size * p.padded_size
+
+    @property
+    def _endorsements(self) -> int:
+        return self._p.quorum if self._p.consistency == "certified" else 0
+
+
+def open_pairwise(
+    model_size: int, survivors: int, dropped: int, neighbours: int, threshold: int
+) -> float:
+    """Server of SecAgg or SecAgg+: a seed for each survivor, and all pairwise ones of those who dropped out."""
+    seeds = survivors + dropped
+    masks = survivors + dropped * neighbours
+    return seeds * threshold * SHAMIR_SHARE + masks * model_size * EXPAND_ELEMENT
