@@ -14,11 +14,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from basecagg.protocol.effects import Persist
-from basecagg.service.group_commit import GroupCommit
-from basecagg.service.limits import BodyReader, ByteBudget, Strangers
-from basecagg.service.serving import impatient
+from basecagg.service.server.group_commit import GroupCommit
+from basecagg.service.server.limits import BodyReader, ByteBudget, Strangers
+from basecagg.service.server.serving import impatient
+from basecagg.service.server.worker import Worker
 from basecagg.service.signing import Guard
-from basecagg.service.worker import Worker
 from basecagg.storage.server import ServerStore
 
 

@@ -25,9 +25,9 @@ from basecagg.protocol.messages import Credential, HolderKey, Message, signed
 from basecagg.protocol.records import Role
 from basecagg.protocol.share_keeper import ShareKeeper
 from basecagg.service import framing
-from basecagg.service import operator as operators
 from basecagg.service.connection import Connection, Unreachable
-from basecagg.service.operator import Office
+from basecagg.service.operator.folder import create
+from basecagg.service.operator.office import Office
 from basecagg.service.signing import Caller
 from basecagg.storage.memory import MemoryStore
 from benchmarks.service_line import Line, Reply
@@ -101,7 +101,7 @@ class Stand:
         """Lay out the folder; nothing runs yet."""
         self.port = free_port()
         self.parameters = parameters
-        operators.create(
+        create(
             folder / "operator",
             FEDERATION,
             f"https://127.0.0.1:{self.port}",

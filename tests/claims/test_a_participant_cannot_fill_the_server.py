@@ -12,8 +12,8 @@ from basecagg import errors
 from basecagg.errors import Refused
 from basecagg.protocol.effects import sends_of
 from basecagg.protocol.messages import MaskName, Receipt, Refusal, Shipment, signed
-from basecagg.service.host import EpochHost
 from basecagg.service.problems import Problem
+from basecagg.service.server.host import EpochHost
 from basecagg.storage.memory import MemoryStore
 
 DEALERS = [f"dealer-{index}" for index in range(12)]

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from deployment_processes import Processes, free_port, short_folder
 
-from basecagg.service.certificates import make_authority, make_server_certificate
+from basecagg.service.operator.certificates import make_authority, make_server_certificate
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower-mnist"
 

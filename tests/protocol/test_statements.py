@@ -277,7 +277,7 @@ def test_only_messages_are_signed():
     allowed = {
         "protocol/messages.py",
         "channels/identity.py",
-        "service/certificates.py",
+        "service/operator/certificates.py",
         "planning/transcript.py",
         "simulation/metering.py",
     }

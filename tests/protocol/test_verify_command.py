@@ -21,7 +21,7 @@ from basecagg.channels.wire import MAGIC, pack
 from basecagg.errors import DataError, Refused
 from basecagg.protocol.judging import trace
 from basecagg.protocol.proofs import Miscalculation, Pedigree
-from basecagg.service.export import export, read_exported
+from basecagg.service.operator.export import export, read_exported
 from basecagg.simulation.federation import Federation
 
 EQUAL, CHEAT, NOT_CHECKED = 0, 1, 2

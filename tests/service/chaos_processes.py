@@ -15,9 +15,10 @@ from service_harness import free_port
 from basecagg.errors import ChannelError
 from basecagg.maths.kernels import warm_up
 from basecagg.parameters import ProtocolParameters
-from basecagg.service import operator as operators
 from basecagg.service.documents import Invitation
-from basecagg.service.operator import Office, write_invitation
+from basecagg.service.invitation_file import write_invitation
+from basecagg.service.operator.folder import create
+from basecagg.service.operator.office import Office
 from basecagg.service.problems import Problem
 
 PARAMETERS = ProtocolParameters(
@@ -87,7 +88,7 @@ class Chaos:
         self._port = free_port()
         self.proxy = Proxy(self._port)
         url = f"https://127.0.0.1:{self.proxy.port}"
-        operators.create(folder / "operator", "chaos", url, anchor_folder=folder / "anchors")
+        create(folder / "operator", "chaos", url, anchor_folder=folder / "anchors")
         self.operator = Office(folder / "operator", folder / "anchors")
         self.connection = self.operator.connect()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}

@@ -16,14 +16,15 @@ from basecagg.channels.wire import unpack
 from basecagg.protocol.contributor import Contributor
 from basecagg.protocol.messages import Credential
 from basecagg.protocol.operator import OPERATOR
-from basecagg.service import operator as operators
-from basecagg.service.app import Api, make_app
+from basecagg.service.agent.profile import Profile
 from basecagg.service.connection import Connection
-from basecagg.service.core import Service, Settings
 from basecagg.service.documents import from_json, to_json
-from basecagg.service.operator import Office, ServerFolder
-from basecagg.service.page import Page
-from basecagg.service.profile import Profile
+from basecagg.service.operator.folder import create
+from basecagg.service.operator.office import Office
+from basecagg.service.page.routes import Page
+from basecagg.service.server.app import Api, make_app
+from basecagg.service.server.core import Service, Settings
+from basecagg.service.server_folder import ServerFolder
 from basecagg.service.signing import Caller
 from basecagg.storage.memory import MemoryStore
 
@@ -45,7 +46,7 @@ class Direct:
     """A running epoch, called without a network."""
 
     def __init__(self, folder: Path) -> None:
-        operators.create(folder / "op", "test", URL, anchor_folder=folder / "anchors")
+        create(folder / "op", "test", URL, anchor_folder=folder / "anchors")
         self.operator = Office(folder / "op", folder / "anchors")
         given: ServerFolder = from_json(
             (folder / "op/server/server.json").read_bytes(), ServerFolder
@@ -56,7 +57,7 @@ class Direct:
         )
         page = Page(self.service, given.page_token)
         self.api = Api(self.service, member_rate=1e6, stranger_rate=1e6)
-        app = make_app(self.service, page, self.api)
+        app = make_app(self.service, page.routes(), self.api)
         self.transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         self.client = httpx.AsyncClient(base_url=URL, transport=self.transport)
         self.folder = folder

@@ -18,11 +18,11 @@ from basecagg.protocol.epoch import Epoch, LocalFloor
 from basecagg.protocol.messages import CertifiedRequest, HolderKey, Message, RecoveryRequest
 from basecagg.protocol.records import SealingKeyRecord, load, write
 from basecagg.service import framing
-from basecagg.service.agent import Agent, AgentOptions
+from basecagg.service.agent.agent import Agent, AgentOptions
+from basecagg.service.agent.member import Member
+from basecagg.service.agent.profile import Profile
 from basecagg.service.connection import Connection, Patience
 from basecagg.service.documents import Enrolment, Invitation, from_json
-from basecagg.service.member import Member
-from basecagg.service.profile import Profile
 from basecagg.service.signing import Caller
 
 URL = "https://server.invalid"

@@ -22,14 +22,14 @@ from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.epoch import LocalFloor
 from basecagg.protocol.messages import HolderKey, signed
 from basecagg.protocol.records import Role
-from basecagg.service import operator as operators
-from basecagg.service.agent import Agent, AgentOptions
+from basecagg.service.agent.agent import Agent, AgentOptions
+from basecagg.service.agent.profile import Profile
 from basecagg.service.connection import Connection, Patience
 from basecagg.service.documents import Enrolment, Invitation
 from basecagg.service.logs import log_to
-from basecagg.service.operator import Office
-from basecagg.service.profile import Profile
-from basecagg.service.serving import ServeOptions, running
+from basecagg.service.operator.folder import create
+from basecagg.service.operator.office import Office
+from basecagg.service.server.serving import ServeOptions, running
 from basecagg.service.training import RoundInfo, Vector
 
 log_to(io.StringIO(), "DEBUG")  # every line is written, so that a bad one is found
@@ -95,7 +95,7 @@ class Federation:
         self.port = free_port()
         self.url = f"https://127.0.0.1:{self.port}"
         anchors = folder / "anchors"
-        operators.create(folder / "operator", "test", self.url, anchor_folder=anchors)
+        create(folder / "operator", "test", self.url, anchor_folder=anchors)
         self.operator = Office(folder / "operator", anchors)
         self.connection: Connection = self.operator.connect()
         options = ServeOptions(

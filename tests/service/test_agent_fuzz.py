@@ -20,8 +20,8 @@ from basecagg.channels.wire import pack
 from basecagg.errors import ServerCaught
 from basecagg.protocol.messages import EpochEnd, MaskName, Shipment, Upload, Verdict
 from basecagg.protocol.server import first_link
-from basecagg.service import agent as agents
-from basecagg.service.member import Member
+from basecagg.service.agent import agent as agents
+from basecagg.service.agent.member import Member
 
 pytestmark = pytest.mark.usefixtures("quick")
 STATUSES = (200, 201, 202, 204, 206, 301, 304, 400, 401, 403, 404, 408, 409, 413, 418, 429)

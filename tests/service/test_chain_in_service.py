@@ -23,10 +23,10 @@ from basecagg.commands import join, verify
 from basecagg.errors import ServerCaught
 from basecagg.protocol.messages import Endorsement, Parts, Receipt, Release, Upload
 from basecagg.protocol.server import first_link
-from basecagg.service.app import Api, make_app
 from basecagg.service.connection import Connection
-from basecagg.service.page import Page
+from basecagg.service.page.routes import Page
 from basecagg.service.problems import Problem
+from basecagg.service.server.app import Api, make_app
 from basecagg.service.signing import Caller
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -98,7 +98,7 @@ def test_parts_are_rationed_per_member(tmp_path: Path) -> None:
     async def story() -> None:
         async with direct(tmp_path) as scene:
             api = Api(scene.service, member_rate=5.0, stranger_rate=1e6)
-            app = make_app(scene.service, Page(scene.service, "x"), api)
+            app = make_app(scene.service, Page(scene.service, "x").routes(), api)
             scene.transport = httpx.ASGITransport(app, raise_app_exceptions=False)
             greedy, other = scene.member("user-0"), scene.member("user-1")
             asked = [await status_of(greedy.call("GET", "/v1/parts/1")) for _ in range(4)]
@@ -214,11 +214,11 @@ def test_the_command_ends_with_a_status_of_its_own(
     async def run(self: object) -> None:
         raise ServerCaught("the server did it")
 
-    monkeypatch.setattr("basecagg.service.agent.Agent.run", run)
+    monkeypatch.setattr("basecagg.service.agent.agent.Agent.run", run)
     invited = SimpleNamespace(name=ANN)
-    monkeypatch.setattr("basecagg.service.operator.read_invitation", lambda path: invited)
-    monkeypatch.setattr("basecagg.service.agent.Agent.__init__", lambda self, *_: None)
-    monkeypatch.setattr("basecagg.service.profile.Profile.open", lambda *_: None)
+    monkeypatch.setattr("basecagg.service.invitation_file.read_invitation", lambda path: invited)
+    monkeypatch.setattr("basecagg.service.agent.agent.Agent.__init__", lambda self, *_: None)
+    monkeypatch.setattr("basecagg.service.agent.profile.Profile.open", lambda *_: None)
     result = CliRunner().invoke(join.command, ["x", "--holder-only", "--state", str(tmp_path)])
     assert result.exit_code == 3
     assert "the server did it" in result.output

@@ -18,7 +18,7 @@ from basecagg.cli import main
 from basecagg.commands import join, operator, serve
 from basecagg.errors import DataError, StorageError
 from basecagg.service.connection import Unreachable
-from basecagg.service.operator import read_invitation
+from basecagg.service.invitation_file import read_invitation
 
 
 def every_command(command: click.Command) -> Iterator[click.Command]:

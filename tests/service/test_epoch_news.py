@@ -19,10 +19,10 @@ from basecagg.protocol.effects import Persist
 from basecagg.protocol.epoch import Epoch
 from basecagg.protocol.messages import Credential, EpochEnd, HolderKey, Message, signed
 from basecagg.service import framing
+from basecagg.service.agent.profile import Profile
 from basecagg.service.documents import EndEpoch, to_json
 from basecagg.service.problems import Problem
-from basecagg.service.profile import Profile
-from basecagg.service.registry import Registry
+from basecagg.service.server.registry import Registry
 from basecagg.storage.memory import MemoryStore
 
 ANN = NAMES[0]

@@ -15,7 +15,7 @@ from basecagg.channels.identity import Identity
 from basecagg.channels.wire import pack
 from basecagg.protocol.effects import sends_of
 from basecagg.protocol.messages import Endorsement, MaskName, Receipt, Refusal, Shipment
-from basecagg.service.limits import ByteBudget, RateLimit
+from basecagg.service.server.limits import ByteBudget, RateLimit
 from basecagg.service.signing import Caller, sign_request
 
 PROTECTED = [
@@ -230,7 +230,7 @@ def test_too_many_bytes_at_one_time_are_put_off(tmp_path: Path) -> None:
 def test_a_mailbox_that_nobody_empties_stays_within_its_quota(tmp_path: Path, monkeypatch) -> None:
     async def story() -> None:
         async with direct(tmp_path) as scene:
-            monkeypatch.setattr("basecagg.service.mailboxes.MAX_LETTERS", 3)
+            monkeypatch.setattr("basecagg.service.server.mailboxes.MAX_LETTERS", 3)
             for name in NAMES[:5]:
                 machine = scene.contributor(name)
                 (shipment,) = (each.message for each in sends_of(machine.deal(0)))

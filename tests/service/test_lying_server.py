@@ -19,7 +19,6 @@ from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.epoch import Epoch, Holder, LocalFloor, accept
 from basecagg.protocol.messages import EpochEnd, HolderKey, signed
 from basecagg.protocol.operator import OPERATOR, Operator
-from basecagg.service import operator as operators
 from basecagg.service.connection import Connection
 from basecagg.service.documents import (
     EndEpoch,
@@ -30,7 +29,8 @@ from basecagg.service.documents import (
     from_json,
     to_json,
 )
-from basecagg.service.operator import Office
+from basecagg.service.operator.folder import create
+from basecagg.service.operator.office import Office
 from basecagg.service.signing import Caller
 
 NAMES = tuple(f"h{index:02}" for index in range(20))
@@ -105,7 +105,7 @@ class Lies:
 @asynccontextmanager
 async def office(folder: Path, lies: Lies) -> AsyncIterator[tuple[Office, Connection]]:
     """The operator of twenty holders, on the line to a liar."""
-    operators.create(folder / "op", "test", "https://test", anchor_folder=folder / "anchors")
+    create(folder / "op", "test", "https://test", anchor_folder=folder / "anchors")
     opened = Office(folder / "op", folder / "anchors")
     caller = Caller("test", OPERATOR, opened.identity)
     line = Connection("https://test", "", caller, httpx.MockTransport(lies))

@@ -10,8 +10,9 @@ from basecagg.protocol import merkle
 from basecagg.protocol.effects import Forget, Persist
 from basecagg.protocol.messages import Credential, Dealing, MaskName, Parcel, Refusal, Verdict
 from basecagg.protocol.records import Relay, write
-from basecagg.service import framing, mailboxes
-from basecagg.service.mailboxes import Mailboxes
+from basecagg.service import framing
+from basecagg.service.server import mailboxes
+from basecagg.service.server.mailboxes import Mailboxes
 from basecagg.storage.memory import MemoryStore
 
 NAME = MaskName("alice", bytes(16))

@@ -18,16 +18,17 @@ from basecagg.channels.identity import Identity
 from basecagg.channels.wire import pack
 from basecagg.errors import DataError, StorageError
 from basecagg.protocol.messages import signed
-from basecagg.service import export, operator
+from basecagg.service.agent.profile import Profile
 from basecagg.service.documents import Invitation, to_json
+from basecagg.service.invitation_file import read_invitation, write_invitation
+from basecagg.service.operator import export
+from basecagg.service.operator.folder import create
+from basecagg.service.operator.office import Office
 from basecagg.service.problems import Problem
-from basecagg.service.profile import Profile
 
 
 def test_the_servers_folder_cannot_sign_epochs_or_enrol(tmp_path: Path) -> None:
-    server = operator.create(
-        tmp_path / "op", "test", "https://example.org:8443", anchor_folder=tmp_path
-    )
+    server = create(tmp_path / "op", "test", "https://example.org:8443", anchor_folder=tmp_path)
     given = json.loads((server / "server.json").read_bytes())
     kept = json.loads((tmp_path / "op" / "operator.json").read_bytes())
     for secret in (kept["operator"], kept["enrolment"]):
@@ -36,22 +37,22 @@ def test_the_servers_folder_cannot_sign_epochs_or_enrol(tmp_path: Path) -> None:
 
 
 def test_secret_files_are_for_their_owner_only(tmp_path: Path) -> None:
-    operator.create(tmp_path / "op", "test", "https://example.org:8443", anchor_folder=tmp_path)
+    create(tmp_path / "op", "test", "https://example.org:8443", anchor_folder=tmp_path)
     files = [path for path in (tmp_path / "op").rglob("*") if path.is_file()]
     assert len(files) >= 7
     assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
 
 
 def test_an_operator_is_not_overwritten(tmp_path: Path) -> None:
-    operator.create(tmp_path / "op", "test", "https://example.org:8443", anchor_folder=tmp_path)
+    create(tmp_path / "op", "test", "https://example.org:8443", anchor_folder=tmp_path)
     with pytest.raises(DataError, match="has an operator already"):
-        operator.create(tmp_path / "op", "test", "https://example.org:8443", anchor_folder=tmp_path)
+        create(tmp_path / "op", "test", "https://example.org:8443", anchor_folder=tmp_path)
 
 
 @pytest.mark.parametrize("url", ["http://example.org", "example.org", "https://"])
 def test_an_address_without_tls_is_refused(tmp_path: Path, url: str) -> None:
     with pytest.raises(DataError, match="is not an address"):
-        operator.create(tmp_path / "op", "test", url)
+        create(tmp_path / "op", "test", url)
 
 
 def invitation() -> Invitation:
@@ -67,8 +68,8 @@ def invitation() -> Invitation:
 
 
 def test_an_invitation_survives_its_file_and_does_not_print_its_token(tmp_path: Path) -> None:
-    operator.write_invitation(tmp_path / "alice.invitation", invitation())
-    assert operator.read_invitation(tmp_path / "alice.invitation") == invitation()
+    write_invitation(tmp_path / "alice.invitation", invitation())
+    assert read_invitation(tmp_path / "alice.invitation") == invitation()
     assert repr(invitation()) == "Invitation(test, alice)"
 
 
@@ -78,7 +79,7 @@ def test_an_invitation_survives_its_file_and_does_not_print_its_token(tmp_path: 
 def test_other_files_are_no_invitations(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x").write_bytes(content)
     with pytest.raises(DataError):
-        operator.read_invitation(tmp_path / "x")
+        read_invitation(tmp_path / "x")
 
 
 def test_a_profile_belongs_to_one_invitation(tmp_path: Path) -> None:
@@ -151,22 +152,22 @@ def test_a_name_is_given_once(tmp_path: Path) -> None:
 
 
 def test_an_older_folder_is_refused_by_name(tmp_path: Path) -> None:
-    operator.create(tmp_path / "op", "test", "https://example.org:8443", anchor_folder=tmp_path)
+    create(tmp_path / "op", "test", "https://example.org:8443", anchor_folder=tmp_path)
     path = tmp_path / "op" / "operator.json"
     stored = json.loads(path.read_bytes())
     del stored["format"]
     path.write_text(json.dumps(stored | {"people": {}, "epoch": ""}))
     with pytest.raises(DataError, match=r"older basecagg.*operator init"):
-        operator.Office(tmp_path / "op", tmp_path)
+        Office(tmp_path / "op", tmp_path)
 
 
 def test_a_folder_is_open_once(tmp_path: Path) -> None:
-    operator.create(tmp_path / "op", "test", "https://example.org:8443", anchor_folder=tmp_path)
-    first = operator.Office(tmp_path / "op", tmp_path)
+    create(tmp_path / "op", "test", "https://example.org:8443", anchor_folder=tmp_path)
+    first = Office(tmp_path / "op", tmp_path)
     with pytest.raises(StorageError, match="in use by another process"):
-        operator.Office(tmp_path / "op", tmp_path)
+        Office(tmp_path / "op", tmp_path)
     first.close()
-    operator.Office(tmp_path / "op", tmp_path).close()
+    Office(tmp_path / "op", tmp_path).close()
 
 
 def test_after_a_failed_write_nothing_is_sent(tmp_path: Path) -> None:
@@ -194,18 +195,18 @@ def test_a_restored_operator_signs_nothing_until_it_is_recovered(
             await fed.invite("carol")
             fed.operator.close()
             shutil.copytree(tmp_path / "operator", tmp_path / "backup")
-            fed.operator = operator.Office(tmp_path / "operator", tmp_path / "anchors")
+            fed.operator = Office(tmp_path / "operator", tmp_path / "anchors")
             await fed.invite("bob")
             fed.operator.close()
             shutil.rmtree(tmp_path / "operator")
             shutil.copytree(tmp_path / "backup", tmp_path / "operator")
             anchors = tmp_path / ("anchors" if keep_anchors else "elsewhere")
             for _ in range(2):
-                fed.operator = operator.Office(tmp_path / "operator", anchors)
+                fed.operator = Office(tmp_path / "operator", anchors)
                 with pytest.raises(StorageError, match="recover --above"):
                     await fed.invite("dave")
                 fed.operator.close()
-            fed.operator = operator.Office(tmp_path / "operator", anchors)
+            fed.operator = Office(tmp_path / "operator", anchors)
             await fed.operator.recover(fed.connection, 4, ["alice"])
             assert fed.operator.machine.people["carol"].state == "revoked"
             assert fed.operator.machine.number == 4

@@ -18,7 +18,9 @@ from basecagg.commands.serve import command
 from basecagg.protocol.operator import OPERATOR
 from basecagg.service.connection import Connection
 from basecagg.service.documents import from_json
-from basecagg.service.operator import Office, ServerFolder, create, renew_server_key
+from basecagg.service.operator.folder import create
+from basecagg.service.operator.office import Office
+from basecagg.service.server_folder import ServerFolder, renew_server_key
 from basecagg.service.signing import Caller
 
 NAMES = [f"user-{index}" for index in range(SMALL.num_users)]

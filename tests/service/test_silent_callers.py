@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from service_harness import Federation, federation
 
-from basecagg.service.limits import Strangers
+from basecagg.service.server.limits import Strangers
 
 Line = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 

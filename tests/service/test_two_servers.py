@@ -15,7 +15,7 @@ import pytest
 from service_harness import SMALL, Federation, Nudge, federation, free_port
 
 from basecagg.errors import LeaseLost, StorageError
-from basecagg.service.serving import running
+from basecagg.service.server.serving import running
 
 NAMES = [f"user-{index}" for index in range(SMALL.num_users)]
 

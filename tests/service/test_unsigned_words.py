@@ -18,9 +18,9 @@ from basecagg.errors import ChannelError, LocalProtocolError, ServerCaught
 from basecagg.protocol.epoch import LocalFloor
 from basecagg.protocol.messages import Answer, Receipt, Refusal
 from basecagg.protocol.records import SealingKeyRecord, load, write
+from basecagg.service.agent.member import Member
 from basecagg.service.connection import Connection, Reply, Unreachable
 from basecagg.service.framing import Numbered
-from basecagg.service.member import Member
 from basecagg.service.signing import Caller
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -260,7 +260,7 @@ class SilentServer(PuppetServer):
 
 def test_an_epoch_ends_by_the_own_clock_while_no_server_answers(tmp_path, monkeypatch):
     """Without a reply there is no letter to take, but time passes."""
-    monkeypatch.setattr("basecagg.service.agent._TICK", 0.01)
+    monkeypatch.setattr("basecagg.service.agent.agent._TICK", 0.01)
 
     ticks = asyncio.Event()
     monkeypatch.setattr(Member, "tick", lambda self, now: ticks.set() or [])

@@ -16,8 +16,8 @@ from basecagg.channels.wire import pack
 from basecagg.errors import Refused
 from basecagg.protocol.messages import Parts
 from basecagg.protocol.proofs import Pedigree
-from basecagg.service.export import export
-from basecagg.service.host import EpochHost
+from basecagg.service.operator.export import export
+from basecagg.service.server.host import EpochHost
 
 pytestmark = pytest.mark.usefixtures("quick")
 NAMES = [f"user-{index}" for index in range(SMALL.num_users)]

@@ -9,9 +9,9 @@ import pytest
 
 from basecagg.errors import StorageError
 from basecagg.protocol.effects import Forget, Persist
-from basecagg.service.group_commit import GroupCommit
 from basecagg.service.problems import Problem
-from basecagg.service.worker import Worker
+from basecagg.service.server.group_commit import GroupCommit
+from basecagg.service.server.worker import Worker
 from basecagg.storage.memory import MemoryStore
 
 

@@ -130,11 +130,11 @@ def command(
     if holder_only == (train is not None):
         raise DataError("give either --train MODULE:FUNCTION or --holder-only")
     from basecagg.protocol.epoch import LocalFloor
-    from basecagg.service.agent import Agent, AgentOptions
+    from basecagg.service.agent.agent import Agent, AgentOptions
+    from basecagg.service.agent.profile import Profile
     from basecagg.service.connection import Patience
+    from basecagg.service.invitation_file import read_invitation
     from basecagg.service.logs import log_to
-    from basecagg.service.operator import read_invitation
-    from basecagg.service.profile import Profile
     from basecagg.service.training import UserFunction
 
     log_to()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from basecagg.protocol.step_rule import Optimiser
     from basecagg.service.connection import Connection
     from basecagg.service.documents import Invitation
-    from basecagg.service.operator import Office
+    from basecagg.service.operator.office import Office
 
 Result = TypeVar("Result")
 _PATIENCE = 2.0
@@ -250,7 +250,7 @@ def init(
     public_pki: bool,
 ) -> None:
     """Make the keys of a new federation, and the folder for its server."""
-    from basecagg.service.operator import create
+    from basecagg.service.operator.folder import create
 
     server = create(
         place.folder, name, url, suite=suite, public_pki=public_pki, anchor_folder=place.anchors
@@ -274,7 +274,7 @@ def init(
 @click.pass_obj
 def certificate(place: _Place, *, hosts: tuple[str, ...], out: Path) -> None:
     """Make a new TLS certificate for the server, from the federation's own CA."""
-    from basecagg.service.operator import certify_server
+    from basecagg.service.operator.folder import certify_server
 
     certify_server(place.folder, out, list(hosts))
     click.echo(f"{out}/tls.pem and tls.key: restart the server with them.")
@@ -400,7 +400,7 @@ def start(place: _Place, /, *, model: str, **planning: Any) -> None:
 
     If the last epoch never reached the server, the same wishes send the very same one again.
     """
-    from basecagg.service.export import initial_model
+    from basecagg.service.operator.export import initial_model
 
     async def work(office: Office, connection: Connection) -> None:
         vector, statistics = initial_model(model)
@@ -491,7 +491,7 @@ def export(place: _Place, *, path: Path, model: str | None) -> None:
     Safetensors carry the chain proof, which `basecagg verify PATH` checks: that these are the numbers of a
     version that the server released, made from a sum that a quorum of the holders endorsed.
     """
-    from basecagg.service.export import export as write
+    from basecagg.service.operator.export import export as write
 
     async def work(office: Office, connection: Connection) -> None:
         version, vector, pedigree = await office.fetch_model(connection)
@@ -636,7 +636,7 @@ async def _close(office: Office, connection: Connection) -> None:
 
 def _write_invitation(out: Path, invitation: Invitation) -> None:
     """Under the invitation's own name, which was checked: it cannot lead out of the folder."""
-    from basecagg.service.operator import write_invitation
+    from basecagg.service.invitation_file import write_invitation
 
     path = out / f"{invitation.name}.invitation"
     write_invitation(path, invitation)
@@ -645,7 +645,7 @@ def _write_invitation(out: Path, invitation: Invitation) -> None:
 
 def _connected(place: _Place, work: Callable[[Office, Connection], Awaitable[Result]]) -> Result:
     """Open the folder, connect, do the work, hang up."""
-    from basecagg.service.operator import Office
+    from basecagg.service.operator.office import Office
     from basecagg.storage.lease import acquire_within
 
     async def whole() -> Result:

@@ -132,8 +132,8 @@ def command(
     its database. The operator's page is at https://HOST:PORT/, its token in DIR/server.json.
     """
     from basecagg.service.logs import log_to
-    from basecagg.service.operator import renew_server_key
-    from basecagg.service.serving import ServeOptions, run
+    from basecagg.service.server.serving import ServeOptions, run
+    from basecagg.service.server_folder import renew_server_key
 
     if new_key:
         click.echo(renew_server_key(state).hex())

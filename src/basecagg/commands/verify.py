@@ -33,7 +33,7 @@ from basecagg.protocol.proofs import (
 from basecagg.protocol.recomputation import recompute
 
 if TYPE_CHECKING:
-    from basecagg.service.export import Exported
+    from basecagg.service.operator.export import Exported
 
 Verdict: TypeAlias = Literal["equal", "CHEAT", "not checked"]
 _STATUS: dict[Verdict, int] = {"equal": 0, "not checked": 2, "CHEAT": 1}
@@ -169,7 +169,7 @@ def _read(path: Path) -> tuple[Filed, Exported | None]:
     data = path.read_bytes()
     if data.startswith(MAGIC):
         return unpack_file(data), None
-    from basecagg.service.export import read_exported
+    from basecagg.service.operator.export import read_exported
 
     exported = read_exported(data)
     return unpack_file(exported.pedigree), exported
@@ -220,8 +220,8 @@ def _check_exported(name: str, filed: Filed, exported: Exported, key: bytes) -> 
 async def _from_server(
     folder: Path, url: str | None, versions: range | None, save: Path | None
 ) -> list[Finding]:
-    from basecagg.service.archive import opened
-    from basecagg.service.profile import Profile
+    from basecagg.service.agent.archive import opened
+    from basecagg.service.agent.profile import Profile
 
     findings = []
     async with opened(Profile.open(folder, None), url) as archive:

@@ -13,6 +13,8 @@ from basecagg.protocol.records import Role
 
 Phase: TypeAlias = Literal["waiting", "open", "closing", "closed"]
 Secret: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=32)]
+MAX_KEY_BYTES = 4096
+"""Of a frame with a holder's sealing key."""
 
 
 class Document(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

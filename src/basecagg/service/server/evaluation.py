@@ -8,9 +8,9 @@ import logging
 import numpy as np
 
 from basecagg.errors import DataError
-from basecagg.service.core import Service
-from basecagg.service.host import Published
 from basecagg.service.problems import Problem
+from basecagg.service.server.core import Service
+from basecagg.service.server.host import Published
 from basecagg.service.training import RoundInfo, UserFunction
 
 _LOG = logging.getLogger("basecagg.service")

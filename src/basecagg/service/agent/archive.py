@@ -11,9 +11,9 @@ from basecagg.errors import ChannelError
 from basecagg.protocol.epoch import Agreement, accept
 from basecagg.protocol.messages import Parts
 from basecagg.protocol.proofs import Account, Pedigree
+from basecagg.service.agent.profile import Profile
 from basecagg.service.connection import Connection
 from basecagg.service.problems import Problem
-from basecagg.service.profile import Profile
 from basecagg.service.signing import Caller
 
 _GONE = 404

@@ -10,11 +10,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from basecagg.service import metrics
-from basecagg.service.core import Service
-from basecagg.service.limits import BodyReader, RateLimit
+from basecagg.service.page import metrics
+from basecagg.service.page.view import view
 from basecagg.service.problems import Problem
-from basecagg.service.view import view
+from basecagg.service.server.core import Service
+from basecagg.service.server.limits import BodyReader, RateLimit
 
 _COOKIE = "basecagg-page"
 _LOOPBACK = ("127.0.0.1", "::1")
@@ -121,5 +121,5 @@ async def _form_value(request: Request) -> bytes:
 
 
 def _file(name: str) -> Response:
-    content = files("basecagg.service").joinpath("static", name).read_bytes()
+    content = files("basecagg.service.page").joinpath("static", name).read_bytes()
     return Response(content, media_type=_TYPES[name.rpartition(".")[2]], headers=_SAFE)

@@ -33,9 +33,9 @@ from basecagg.protocol.messages import EpochEnd, Message, Parts, Refusal, conten
 from basecagg.protocol.participant import Participant
 from basecagg.protocol.proofs import Evidence
 from basecagg.protocol.records import parse
+from basecagg.service.agent.profile import Profile
 from basecagg.service.framing import Numbered
 from basecagg.service.private_files import write_private
-from basecagg.service.profile import Profile
 from basecagg.service.training import Vector
 from basecagg.storage.participant import ParticipantStore
 

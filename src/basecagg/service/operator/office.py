@@ -1,22 +1,13 @@
-"""The operator's side: a folder with its keys and its machine's store, and the line to the server.
-
-The folder stays with the operator. The server gets a folder of its own, without the operator's and the
-enrolment key, so it can neither sign an epoch nor invent contributors.
-"""
+"""The operator at work: its machine with its store, and the line to the server."""
 
 from __future__ import annotations
 
 import logging
 import os
-import secrets
 import time
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Literal
-from urllib.parse import urlsplit
 
-import msgspec
 import numpy as np
 
 from basecagg.channels.identity import Ed25519Verifier, Identity
@@ -27,18 +18,17 @@ from basecagg.protocol.effects import Effect, Send, perform
 from basecagg.protocol.epoch import SERVER, Epoch
 from basecagg.protocol.invitations import admission_hash
 from basecagg.protocol.judging import trace
-from basecagg.protocol.messages import HolderKey, Link, Suite
-from basecagg.protocol.operator import OPERATOR, Foundation, Operator, found
+from basecagg.protocol.messages import HolderKey, Link
+from basecagg.protocol.operator import OPERATOR, Foundation, Operator
 from basecagg.protocol.proofs import Pedigree
 from basecagg.protocol.records import Role
 from basecagg.protocol.step_rule import PAPER_STEP, StepRule
-from basecagg.service.certificates import Certified, make_authority, make_server_certificate
 from basecagg.service.connection import Connection
 from basecagg.service.documents import (
+    MAX_KEY_BYTES,
     Admit,
     AskForKeys,
     CloseEpoch,
-    Document,
     EndEpoch,
     Invitation,
     Invite,
@@ -46,140 +36,19 @@ from basecagg.service.documents import (
     Order,
     Overview,
     Revoke,
-    Secret,
     StartEpoch,
     from_json,
     to_json,
 )
-from basecagg.service.private_files import read_file, write_private
-from basecagg.service.registry import MAX_KEY_BYTES
+from basecagg.service.operator.folder import open_store, read_keys
 from basecagg.service.signing import Caller
 from basecagg.service.training import Vector
-from basecagg.storage.participant import ParticipantStore
 
 _TRIES = 10
 """To fetch a model and what leads to it before the next version comes."""
 _LOG = logging.getLogger("basecagg.operator")
-_INVITATION_PREFIX = b"basecagg-invitation:"
 _DAY = 86_400
 """Seconds."""
-
-
-class _Stored(Document, frozen=True):
-    federation: str
-    url: str
-    suite: Suite
-    operator: Secret
-    enrolment: Secret
-    server_key: bytes
-    public_pki: bool
-    format: Literal[2] = 2
-
-    def __repr__(self) -> str:
-        return "_Stored(…)"
-
-
-class ServerFolder(Document, frozen=True):
-    """What the server needs to know, in its folder's `server.json`."""
-
-    federation: str
-    operator_key: bytes
-    server: Secret
-    page_token: str
-    former: tuple[Secret, ...] = ()
-    """Keys that the server signed with before; an epoch that is not over yet may name one."""
-
-    def __repr__(self) -> str:
-        """Never show the key or the token."""
-        return f"ServerFolder({self.federation})"
-
-
-def create(
-    folder: Path,
-    federation: str,
-    url: str,
-    *,
-    suite: Suite = "x25519",
-    public_pki: bool = False,
-    anchor_folder: Path | None = None,
-) -> Path:
-    """Make the operator's folder, and in it the server's, which is to be moved to the server."""
-    host = urlsplit(url).hostname
-    if not url.startswith("https://") or host is None:
-        raise DataError(f"'{url}' is not an address like https://host:8443")
-    if any((folder / name).exists() for name in ("operator.json", "operator.db")):
-        raise DataError(f"{folder} has an operator already")
-    operator, enrolment, server = (Identity.create() for _ in range(3))
-    stored = _Stored(
-        federation=federation,
-        url=url,
-        suite=suite,
-        operator=operator.secret_bytes(),
-        enrolment=enrolment.secret_bytes(),
-        server_key=server.public_key,
-        public_pki=public_pki,
-    )
-    for_server = ServerFolder(
-        federation=federation,
-        operator_key=operator.public_key,
-        server=server.secret_bytes(),
-        page_token=secrets.token_urlsafe(24),
-    )
-    write_private(folder / "server" / "server.json", to_json(for_server))
-    if not public_pki:
-        authority = make_authority(federation)
-        write_private(folder / "ca.pem", authority.certificate)
-        write_private(folder / "ca.key", authority.key)
-    with _open_store(folder, anchor_folder) as store:
-        store.commit(found())
-    write_private(folder / "operator.json", to_json(stored))
-    if not public_pki:
-        certify_server(folder, folder / "server", [host])
-    return folder / "server"
-
-
-def _open_store(folder: Path, anchor_folder: Path | None) -> ParticipantStore:
-    return ParticipantStore(folder / "operator.db", OPERATOR, anchor_folder=anchor_folder)
-
-
-def certify_server(folder: Path, target: Path, hosts: list[str]) -> None:
-    """A TLS certificate for the server, from the operator's own authority."""
-    authority = Certified(
-        read_file(folder / "ca.pem", "the CA"), read_file(folder / "ca.key", "the CA's key")
-    )
-    certified = make_server_certificate(authority, hosts)
-    write_private(target / "tls.pem", certified.certificate)
-    write_private(target / "tls.key", certified.key)
-
-
-def renew_server_key(folder: Path) -> bytes:
-    """Give the server in the folder another key for the next epoch; its public half goes to the operator."""
-    path, fresh = folder / "server.json", Identity.create()
-    old: ServerFolder = from_json(read_file(path, "the server's folder"), ServerFolder)
-    renewed = msgspec.structs.replace(
-        old, server=fresh.secret_bytes(), former=(old.server, *old.former)
-    )
-    write_private(path, to_json(renewed))
-    return fresh.public_key
-
-
-def write_invitation(path: Path, invitation: Invitation) -> None:
-    """An invitation as one line of text; it holds a secret."""
-    line = _INVITATION_PREFIX + urlsafe_b64encode(to_json(invitation)) + b"\n"
-    write_private(path, line)
-
-
-def read_invitation(path: Path) -> Invitation:
-    """The invitation in a file."""
-    line = read_file(path, "the invitation").strip()
-    if not line.startswith(_INVITATION_PREFIX):
-        raise DataError(f"{path} is not an invitation")
-    try:
-        document = urlsafe_b64decode(line.removeprefix(_INVITATION_PREFIX))
-    except ValueError:
-        raise DataError(f"{path} is damaged: ask for it again") from None
-    invitation: Invitation = from_json(document, Invitation)
-    return invitation
 
 
 class Office:
@@ -191,9 +60,9 @@ class Office:
     def __init__(self, folder: Path, anchor_folder: Path | None = None) -> None:
         """Open the folder that `create` made."""
         self.folder = folder
-        self._stored = _read_keys(folder / "operator.json")
+        self._stored = read_keys(folder / "operator.json")
         self.identity = Identity.from_secret(self._stored.operator)
-        self._store = _open_store(folder, anchor_folder)
+        self._store = open_store(folder, anchor_folder)
         self._build()
 
     def _build(self) -> None:
@@ -400,24 +269,3 @@ class Office:
 
     def _ca(self) -> str:
         return "" if self._stored.public_pki else (self.folder / "ca.pem").read_text()
-
-
-class _Format(msgspec.Struct):
-    format: int = 1
-
-
-def _read_keys(path: Path) -> _Stored:
-    if not path.exists():
-        raise DataError(
-            f"there is no operator in {path.parent}: `basecagg operator init` makes one, --folder names"
-            " another folder"
-        )
-    data = read_file(path, "the operator")
-    written: _Format = from_json(data, _Format)
-    if written.format != 2:
-        raise DataError(
-            f"{path} is of an older basecagg, whose epochs nobody takes any more: found the federation again"
-            " with `basecagg operator init` in another folder, and invite its people"
-        )
-    stored: _Stored = from_json(data, _Stored)
-    return stored

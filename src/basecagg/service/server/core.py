@@ -47,11 +47,11 @@ from basecagg.service.documents import (
     StartEpoch,
 )
 from basecagg.service.framing import Numbered
-from basecagg.service.group_commit import GroupCommit
-from basecagg.service.host import EpochHost, EpochStore, LedgerEntry, Published
 from basecagg.service.problems import Problem, unpacked
-from basecagg.service.registry import Charter, Registry
-from basecagg.service.worker import Worker
+from basecagg.service.server.group_commit import GroupCommit
+from basecagg.service.server.host import EpochHost, EpochStore, LedgerEntry, Published
+from basecagg.service.server.registry import Charter, Registry
+from basecagg.service.server.worker import Worker
 
 MODEL_DTYPE = "<f4"
 EPOCH = "epoch:"

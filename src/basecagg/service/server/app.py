@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
 from starlette.applications import Starlette
@@ -22,14 +22,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from basecagg.errors import BASecAggError, DataError
 from basecagg.protocol.operator import OPERATOR
 from basecagg.service import framing
-from basecagg.service.core import Service
-from basecagg.service.documents import Enrolment, Order, from_json, to_json
-from basecagg.service.limits import BodyReader, ByteBudget, RateLimit
-from basecagg.service.page import Page
+from basecagg.service.documents import MAX_KEY_BYTES, Enrolment, Order, from_json, to_json
 from basecagg.service.problems import Problem
-from basecagg.service.registry import MAX_KEY_BYTES
+from basecagg.service.server.core import Service
+from basecagg.service.server.limits import BodyReader, ByteBudget, RateLimit
+from basecagg.service.server.streaming import Pieces
 from basecagg.service.signing import TIME_HEADER, Claim, Guard
-from basecagg.service.streaming import Pieces
 
 _LOG = logging.getLogger("basecagg.service")
 _LONGEST_WAIT = 60.0
@@ -265,9 +263,9 @@ class Api:
         return body
 
 
-def make_app(service: Service, page: Page, api: Api | None = None) -> ASGIApp:
+def make_app(service: Service, page: Sequence[Route], api: Api | None = None) -> ASGIApp:
     """The application, every error of which is an answer."""
-    routes = [*(api or Api(service)).routes(), *page.routes()]
+    routes = [*(api or Api(service)).routes(), *page]
     handlers: dict[Any, Any] = {
         Problem: _answer_problem,
         BASecAggError: _answer_failure,

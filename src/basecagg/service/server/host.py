@@ -46,9 +46,9 @@ from basecagg.protocol.records import load, write
 from basecagg.protocol.recovery import Recovery
 from basecagg.protocol.server import Server, ServerSettings
 from basecagg.service.framing import Numbered
-from basecagg.service.group_commit import GroupCommit
-from basecagg.service.mailboxes import Mailboxes, Notify
 from basecagg.service.problems import Problem, refused
+from basecagg.service.server.group_commit import GroupCommit
+from basecagg.service.server.mailboxes import Mailboxes, Notify
 
 _LOG = logging.getLogger("basecagg.service")
 

@@ -18,14 +18,14 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from basecagg.channels.identity import Identity
-from basecagg.service.app import KNOWN, Api, make_app
-from basecagg.service.core import EPOCH, Service, Settings
 from basecagg.service.documents import from_json
-from basecagg.service.evaluation import Evaluator
-from basecagg.service.limits import BodyReader, Strangers
-from basecagg.service.operator import ServerFolder
-from basecagg.service.page import Page
+from basecagg.service.page.routes import Page
 from basecagg.service.private_files import read_file
+from basecagg.service.server.app import KNOWN, Api, make_app
+from basecagg.service.server.core import EPOCH, Service, Settings
+from basecagg.service.server.evaluation import Evaluator
+from basecagg.service.server.limits import BodyReader, Strangers
+from basecagg.service.server_folder import ServerFolder
 from basecagg.storage import anchor, lease
 from basecagg.storage.server import ServerStore
 
@@ -107,7 +107,7 @@ async def running(options: ServeOptions) -> AsyncIterator[uvicorn.Server]:
     evaluator = Evaluator(service, options.evaluate) if options.evaluate else None
     _LOG.info("serving", extra={"fields": {"federation": folder.federation, "port": options.port}})
     try:
-        yield _Server(_configuration(options, make_app(service, page, api)), service)
+        yield _Server(_configuration(options, make_app(service, page.routes(), api)), service)
     finally:
         if evaluator is not None:
             await evaluator.close()

@@ -23,12 +23,12 @@ from basecagg.channels.wire import MAX_CONTROL_BYTES, limit_for, pack
 from basecagg.errors import DataError, LocalProtocolError, WrongModel
 from basecagg.protocol.epoch import LocalFloor
 from basecagg.protocol.messages import Message, Parts
+from basecagg.service.agent.member import Member
+from basecagg.service.agent.profile import Profile
 from basecagg.service.connection import Connection, Patience, Reply, Unreachable
 from basecagg.service.documents import to_json
 from basecagg.service.framing import Numbered
-from basecagg.service.member import Member
 from basecagg.service.problems import Problem
-from basecagg.service.profile import Profile
 from basecagg.service.signing import Caller
 from basecagg.service.training import RoundInfo, Training, Vector
 

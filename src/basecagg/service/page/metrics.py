@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from basecagg.service.core import Service
-from basecagg.service.view import online
+from basecagg.service.page.view import online
+from basecagg.service.server.core import Service
 
 
 def render(service: Service) -> str:

@@ -6,8 +6,8 @@ import hashlib
 import time
 from typing import Any
 
-from basecagg.service.core import Service
-from basecagg.service.host import EpochHost, LedgerEntry
+from basecagg.service.server.core import Service
+from basecagg.service.server.host import EpochHost, LedgerEntry
 
 _ONLINE_SECONDS = 90.0
 _SHOWN_ENTRIES = 30

@@ -15,11 +15,10 @@ from basecagg.protocol.epoch import Epoch
 from basecagg.protocol.messages import EpochEnd, HolderKey, statement
 from basecagg.protocol.operator import OPERATOR
 from basecagg.protocol.records import load, write
-from basecagg.service.documents import Enrolment, Member, Phase
+from basecagg.service.documents import MAX_KEY_BYTES, Enrolment, Member, Phase
 from basecagg.service.problems import Problem, unpacked
 
 MAX_PENDING = 10_000
-MAX_KEY_BYTES = 4096
 _FORMAT = b"2"
 
 

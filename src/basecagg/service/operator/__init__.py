@@ -1,0 +1,1 @@
+"""The operator: admits people, signs epochs, and exports the model."""

@@ -1,0 +1,126 @@
+"""The operator's folder: its keys, its machine's store and its certificate authority.
+
+The folder stays with the operator. The server gets a folder of its own, without the operator's and the
+enrolment key, so it can neither sign an epoch nor invent contributors.
+"""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+import msgspec
+
+from basecagg.channels.identity import Identity
+from basecagg.errors import DataError
+from basecagg.protocol.messages import Suite
+from basecagg.protocol.operator import OPERATOR, found
+from basecagg.service.documents import Document, Secret, from_json, to_json
+from basecagg.service.operator.certificates import (
+    Certified,
+    make_authority,
+    make_server_certificate,
+)
+from basecagg.service.private_files import read_file, write_private
+from basecagg.service.server_folder import ServerFolder
+from basecagg.storage.participant import ParticipantStore
+
+
+class OperatorKeys(Document, frozen=True):
+    """What the operator keeps in its folder's `operator.json`."""
+
+    federation: str
+    url: str
+    suite: Suite
+    operator: Secret
+    enrolment: Secret
+    server_key: bytes
+    public_pki: bool
+    format: Literal[2] = 2
+
+    def __repr__(self) -> str:
+        """Never show a key."""
+        return "OperatorKeys(…)"
+
+
+def create(
+    folder: Path,
+    federation: str,
+    url: str,
+    *,
+    suite: Suite = "x25519",
+    public_pki: bool = False,
+    anchor_folder: Path | None = None,
+) -> Path:
+    """Make the operator's folder, and in it the server's, which is to be moved to the server."""
+    host = urlsplit(url).hostname
+    if not url.startswith("https://") or host is None:
+        raise DataError(f"'{url}' is not an address like https://host:8443")
+    if any((folder / name).exists() for name in ("operator.json", "operator.db")):
+        raise DataError(f"{folder} has an operator already")
+    operator, enrolment, server = (Identity.create() for _ in range(3))
+    stored = OperatorKeys(
+        federation=federation,
+        url=url,
+        suite=suite,
+        operator=operator.secret_bytes(),
+        enrolment=enrolment.secret_bytes(),
+        server_key=server.public_key,
+        public_pki=public_pki,
+    )
+    for_server = ServerFolder(
+        federation=federation,
+        operator_key=operator.public_key,
+        server=server.secret_bytes(),
+        page_token=secrets.token_urlsafe(24),
+    )
+    write_private(folder / "server" / "server.json", to_json(for_server))
+    if not public_pki:
+        authority = make_authority(federation)
+        write_private(folder / "ca.pem", authority.certificate)
+        write_private(folder / "ca.key", authority.key)
+    with open_store(folder, anchor_folder) as store:
+        store.commit(found())
+    write_private(folder / "operator.json", to_json(stored))
+    if not public_pki:
+        certify_server(folder, folder / "server", [host])
+    return folder / "server"
+
+
+def open_store(folder: Path, anchor_folder: Path | None) -> ParticipantStore:
+    """The operator's records."""
+    return ParticipantStore(folder / "operator.db", OPERATOR, anchor_folder=anchor_folder)
+
+
+def certify_server(folder: Path, target: Path, hosts: list[str]) -> None:
+    """A TLS certificate for the server, from the operator's own authority."""
+    authority = Certified(
+        read_file(folder / "ca.pem", "the CA"), read_file(folder / "ca.key", "the CA's key")
+    )
+    certified = make_server_certificate(authority, hosts)
+    write_private(target / "tls.pem", certified.certificate)
+    write_private(target / "tls.key", certified.key)
+
+
+class _Format(msgspec.Struct):
+    format: int = 1
+
+
+def read_keys(path: Path) -> OperatorKeys:
+    """What `create` wrote."""
+    if not path.exists():
+        raise DataError(
+            f"there is no operator in {path.parent}: `basecagg operator init` makes one, --folder names"
+            " another folder"
+        )
+    data = read_file(path, "the operator")
+    written: _Format = from_json(data, _Format)
+    if written.format != 2:
+        raise DataError(
+            f"{path} is of an older basecagg, whose epochs nobody takes any more: found the federation again"
+            " with `basecagg operator init` in another folder, and invite its people"
+        )
+    stored: OperatorKeys = from_json(data, OperatorKeys)
+    return stored

@@ -1,0 +1,1 @@
+"""The operator's page in a browser, and figures for Prometheus."""

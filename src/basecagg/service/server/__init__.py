@@ -1,0 +1,1 @@
+"""The server: HTTP in front, one machine behind, its mailboxes and its records."""
