@@ -32,8 +32,11 @@ class Finding(NamedTuple):
     """What came of one file or version."""
 
     what: str
+    """The name of the file, or the number of the version."""
     verdict: Verdict
+    """equal: as it should be. CHEAT: proven. not checked: it cannot be read, or proves nothing."""
     detail: str
+    """Why, in words."""
 
 
 @dataclass(frozen=True, repr=False)
