@@ -10,7 +10,7 @@ MUTANTS := $(VENV)/.installed-mutants
 PEERS   := $(VENV)/bench-peers
 
 .DEFAULT_GOAL := help
-.PHONY: help run federation test check format bench soak mutants docs clean
+.PHONY: help run federation test wheels coverage check format bench soak mutants docs clean
 
 help:            ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,16 @@ federation: $(FEDERATION)  ## a server and twelve users as real processes over T
 
 test: $(DEV)     ## the tests
 	$(BIN)/python -m pytest -m "not soak" -n 2 --dist loadfile $(ARGS)
+
+wheels: $(DEV)   ## the wheel alone and with each extra alone, in new environments; EXTRA=learn for one of them
+	$(BIN)/python -m pytest tests/test_wheel.py -m "soak or not soak" $(if $(EXTRA),-k "[$(EXTRA)") $(ARGS)
+
+# The tests as ever; their workers and the programs that they start write one file each.
+coverage: $(DEV) ## the tests, and which lines of src they ran
+	rm -rf .coverage && mkdir .coverage
+	$(BIN)/coverage run -m pytest -m "not soak" -n 2 --dist loadfile $(ARGS)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report --skip-covered --sort=cover
 
 check: $(DEV)    ## format, lint, types, imports
 	$(BIN)/ruff format --check .
@@ -80,4 +90,4 @@ mutants: $(MUTANTS)  ## change the code in small ways: does a test notice? (abou
 	$(BIN)/python scripts/results.py
 
 clean:           ## remove .venv and caches
-	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .coverage build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 
+from api_page import api_page
 from basecagg import cli
 from basecagg.commands._field_docs import field_docs, name_docs
 from basecagg.commands.run import explained_settings
@@ -25,6 +26,7 @@ HEADER = "<!-- Written by scripts/reference.py (`make docs`). Edit the code, not
 def main() -> None:
     """Write the pages, or check them."""
     pages = {
+        "api.md": f"{HEADER}{api_page()}",
         "cli.md": cli_page(),
         "parameters.md": parameters_page(),
         "settings.md": settings_page(),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -35,6 +37,36 @@ def test_generated_pages_are_up_to_date() -> None:
         [sys.executable, script, "--check"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+API = (ROOT / "docs" / "reference" / "api.md").read_text("utf-8")
+
+
+def offered_names() -> Iterator[str]:
+    """All that stands in an `__all__`, read and not imported: some need an extra."""
+    for path in sorted(ROOT.glob("src/**/*.py")):
+        for node in ast.parse(path.read_text("utf-8")).body:
+            match node:
+                case ast.Assign(targets=[ast.Name(id="__all__")], value=names):
+                    yield from ast.literal_eval(names)
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    offered = set(offered_names()) - {"__version__"}
+    assert {"simulate", "Task", "BufferedSecAgg"} <= offered
+    assert offered <= set(re.findall(r"^### (\w+) { #basecagg\.", API, re.M))
+
+
+def imported_by(code: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("basecagg"):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if python_blocks(page)], ids=named)
+def test_every_name_that_a_page_imports_is_in_the_reference(page: Path) -> None:
+    for name in imported_by(python_blocks(page)):
+        assert f"{{ #{name} }}" in API, name
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if python_blocks(page)], ids=named)

@@ -1,67 +1,138 @@
-"""The wheel, built and installed alone in a new environment, works without any extra."""
+"""The wheel in a new environment, alone and with each extra alone: it works, or names what is missing."""
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
+import tomllib
 import venv
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from basecagg import __version__
 
 ROOT = Path(__file__).parent.parent
-OPTIONAL = ("torch", "sklearn", "flwr", "ray", "starlette", "uvicorn", "httpx")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+EXTRAS = list(PROJECT["optional-dependencies"])
 
 
-def call(*command: str | Path, cwd: Path) -> str:
-    """Run it; what it printed, or all it said if it failed."""
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+def code_of(page: str) -> str:
+    return "\n".join(
+        re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text("utf-8"), re.M | re.S)
+    )
+
+
+class Trial(NamedTuple):
+    """What a user does first, and the extras without which it cannot work."""
+
+    words: tuple[str, ...]
+    needs: frozenset[str] = frozenset()
+
+
+def python(code: str, *needs: str) -> Trial:
+    return Trial(("python", "-W", "error", "-c", code), frozenset(needs))
+
+
+def program(line: str, *needs: str) -> Trial:
+    return Trial(("basecagg", *line.split()), frozenset(needs))
+
+
+RUN = "run --versions 2 --set users=8 --set buffer_size=4 --set model=logistic --method basecagg"
+SIMULATE = """
+from basecagg import SimulationConfig, simulate
+result = simulate(SimulationConfig(users=8, buffer_size=4, model="logistic", versions=2{}))
+assert result.versions[-1].version == 2
+"""
+TRIALS = {
+    "plan": program("plan --users 100 --dropouts 0.3 --model-size 1e6"),
+    "README": python(code_of("README.md")),
+    "first sum": python(
+        code_of("docs/tutorial/first-sum.md")
+    ),  # all of the arithmetic, compiled afresh
+    "audit": python(code_of("docs/how-to/audit.md")),
+    "verify": python(code_of("docs/how-to/verify.md")),
+    "run": program(RUN, "learn"),
+    "simulate": python(SIMULATE.format(""), "learn"),
+    "ray": python(SIMULATE.format(", executor='ray'"), "learn", "ray"),
+    "tensorboard": program(f"{RUN} --tensorboard", "learn", "tensorboard"),
+    "operator": program("operator init --name trial --url https://localhost:8443", "service"),
+    "postgres": python(
+        "from basecagg.storage.server import _connect; _connect('postgresql+psycopg://user@host/name')",
+        "postgres",
+    ),
+    "flower": python("from basecagg.flower import BufferedSecAgg, basecagg_mod", "flower"),
+}
+
+
+class Installed(NamedTuple):
+    """An environment that holds the wheel and what it asks for."""
+
+    programs: Path
+    extras: frozenset[str]
+
+    def call(self, program: str, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+        return run(self.programs / program, *words, cwd=cwd)
+
+
+def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run it with what is installed, and nothing that a developer's shell adds."""
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run(command, cwd=cwd, env=own, capture_output=True, text=True, check=False)
+
+
+def checked(*command: str | Path, cwd: Path) -> None:
+    """Run it; all it said if it failed."""
+    done = run(*command, cwd=cwd)
     assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory) -> Path:
-    """The `bin` of an environment that holds the wheel and what it asks for."""
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory) -> Path:
     place = tmp_path_factory.mktemp("wheel")
     build = (sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", place, ROOT)
-    call(*build, cwd=place)
-    (wheel,) = place.glob("basecagg-*.whl")
-    venv.create(place / "env", with_pip=True)
-    programs = place / "env" / ("Scripts" if sys.platform == "win32" else "bin")
-    call(programs / "python", "-m", "pip", "install", "--quiet", wheel, cwd=place)
-    return programs
+    checked(*build, cwd=place)
+    (built,) = place.glob("basecagg-*.whl")
+    return built
 
 
-def test_it_says_its_version(installed: Path) -> None:
-    assert call(installed / "basecagg", "--version", cwd=installed).split()[-1] == __version__
+@pytest.fixture(
+    scope="module",
+    params=["alone", *(pytest.param(extra, marks=pytest.mark.soak) for extra in EXTRAS)],
+)
+def installed(request, wheel: Path, tmp_path_factory) -> Installed:
+    """Alone in `make test`; `make wheels` has one environment for each extra as well."""
+    place = tmp_path_factory.mktemp("env")
+    venv.create(place, with_pip=True)
+    extra = "" if request.param == "alone" else f"[{request.param}]"
+    checked(place / "bin/python", "-m", "pip", "install", "--quiet", f"{wheel}{extra}", cwd=place)
+    has = set(EXTRAS) if request.param == "all" else {request.param} & set(EXTRAS)
+    return Installed(place / "bin", frozenset(has))
 
 
-def test_it_plans(installed: Path) -> None:
-    wishes = ["--users", "100", "--dropouts", "0.3", "--model-size", "1e6", "--no-cpu"]
-    assert "No sum wraps around" in call(installed / "basecagg", "plan", *wishes, cwd=installed)
+@pytest.mark.parametrize("trial", TRIALS.values(), ids=TRIALS)
+def test_it_works_or_names_the_missing_extra(installed: Installed, trial: Trial, tmp_path) -> None:
+    done = installed.call(*trial.words, cwd=tmp_path)
+    missing = trial.needs - installed.extras
+    if not missing:
+        assert done.returncode == 0, done.stdout + done.stderr
+    else:
+        assert done.returncode != 0
+        last = done.stderr.rstrip().splitlines()[-1]
+        assert any(f"pip install 'basecagg[{extra}]'" in last for extra in missing), done.stderr
 
 
-def test_it_opens_a_sum_exactly(installed: Path) -> None:
-    """The tutorial's code, which ends in asserts: all of the arithmetic, compiled afresh."""
-    page = (ROOT / "docs" / "tutorial" / "first-sum.md").read_text("utf-8")
-    code = "\n".join(re.findall(r"^```python\n(.*?)^```", page, re.M | re.S))
-    assert "assert np.array_equal" in code
-    call(installed / "python", "-c", code, cwd=installed)
+def test_it_says_its_version(installed: Installed, tmp_path) -> None:
+    assert installed.call("basecagg", "--version", cwd=tmp_path).stdout.split()[-1] == __version__
 
 
-def test_no_extra_is_installed(installed: Path) -> None:
-    script = f"from importlib.util import find_spec; print([m for m in {OPTIONAL} if find_spec(m)])"
-    assert call(installed / "python", "-c", script, cwd=installed).strip() == "[]"
-
-
-def test_it_carries_types_and_licence(installed: Path) -> None:
+def test_it_carries_types_and_licence(installed: Installed, tmp_path) -> None:
     script = (
         "from importlib.metadata import files;"
         "print(*[f for f in files('basecagg') if f.name in ('py.typed', 'LICENSE')])"
     )
-    names = call(installed / "python", "-c", script, cwd=installed).split()
+    names = installed.call("python", "-c", script, cwd=tmp_path).stdout.split()
     assert {Path(name).name for name in names} == {"py.typed", "LICENSE"}

@@ -1,7 +1,82 @@
-"""Asynchronous federated learning with secure aggregation (BASecAgg)."""
+"""Asynchronous federated learning with secure aggregation (BASecAgg).
 
-from basecagg.errors import BASecAggError
-from basecagg.parameters import ProtocolParameters
+This is the front door: the few names that most people want, each imported when it is first used. A name whose
+optional part is not installed says which one it needs.
+"""
 
-__all__ = ["BASecAggError", "ProtocolParameters", "__version__"]
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if (
+    TYPE_CHECKING
+):  # for type checkers and editors: the same names as in `_HOMES`, which a test compares
+    from basecagg.errors import (
+        BASecAggError,
+        BASecAggWarning,
+        ChannelError,
+        DataError,
+        LocalProtocolError,
+        MissingExtraError,
+        NotProven,
+        ParameterError,
+        RemoteProtocolError,
+        ServerCaught,
+        StorageError,
+    )
+    from basecagg.parameters import ProtocolParameters
+    from basecagg.planning.audit import audit
+    from basecagg.planning.planner import plan
+    from basecagg.planning.verification import verify
+    from basecagg.simulation.config import SimulationConfig
+    from basecagg.simulation.federation import Federation
+    from basecagg.simulation.run import SimulationResult, simulate
+
+__all__ = [
+    "BASecAggError",
+    "BASecAggWarning",
+    "ChannelError",
+    "DataError",
+    "Federation",
+    "LocalProtocolError",
+    "MissingExtraError",
+    "NotProven",
+    "ParameterError",
+    "ProtocolParameters",
+    "RemoteProtocolError",
+    "ServerCaught",
+    "SimulationConfig",
+    "SimulationResult",
+    "StorageError",
+    "__version__",
+    "audit",
+    "plan",
+    "simulate",
+    "verify",
+]
 __version__ = "0.1.0"
+
+_HOMES = {
+    "Federation": "simulation.federation",
+    "ProtocolParameters": "parameters",
+    "SimulationConfig": "simulation.config",
+    "SimulationResult": "simulation.run",
+    "audit": "planning.audit",
+    "plan": "planning.planner",
+    "simulate": "simulation.run",
+    "verify": "planning.verification",
+}
+"""The module of each name, below this package; every other name of `__all__` is an error."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name from its home when it is first asked for."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOMES.get(name, 'errors')}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """The names that are offered, used already or not, and what belongs to every module."""
+    return sorted({*__all__, *globals()})

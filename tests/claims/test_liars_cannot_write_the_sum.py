@@ -16,7 +16,7 @@ from parties import Submitted, deal, make_federation, one_hop, submit
 from basecagg.errors import ParameterError
 from basecagg.maths.mds_code import MaskCode
 from basecagg.parameters import ProtocolParameters
-from basecagg.planning.planner import Wishes, plan
+from basecagg.planning.planner import plan
 from basecagg.protocol.messages import Answer, signed
 from basecagg.protocol.opening import Burned, Opened
 from basecagg.protocol.recovery import Recovery
@@ -267,13 +267,19 @@ def test_control_with_one_answer_less_they_write_it_too(asked, monkeypatch):
 
 # --- what is planned ------------------------------------------------------------------------------
 
-WISHES = Wishes(num_users=12, max_dropouts=1, model_size=50, max_colluders=3, buffer_size=5)
+WISHES = {
+    "num_users": 12,
+    "max_dropouts": 1,
+    "model_size": 50,
+    "max_colluders": 3,
+    "buffer_size": 5,
+}
 
 
 @pytest.mark.parametrize("liars", range(4))
 def test_a_plan_for_liars_corrects_them(liars):
     """D holders are gone, E lie in one column and leave the pad alone: the sum opens, they are named."""
-    p = plan(Wishes(**{**vars(WISHES), "liars": liars})).parameters
+    p = plan(**WISHES, liars=liars).parameters
     assert p.recovery_threshold == 12 - 1 - 3 - liars
     asked = ask(**{name: getattr(p, name) for name in p.__dataclass_fields__})
     lying = tuple(range(liars))
@@ -287,4 +293,4 @@ def test_a_plan_for_liars_corrects_them(liars):
 
 def test_a_plan_for_more_liars_than_colluders_is_refused():
     with pytest.raises(ParameterError, match=r"E = 4 is outside 0…T = 3.*possible: E = 3"):
-        plan(Wishes(**{**vars(WISHES), "liars": 4}))
+        plan(**WISHES, liars=4)

@@ -13,13 +13,13 @@ from basecagg.costs import Network, wire_seconds
 from basecagg.errors import ParameterError
 from basecagg.maths.staleness import constant, hinge, polynomial
 from basecagg.parameters import ProtocolParameters
-from basecagg.planning.planner import Wishes, plan
+from basecagg.planning.planner import Wishes, choose
 
 PAPER = Wishes(num_users=100, max_dropouts=30, model_size=1_000_000)
 
 
 def test_the_papers_federation_gets_the_default_parameters() -> None:
-    chosen = plan(PAPER).parameters
+    chosen = choose(PAPER).parameters
     assert (chosen.max_colluders, chosen.recovery_threshold, chosen.buffer_size) == (8, 62, 10)
     assert chosen.answers_needed == 70
     assert chosen.weight_levels == 2**6
@@ -28,7 +28,7 @@ def test_the_papers_federation_gets_the_default_parameters() -> None:
 
 def test_wishes_are_kept() -> None:
     wishes = replace(PAPER, max_colluders=20, buffer_size=40, liars=5, clip=0.5, max_staleness=3)
-    chosen = plan(wishes).parameters
+    chosen = choose(wishes).parameters
     assert chosen.max_colluders == 20
     assert chosen.buffer_size == 40
     assert chosen.clip == 0.5
@@ -38,7 +38,7 @@ def test_wishes_are_kept() -> None:
 
 def test_holders_that_are_taken_to_be_honest_leave_more_room() -> None:
     """The paper's own assumption, by name: any U answers open a sum."""
-    chosen = plan(replace(PAPER, correctness="honest-holders")).parameters
+    chosen = choose(replace(PAPER, correctness="honest-holders")).parameters
     assert (chosen.max_colluders, chosen.recovery_threshold) == (8, 70)
     assert chosen.answers_needed == 70
 
@@ -48,23 +48,23 @@ def test_holders_that_are_taken_to_be_honest_leave_more_room() -> None:
 )
 def test_liars_are_planned_for_by_the_rule(colluders, liars, threshold) -> None:
     """U = N − D − T − E, and T is at least E."""
-    chosen = plan(replace(PAPER, max_colluders=colluders, liars=liars)).parameters
+    chosen = choose(replace(PAPER, max_colluders=colluders, liars=liars)).parameters
     assert chosen.recovery_threshold == threshold
     assert chosen.max_colluders == (colluders or 8)
     assert chosen.liars == liars
 
 
 def test_the_buffer_grows_with_the_colluders_when_the_server_may_cheat() -> None:
-    assert plan(replace(PAPER, max_colluders=30)).parameters.buffer_size == 32
+    assert choose(replace(PAPER, max_colluders=30)).parameters.buffer_size == 32
     trusting = replace(PAPER, max_colluders=30, consistency="honest-server")
-    assert plan(trusting).parameters.buffer_size == 10
+    assert choose(trusting).parameters.buffer_size == 10
 
 
 def test_members_of_each_version() -> None:
-    assert plan(PAPER).parameters.least_per_version == 3
-    assert plan(replace(PAPER, consistency="honest-server")).parameters.least_per_version == 1
-    assert plan(replace(PAPER, min_per_version=1)).parameters.least_per_version == 1
-    many = plan(replace(PAPER, min_per_version=12)).parameters
+    assert choose(PAPER).parameters.least_per_version == 3
+    assert choose(replace(PAPER, consistency="honest-server")).parameters.least_per_version == 1
+    assert choose(replace(PAPER, min_per_version=1)).parameters.least_per_version == 1
+    many = choose(replace(PAPER, min_per_version=12)).parameters
     assert (many.least_per_version, many.buffer_size) == (12, 12)
 
 
@@ -82,11 +82,11 @@ def test_members_of_each_version() -> None:
 )
 def test_weights_are_exact_or_not_too_coarse(staleness, max_staleness, levels) -> None:
     wishes = replace(PAPER, staleness=staleness, max_staleness=max_staleness)
-    assert plan(wishes).parameters.weight_levels == levels
+    assert choose(wishes).parameters.weight_levels == levels
 
 
 def test_the_update_levels_are_the_finest_that_cannot_wrap_around() -> None:
-    chosen = plan(PAPER)
+    chosen = choose(PAPER)
     p = chosen.parameters
     assert p.buffer_size * p.weight_levels * (p.update_levels * p.clip + 1) <= (p.modulus - 3) / 2
     assert 0 <= chosen.spare_bits < 1
@@ -95,7 +95,7 @@ def test_the_update_levels_are_the_finest_that_cannot_wrap_around() -> None:
 
 
 def test_a_mask_outlives_the_oldest_update() -> None:
-    chosen = plan(replace(PAPER, max_staleness=500)).parameters
+    chosen = choose(replace(PAPER, max_staleness=500)).parameters
     assert chosen.mask_lifetime > 500
 
 
@@ -141,7 +141,7 @@ def all_allowed(w: Wishes) -> list[ProtocolParameters]:
 def test_a_plan_is_found_exactly_when_there_is_one(w: Wishes) -> None:
     allowed = all_allowed(w)
     try:
-        chosen = plan(w).parameters
+        chosen = choose(w).parameters
     except ParameterError:
         assert not allowed
         return
@@ -154,7 +154,7 @@ def test_a_plan_is_found_exactly_when_there_is_one(w: Wishes) -> None:
 @given(wishes)
 def test_no_other_threshold_is_cheaper_and_no_smaller_one_as_cheap(w: Wishes) -> None:
     try:
-        chosen = plan(w).parameters
+        chosen = choose(w).parameters
     except ParameterError:
         return
     cost = wire_seconds(chosen, w.network)
@@ -166,12 +166,12 @@ def test_no_other_threshold_is_cheaper_and_no_smaller_one_as_cheap(w: Wishes) ->
 
 def test_a_tiny_model_needs_no_large_threshold() -> None:
     """Two numbers and a pad fill three pieces: a larger U would only wait for more holders."""
-    chosen = plan(replace(PAPER, model_size=2)).parameters
+    chosen = choose(replace(PAPER, model_size=2)).parameters
     assert chosen.submasks == 3
 
 
 def test_the_table_spans_the_range_and_holds_the_chosen_row() -> None:
-    chosen = plan(PAPER)
+    chosen = choose(PAPER)
     thresholds = [option.parameters.recovery_threshold for option in chosen.options]
     assert thresholds == sorted(set(thresholds))
     assert thresholds[0] == chosen.parameters.max_colluders + 1
@@ -182,19 +182,19 @@ def test_the_table_spans_the_range_and_holds_the_chosen_row() -> None:
 
 
 def test_storage_counts_the_quota_of_all_contributors() -> None:
-    few, many = plan(PAPER), plan(replace(PAPER, contributors=1000))
+    few, many = choose(PAPER), choose(replace(PAPER, contributors=1000))
     assert few.holder_bytes == 100 * 2 * few.parameters.mask_quota * 4 * few.parameters.share_size
     assert many.holder_bytes == 10 * few.holder_bytes
 
 
 def test_modes_say_what_is_possible_and_why_not() -> None:
-    both = plan(PAPER).modes
+    both = choose(PAPER).modes
     assert [(mode.name, mode.possible) for mode in both] == [
         ("certified", True),
         ("honest-server", True),
     ]
     wishes = replace(PAPER, max_colluders=50, consistency="honest-server")
-    certified, honest = plan(wishes).modes
+    certified, honest = choose(wishes).modes
     assert honest.possible
     assert not certified.possible
     assert "quorum" in str(certified.reason)
@@ -202,7 +202,7 @@ def test_modes_say_what_is_possible_and_why_not() -> None:
 
 def ways_out(w: Wishes) -> dict[str, str]:
     with pytest.raises(ParameterError) as caught:
-        plan(w)
+        choose(w)
     listed = str(caught.value).rpartition("Possible instead")[2]
     return dict(re.findall(r"(\S+) = (\S+)", listed))
 
@@ -243,11 +243,11 @@ def test_every_way_out_works_and_is_the_nearest(case: str) -> None:
     for symbol, text in found.items():
         name, kind = FIELDS[symbol]
         value = kind(text)
-        plan(replace(wishes, **{name: value}))
+        choose(replace(wishes, **{name: value}))
         if kind is int and symbol != "τ_max":
             closer = value + (1 if value < getattr(wishes, name) else -1)
             with pytest.raises(ParameterError):
-                plan(replace(wishes, **{name: closer}))
+                choose(replace(wishes, **{name: closer}))
 
 
 def test_the_quorums_ways_out_are_those_of_the_rule() -> None:
@@ -274,7 +274,7 @@ def test_the_ways_out_of_too_few_answers_that_agree() -> None:
 def test_when_no_single_change_helps_the_planner_takes_over_t_and_k() -> None:
     hopeless = replace(PAPER, max_dropouts=200, max_colluders=200, buffer_size=10)
     with pytest.raises(ParameterError, match="with T and K left to the planner: D = 49 or N = "):
-        plan(hopeless)
+        choose(hopeless)
 
 
 @pytest.mark.parametrize(
@@ -288,4 +288,4 @@ def test_when_no_single_change_helps_the_planner_takes_over_t_and_k() -> None:
 )
 def test_nonsense_gets_its_rule(change, words) -> None:
     with pytest.raises(ParameterError, match=words):
-        plan(replace(PAPER, **change))
+        choose(replace(PAPER, **change))

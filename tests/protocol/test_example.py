@@ -1,22 +1,27 @@
-"""The example is short, runs, and is what the README prints."""
+"""The examples are short and run: the README's dozen lines, and the same by hand."""
 
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "secure_sum.py"
+SHORT = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text("utf-8"), re.M | re.S)
 
 
-def test_it_is_short():
-    assert len(EXAMPLE.read_text().splitlines()) <= 60
+def test_they_are_short():
+    assert len(EXAMPLE.read_text("utf-8").splitlines()) <= 60
+    assert all(len(code.splitlines()) <= 15 for code in SHORT)
 
 
-def test_it_opens_the_mean():
-    """Three updates, rounded to multiples of 2⁻¹⁶: their mean is off by less than one such step."""
+@pytest.mark.parametrize("code", [*SHORT, EXAMPLE.read_text("utf-8")], ids=["README", "by hand"])
+def test_it_opens_the_mean(code):
+    """Three updates, rounded to multiples of 2⁻¹⁶ or finer: their mean is off by less than one such step."""
     run = subprocess.run(
-        [sys.executable, "-W", "error", EXAMPLE], capture_output=True, text=True, check=False
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False
     )
     assert run.returncode == 0, run.stderr
     said = re.fullmatch(
@@ -26,6 +31,6 @@ def test_it_opens_the_mean():
     assert 0 < float(said[1]) < 2**-16
 
 
-def test_it_is_the_library_example_of_the_readme():
-    readme = (ROOT / "README.md").read_text()
-    assert f"```python\n{EXAMPLE.read_text()}```\n" in readme
+def test_the_one_by_hand_is_on_its_page():
+    page = (ROOT / "docs" / "tutorial" / "by-hand.md").read_text("utf-8")
+    assert f"```python\n{EXAMPLE.read_text('utf-8')}```\n" in page

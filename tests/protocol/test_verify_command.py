@@ -17,11 +17,12 @@ from parties import one_round, parameters
 
 from basecagg import cli
 from basecagg.channels.identity import Ed25519Verifier, Identity
+from basecagg.channels.safetensors import read_exported
 from basecagg.channels.wire import MAGIC, pack
 from basecagg.errors import DataError, Refused
 from basecagg.protocol.judging import trace
 from basecagg.protocol.proofs import Miscalculation, Pedigree
-from basecagg.service.operator.export import export, read_exported
+from basecagg.service.operator.export import export
 from basecagg.simulation.federation import Federation
 
 EQUAL, CHEAT, NOT_CHECKED = 0, 1, 2

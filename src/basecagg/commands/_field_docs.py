@@ -17,14 +17,15 @@ def field_docs(kind: type) -> dict[str, str]:
 
 
 def name_docs(module: ModuleType) -> dict[str, str]:
-    """The string below each annotated name of a module that has one."""
+    """The string below each name of a module that has one."""
     return dict(_documented(ast.parse(inspect.getsource(module)).body))
 
 
 def _documented(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
     for field, text in pairwise(body):
         match field, text:
-            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(
-                value=ast.Constant(value=str() as doc)
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]),
+                ast.Expr(value=ast.Constant(value=str() as doc)),
             ):
                 yield name, " ".join(doc.split())

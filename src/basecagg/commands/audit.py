@@ -9,8 +9,7 @@ import click
 from rich.console import Console
 
 from basecagg.planning.audit import audit
-from basecagg.planning.audit_rendering import as_dict, render
-from basecagg.planning.transcript import read_transcript
+from basecagg.planning.audit_rendering import as_dict
 
 MORE_WAS_LEARNED = 3
 """The exit status when the server learned more than sums."""
@@ -80,12 +79,11 @@ def command(
       basecagg audit transcript.jsonl
       basecagg audit transcript.jsonl --colluders 0,4,7
     """
-    view = read_transcript(transcript)
-    report = audit(view, colluders=colluders or (), insiders=insiders or ())
+    report = audit(transcript, colluders=colluders or (), insiders=insiders or ())
     if as_json:
         click.echo(json.dumps(as_dict(report), indent=2, ensure_ascii=False))
     else:
-        Console(highlight=False).print(render(report))
+        Console(highlight=False).print(report)
     if not report.only_sums:
         click.get_current_context().exit(MORE_WAS_LEARNED)
     if report.ending == "cut":

@@ -599,11 +599,11 @@ def _plan(
     consistency: Consistency,
     correctness: Correctness | None,
 ) -> ProtocolParameters:
-    from basecagg.planning.planner import Wishes, plan
+    from basecagg.planning.planner import plan
 
     if num_users < 2:
         raise DataError(f"{num_users} holders have enrolled: at least 2 are needed")
-    wishes = Wishes(
+    planned = plan(
         num_users=num_users,
         max_dropouts=dropouts.of(num_users),
         max_colluders=colluders.of(num_users) if colluders else None,
@@ -617,7 +617,7 @@ def _plan(
         consistency=consistency,
         correctness=correctness,
     )
-    return plan(wishes).parameters
+    return planned.parameters
 
 
 async def _close(office: Office, connection: Connection) -> None:

@@ -11,7 +11,8 @@ from rich.console import Console
 from basecagg.commands import _values
 from basecagg.commands._kernels import load_kernels
 from basecagg.costs import Network
-from basecagg.planning import planner, rendering
+from basecagg.planning import planner
+from basecagg.planning.rendering import as_dict
 
 _LINE = planner.DEFAULT_NETWORK
 
@@ -155,29 +156,15 @@ def command(
     """
     users = wishes["num_users"]
     plan = planner.plan(
-        planner.Wishes(
-            max_dropouts=dropouts.of(users),
-            max_colluders=None if colluders is None else colluders.of(users),
-            network=Network(up=up, down=down),
-            **wishes,
-        )
+        max_dropouts=dropouts.of(users),
+        max_colluders=None if colluders is None else colluders.of(users),
+        network=Network(up=up, down=down),
+        **wishes,
     )
-    _show(plan, measure=cpu, as_json=as_json)
-
-
-def _show(plan: planner.Plan, *, measure: bool, as_json: bool) -> None:
-    cpu = _predict(plan) if measure else {}
+    if cpu:
+        load_kernels()
+        plan = plan.measured()
     if as_json:
-        click.echo(json.dumps(rendering.as_dict(plan, cpu), indent=2, ensure_ascii=False))
+        click.echo(json.dumps(as_dict(plan), indent=2, ensure_ascii=False))
     else:
-        Console().print(rendering.render(plan, cpu))
-
-
-def _predict(plan: planner.Plan) -> rendering.Cpu:
-    # Imported here: an impossible wish is answered before numpy and numba are loaded.
-    from basecagg.planning.calibration import predict
-
-    load_kernels()
-    options = (option.parameters for option in plan.options)
-    cpu = {p.recovery_threshold: predict(p, rendering.VARYING) for p in options}
-    return cpu | {plan.parameters.recovery_threshold: predict(plan.parameters)}
+        Console().print(plan)

@@ -14,7 +14,6 @@ from basecagg.errors import DataError, StorageError, printable
 from basecagg.extras import require
 from basecagg.planning.audit import audit
 from basecagg.planning.audit_rendering import in_words
-from basecagg.planning.transcript import read_transcript
 from basecagg.simulation.run_folder import CONFIG, TRANSCRIPT
 
 
@@ -83,4 +82,4 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
 def _audit(folder: Path) -> str:
     """What the run's server learned, in words; nothing if it kept no transcript."""
     path = folder / TRANSCRIPT
-    return in_words(audit(read_transcript(path))) if path.exists() else ""
+    return in_words(audit(path)) if path.exists() else ""

@@ -7,46 +7,26 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import click
-from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-from rich.table import Column, Table
 
-from basecagg.channels.identity import Ed25519Verifier
-from basecagg.channels.wire import MAGIC, MAX_FILE_BYTES, Filed, pack, unpack_file
+from basecagg.channels.wire import pack
 from basecagg.commands import _values
 from basecagg.commands._kernels import load_kernels
-from basecagg.errors import BASecAggError, DataError, NotProven, printable
-from basecagg.protocol.epoch import Agreement, accept
-from basecagg.protocol.judging import judge, trace
-from basecagg.protocol.proofs import (
-    Account,
-    Caught,
-    Evidence,
-    Miscalculation,
-    Pedigree,
-    evidence_of,
+from basecagg.errors import BASecAggError, DataError
+from basecagg.planning.verification import (
+    Finding,
+    Findings,
+    Verdict,
+    check_account,
+    check_file,
 )
-from basecagg.protocol.recomputation import recompute
+from basecagg.protocol.proofs import Account, Miscalculation, evidence_of
 
-if TYPE_CHECKING:
-    from basecagg.service.operator.export import Exported
-
-Verdict: TypeAlias = Literal["equal", "CHEAT", "not checked"]
 _STATUS: dict[Verdict, int] = {"equal": 0, "not checked": 2, "CHEAT": 1}
-"""Exit statuses, from the best to what counts most."""
 _VERSIONS = re.compile(r"([0-9]{1,15})(?:\.\.([0-9]{1,15}))?")
-
-
-class Finding(NamedTuple):
-    """What came of one file or version."""
-
-    what: str
-    verdict: Verdict
-    detail: str
 
 
 def _versions(text: str) -> range:
@@ -122,7 +102,6 @@ def command(
     if folder is None and (server or versions or save):
         raise DataError("--server, --versions and --save go with --as FOLDER")
     load_kernels()
-    console = Console(highlight=False, markup=False, emoji=False)
     try:
         if folder is not None:
             findings = asyncio.run(_from_server(folder, server, versions, save))
@@ -130,9 +109,9 @@ def command(
             findings = _from_files(files, operator_key)
     except (BASecAggError, OSError) as error:  # status 1 says that a server cheated
         raise DataError(str(error)) from None
-    _show(console, findings)
-    worst = max((finding.verdict for finding in findings), key=list(_STATUS).index)
-    click.get_current_context().exit(_STATUS[worst])
+    found = Findings(tuple(findings))
+    Console(highlight=False).print(found)
+    click.get_current_context().exit(_STATUS[found.verdict])
 
 
 # --- files --------------------------------------------------------------------------------------
@@ -142,76 +121,9 @@ def _from_files(files: Sequence[Path], operator_key: bytes | None) -> list[Findi
     findings = []
     with _progress(len(files)) as advance:
         for path in files:
-            findings.append(_file(path, operator_key))
+            findings.append(check_file(path, operator_key))
             advance()
     return findings
-
-
-def _file(path: Path, operator_key: bytes | None) -> Finding:
-    try:
-        filed, exported = _read(path)
-        key = operator_key or filed.operator_key
-        finding = _check_exported(path.name, filed, exported, key) if exported else None
-        finding = finding or _check(path.name, filed, key)
-    except (BASecAggError, OSError) as error:
-        return Finding(path.name, "not checked", str(error))
-    if operator_key is not None:
-        return finding
-    whose = f"signed by operator key {key.hex()}: compare it with yours"
-    return finding._replace(detail=f"{finding.detail}; {whose}")
-
-
-def _read(path: Path) -> tuple[Filed, Exported | None]:
-    """Evidence or an account; or a pedigree, with the model that carries it."""
-    size = path.stat().st_size
-    if size > MAX_FILE_BYTES:
-        raise DataError(f"it has {size:,} bytes, {MAX_FILE_BYTES:,} are the most")
-    data = path.read_bytes()
-    if data.startswith(MAGIC):
-        return unpack_file(data), None
-    from basecagg.service.operator.export import read_exported
-
-    exported = read_exported(data)
-    return unpack_file(exported.pedigree), exported
-
-
-def _check(name: str, filed: Filed, key: bytes) -> Finding:
-    match filed:
-        case Evidence():
-            return _check_evidence(name, filed, key)
-        case Account():
-            return _check_account(name, filed, accept(filed.epoch, key, Ed25519Verifier()))
-        case Pedigree():
-            raise DataError("it is a chain proof without its model")
-
-
-def _check_evidence(name: str, evidence: Evidence, key: bytes) -> Finding:
-    try:
-        return Finding(name, "CHEAT", judge(evidence, key, Ed25519Verifier()))
-    except NotProven as reason:
-        return Finding(name, "not checked", str(reason))
-
-
-def _check_account(name: str, account: Account, agreement: Agreement) -> Finding:
-    version = account.parts.release.history.last
-    try:
-        recompute(agreement, account.parts)
-    except Caught as caught:
-        return Finding(name, "CHEAT", f"version {version}: {caught}")
-    return Finding(name, "equal", f"version {version} is what its parts make, to the bit")
-
-
-def _check_exported(name: str, filed: Filed, exported: Exported, key: bytes) -> Finding:
-    if not isinstance(filed, Pedigree):
-        raise DataError("what it carries is no chain proof")
-    link = trace(filed, exported.vector, key, Ed25519Verifier())
-    others = ", ".join(exported.others)
-    return Finding(
-        name,
-        "equal",
-        f"version {link.version} of epoch {filed.epoch.number} of {filed.epoch.federation}"
-        + (f"; not in the chain: {others}" if others else ""),
-    )
 
 
 # --- the running server -------------------------------------------------------------------------
@@ -232,7 +144,7 @@ async def _from_server(
             for version in wanted:
                 try:
                     account = await archive.account(version)
-                    findings.append(_check_account(f"{version}", account, archive.agreement))
+                    findings.append(check_account(f"{version}", account, archive.agreement))
                     _save(save, account, findings[-1])
                 except BASecAggError as error:
                     findings.append(Finding(f"{version}", "not checked", str(error)))
@@ -252,7 +164,7 @@ def _save(folder: Path | None, account: Account, finding: Finding) -> None:
         (folder / f"version-{number}-{version}.parts").write_bytes(pack(account))
 
 
-# --- showing ------------------------------------------------------------------------------------
+# --- waiting ------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -263,18 +175,3 @@ def _progress(total: int) -> Iterator[Callable[[], None]]:
     with Progress(*columns, console=error, transient=True, disable=total < 2) as bar:
         task = bar.add_task("", total=total)
         yield lambda: bar.advance(task)
-
-
-def _show(console: Console, findings: list[Finding]) -> None:
-    table = Table(
-        Column("what", overflow="fold"),
-        Column("verdict", no_wrap=True),
-        Column("why", overflow="fold"),
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-    )
-    for finding in findings:
-        table.add_row(*(printable(text) for text in finding))
-    console.print(table)
-    equal = sum(finding.verdict == "equal" for finding in findings)
-    console.print(f"{equal} of {len(findings)} checked and equal")

@@ -11,12 +11,24 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from basecagg.planning.broken_rules import broken_rules, is_whole
 from basecagg.planning.cohorts import Cohorts, suggest_cohorts
 from basecagg.planning.knowledge import Knowledge, View, contributor_of
 from basecagg.planning.rounds import Rounds, over_all_rounds
-from basecagg.planning.transcript import Ending, EpochLine, RequestLine, Transcript
+from basecagg.planning.shown import Shown
+from basecagg.planning.transcript import (
+    Ending,
+    EpochLine,
+    RequestLine,
+    Transcript,
+    read_transcript,
+)
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 
 @dataclass(frozen=True)
@@ -59,16 +71,22 @@ class Group:
     """Broken rules, in words."""
 
 
-@dataclass(frozen=True)
-class Report:
-    """Everything the audit found."""
+@dataclass(frozen=True, repr=False)
+class Report(Shown):
+    """Everything the audit found. It prints as `basecagg audit` does."""
 
     epoch: EpochLine
+    """The numbers of the epoch that was recorded."""
     groups: tuple[Group, ...]
+    """What was learned, by masks that belong together."""
     rounds: Rounds
+    """What follows from all rounds together, if updates barely change."""
     cohorts: tuple[Cohorts, ...]
+    """Fixed groups of contributors that would prevent that."""
     colluders: tuple[int, ...]
+    """Holders that showed the server their shares, recorded or supposed."""
     insiders: tuple[str, ...]
+    """Contributors that are supposed to have shown their updates."""
     in_clear: tuple[Exposure, ...]
     """Updates that came without a mask."""
     ending: Ending
@@ -90,11 +108,26 @@ class Report:
         """All updates of which something is known by itself."""
         return [*self.in_clear, *(each for group in self.groups for each in group.exposed)]
 
+    def __rich__(self) -> RenderableType:
+        """Lay it out for a terminal of 80 columns or more."""
+        from basecagg.planning.audit_rendering import render
+
+        return render(self)
+
 
 def audit(
-    transcript: Transcript, *, colluders: Iterable[int] = (), insiders: Iterable[str] = ()
+    transcript: Transcript | Path | str,
+    *,
+    colluders: Iterable[int] = (),
+    insiders: Iterable[str] = (),
 ) -> Report:
-    """Say what the server learned, together with these holders and contributors if they worked with it."""
+    """Say what a server learned, from a transcript of its view: a file, or one that was read.
+
+    `print` shows all of it. `colluders` are holders, by index, and `insiders` contributors, by name, of which
+    you suppose that they showed the server all they know.
+    """
+    if not isinstance(transcript, Transcript):
+        transcript = read_transcript(Path(transcript))
     view = View.of(transcript, colluders, insiders)
     groups = [_judge(view, *tied) for tied in _tied_together(view)]
     noteworthy = [group for group in groups if group.sums or group.leaked or group.causes]

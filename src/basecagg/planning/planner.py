@@ -7,10 +7,11 @@ planner only searches among what they allow.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from inspect import signature
 from itertools import count
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeAlias
 
 from basecagg.costs import Network, Phase, phases, storage_per_holder, wire_seconds
 from basecagg.errors import ParameterError
@@ -22,7 +23,15 @@ from basecagg.parameters import (
     largest_threshold,
     usual_correctness,
 )
+from basecagg.planning.shown import Shown
 
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+Cpu: TypeAlias = Mapping[int, Mapping[str, float]]
+"""Predicted seconds: U → step → seconds. The chosen U has all steps; empty if nothing was measured."""
+VARYING = ("encode", "decode")
+"""The steps that the table over U shows."""
 DEFAULT_BUFFER = 10
 """K of the paper's experiments."""
 DEFAULT_NETWORK = Network(up=10.0, down=50.0)
@@ -104,15 +113,38 @@ class Mode(NamedTuple):
         return self.reason is None
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Parameters that fulfil the wishes, and what they cost."""
+@dataclass(frozen=True, repr=False)
+class Plan(Shown):
+    """Parameters that fulfil the wishes, and what they cost. It prints as `basecagg plan` does."""
 
     wishes: Wishes
+    """What was asked for."""
     parameters: ProtocolParameters
+    """What to run a federation with."""
     phases: tuple[Phase, ...]
+    """Bytes of one user, phase by phase."""
     options: tuple[Option, ...]
+    """How cost changes with U."""
     modes: tuple[Mode, ...]
+    """The consistency modes that work with the chosen N, D, T and K."""
+    cpu: Cpu = field(default_factory=dict)
+    """Processor time, if it was measured."""
+
+    def measured(self) -> Plan:
+        """The same plan with processor time, predicted from small pieces of the work on this machine."""
+        # Imported here: an impossible wish is answered before numpy and numba are loaded.
+        from basecagg.planning.calibration import predict
+
+        options = (option.parameters for option in self.options)
+        cpu = {p.recovery_threshold: predict(p, VARYING) for p in options}
+        chosen = {self.parameters.recovery_threshold: predict(self.parameters)}
+        return replace(self, cpu=cpu | chosen)
+
+    def __rich__(self) -> RenderableType:
+        """Lay it out for a terminal of 80 columns or more."""
+        from basecagg.planning.rendering import render
+
+        return render(self)
 
     @property
     def spare_bits(self) -> float:
@@ -125,7 +157,7 @@ class Plan:
         return storage_per_holder(self.parameters, self.wishes.all_contributors)
 
 
-def plan(wishes: Wishes) -> Plan:
+def choose(wishes: Wishes) -> Plan:
     """Choose parameters; what cannot be gets the reason and the nearest choices that can."""
     try:
         skeleton = _skeleton(wishes)
@@ -139,6 +171,28 @@ def plan(wishes: Wishes) -> Plan:
         options=tuple(_options(parameters, wishes)),
         modes=tuple(_mode(parameters, name) for name in ("certified", "honest-server")),
     )
+
+
+_Fields = ParamSpec("_Fields")
+
+
+def _with_the_fields_of(wish: Callable[_Fields, Wishes]) -> Callable[_Fields, Plan]:
+    """Wishes as plain arguments, written down once: where `Wishes` has them."""
+
+    def plan(*args: _Fields.args, **kwargs: _Fields.kwargs) -> Plan:
+        """Choose parameters for a federation, and say what they cost; `print` shows it all.
+
+        The arguments are the fields of `Wishes`: what the federation is, and what it must withstand. What
+        cannot be raises `ParameterError` with the reason and the nearest choices that can.
+        """
+        return choose(wish(*args, **kwargs))
+
+    fields = signature(wish).replace(return_annotation="Plan")
+    setattr(plan, "__signature__", fields)  # noqa: B010 - a function's type does not declare it
+    return plan
+
+
+plan = _with_the_fields_of(Wishes)
 
 
 # Choosing: first what the wishes fix, then the levels, then U.

@@ -12,14 +12,8 @@ from rich.text import Text
 
 from basecagg.costs import live_masks_each, share_bytes
 from basecagg.planning.calibration import STEPS
-from basecagg.planning.planner import Option, Plan
+from basecagg.planning.planner import VARYING, Cpu, Option, Plan
 from basecagg.protocol.epoch import MOST_PARTS
-
-Cpu = dict[int, dict[str, float]]
-"""Predicted seconds: U → step → seconds. The chosen U has all steps; empty if nothing was measured."""
-VARYING = ("encode", "decode")
-"""The steps that the table over U shows."""
-
 
 _CORRECT = {
     True: "U + T = {} answers that agree open a sum",
@@ -27,7 +21,7 @@ _CORRECT = {
 }
 
 
-def render(plan: Plan, cpu: Cpu) -> RenderableType:
+def render(plan: Plan) -> RenderableType:
     """Lay the plan out for a terminal of 80 columns or more."""
     sections: dict[str, RenderableType] = {
         "Parameters": _parameters(plan),
@@ -36,14 +30,14 @@ def render(plan: Plan, cpu: Cpu) -> RenderableType:
         "Bytes of one user, for one update and one buffer": _traffic(plan),
         "Storage of one holder": _storage(plan),
         "Making a version again": _parts(plan),
-        "Processor time on this machine, one thread, predicted": _cpu(plan, cpu),
-        "How cost changes with U": _options(plan, cpu),
+        "Processor time on this machine, one thread, predicted": _cpu(plan),
+        "How cost changes with U": _options(plan),
         "Consistency modes with these N, D, T and K": _modes(plan),
     }
     return Group(*(_section(title, body) for title, body in sections.items()))
 
 
-def as_dict(plan: Plan, cpu: Cpu) -> dict[str, Any]:
+def as_dict(plan: Plan) -> dict[str, Any]:
     """Give the same numbers for JSON."""
     p, network = plan.parameters, plan.wishes.network
     return {
@@ -60,7 +54,7 @@ def as_dict(plan: Plan, cpu: Cpu) -> dict[str, Any]:
             "masks_each": live_masks_each(p),
             "bytes_per_holder": plan.holder_bytes,
         },
-        "cpu_seconds": {str(threshold): times for threshold, times in cpu.items()},
+        "cpu_seconds": {str(threshold): dict(times) for threshold, times in plan.cpu.items()},
         "options": [_option_as_dict(plan, option) for option in plan.options],
         "modes": {mode.name: mode.reason or "possible" for mode in plan.modes},
     }
@@ -164,21 +158,21 @@ def _parts(plan: Plan) -> Text:
     )
 
 
-def _cpu(plan: Plan, cpu: Cpu) -> RenderableType:
-    if not cpu:
+def _cpu(plan: Plan) -> RenderableType:
+    if not plan.cpu:
         return Text("not measured")
     table = _table("step", "time >", "")
-    for step, seconds in cpu[plan.parameters.recovery_threshold].items():
+    for step, seconds in plan.cpu[plan.parameters.recovery_threshold].items():
         table.add_row(step, _seconds(seconds), STEPS[step])
     return table
 
 
-def _options(plan: Plan, cpu: Cpu) -> RenderableType:
-    measured = [f"{step} >" for step in VARYING] if cpu else []
+def _options(plan: Plan) -> RenderableType:
+    measured = [f"{step} >" for step in VARYING] if plan.cpu else []
     table = _table("", "U >", "deal >", "on the wire >", "storage >", "answers >", *measured)
     for option in plan.options:
         chosen = option.parameters == plan.parameters
-        cells = [*_option_cells(option), *_measured_cells(option, cpu)]
+        cells = [*_option_cells(option), *_measured_cells(option, plan.cpu)]
         table.add_row("→" if chosen else "", *cells, style="bold" if chosen else None)
     note = (
         "U is chosen for the least time on the wire, all phases together; of equals, the smallest."

@@ -76,11 +76,17 @@ class Released:
     """A sum was opened and the model moved on: version t → t + 1."""
 
     version: int
+    """t: the version from which the step was made."""
     members: tuple[MaskName, ...]
+    """The masks of the K updates."""
     base_versions: tuple[int, ...]
+    """t_i: the version from which each member was trained."""
     weights: tuple[float, ...]
+    """The weight of each member in the sum."""
     weighted_sum: npt.NDArray[np.float64]
+    """Divided by the sum of the weights, it is the weighted mean of the updates."""
     inconsistent_holders: tuple[int, ...] = ()
+    """Holders whose answers were wrong, by index."""
 
 
 class Abandoned(Struct, frozen=True, gc=False):

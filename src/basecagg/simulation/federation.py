@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+import numpy as np
+
 from basecagg.channels.identity import Ed25519Verifier, Identity, enrol
 from basecagg.channels.sealing import SECRET_BYTES, SealingSecret, make_sealer
 from basecagg.channels.unprotected import NoIdentity, NoSealing, NoVerifier
+from basecagg.errors import DataError
 from basecagg.maths.randomness import system_entropy
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.contributor import Contributor
-from basecagg.protocol.effects import News, Store
+from basecagg.protocol.effects import News, Released, Store
 from basecagg.protocol.epoch import Agreement, Holder, accept, draft_epoch
 from basecagg.protocol.global_model import Model
 from basecagg.protocol.messages import Credential, Link, Suite
@@ -31,12 +34,16 @@ Entropy: TypeAlias = Callable[[str], Callable[[int], bytes]]
 
 
 class Federation:
-    """All parties of one epoch. With `cryptography=False` nothing is sealed or signed: arithmetic only."""
+    """All parties of one epoch, in memory: real machines and keys, and a network that loses nothing.
+
+    Users `contribute` updates, holders `vanish`, and `run` opens the sum of K updates. Whoever wants to decide
+    about every message uses `network`. With `cryptography=False` nothing is sealed or signed: arithmetic only.
+    """
 
     def __init__(
         self,
         parameters: ProtocolParameters,
-        initial_model: Model,
+        initial_model: Model | None = None,
         *,
         holders: Sequence[str] | None = None,
         suite: Suite = "x25519",
@@ -52,6 +59,7 @@ class Federation:
     ) -> None:
         """Draft the epoch with fresh keys, and start the server and the holders.
 
+        Holders are called user-0, user-1, … and the first model is all zeros, unless given.
         `entropy` gives each key and each contributor its own source of randomness; a simulation that must be
         repeatable replaces the operating system's.
         """
@@ -64,6 +72,8 @@ class Federation:
         self._stores: dict[Address, Store] = {}
         self._retries = retries
         self._keep = keep
+        if initial_model is None:
+            initial_model = np.zeros(parameters.model_size, np.float32)
         self._initial_model = initial_model
         self._identities: dict[str, Identity | NoIdentity] = {}
         self._secrets: dict[str, SealingSecret | NoSealing] = {}
@@ -73,6 +83,44 @@ class Federation:
         self.agreement = self._agree(parameters, names, first, step, max_burns)
         for address in (AT_SERVER, *(Address("holder", name) for name in names)):
             self.start(address)
+
+    # --- from updates to a sum ----------------------------------------------------------------
+
+    def contribute(self, name: str, update: Model) -> None:
+        """Let a user deal a mask, hide an update made from the newest model under it, and send it.
+
+        It is on its way then; `run` brings it to the server.
+        """
+        if not self.contributor(name).ready:
+            self.deal(name)
+            self.network.run()
+        self.submit(name, update, self.server.version, self.server.head)
+
+    def vanish(self, *holders: str) -> None:
+        """Take these holders offline, without a word."""
+        for name in holders:
+            if Address("holder", name) not in self.network.nodes:
+                raise DataError(f"{name} cannot vanish: no holder of this name is there")
+            self.stop(Address("holder", name))
+
+    def come_back(self, *holders: str) -> None:
+        """Bring holders back that vanished, with all that they had stored."""
+        for name in holders:
+            if name not in self.agreement.holder_names:
+                raise DataError(f"{name} cannot come back: it is no holder of this epoch")
+            self.start(Address("holder", name))
+
+    def run(self) -> list[Released]:
+        """Deliver all that is on its way; the sums that were opened since the last time.
+
+        All other news stays for `take_news`: masks that ended and why, buffers that were given up.
+        """
+        self.network.run()
+        news = self.take_news()
+        self.network.news = [each for each in news if not isinstance(each, Released)]
+        return [each for each in news if isinstance(each, Released)]
+
+    # --- machines and messages, one by one ------------------------------------------------------
 
     @property
     def server(self) -> Server:

@@ -39,6 +39,7 @@ from sqlalchemy.dialects import sqlite as sqlite_dialect
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from basecagg.errors import StorageError
+from basecagg.extras import require
 from basecagg.protocol.effects import Write
 from basecagg.storage import lease, sqlite
 from basecagg.storage.anchor import Anchor, Mark
@@ -298,6 +299,8 @@ def _connect(url: str | URL) -> Engine:
         raise StorageError("the store's URL cannot be read: write sqlite:///server.db") from None
     if backend not in _INSERT:
         raise StorageError(f"a server's store is on {' or '.join(_INSERT)}, not on {backend}")
+    if backend == "postgresql":
+        require("psycopg", extra="postgres", needed_for="a store on PostgreSQL")
     engine = create_engine(url, hide_parameters=True)  # they may be secrets
     if backend == "sqlite":
         _prepare_sqlite(engine)

@@ -1,0 +1,159 @@
+"""Check a server's work from files: evidence, the parts of a version, an exported model.
+
+Nothing that a file says is believed but signatures that lead to the operator's key.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+
+from basecagg.channels.identity import Ed25519Verifier
+from basecagg.channels.safetensors import Exported, read_exported
+from basecagg.channels.wire import MAGIC, MAX_FILE_BYTES, Filed, unpack_file
+from basecagg.errors import BASecAggError, DataError, NotProven, printable
+from basecagg.planning.shown import Shown
+from basecagg.protocol.epoch import Agreement, accept
+from basecagg.protocol.judging import judge, trace
+from basecagg.protocol.proofs import Account, Caught, Evidence, Pedigree
+from basecagg.protocol.recomputation import recompute
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+Verdict: TypeAlias = Literal["equal", "not checked", "CHEAT"]
+VERDICTS: tuple[Verdict, ...] = ("equal", "not checked", "CHEAT")
+"""From the best to what counts most."""
+_KEY_BYTES = 32
+
+
+class Finding(NamedTuple):
+    """What came of one file or version."""
+
+    what: str
+    """The name of the file, or the number of the version."""
+    verdict: Verdict
+    """equal: as it should be. CHEAT: proven. not checked: it cannot be read, or proves nothing."""
+    detail: str
+    """Why, in words."""
+
+
+@dataclass(frozen=True, repr=False)
+class Findings(Shown):
+    """What came of all of them. It prints as `basecagg verify` does."""
+
+    findings: tuple[Finding, ...]
+    """One for each file or version, in the order in which they were given."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """What counts most: CHEAT before not checked before equal."""
+        return max((finding.verdict for finding in self.findings), key=VERDICTS.index)
+
+    def __rich__(self) -> RenderableType:
+        """Lay it out for a terminal of 80 columns or more."""
+        from rich import box
+        from rich.console import Group
+        from rich.table import Column, Table
+        from rich.text import Text
+
+        columns = Column("what", overflow="fold"), Column("verdict", no_wrap=True)
+        why = Column("why", overflow="fold")
+        table = Table(*columns, why, box=box.SIMPLE_HEAD, show_edge=False)
+        for finding in self.findings:
+            table.add_row(*(Text(printable(text)) for text in finding))
+        equal = sum(finding.verdict == "equal" for finding in self.findings)
+        return Group(table, Text(f"{equal} of {len(self.findings)} checked and equal"))
+
+
+def verify(*files: Path | str, operator_key: bytes | str | None = None) -> Findings:
+    """Check a server's work from files, and say what came of each; `print` shows it as a table.
+
+    A file is one of three. Evidence, left behind by a participant that stopped: does it convict the server? The
+    parts of a version: are they what the server released, to the bit? A `model.safetensors` of an operator: are
+    these the numbers of a version in this operator's chain of models? Without `operator_key` (32 bytes, or as
+    hexadecimal text) the key that a file names is used, and named in the finding: compare it with the one in
+    your invitation.
+    """
+    if not files:
+        raise DataError("there is nothing to verify: give at least one file")
+    key = None if operator_key is None else _public_key(operator_key)
+    return Findings(tuple(check_file(Path(file), key) for file in files))
+
+
+def _public_key(given: bytes | str) -> bytes:
+    try:
+        key = bytes.fromhex(given) if isinstance(given, str) else bytes(given)
+    except ValueError:
+        key = b""
+    if len(key) != _KEY_BYTES:
+        raise DataError(f"{given!r} is not a key: {_KEY_BYTES} bytes, or as hexadecimal text")
+    return key
+
+
+def check_file(path: Path, operator_key: bytes | None) -> Finding:
+    """What came of one file; one that cannot be read, or proves nothing, is not checked."""
+    try:
+        filed, exported = _read(path)
+        key = filed.operator_key if operator_key is None else operator_key
+        finding = _check_exported(path.name, filed, exported, key) if exported else None
+        finding = finding or _check(path.name, filed, key)
+    except (BASecAggError, OSError) as error:
+        return Finding(path.name, "not checked", str(error))
+    if operator_key is not None:
+        return finding
+    whose = f"signed by operator key {key.hex()}: compare it with yours"
+    return finding._replace(detail=f"{finding.detail}; {whose}")
+
+
+def check_account(name: str, account: Account, agreement: Agreement) -> Finding:
+    """Make a version again from its parts."""
+    version = account.parts.release.history.last
+    try:
+        recompute(agreement, account.parts)
+    except Caught as caught:
+        return Finding(name, "CHEAT", f"version {version}: {caught}")
+    return Finding(name, "equal", f"version {version} is what its parts make, to the bit")
+
+
+def _read(path: Path) -> tuple[Filed, Exported | None]:
+    """Evidence or an account; or a pedigree, with the model that carries it."""
+    size = path.stat().st_size
+    if size > MAX_FILE_BYTES:
+        raise DataError(f"it has {size:,} bytes, {MAX_FILE_BYTES:,} are the most")
+    data = path.read_bytes()
+    if data.startswith(MAGIC):
+        return unpack_file(data), None
+    exported = read_exported(data)
+    return unpack_file(exported.pedigree), exported
+
+
+def _check(name: str, filed: Filed, key: bytes) -> Finding:
+    match filed:
+        case Evidence():
+            return _check_evidence(name, filed, key)
+        case Account():
+            return check_account(name, filed, accept(filed.epoch, key, Ed25519Verifier()))
+        case Pedigree():
+            raise DataError("it is a chain proof without its model")
+
+
+def _check_evidence(name: str, evidence: Evidence, key: bytes) -> Finding:
+    try:
+        return Finding(name, "CHEAT", judge(evidence, key, Ed25519Verifier()))
+    except NotProven as reason:
+        return Finding(name, "not checked", str(reason))
+
+
+def _check_exported(name: str, filed: Filed, exported: Exported, key: bytes) -> Finding:
+    if not isinstance(filed, Pedigree):
+        raise DataError("what it carries is no chain proof")
+    link = trace(filed, exported.vector, key, Ed25519Verifier())
+    others = ", ".join(exported.others)
+    return Finding(
+        name,
+        "equal",
+        f"version {link.version} of epoch {filed.epoch.number} of {filed.epoch.federation}"
+        + (f"; not in the chain: {others}" if others else ""),
+    )
