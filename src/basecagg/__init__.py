@@ -7,9 +7,8 @@ optional part is not installed says which one it needs.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if (
-    TYPE_CHECKING
-):  # for type checkers and editors: the same names as in `_HOMES`, which a test compares
+# For type checkers and editors: the same names as in `_HOMES`, which a test compares.
+if TYPE_CHECKING:
     from basecagg.errors import (
         BASecAggError,
         BASecAggWarning,
@@ -17,6 +16,7 @@ if (
         DataError,
         LocalProtocolError,
         MissingExtraError,
+        MissingPartError,
         NotProven,
         ParameterError,
         RemoteProtocolError,
@@ -39,6 +39,7 @@ __all__ = [
     "Federation",
     "LocalProtocolError",
     "MissingExtraError",
+    "MissingPartError",
     "NotProven",
     "ParameterError",
     "ProtocolParameters",
