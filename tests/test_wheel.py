@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -16,9 +17,18 @@ ROOT = Path(__file__).parent.parent
 OPTIONAL = ("torch", "sklearn", "flwr", "ray", "starlette", "uvicorn", "httpx")
 
 
+ALONE = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+"""What is installed must not be hidden by a checkout on the path."""
+
+
+def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run it, however it ends."""
+    return subprocess.run(command, cwd=cwd, env=ALONE, capture_output=True, text=True, check=False)
+
+
 def call(*command: str | Path, cwd: Path) -> str:
     """Run it; what it printed, or all it said if it failed."""
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    done = run(*command, cwd=cwd)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -65,3 +75,11 @@ def test_it_carries_types_and_licence(installed: Path) -> None:
     )
     names = call(installed / "python", "-c", script, cwd=installed).split()
     assert {Path(name).name for name in names} == {"py.typed", "LICENSE"}
+
+
+def test_the_experiments_are_beside_it(installed: Path) -> None:
+    done = run(installed / "basecagg", "reproduce", "theorem", cwd=installed)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "in a checkout of basecagg" in done.stderr
+    assert "accuracy-mnist" in call(installed / "basecagg", "reproduce", "--help", cwd=ROOT)
