@@ -31,6 +31,7 @@ from basecagg.storage.server import ServerStore
 from benchmarks.bare import BareCycle
 from benchmarks.bars import at_most
 from reproduction import machine, report
+from reproduction.cycle import run_cycle
 
 RESULTS = Path(__file__).parent / "results" / "cycle.json"
 PARAMETERS = ProtocolParameters(
@@ -106,21 +107,6 @@ class UnsignedFederation(BenchFederation):
     identity_type = SilentIdentity
 
 
-def run_cycle(federation: Federation, updates: np.ndarray) -> None:
-    """Ten users deal, train (here: have an update), mask and upload; the sum opens."""
-    server = federation.server
-    names = federation.agreement.holder_names[: len(updates)]
-    before, digest = server.version, server.head
-    for name in names:
-        federation.deal(name)
-    federation.network.run()
-    for name, update in zip(names, updates, strict=True):
-        federation.submit(name, update, before, digest)
-        federation.network.run()
-    if server.version != before + 1:
-        raise SystemExit(f"the sum did not open: {federation.network.refusals[:3]}")
-
-
 class Rival:
     """One kind of cycle, run again and again; the best time counts."""
 
@@ -168,8 +154,8 @@ def main() -> None:
     argparse.ArgumentParser(description=__doc__).parse_args()
     console, p = Console(), PARAMETERS
     model = np.zeros(p.model_size, np.float32)
-    updates = np.random.default_rng(1).normal(0, 0.02, (p.buffer_size, p.model_size))
-    updates = updates.astype(np.float32)
+    drawn = np.random.default_rng(1).normal(0, 0.02, (p.buffer_size, p.model_size))
+    updates = drawn.astype(np.float32)
     console.print("counting signatures …")
     verifier = CountingVerifier()
     counting = CountingFederation(p, model, verifier=verifier)

@@ -37,7 +37,7 @@ def main() -> int:
     console = Console()
     about = machine.describe()
     console.print(
-        f"N = {USERS}, K = {BUFFER}, d = {SIZE:,}; {about['cpu']}; minima of {ROUNDS} rounds"
+        f"N = {USERS}, K = {BUFFER}, d = {SIZE:,}; {about['processor']}; minima of {ROUNDS} rounds"
     )
     ratios = [_show(console, name, measure(step)) for name, step in STEPS.items()]
     console.print(f"most allowed: {MOST} × the server's opening")

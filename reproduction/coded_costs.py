@@ -8,12 +8,12 @@ are extended along the line through two sizes.
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -91,59 +91,33 @@ class PhaseLoopback(MeteredLoopback):
         self.cpu[Share("contributor", phase)] += time.process_time() - started
 
 
-@dataclass(frozen=True)
-class Units:
-    """Costs of the parts of a round, as functions of the members K of a sum: fixed + K·each."""
-
-    deal: float
-    keep: float
-    """One holder keeps one share."""
-    mask: float
-    relay: float
-    """The server, for one deal."""
-    admit: float
-    """The server, for one upload."""
-    answer: tuple[float, float]
-    """One holder: fixed, and for each member."""
-    open: tuple[float, float]
-    """The server: fixed, and for each member."""
-    sizes: Mapping[str, float]
-    request: tuple[float, float] = (0.0, 0.0)
-    """Bytes of a request: fixed, and for each member."""
-    exact: bool = True
-
-
-@dataclass
-class FewMembers:
-    """One federation with K members, run from the first mask to the sum."""
-
-    members: int
-    cpu: Mapping[Share, float]
-    bytes_sent: Counter[str]
-    messages: Counter[str]
-    exact: bool
-
-    def mean_size(self, kind: str) -> float:
-        """Bytes of a message of this kind."""
-        return self.bytes_sent[kind] / max(1, self.messages[kind])
+Units: TypeAlias = Mapping[str, float]
+"""What each part of a round costs one party: seconds of a step, bytes of a message."""
+_STEPS: Mapping[str, Share] = {
+    "deal": Share("contributor", "offline"),
+    "keep": Share("holder", "offline"),
+    "relay": Share("server", "offline"),
+    "mask": Share("contributor", "upload"),
+    "admit": Share("server", "upload"),
+    "answer": Share("holder", "recovery"),
+    "open": Share("server", "recovery"),
+}
+"""Who does each step: once for every member, but answering and opening once for all."""
+_MESSAGES = ("Shipment", "Parcel", "Upload", "Answer", "RecoveryRequest")
+_ONCE = ("answer", "open", "RecoveryRequest")
 
 
 def measure_coded(cell: Cell) -> Row:
     """The row of a LightSecAgg or BASecAgg cell."""
-    feasible = largest_size(cell)
-    if cell.model_size <= feasible:
-        costs, note = (
-            _cost(cell, _units(cell.protocol, cell.users, cell.dropout, cell.model_size)),
-            "",
-        )
-    else:
-        half = _cost(cell, _units(cell.protocol, cell.users, cell.dropout, feasible // 2))
-        full = _cost(cell, _units(cell.protocol, cell.users, cell.dropout, feasible))
-        costs = _extend(half, full, feasible // 2, feasible, cell.model_size)
-        note = f"measured at d = {feasible // 2:,} and {feasible:,}, extended along the line"
-    exact = _units(cell.protocol, cell.users, cell.dropout, min(cell.model_size, feasible)).exact
+    sizes, note = [cell.model_size], ""
+    if cell.model_size > (most := largest_size(cell)):
+        sizes = [most // 2, most]
+        note = f"measured at d = {sizes[0]:,} and {sizes[1]:,}, extended along the line"
+    measured = [_cost(replace(cell, model_size=size)) for size in sizes]
+    phases = measured[0] if len(sizes) == 1 else _extended(measured, sizes, cell.model_size)
+    exact = all(_units(replace(cell, model_size=size))[1] for size in sizes)
     return Row(
-        cell, cell.survivors, cell.colluders, cell.users - 1, costs, extrapolated=note, exact=exact
+        cell, cell.survivors, cell.colluders, cell.users - 1, phases, extrapolated=note, exact=exact
     )
 
 
@@ -153,102 +127,82 @@ def largest_size(cell: Cell) -> int:
     return MOST_SHARE_BYTES // (4 * cell.users) * submasks
 
 
-def _extend(
-    low: dict[Phase, PhaseCost], high: dict[Phase, PhaseCost], d_low: int, d_high: int, d: int
-) -> dict[Phase, PhaseCost]:
-    def line(a: float, b: float) -> float:
-        return max(b, b + (b - a) * (d - d_high) / (d_high - d_low))
+Phases: TypeAlias = dict[Phase, PhaseCost]
 
+
+def _extended(measured: Sequence[Phases], sizes: Sequence[int], size: int) -> Phases:
+    """Every cost along the line through two sizes; noise must not make a larger model cheaper."""
+
+    def extend(low: float, high: float) -> float:
+        return max(high, _on_line(sizes, (low, high), size))
+
+    low, high = measured
     return {
-        name: PhaseCost(
-            *(
-                line(a, b)
-                for a, b in zip(vars(low[name]).values(), vars(high[name]).values(), strict=True)
-            )
-        )
+        name: PhaseCost(*map(extend, vars(low[name]).values(), vars(high[name]).values()))
         for name in low
     }
 
 
-def _cost(cell: Cell, units: Units) -> dict[Phase, PhaseCost]:
+def _on_line(x: Sequence[int], y: Sequence[float], at: int) -> float:
+    return y[1] + (y[1] - y[0]) * (at - x[1]) / (x[1] - x[0])
+
+
+def _cost(cell: Cell) -> Phases:
     """N users deal, N − D upload, and their updates are summed at once or K at a time."""
     members = cell.survivors if cell.protocol == "lightsecagg" else min(BUFFER, cell.survivors)
-    sums = cell.survivors / members
-    request = sums * _at(units.request, members)
+    sums, (each, _) = cell.survivors / members, _units(cell)
+    once = {name: sums * _at(cell, name, members) for name in _ONCE}
+    n = cell.users
     return {
         "offline": PhaseCost(
-            units.deal + cell.users * units.keep,
-            cell.users * units.relay,
-            units.sizes["Shipment"],
-            cell.users * units.sizes["Parcel"],
+            each["deal"] + n * each["keep"], n * each["relay"], each["Shipment"], n * each["Parcel"]
         ),
-        "upload": PhaseCost(units.mask, cell.survivors * units.admit, units.sizes["Upload"], 0.0),
+        "upload": PhaseCost(each["mask"], cell.survivors * each["admit"], each["Upload"], 0.0),
         "recovery": PhaseCost(
-            sums * _at(units.answer, members),
-            sums * _at(units.open, members),
-            sums * units.sizes["Answer"],
-            request,
+            once["answer"], once["open"], sums * each["Answer"], once["RecoveryRequest"]
         ),
     }
 
 
-def _at(line: tuple[float, float], members: int) -> float:
-    fixed, each = line
-    return fixed + each * members
+def _at(cell: Cell, name: str, members: int) -> float:
+    """What is done once for all members, on the line through two numbers of them; no part is negative."""
+    low, high = (_federation(cell, few)[0][name] for few in FEW_MEMBERS)
+    slope = max(0.0, (high - low) / (FEW_MEMBERS[1] - FEW_MEMBERS[0]))
+    return max(0.0, high - FEW_MEMBERS[1] * slope) + slope * members
+
+
+def _units(cell: Cell) -> tuple[Units, bool]:
+    """The larger of the two federations, and whether both opened exact sums."""
+    found = [_federation(cell, members) for members in FEW_MEMBERS]
+    return found[1][0], all(exact for _, exact in found)
 
 
 @lru_cache(maxsize=256)
-def _units(protocol: str, users: int, dropout: float, size: int) -> Units:
-    cell = Cell("lightsecagg" if protocol == "lightsecagg" else "basecagg", users, dropout, size)
-    few, many = (_run(cell, members) for members in FEW_MEMBERS)
-    holder = _line(few, many, Share("holder", "recovery"), users)
-    server = _line(few, many, Share("server", "recovery"), 1)
-    sizes = {kind: many.mean_size(kind) for kind in ("Shipment", "Parcel", "Upload", "Answer")}
-    asked = [run.mean_size("RecoveryRequest") for run in (few, many)]
-    each = (asked[1] - asked[0]) / (many.members - few.members)
-    k = many.members
-    return Units(
-        deal=many.cpu[Share("contributor", "offline")] / k,
-        keep=many.cpu[Share("holder", "offline")] / (k * users),
-        mask=many.cpu[Share("contributor", "upload")] / k,
-        relay=many.cpu[Share("server", "offline")] / k,
-        admit=many.cpu[Share("server", "upload")] / k,
-        answer=holder,
-        open=server,
-        sizes=sizes,
-        request=(asked[0] - few.members * each, each),
-        exact=few.exact and many.exact,
-    )
-
-
-def _line(few: FewMembers, many: FewMembers, share: Share, parties: int) -> tuple[float, float]:
-    """Fixed and per-member seconds of one party; noise must not make either negative."""
-    low, high = few.cpu[share] / parties, many.cpu[share] / parties
-    each = max(0.0, (high - low) / (many.members - few.members))
-    return max(0.0, high - many.members * each), each
-
-
-def _run(cell: Cell, members: int) -> FewMembers:
-    """Some cycles of one federation: for each cost the cheapest cycle counts, for noise only adds."""
+def _federation(cell: Cell, members: int) -> tuple[Units, bool]:
+    """Some cycles of one federation: for each step the cheapest cycle counts, for noise only adds."""
     network = PhaseLoopback()
     federation = Federation(
         coded_parameters(cell, members), np.zeros(cell.model_size, np.float32), network=network
     )
-    cycles = [_cycle(federation, network, members, cycle) for cycle in range(_CYCLES)]
-    cpu = {share: min(cycle.cpu[share] for cycle in cycles) for share in cycles[0].cpu}
-    exact = all(cycle.exact for cycle in cycles)
-    return FewMembers(members, cpu, network.meter.bytes_sent, network.meter.messages, exact)
+    exact = True
+    cpu: list[Mapping[Share, float]] = []
+    for seed in range(_CYCLES):
+        network.cpu = defaultdict(float)
+        exact &= _cycle(federation, network, members, seed)
+        cpu.append(network.cpu)
+    units = {}
+    for step, share in _STEPS.items():
+        parties = cell.users if share.role == "holder" else 1
+        times = 1 if step in _ONCE else members
+        units[step] = min(cycle[share] for cycle in cpu) / (parties * times)
+    meter = network.meter
+    for kind in _MESSAGES:
+        units[kind] = meter.bytes_sent[kind] / max(1, meter.messages[kind])
+    return units, exact
 
 
-class Cycle(NamedTuple):
-    """From the first mask to the sum."""
-
-    cpu: defaultdict[Share, float]
-    exact: bool
-
-
-def _cycle(federation: Federation, network: PhaseLoopback, members: int, seed: int) -> Cycle:
-    network.cpu = defaultdict(float)
+def _cycle(federation: Federation, network: PhaseLoopback, members: int, seed: int) -> bool:
+    """From the first mask to the sum; whether that is exact."""
     names = [f"user-{index}" for index in range(members)]
     server, size = federation.server, federation.agreement.parameters.model_size
     for name in names:
@@ -264,7 +218,7 @@ def _cycle(federation: Federation, network: PhaseLoopback, members: int, seed: i
         with network.charged("upload"):
             federation.submit(name, values, server.version, server.head)
     network.run()
-    return Cycle(network.cpu, _opened_exactly(federation, total))
+    return _opened_exactly(federation, total)
 
 
 def _opened_exactly(federation: Federation, total: npt.NDArray[np.int64]) -> bool:

@@ -26,8 +26,9 @@ from basecagg.reports.plots import COLOURS
 from basecagg.simulation.federation import Federation
 from basecagg.simulation.secagg_round import SecAggRound
 from reproduction import plot
+from reproduction.cycle import Vector, run_cycle
 from reproduction.experiment import Experiment, Results
-from reproduction.flower_peer import Vector, run_flower_round
+from reproduction.flower_peer import run_flower_round
 from reproduction.jobs import Job, Order, Size
 from reproduction.report import Publication, select
 
@@ -169,20 +170,14 @@ def basecagg_seconds(updates: Sequence[Vector], threshold: int, colluders: int) 
 
 
 def _cycle(federation: Federation, updates: Sequence[Vector], cycle: int) -> float:
-    """All deal, upload, and the sum opens. Fresh updates each time: one is never masked twice."""
+    """All deal, upload, and the sum opens; the updates are fresh each time."""
     fresh = [update + np.float32(cycle * 1e-3) for update in updates]
-    server, names = federation.server, federation.agreement.holder_names
-    version, digest, model = server.version, server.head, server.model
+    model = federation.server.model
     started = time.process_time()
-    for name in names:
-        federation.deal(name)
-    federation.network.run()
-    for name, update in zip(names, fresh, strict=True):
-        federation.submit(name, update, version, digest)
-        federation.network.run()
+    run_cycle(federation, fresh)
     spent = time.process_time() - started
-    step = model - server.model
-    if server.version != version + 1 or np.abs(step - np.mean(fresh, axis=0)).max() > 1e-3:
+    step = model - federation.server.model
+    if np.abs(step - np.mean(fresh, axis=0)).max() > 1e-3:
         raise DecodingError("BASecAgg's step is not the plain mean")
     return spent
 

@@ -14,12 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from basecagg.errors import DecodingError
 from basecagg.extras import require
+from reproduction.cycle import Vector
 
-Vector = npt.NDArray[np.float32]
 _CLIP = 8.0
 _EXAMPLES = 1
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -56,6 +57,7 @@ class ShortRound(NamedTuple):
     """PRG streams that the server expands."""
 
 
+@lru_cache(maxsize=256)
 def setting_of(cell: Cell) -> Setting:
     """SecAgg: everybody, T as the cell says. SecAgg+: the sparsest graph against N/10 colluders.
 
@@ -72,9 +74,9 @@ def setting_of(cell: Cell) -> Setting:
 
 def measure_pairwise(cell: Cell) -> Row:
     """The row of a SecAgg or SecAgg+ cell."""
-    setting = _setting(cell.protocol, cell.users, cell.dropout)
-    short = _short_round(cell.protocol, cell.users, cell.dropout)
-    phases = {name: PhaseCost(**vars(cost)) for name, cost in short.phases.items()}
+    small = replace(cell, model_size=SHORT)
+    setting, short = setting_of(small), _short_round(small)
+    phases = {name: replace(cost) for name, cost in short.phases.items()}
     degree = len(setting.graph[0])
     phases["upload"].user_seconds += _user_seconds(cell.model_size, degree)
     phases["upload"].bytes_up += 4 * (cell.model_size - SHORT)
@@ -92,11 +94,6 @@ def measure_pairwise(cell: Cell) -> Row:
     )
 
 
-@lru_cache(maxsize=256)
-def _setting(protocol: str, users: int, dropout: float) -> Setting:
-    return setting_of(Cell("secagg+" if protocol == "secagg+" else "secagg", users, dropout, SHORT))
-
-
 @lru_cache(maxsize=1)
 def _warm_up() -> None:
     """Compile or load the kernels, so that no round is charged for it."""
@@ -107,15 +104,15 @@ def _warm_up() -> None:
 
 
 @lru_cache(maxsize=256)
-def _short_round(protocol: str, users: int, dropout: float) -> ShortRound:
+def _short_round(cell: Cell) -> ShortRound:
     _warm_up()
-    setting = _setting(protocol, users, dropout)
+    setting, users = setting_of(cell), cell.users
     parameters = SecAggParameters(
         num_users=users, threshold=setting.threshold, vector_size=SHORT, graph=setting.graph
     )
     generator = np.random.default_rng(users)
     inputs = generator.integers(0, PAPER_MODULUS, (users, SHORT), dtype=np.uint32)
-    gone = set(generator.choice(users, round(dropout * users), replace=False).tolist())
+    gone = set(generator.choice(users, cell.dropouts, replace=False).tolist())
     round_ = SecAggRound(parameters)
     outcome = round_.run(dict(enumerate(inputs)), {"inputs": gone})
     exact = isinstance(outcome, SumOpened) and np.array_equal(

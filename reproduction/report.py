@@ -74,12 +74,23 @@ def show(publication: Publication) -> None:
 
 def show_table(console: Console, title: str, lines: Sequence[Line]) -> None:
     """Print lines that have the same columns."""
-    table = Table(title=title)
-    for index, column in enumerate(lines[0]):
-        table.add_column(column, no_wrap=index < 2)
+    columns = _fitting(lines, console.width)
+    table = Table(*columns, title=title)
     for line in lines:
-        table.add_row(*map(shown, line.values()))
+        table.add_row(*(shown(line[column]) for column in columns))
     console.print(table)
+
+
+def _fitting(lines: Sequence[Line], width: int) -> list[str]:
+    """The first columns that a terminal has room for, if no word is broken; files have all of them."""
+    columns: list[str] = []
+    for column in lines[0]:
+        texts = [column, *(shown(line[column]) for line in lines)]
+        width -= 3 + max((len(word) for text in texts for word in text.split()), default=0)
+        if width < 1:
+            break
+        columns.append(column)
+    return columns
 
 
 def publish(publication: Publication, folder: Path) -> Path:

@@ -72,7 +72,8 @@ def _subcommands(command: click.Command) -> list[click.Command]:
 def _prose(help_text: str) -> str:
     """Turn click's help into Markdown: what follows a \\b line is shown as it stands."""
     text, _, example = inspect.cleandoc(help_text).partition("\b\n")
-    return f"{text.strip()}\n\n```text\n{example.rstrip()}\n```" if example else text.strip()
+    as_it_stands = example.replace("\b\n", "").rstrip()
+    return f"{text.strip()}\n\n```text\n{as_it_stands}\n```" if example else text.strip()
 
 
 def _option(param: click.Option) -> str:

@@ -50,9 +50,8 @@ assert result.versions[-1].version == 2
 TRIALS = {
     "plan": program("plan --users 100 --dropouts 0.3 --model-size 1e6"),
     "README": python(code_of("README.md")),
-    "first sum": python(
-        code_of("docs/tutorial/first-sum.md")
-    ),  # all of the arithmetic, compiled afresh
+    # All of the arithmetic, compiled afresh.
+    "first sum": python(code_of("docs/tutorial/first-sum.md")),
     "audit": python(code_of("docs/how-to/audit.md")),
     "verify": python(code_of("docs/how-to/verify.md")),
     "run": program(RUN, "learn"),
@@ -136,3 +135,10 @@ def test_it_carries_types_and_licence(installed: Installed, tmp_path) -> None:
     )
     names = installed.call("python", "-c", script, cwd=tmp_path).stdout.split()
     assert {Path(name).name for name in names} == {"py.typed", "LICENSE"}
+
+
+def test_the_experiments_are_beside_it(installed: Installed, tmp_path) -> None:
+    done = installed.call("basecagg", "reproduce", "theorem", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "in a checkout of basecagg" in done.stderr

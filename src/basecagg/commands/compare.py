@@ -13,6 +13,6 @@ import click
 @click.argument("words", nargs=-1)
 def command(*, words: tuple[str, ...]) -> None:
     """Has become part of `reproduce`: the same words after `basecagg reproduce`, without --full."""
-    raise click.UsageError(
+    raise click.ClickException(
         f"the comparisons are experiments now: basecagg reproduce {words[0] if words else 'protocols'}"
     )

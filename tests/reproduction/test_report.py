@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import re
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 pytest.importorskip("matplotlib")
 
 from basecagg.cli import main
 from reproduction import incompatibility
 from reproduction.incompatibility import Point
-from reproduction.report import shown
+from reproduction.report import show_table, shown
 
 
 def test_an_experiment_leaves_all_its_files(
@@ -45,8 +47,10 @@ def test_an_unknown_experiment_is_a_usage_error() -> None:
 @pytest.mark.parametrize("words", [["flower"], ["flower", "--full", "--out", "results"]])
 def test_compare_says_that_it_is_part_of_reproduce(words: list[str]) -> None:
     done = CliRunner().invoke(main, ["compare", *words])
-    assert done.exit_code == 2
-    assert done.stderr.splitlines()[-1].endswith("now: basecagg reproduce flower")
+    assert done.exit_code == 1
+    assert done.stderr.splitlines() == [
+        "Error: the comparisons are experiments now: basecagg reproduce flower"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -62,3 +66,13 @@ def test_compare_says_that_it_is_part_of_reproduce(words: list[str]) -> None:
 )
 def test_values_are_shown_short(value: object, text: str) -> None:
     assert shown(value) == text
+
+
+def test_a_narrow_terminal_shows_the_first_columns_whole() -> None:
+    lines = [{"protocol": "secagg", "N": 25, "seconds, overlapped": 1.5, "extrapolated": "no"}]
+    for width, columns in ((80, 4), (34, 3), (22, 2)):
+        console = Console(width=width, file=io.StringIO())
+        show_table(console, "costs", lines)
+        printed = console.file.getvalue()  # type: ignore[attr-defined]
+        assert [word in printed for word in ("secagg", "25", "1.5", "no")].count(True) == columns
+        assert "…" not in printed
