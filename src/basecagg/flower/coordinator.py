@@ -350,7 +350,7 @@ class Coordinator(ABC):
         arrays = self.layout.unflatten(self.running.model[: self.layout.size])
         self._configure(arrays)
         config = ConfigRecord(dict(self._configs[task]))
-        return {self.settings.arrays_key: arrays, self.settings.config_key: config}
+        return {self.settings.arrayrecord_key: arrays, self.settings.configrecord_key: config}
 
     def _configure(self, arrays: ArrayRecord) -> None:
         """Once for every version, in their order: as in Flower, a config goes from one to the next."""

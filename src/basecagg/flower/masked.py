@@ -252,7 +252,7 @@ class MaskedCoordinator(Coordinator):
             task=view.task,
             detach=self.settings.training == "detached",
             patience=float(self._patience),
-            arrays_key=self.settings.arrays_key,
+            arrays_key=self.settings.arrayrecord_key,
         )
 
     def _admission(self, view: View) -> list[Message]:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from flwr.app import MetricRecord, RecordDict
+from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 
 from basecagg.errors import DataError, StaleUpdate
 from basecagg.flower.coordinator import LOG, Coordinator, Errand, View, Workload
 from basecagg.flower.flat import as_app_reads, only_arrays
 from basecagg.flower.metrics import numbers
-from basecagg.flower.settings import Settings
+from basecagg.flower.settings import MetricsFunction, Settings
 from basecagg.flower.visits import reading
 from basecagg.protocol.effects import Released, Send, Store
 from basecagg.protocol.global_model import Model, model_bytes
@@ -22,7 +23,6 @@ from basecagg.protocol.messages import MaskName, PlainUpdate
 from basecagg.protocol.plain import PlainOpening
 from basecagg.protocol.server import Server, ServerSettings
 
-MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
 _SERIAL_BYTES = 16
 
 
@@ -39,17 +39,10 @@ class Lesson:
 class PlainCoordinator(Coordinator):
     """The nodes as contributors in clear."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        workload: Workload,
-        store: Store,
-        averages: tuple[MetricsFunction, MetricsFunction],
-    ) -> None:
+    def __init__(self, settings: Settings, workload: Workload, store: Store) -> None:
         """Wait for the nodes."""
         super().__init__(settings, workload, store)
         self._initial = workload.initial
-        self._averages = averages
         self._lessons: dict[int, Lesson] = {}
         self._summed: dict[MaskName, Lesson] = {}
 
@@ -82,7 +75,7 @@ class PlainCoordinator(Coordinator):
             self._lessons[view.node_id] = Lesson(self.running.version, self.running.model)
         else:
             known.version, known.start = self.running.version, self.running.model
-        content, key = RecordDict(dict(self.lesson(view.doing))), self.settings.arrays_key
+        content, key = RecordDict(dict(self.lesson(view.doing))), self.settings.arrayrecord_key
         content[key] = as_app_reads(content.array_records[key])
         return view.node_id, content, view.doing
 
@@ -128,14 +121,14 @@ class PlainCoordinator(Coordinator):
     def metrics(self, released: Released) -> tuple[MetricRecord | None, MetricRecord | None]:
         """The averages of what the members reported, as Flower's own strategies compute them."""
         members = [self._summed[name] for name in released.members if name in self._summed]
-        train, evaluate = self._averages
+        settings = self.settings
         return (
-            self._average(train, [member.trained for member in members]),
-            self._average(evaluate, [member.evaluated for member in members]),
+            self._average(settings.train_metrics_aggr_fn, [each.trained for each in members]),
+            self._average(settings.evaluate_metrics_aggr_fn, [each.evaluated for each in members]),
         )
 
     def _average(
-        self, average: MetricsFunction, found: Sequence[RecordDict | None]
+        self, average: MetricsFunction | None, found: Sequence[RecordDict | None]
     ) -> MetricRecord | None:
         """Over those members that report what most of them do; the mean of the others would be another one."""
         weight = self.settings.weighted_by_key
@@ -151,7 +144,7 @@ class PlainCoordinator(Coordinator):
                 "%d of %d members are left out of the mean: they do not report the numbers %s",
                 *(len(found) - len(alike), len(found), sorted(name for _, name in usual)),
             )
-        return average(alike, weight)
+        return (average or aggregate_metricrecords)(alike, weight)
 
 
 def _shape(record: RecordDict | None, weight: str) -> frozenset[tuple[str, str]] | None:
