@@ -9,6 +9,7 @@ from typing import Literal
 
 import click
 
+from basecagg.commands import _values
 from basecagg.commands._kernels import load_kernels
 from basecagg.errors import DataError, ServerCaught
 
@@ -27,16 +28,11 @@ _CAUGHT = 3
 @click.option("--holder-only", is_flag=True, help="Keep shares for others and contribute nothing.")
 @click.option(
     "--state",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=_values.FOLDER,
     metavar="DIR",
     help="Where keys and shares are kept. A folder named after you, here, unless given.",
 )
-@click.option(
-    "--anchors",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Where the counter is kept that shows whether DIR is an older copy; leave it out of backups.",
-)
+@_values.anchors_option("DIR")
 @click.option(
     "--min-buffer",
     type=click.IntRange(min=2),

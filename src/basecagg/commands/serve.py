@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
+from basecagg.commands import _values
 from basecagg.commands._kernels import load_kernels
 
 
@@ -22,12 +24,7 @@ from basecagg.commands._kernels import load_kernels
     metavar="URL",
     help="Where to keep everything: postgresql+psycopg://user@host/name. SQLite in DIR unless given.",
 )
-@click.option(
-    "--anchors",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Where the counter is kept that shows whether the database is an older copy; leave it out of backups.",
-)
+@_values.anchors_option("the database")
 @click.option(
     "--new-key",
     is_flag=True,
@@ -108,24 +105,7 @@ from basecagg.commands._kernels import load_kernels
     show_default=True,
     help="How much to log; DEBUG has a line for every request.",
 )
-def command(
-    *,
-    state: Path,
-    database: str | None,
-    anchors: Path | None,
-    new_key: bool,
-    host: str,
-    port: int,
-    tls: bool,
-    answer_timeout: float,
-    retries: int,
-    keep_versions: int,
-    memory: int,
-    member_rate: float,
-    evaluate: str | None,
-    open_here: bool,
-    log_level: str,
-) -> None:
+def command(*, state: Path, new_key: bool, memory: int, log_level: str, **options: Any) -> None:
     """Run the server of a federation.
 
     Logs are JSON lines on standard error. SIGTERM ends it in good order; after anything worse it goes on from
@@ -141,20 +121,4 @@ def command(
         return
     log_to(level=log_level)
     load_kernels()
-    run(
-        ServeOptions(
-            folder=state,
-            database=database,
-            anchors=anchors,
-            host=host,
-            port=port,
-            tls=tls,
-            answer_timeout=answer_timeout,
-            retries=retries,
-            keep_versions=keep_versions,
-            memory=memory * 2**20,
-            member_rate=member_rate,
-            evaluate=evaluate,
-            open_here=open_here,
-        )
-    )
+    run(ServeOptions(folder=state, memory=memory * 2**20, **options))
