@@ -69,7 +69,7 @@ class NewVersion(NamedTuple):
 
 
 @dataclass
-class View:
+class NodeView:
     """A node as the server sees it."""
 
     node_id: int
@@ -188,7 +188,7 @@ class Coordinator(ABC):
         """Start with no node."""
         self.settings = settings
         self.layout = workload.layout
-        self.nodes: dict[int, View] = {}
+        self.nodes: dict[int, NodeView] = {}
         self.machine: Server | None = None
         self._configs = {"train": workload.train_config, "evaluate": workload.evaluate_config}
         self._configured = workload.configured
@@ -209,7 +209,7 @@ class Coordinator(ABC):
     def meet(self, present: set[int]) -> None:
         """Note who can be reached now."""
         for node_id in sorted(present - self.nodes.keys()):
-            self.nodes[node_id] = View(node_id, str(node_id))
+            self.nodes[node_id] = NodeView(node_id, str(node_id))
         for node_id, view in self.nodes.items():
             if view.present and node_id not in present:
                 view.lose()
@@ -281,20 +281,20 @@ class Coordinator(ABC):
         """How many must be there before anything begins."""
         return self.settings.min_available_nodes
 
-    def contributes(self, view: View) -> bool:
+    def contributes(self, view: NodeView) -> bool:
         """Whether this node is one of those that train."""
         return True
 
     @abstractmethod
-    def may_train(self, view: View) -> bool:
+    def may_train(self, view: NodeView) -> bool:
         """Whether this node has what it needs."""
 
     @abstractmethod
-    def errand(self, view: View, now: float) -> Errand | None:
+    def errand(self, view: NodeView, now: float) -> Errand | None:
         """What to send a node that is there and free; None when there is no reason to."""
 
     @abstractmethod
-    def hear(self, view: View, content: RecordDict, now: float) -> None:
+    def hear(self, view: NodeView, content: RecordDict, now: float) -> None:
         """Handle a node's reply, or refuse it before anything is done."""
 
     @abstractmethod
@@ -333,7 +333,7 @@ class Coordinator(ABC):
         else:
             self._listen(view, reply.content, now)
 
-    def _listen(self, view: View, content: RecordDict, now: float) -> None:
+    def _listen(self, view: NodeView, content: RecordDict, now: float) -> None:
         """A reply that makes no sense is that node's failure, and nobody else's."""
         try:
             self.hear(view, content, now)

@@ -17,7 +17,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from basecagg.channels.wire import MAX_CONTROL_BYTES, limit_for, unpack
 from basecagg.errors import ChannelError, DataError, LocalProtocolError, Malformed, Refused
-from basecagg.flower.coordinator import LOG, OVER, Coordinator, Errand, View, Workload
+from basecagg.flower.coordinator import LOG, OVER, Coordinator, Errand, NodeView, Workload
 from basecagg.flower.metrics import Charge
 from basecagg.flower.own_operator import OwnOperator
 from basecagg.flower.roll import Roll
@@ -27,8 +27,8 @@ from basecagg.flower.visits import (
     METRICS,
     ORDER,
     SLOTS,
+    NodeReport,
     Order,
-    Report,
     Stage,
     pack_letters,
     read_report,
@@ -78,7 +78,7 @@ class MaskedCoordinator(Coordinator):
         self.operator = operator
         initial = workload.initial
         self._chooser = chooser
-        self._names: dict[str, View] = {}
+        self._names: dict[str, NodeView] = {}
         self._roll = Roll(store)
         self._charge = settings.charge.to_bytes()
         behind = np.zeros(settings.charge.size, initial.dtype)
@@ -126,7 +126,7 @@ class MaskedCoordinator(Coordinator):
         )
         self._start_machine(self.agreement)
 
-    def _choose(self, met: Sequence[View]) -> list[View] | None:
+    def _choose(self, met: Sequence[NodeView]) -> list[NodeView] | None:
         """The holders, in the order of their names; None while too few are known."""
         wanted, least = self.settings.holders, self.settings.min_available_nodes
         if wanted is None:
@@ -142,7 +142,7 @@ class MaskedCoordinator(Coordinator):
         named = [view for view in met if view.node_id in set(wanted)]
         return sorted(named, key=lambda view: view.name) if len(named) == len(wanted) else None
 
-    def _require_hope(self, present: Sequence[View], met: Sequence[View]) -> None:
+    def _require_hope(self, present: Sequence[NodeView], met: Sequence[NodeView]) -> None:
         if present and not met and all(view.failures >= _HOPELESS for view in present):
             raise LocalProtocolError(
                 "no node can take part. Has every node ClientApp(mods=[basecagg_mod]), for training and for"
@@ -197,7 +197,7 @@ class MaskedCoordinator(Coordinator):
 
     # --- visits -----------------------------------------------------------------------------------
 
-    def errand(self, view: View, now: float) -> Errand | None:
+    def errand(self, view: NodeView, now: float) -> Errand | None:
         """Why a node is visited: to learn its keys, for letters that cannot wait, or for its work."""
         if not view.signing_key:
             return self._hello(view)
@@ -215,7 +215,7 @@ class MaskedCoordinator(Coordinator):
         view.visited_at = now
         return self._visit(view, joined)
 
-    def _hello(self, view: View) -> Errand:
+    def _hello(self, view: NodeView) -> Errand:
         """Ask for keys, by the way that evaluations take if there will be any.
 
         An app whose evaluation lacks the mod would answer it in clear. Training has a visit of its own before a
@@ -224,7 +224,7 @@ class MaskedCoordinator(Coordinator):
         kind = "evaluate" if self.settings.evaluate else "train"
         return view.node_id, RecordDict({ORDER: write(self._order(view, "hello"))}), kind
 
-    def _visit(self, view: View, joined: bool) -> Errand:
+    def _visit(self, view: NodeView, joined: bool) -> Errand:
         order = self._order(view, "visit")
         content = RecordDict({ORDER: write(order)})
         letters = [*([] if joined else self._admission(view)), *_take(view.letters)]
@@ -242,7 +242,7 @@ class MaskedCoordinator(Coordinator):
         view.collect_at = None
         return view.node_id, content, order.task or "train"
 
-    def _order(self, view: View, stage: Stage) -> Order:
+    def _order(self, view: NodeView, stage: Stage) -> Order:
         return Order(
             stage=stage,
             federation=self.operator.federation,
@@ -255,7 +255,7 @@ class MaskedCoordinator(Coordinator):
             arrays_key=self.settings.arrayrecord_key,
         )
 
-    def _admission(self, view: View) -> list[Message]:
+    def _admission(self, view: NodeView) -> list[Message]:
         assert self.agreement is not None
         credential = self.operator.admit(self.agreement, view.name, view.signing_key)
         return [self.agreement.epoch, credential]
@@ -279,22 +279,22 @@ class MaskedCoordinator(Coordinator):
         known = [view for view in self.nodes.values() if view.present and view.signing_key]
         return [(view.node_id, self._goodbye(view, end), "train") for view in known]
 
-    def _goodbye(self, view: View, end: EpochEnd) -> RecordDict:
+    def _goodbye(self, view: NodeView, end: EpochEnd) -> RecordDict:
         order = write(self._order(view, "goodbye"))
         return RecordDict({ORDER: order, LETTERS: pack_letters([end])})
 
     # --- masks ------------------------------------------------------------------------------------
 
-    def may_train(self, view: View) -> bool:
+    def may_train(self, view: NodeView) -> bool:
         """Whether it has a mask that enough holders have confirmed, and is not kept for answering."""
         return self.contributes(view) and self._has_joined(view) and self._has_mask(view)
 
-    def contributes(self, view: View) -> bool:
+    def contributes(self, view: NodeView) -> bool:
         """Whether this node trains, or is kept for answering."""
         holds = self.agreement is not None and self.agreement.holder_index(view.name) is not None
         return self.settings.holders_train or not holds
 
-    def _has_joined(self, view: View) -> bool:
+    def _has_joined(self, view: NodeView) -> bool:
         return self.agreement is not None and view.epoch == self.agreement.id.hex()
 
     @property
@@ -302,11 +302,11 @@ class MaskedCoordinator(Coordinator):
         """The holders have to be there, and whatever else was asked for."""
         return max(2, self.settings.min_available_nodes, self.settings.committee_size or 0)
 
-    def _has_mask(self, view: View) -> bool:
+    def _has_mask(self, view: NodeView) -> bool:
         enough = self.recovery.agreement.holders_needed
         return view.ready > 0 or any(len(held) >= enough for held in view.confirmed.values())
 
-    def _lacks_mask(self, view: View) -> bool:
+    def _lacks_mask(self, view: NodeView) -> bool:
         """Whether it will never have a mask unless it is visited.
 
         All of them are used up or expired: it deals one on every visit. Or one is confirmed, but receipts were
@@ -334,7 +334,7 @@ class MaskedCoordinator(Coordinator):
         elif not isinstance(send.message, _QUESTIONS) or send.message not in view.letters:
             view.letters.append(send.message)
 
-    def hear(self, view: View, content: RecordDict, now: float) -> None:
+    def hear(self, view: NodeView, content: RecordDict, now: float) -> None:
         """A report and letters."""
         with reading():
             report, frames = read_report(content), unpack_letters(content)
@@ -343,7 +343,7 @@ class MaskedCoordinator(Coordinator):
         for frame in frames if self.machine is not None else ():
             self._open(view, frame)
 
-    def _recognise(self, view: View, report: Report) -> None:
+    def _recognise(self, view: NodeView, report: NodeReport) -> None:
         """Who this is: bound at its first hello, the same on every visit."""
         if not view.signing_key:
             announced = self._roll.bind(view.node_id, report, self._is_present)
@@ -361,7 +361,7 @@ class MaskedCoordinator(Coordinator):
     def _is_present(self, node_id: int) -> bool:
         return node_id in self.nodes and self.nodes[node_id].present
 
-    def _note_activity(self, view: View, report: Report, now: float) -> None:
+    def _note_activity(self, view: NodeView, report: NodeReport, now: float) -> None:
         if report.activity == "running":
             self._require_end(view, now)
             view.goes_on(now, self.settings.collect_interval)
@@ -374,12 +374,12 @@ class MaskedCoordinator(Coordinator):
         else:
             view.finish(now)
 
-    def _require_end(self, view: View, now: float) -> None:
+    def _require_end(self, view: NodeView, now: float) -> None:
         """A node ends training that takes too long by itself; one that does not takes up a place."""
         if view.began is not None and now - view.began > 2 * self._patience:
             raise Malformed(f"it has been training for {now - view.began:.0f} s")
 
-    def _open(self, view: View, frame: bytes) -> None:
+    def _open(self, view: NodeView, frame: bytes) -> None:
         try:
             message = unpack(frame, self._limit)
         except ChannelError as error:
@@ -390,7 +390,7 @@ class MaskedCoordinator(Coordinator):
             return
         self._hand_over(view, message)
 
-    def _hand_over(self, view: View, message: Message) -> None:
+    def _hand_over(self, view: NodeView, message: Message) -> None:
         def receive() -> list[Effect]:
             effects = self.running.receive(view.name, message)
             if isinstance(message, Shipment):

@@ -12,7 +12,7 @@ from flwr.app import MetricRecord, RecordDict
 from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 
 from basecagg.errors import DataError, StaleUpdate
-from basecagg.flower.coordinator import LOG, Coordinator, Errand, View, Workload
+from basecagg.flower.coordinator import LOG, Coordinator, Errand, NodeView, Workload
 from basecagg.flower.flat import as_app_reads, only_arrays
 from basecagg.flower.metrics import numbers
 from basecagg.flower.settings import MetricsFunction, Settings
@@ -27,7 +27,7 @@ _SERIAL_BYTES = 16
 
 
 @dataclass
-class Lesson:
+class PlainLesson:
     """What a node was given to train, and what it said about it."""
 
     version: int
@@ -43,8 +43,8 @@ class PlainCoordinator(Coordinator):
         """Wait for the nodes."""
         super().__init__(settings, workload, store)
         self._initial = workload.initial
-        self._lessons: dict[int, Lesson] = {}
-        self._summed: dict[MaskName, Lesson] = {}
+        self._lessons: dict[int, PlainLesson] = {}
+        self._summed: dict[MaskName, PlainLesson] = {}
 
     def tick(self, now: float) -> None:
         """Begin once enough nodes are there: K may have to fit them."""
@@ -61,25 +61,25 @@ class PlainCoordinator(Coordinator):
         self.machine = Server(rules, opening, store, initial)
         self.perform(self.machine.start())
 
-    def may_train(self, view: View) -> bool:
+    def may_train(self, view: NodeView) -> bool:
         """Anybody may: there are no masks to wait for."""
         return True
 
-    def errand(self, view: View, now: float) -> Errand | None:
+    def errand(self, view: NodeView, now: float) -> Errand | None:
         """A message as Flower's own strategies send it."""
         if not view.task:
             return None
         view.doing, view.task = view.task, ""
         known = self._lessons.get(view.node_id)
         if view.doing == "evaluate" or known is None or known.evaluated is None:
-            self._lessons[view.node_id] = Lesson(self.running.version, self.running.model)
+            self._lessons[view.node_id] = PlainLesson(self.running.version, self.running.model)
         else:
             known.version, known.start = self.running.version, self.running.model
         content, key = RecordDict(dict(self.lesson(view.doing))), self.settings.arrayrecord_key
         content[key] = as_app_reads(content.array_records[key])
         return view.node_id, content, view.doing
 
-    def hear(self, view: View, content: RecordDict, now: float) -> None:
+    def hear(self, view: NodeView, content: RecordDict, now: float) -> None:
         """Metrics of an evaluation, or a trained model."""
         lesson = self._lessons[view.node_id]
         with reading():
@@ -94,7 +94,7 @@ class PlainCoordinator(Coordinator):
         lesson.trained = metrics
         self._submit(view, lesson, update)
 
-    def _update(self, lesson: Lesson, content: RecordDict) -> Model:
+    def _update(self, lesson: PlainLesson, content: RecordDict) -> Model:
         trained = self.layout.flatten(only_arrays(content))
         factor = self.settings.charge.factor(numbers(content))
         staleness = self.settings.max_staleness
@@ -103,7 +103,7 @@ class PlainCoordinator(Coordinator):
             raise DataError("the trained model has numbers that are not finite")
         return update
 
-    def _submit(self, view: View, lesson: Lesson, update: Model) -> None:
+    def _submit(self, view: NodeView, lesson: PlainLesson, update: Model) -> None:
         machine, name = self.running, MaskName(view.name, os.urandom(_SERIAL_BYTES))
         digest = machine.head_of(lesson.version) or bytes(32)  # too old: the machine refuses it
         self._summed[name] = lesson

@@ -23,7 +23,7 @@ from basecagg.channels.wire import MAX_CONTROL_BYTES, limit_for, pack
 from basecagg.errors import DataError, LocalProtocolError, WrongModel
 from basecagg.protocol.epoch import LocalFloor
 from basecagg.protocol.messages import Message, Parts
-from basecagg.service.agent.member import Member
+from basecagg.service.agent.member import LocalMember
 from basecagg.service.agent.profile import Profile
 from basecagg.service.connection import Connection, Patience, Reply, Unreachable
 from basecagg.service.documents import to_json
@@ -106,11 +106,11 @@ class Agent:
                 self._train.close()
             await self._connection.close()
 
-    def _open(self) -> Member:
+    def _open(self) -> LocalMember:
         floor, anchors = self._options.floor, self._options.anchor_folder
-        return Member(self._profile, floor, anchors, contributes=self._train is not None)
+        return LocalMember(self._profile, floor, anchors, contributes=self._train is not None)
 
-    async def _live(self, member: Member) -> None:
+    async def _live(self, member: LocalMember) -> None:
         unsent = await self._in_thread(lambda: member.start(_now()))
         if not member.epoch:
             await self._enrol(member)
@@ -120,7 +120,7 @@ class Agent:
             unsent = []
             await self._look_for_epoch(member)
 
-    async def _keep_time(self, member: Member) -> None:
+    async def _keep_time(self, member: LocalMember) -> None:
         """An epoch ends by this machine's clock also while no server answers."""
         while True:
             await asyncio.sleep(_TICK)
@@ -128,7 +128,7 @@ class Agent:
 
     # --- epochs -----------------------------------------------------------------------------------
 
-    async def _enrol(self, member: Member) -> None:
+    async def _enrol(self, member: LocalMember) -> None:
         key = pack(await self._in_thread(member.announce))
         body = to_json(self._profile.enrolment(key))
         fields = {"name": self._profile.name}
@@ -138,7 +138,7 @@ class Agent:
         except Problem as problem:  # perhaps by ourselves, before a loss: the operator will know
             _LOG.error("enrolled", extra={"fields": {**fields, "reason": problem.reason}})
 
-    async def _look_for_epoch(self, member: Member) -> None:
+    async def _look_for_epoch(self, member: LocalMember) -> None:
         """Ask what there is besides the present epoch. Whatever comes, the machine decides."""
         frames, reply = await self._persist(partial(self._ask_for_epoch, member.epoch))
         before = member.epoch
@@ -162,7 +162,7 @@ class Agent:
             raise Problem(503, "NotAdmitted", reason, retry_after=1.0) from None
         return reply.frames(), reply  # taken apart here: a torn one is asked for again
 
-    async def _publish_key(self, member: Member, *, another: bool = False) -> None:
+    async def _publish_key(self, member: LocalMember, *, another: bool = False) -> None:
         """Hand in a sealing key for the next epoch."""
         key = pack(await self._in_thread(partial(member.announce, another=another)))
         try:
@@ -175,7 +175,7 @@ class Agent:
 
     # --- one epoch --------------------------------------------------------------------------------
 
-    async def _take_part(self, member: Member, unsent: Sequence[Message]) -> None:
+    async def _take_part(self, member: LocalMember, unsent: Sequence[Message]) -> None:
         """Answer letters and contribute, until somebody says that there is another epoch: to look again."""
         try:
             await _until_first(
@@ -188,7 +188,7 @@ class Agent:
                 raise
             _LOG.info("look again", extra={"fields": {"code": problem.code}})
 
-    async def _answer_letters(self, member: Member) -> None:
+    async def _answer_letters(self, member: LocalMember) -> None:
         done, epoch = "", member.epoch
         while member.epoch == epoch:
             asked = time.monotonic()
@@ -202,12 +202,12 @@ class Agent:
                 done = f"{boot}.{letters[-1].number}"
                 self._moved.set()
 
-    async def _take(self, member: Member, letters: Sequence[Numbered]) -> None:
+    async def _take(self, member: LocalMember, letters: Sequence[Numbered]) -> None:
         await self._send(await self._in_thread(partial(member.take, letters)))
         if member.wanted is not None:
             self._wanted.set()
 
-    async def _make_again(self, member: Member) -> None:
+    async def _make_again(self, member: LocalMember) -> None:
         """Questions may wait until a version has been made again: fetch what it was made from."""
         while True:
             await self._wanted.wait()
@@ -216,7 +216,7 @@ class Agent:
             if version is not None and not await self._make_one_again(member, version):
                 _LOG.warning("parts are gone", extra={"fields": {"version": version}})
 
-    async def _make_one_again(self, member: Member, version: int) -> bool:
+    async def _make_one_again(self, member: LocalMember, version: int) -> bool:
         """Parts that do not come, or are damaged, are asked for again; False if they are not kept any more."""
         agreement = member.participant.agreement
         limit = limit_for(Parts, agreement.parameters) if agreement else MAX_CONTROL_BYTES
@@ -246,7 +246,7 @@ class Agent:
         )
         return reply.frames(), reply
 
-    async def _contribute(self, member: Member, unsent: Sequence[Message]) -> None:
+    async def _contribute(self, member: LocalMember, unsent: Sequence[Message]) -> None:
         """Send what a restart left unsent; then train, mask, upload, again and again."""
         await self._send(unsent)
         contributor = await self._in_thread(lambda: member.participant.contributor)
@@ -270,7 +270,7 @@ class Agent:
                     raise
                 await asyncio.sleep(2.0)
 
-    async def _prepare(self, member: Member) -> None:
+    async def _prepare(self, member: LocalMember) -> None:
         """Deal masks until one is ready and the last update is over."""
         while True:
             self._moved.clear()
@@ -284,7 +284,7 @@ class Agent:
             except TimeoutError:
                 await self._send(await self._in_thread(member.reconnect))
 
-    async def _one_update(self, member: Member, train: Training) -> None:
+    async def _one_update(self, member: LocalMember, train: Training) -> None:
         start = await self._download(member)
         info = RoundInfo(
             federation=self._profile.invitation.federation,
@@ -308,7 +308,7 @@ class Agent:
         await self._send(messages)
         await asyncio.sleep(self._options.pause)
 
-    async def _download(self, member: Member) -> Downloaded:
+    async def _download(self, member: LocalMember) -> Downloaded:
         """The present model, once the server has signed that it is this one."""
         # Its epoch may be over by now: then this raises.
         agreement = (await self._in_thread(member.participant.working)).agreement
@@ -326,7 +326,7 @@ class Agent:
             raise Unreachable(f"the model has {size} bytes, the reply {len(reply.content)}")
         return reply.number("basecagg-version"), np.frombuffer(reply.content, "<f4")
 
-    async def _hear_of(self, member: Member, version: int) -> bool:
+    async def _hear_of(self, member: LocalMember, version: int) -> bool:
         """Hear what the server signs about a version, and make it again if that is due; False if it is gone."""
 
         async def attempt() -> None:

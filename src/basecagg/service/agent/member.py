@@ -44,7 +44,7 @@ _AHEAD = 2
 """Masks that are kept ready, so that an update need not wait for receipts."""
 
 
-class Member:
+class LocalMember:
     """Drives one participant."""
 
     def __init__(

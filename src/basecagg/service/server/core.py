@@ -51,7 +51,7 @@ from basecagg.service.problems import Problem, unpacked
 from basecagg.service.server.group_commit import GroupCommit
 from basecagg.service.server.host import EpochHost, EpochStore, LedgerEntry, Published
 from basecagg.service.server.registry import Charter, Registry
-from basecagg.service.server.worker import Worker
+from basecagg.service.server.worker import MachineThread
 
 MODEL_DTYPE = "<f4"
 EPOCH = "epoch:"
@@ -66,7 +66,7 @@ _LOG = logging.getLogger("basecagg.service")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class ServiceSettings:
     """What the one who runs the server decides."""
 
     federation: str
@@ -100,7 +100,7 @@ class Service:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: ServiceSettings,
         identities: Sequence[Identity],
         open_store: Callable[[str], EpochStore],
     ) -> None:
@@ -124,7 +124,7 @@ class Service:
         self._store = GroupCommit(self._durable)
         self.registry = Registry(settings.federation, settings.operator_key, self._store)
         self.host: EpochHost | None = self._resume_host()
-        self.worker = Worker(self)
+        self.worker = MachineThread(self)
         self._clock = asyncio.create_task(self._tick())
 
     def _open(self, namespace: str) -> EpochStore:

@@ -97,7 +97,7 @@ class LedgerEntry(Struct, frozen=True, kw_only=True):
 
 
 @dataclass
-class Progress:
+class RecoveryProgress:
     """How far the present recovery has come, with the moments at which it got there."""
 
     request: RecoveryRequest
@@ -164,7 +164,7 @@ class EpochHost:
         self.machine = Server(settings, recovery, self._store, self._initial_model)
         self.published = self._publication()
         self.mailboxes = Mailboxes(self._store, self._notify)
-        self.progress: Progress | None = None
+        self.progress: RecoveryProgress | None = None
         self._began = time.monotonic()
         self._perform(self.machine.start())
         self.flush()
@@ -314,7 +314,7 @@ class EpochHost:
         if not isinstance(request, RecoveryRequest):
             return
         if self.progress is None or self.progress.request != request:
-            self.progress = Progress(request)
+            self.progress = RecoveryProgress(request)
         stage = "certified" if certified else "asked"
         if stage not in self.progress.moments:
             self.progress.moments[stage] = time.monotonic()

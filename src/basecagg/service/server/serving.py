@@ -22,7 +22,7 @@ from basecagg.service.documents import from_json
 from basecagg.service.page.routes import Page
 from basecagg.service.private_files import read_file
 from basecagg.service.server.app import KNOWN, Api, make_app
-from basecagg.service.server.core import EPOCH, Service, Settings
+from basecagg.service.server.core import EPOCH, Service, ServiceSettings
 from basecagg.service.server.evaluation import Evaluator
 from basecagg.service.server.limits import BodyReader, Strangers
 from basecagg.service.server_folder import ServerFolder
@@ -80,7 +80,7 @@ async def running(options: ServeOptions) -> AsyncIterator[uvicorn.Server]:
     if options.tls:
         for name in _TLS.values():
             read_file(options.folder / name, "the server's certificate or its key")
-    settings = Settings(
+    settings = ServiceSettings(
         federation=folder.federation,
         operator_key=folder.operator_key,
         answer_timeout=options.answer_timeout,
