@@ -52,7 +52,9 @@ class AgentOptions:
     """What the user decides."""
 
     floor: LocalFloor = field(
-        default_factory=lambda: LocalFloor(consistency="certified", correctness="agreed")
+        default_factory=lambda: LocalFloor(
+            consistency="certified", correctness="agreed", verify="auto"
+        )
     )
     data: str = ""
     pause: float = 0.0
