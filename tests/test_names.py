@@ -1,4 +1,4 @@
-"""One word for one thing: no two classes of the package have the same name."""
+"""One word for one thing, and a place for each: class names, and the rooms of the house."""
 
 from __future__ import annotations
 
@@ -30,3 +30,15 @@ def test_a_name_that_stands_twice_is_found(tmp_path: Path) -> None:
     (tmp_path / "here.py").write_text("class Thing: ...\n")
     (tmp_path / "there.py").write_text("def make():\n    class Thing: ...\n")
     assert doubled(tmp_path) == {"Thing": ["here.py:1", "there.py:2"]}
+
+
+def test_the_table_of_rooms_has_every_room() -> None:
+    guide = (SOURCE.parent.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rooms = {path.parent.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("__init__.py")}
+    modules = {path.stem for path in SOURCE.glob("[!_]*.py")}
+    missing = {room for room in (rooms - {"."}) | modules if f"`{room}`" not in guide}
+    assert not missing - INNER
+
+
+INNER = {"maths/kernels"}
+"""Rooms within a room that nobody outside it needs to know."""
