@@ -17,7 +17,7 @@ from small_app import initial_arrays, make_app, small_strategy
 
 from basecagg.channels.wire import unpack
 from basecagg.flower import BufferedSecAgg, basecagg_mod, detached, loop
-from basecagg.flower.coordinator import NodeView
+from basecagg.flower.node_view import NodeView
 from basecagg.flower.visits import REPORT, unpack_letters
 from basecagg.protocol.messages import Answer
 

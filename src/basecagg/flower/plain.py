@@ -12,9 +12,10 @@ from flwr.app import MetricRecord, RecordDict
 from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 
 from basecagg.errors import DataError, StaleUpdate
-from basecagg.flower.coordinator import LOG, Coordinator, Errand, NodeView, Workload
+from basecagg.flower.coordinator import LOG, Coordinator, Errand, Workload
 from basecagg.flower.flat import as_app_reads, only_arrays
 from basecagg.flower.metrics import numbers
+from basecagg.flower.node_view import NodeView
 from basecagg.flower.settings import MetricsFunction, Settings
 from basecagg.flower.visits import reading
 from basecagg.protocol.effects import Released, Send, Store

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -142,9 +142,9 @@ def unpack_letters(content: RecordDict) -> list[bytes]:
     return [data[start:end] for start, end in zip(starts, ends, strict=True)]
 
 
-def reply(report: NodeReport, messages: Sequence[Message], **changes: Any) -> RecordDict:
+def reply(report: NodeReport, messages: Sequence[Message]) -> RecordDict:
     """All that leaves a node: its report and its letters."""
-    content = RecordDict({REPORT: write(replace(report, **changes))})
+    content = RecordDict({REPORT: write(report)})
     if messages:
         content[LETTERS] = pack_letters(messages)
     return content
