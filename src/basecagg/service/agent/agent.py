@@ -8,7 +8,6 @@ says can at most make it look again.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from basecagg.channels.wire import MAX_CONTROL_BYTES, limit_for, pack
-from basecagg.errors import DataError, LocalProtocolError, WrongModel
+from basecagg.errors import BASecAggError, DataError, LocalProtocolError, WrongModel
 from basecagg.protocol.epoch import LocalFloor
 from basecagg.protocol.messages import Message, Parts
 from basecagg.service.agent.member import LocalMember
@@ -28,11 +27,12 @@ from basecagg.service.agent.profile import Profile
 from basecagg.service.connection import Connection, Patience, Reply, Unreachable
 from basecagg.service.documents import to_json
 from basecagg.service.framing import Numbered
+from basecagg.service.logs import Log
 from basecagg.service.problems import Problem
 from basecagg.service.signing import Caller
 from basecagg.service.training import RoundInfo, Training, Vector
 
-_LOG = logging.getLogger("basecagg.agent")
+_LOG = Log("basecagg.agent")
 _WAIT = 25
 _TICK = 60.0
 """Seconds between two looks at the clock."""
@@ -133,12 +133,12 @@ class Agent:
     async def _enrol(self, member: LocalMember) -> None:
         key = pack(await self._in_thread(member.announce))
         body = to_json(self._profile.enrolment(key))
-        fields = {"name": self._profile.name}
+        name = self._profile.name
         try:
             await self._persist(lambda: self._connection.enrol(body), "AlreadyEnrolled")
-            _LOG.info("enrolled", extra={"fields": fields})
+            _LOG.info("enrolled", name=name)
         except Problem as problem:  # perhaps by ourselves, before a loss: the operator will know
-            _LOG.error("enrolled", extra={"fields": {**fields, "reason": problem.reason}})
+            _LOG.error("enrolled", name=name, reason=problem.reason)
 
     async def _look_for_epoch(self, member: LocalMember) -> None:
         """Ask what there is besides the present epoch. Whatever comes, the machine decides."""
@@ -188,7 +188,7 @@ class Agent:
         except Problem as problem:
             if problem.code not in _ELSEWHERE:
                 raise
-            _LOG.info("look again", extra={"fields": {"code": problem.code}})
+            _LOG.info("look again", code=problem.code)
 
     async def _answer_letters(self, member: LocalMember) -> None:
         done, epoch = "", member.epoch
@@ -216,7 +216,7 @@ class Agent:
             self._wanted.clear()
             version = await self._in_thread(member.next_wanted)
             if version is not None and not await self._make_one_again(member, version):
-                _LOG.warning("parts are gone", extra={"fields": {"version": version}})
+                _LOG.warning("parts are gone", version=version)
 
     async def _make_one_again(self, member: LocalMember, version: int) -> bool:
         """Parts that do not come, or are damaged, are asked for again; False if they are not kept any more."""
@@ -258,14 +258,8 @@ class Agent:
             try:
                 await self._prepare(member)
                 await self._one_update(member, self._train)
-            except DataError as error:  # the user's code failed; others still rely on our shares
-                _LOG.error("training", extra={"fields": {"error": str(error)}})
-                await asyncio.sleep(self._options.after_failure)
-            except WrongModel as error:
-                _LOG.error("wrong model, not trained", extra={"fields": {"reason": str(error)}})
-                await asyncio.sleep(self._options.after_failure)
-            except LocalProtocolError as error:  # its time has passed, or its version is absurd
-                _LOG.warning("contribution", extra={"fields": {"error": str(error)}})
+            except (DataError, WrongModel, LocalProtocolError) as error:
+                _tell_of_failure(error)
                 await asyncio.sleep(self._options.after_failure)
             except Problem as problem:
                 if problem.code != "EpochClosing":
@@ -304,7 +298,7 @@ class Agent:
                 lambda: member.submit(update, start.version, start.head)
             )
         except LocalProtocolError as error:  # its mask expired, or it trained to no effect
-            _LOG.warning("update", extra={"fields": {"outcome": "dropped", "reason": str(error)}})
+            _LOG.warning("update", outcome="dropped", reason=str(error))
             messages = []
         self._rounds += 1
         await self._send(messages)
@@ -359,11 +353,21 @@ class Agent:
             except Problem as problem:
                 if problem.code in _ELSEWHERE:
                     raise
-                fields = {"kind": type(message).__name__, "code": problem.code}
-                _LOG.warning("refused", extra={"fields": {**fields, "reason": problem.reason}})
+                kind = type(message).__name__
+                _LOG.warning("refused", kind=kind, code=problem.code, reason=problem.reason)
 
     async def _in_thread(self, job: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._thread, job)
+
+
+def _tell_of_failure(error: BASecAggError) -> None:
+    match error:
+        case DataError():  # the user's code failed; others still rely on our shares
+            _LOG.error("training", error=str(error))
+        case WrongModel():
+            _LOG.error("wrong model, not trained", reason=str(error))
+        case _:  # its time has passed, or its version is absurd
+            _LOG.warning("contribution", error=str(error))
 
 
 def _now() -> int:

@@ -5,7 +5,6 @@ Everything here runs in the worker's thread.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -34,7 +33,6 @@ from basecagg.protocol.messages import (
     Message,
     RecoveryRequest,
     Refusal,
-    Release,
     Shipment,
     Upload,
     Verdict,
@@ -46,11 +44,12 @@ from basecagg.protocol.records import load, write
 from basecagg.protocol.recovery import Recovery
 from basecagg.protocol.server import Server, ServerSettings
 from basecagg.service.framing import Numbered
+from basecagg.service.logs import Log
 from basecagg.service.problems import Problem, refused
 from basecagg.service.server.group_commit import GroupCommit
 from basecagg.service.server.mailboxes import Mailboxes, Notify
 
-_LOG = logging.getLogger("basecagg.service")
+_LOG = Log("basecagg.service")
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,7 +187,7 @@ class EpochHost:
     def _look_for_trouble(self) -> None:
         trouble = self._recovery.trouble(self.machine.version)
         if trouble and not self.trouble:
-            _LOG.error("no sum is opened", extra={"fields": {"reason": trouble}})
+            _LOG.error("no sum is opened", reason=trouble)
         elif self.trouble and not trouble:
             _LOG.info("sums are opened again")
         self.trouble = trouble
@@ -261,16 +260,19 @@ class EpochHost:
         """What became of every buffer, as it is stored."""
         return self._store.scan("ledger")
 
-    def release(self, version: int) -> Release | None:
-        """The server's word on a version that is kept."""
-        return self._recovery.release(version)
+    def release(self, version: int) -> bytes:
+        """The server's word on a version, as a frame; 404 for one that it has none on any more."""
+        release = self._recovery.release(version)
+        if release is None:
+            raise Problem(404, "NotKept", f"there is no release of version {version} here")
+        return pack(release)
 
-    def parts(self, version: int) -> bytes | None:
-        """All that a version was made from, as a frame, if it is still kept."""
+    def parts(self, version: int) -> bytes:
+        """All that a version was made from, as a frame; 404 if it is not kept any more."""
         if self._packed is None or self._packed[0] != version:
             parts = self._recovery.parts(version)
             if parts is None:
-                return None
+                raise Problem(404, "NotKept", f"the parts of version {version} are not kept here")
             self._packed = version, pack(parts)
         return self._packed[1]
 
