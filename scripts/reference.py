@@ -80,15 +80,17 @@ def _prose(help_text: str) -> str:
 
 def _option(param: click.Option) -> str:
     names = " / ".join(f"`{name}`" for name in (*param.opts, *param.secondary_opts))
-    default = f"`{_default(param)}`" if param.show_default else "required" if param.required else ""
+    default = "required" if param.required else _default(param)
     value = f" {param.metavar}" if param.metavar else ""
     return f"| {names}{value} | {default} | {_cell(param.help or '')} |"
 
 
 def _default(param: click.Option) -> str:
-    if isinstance(param.default, bool):
-        return (param.opts if param.default else param.secondary_opts)[0]
-    return f"{param.default}"
+    """The default as `--help` shows it; a flag that is off and a name that is not given have none."""
+    if param.is_flag and param.secondary_opts:
+        return f"`{(param.opts if param.default else param.secondary_opts)[0]}`"
+    given = isinstance(param.default, int | float | str) and not param.is_flag
+    return f"`{param.default}`" if given and param.default != "" else ""
 
 
 def parameters_page() -> str:

@@ -21,7 +21,6 @@ _LIARS = click.option(
     "--liars",
     type=click.IntRange(min=0),
     default=0,
-    show_default=True,
     metavar="E",
     help="Holders that may lie without stopping a sum, even when D others are gone, E ≤ T."
     " Needs U ≤ N − D − T − E.",
@@ -50,7 +49,6 @@ _CLIP = click.option(
     "--clip",
     type=float,
     default=4.0,
-    show_default=True,
     metavar="B",
     help="Largest magnitude of a number in an update, B. Contributors clip to it.",
 )
@@ -58,7 +56,6 @@ _STALENESS = click.option(
     "--staleness",
     type=_values.staleness,
     default="polynomial:1",
-    show_default=True,
     metavar="S",
     help="Weight of an update by its age: constant, polynomial:α or hinge:a:b.",
 )
@@ -66,7 +63,6 @@ _MAX_STALENESS = click.option(
     "--max-staleness",
     type=int,
     default=10,
-    show_default=True,
     metavar="τ",
     help="Versions that an update may be old.",
 )
@@ -74,7 +70,6 @@ _CONSISTENCY = click.option(
     "--consistency",
     type=click.Choice(["certified", "honest-server"]),
     default="certified",
-    show_default=True,
     help="Hold against a server that cheats, or trust it to follow the protocol (as the paper does).",
 )
 
@@ -86,7 +81,6 @@ def wishes_options(dropouts: str | None = None) -> _values.Option:
         click.option(
             "--dropouts",
             type=_values.portion,
-            show_default=dropouts is not None,
             metavar="D",
             help="Holders that may be gone when a sum is opened, D: a number (30) or a part (0.3 or 30%).",
             **default,

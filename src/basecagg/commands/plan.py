@@ -39,7 +39,6 @@ _LINE = planner.DEFAULT_NETWORK
     "--up",
     type=click.FloatRange(min=0, min_open=True),
     default=_LINE.up,
-    show_default=True,
     metavar="Mb/s",
     help="Speed at which a user sends, in megabits per second.",
 )
@@ -47,14 +46,12 @@ _LINE = planner.DEFAULT_NETWORK
     "--down",
     type=click.FloatRange(min=0, min_open=True),
     default=_LINE.down,
-    show_default=True,
     metavar="Mb/s",
     help="Speed at which a user receives, in megabits per second.",
 )
 @click.option(
     "--cpu/--no-cpu",
     default=True,
-    show_default=True,
     help="Time small pieces of the work on this machine to predict processor time.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")

@@ -33,27 +33,23 @@ from basecagg.commands._kernels import load_kernels
 @click.option(
     "--host",
     default="0.0.0.0",  # noqa: S104 - users call from elsewhere
-    show_default=True,
     help="The address to listen at.",
 )
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
     default=8443,
-    show_default=True,
     help="The port to listen at.",
 )
 @click.option(
     "--tls/--no-tls",
     default=True,
-    show_default=True,
     help="TLS with tls.pem and tls.key of DIR; off only behind a proxy that does it.",
 )
 @click.option(
     "--answer-timeout",
     type=click.FloatRange(min=0, min_open=True),
     default=30.0,
-    show_default=True,
     metavar="SECONDS",
     help="How long to wait for holders before they are asked again.",
 )
@@ -61,14 +57,12 @@ from basecagg.commands._kernels import load_kernels
     "--retries",
     type=click.IntRange(min=1),
     default=20,
-    show_default=True,
     help="How often holders are asked again before a buffer is given up.",
 )
 @click.option(
     "--keep-versions",
     type=click.IntRange(min=1),
     default=2,
-    show_default=True,
     metavar="R",
     help="Versions of the model whose parts are kept, for members who make them again.",
 )
@@ -76,7 +70,6 @@ from basecagg.commands._kernels import load_kernels
     "--memory",
     type=click.IntRange(min=1),
     default=512,
-    show_default=True,
     metavar="MB",
     help="Bodies that may be in memory at one time; beyond that callers get 503.",
 )
@@ -84,7 +77,6 @@ from basecagg.commands._kernels import load_kernels
     "--member-rate",
     type=click.FloatRange(min=0, min_open=True),
     default=50.0,
-    show_default=True,
     metavar="R",
     help="Requests per second of one participant; beyond that it gets 429.",
 )
@@ -102,7 +94,6 @@ from basecagg.commands._kernels import load_kernels
     "--log-level",
     type=click.Choice(["DEBUG", "INFO", "WARNING"]),
     default="INFO",
-    show_default=True,
     help="How much to log; DEBUG has a line for every request.",
 )
 def command(*, state: Path, new_key: bool, memory: int, log_level: str, **options: Any) -> None:

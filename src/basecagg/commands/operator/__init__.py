@@ -25,7 +25,6 @@ _COMMANDS = (
     "--folder",
     type=_values.FOLDER,
     default="operator",
-    show_default=True,
     metavar="DIR",
     help="The operator's folder. It holds the federation's most precious keys.",
 )

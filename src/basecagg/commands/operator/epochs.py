@@ -33,7 +33,6 @@ _epoch_options = stacked(
             "--days",
             type=click.FloatRange(min=0, min_open=True),
             default=365.0,
-            show_default=True,
             help="How long the epoch may last. After that no agent answers in it, by its own clock: rotate"
             " before.",
         ),
@@ -42,7 +41,6 @@ _epoch_options = stacked(
             "--server-optimiser",
             type=click.Choice(["sgd", "momentum", "adam"]),
             default="sgd",
-            show_default=True,
             help="How the mean update moves the model: as in the paper, as FedAvgM, or as FedAdam.",
         ),
         click.option(
@@ -55,7 +53,6 @@ _epoch_options = stacked(
             "--momentum",
             type=float,
             default=0.9,
-            show_default=True,
             metavar="β",
             help="β₁ of both.",
         ),
@@ -63,13 +60,10 @@ _epoch_options = stacked(
             "--second-momentum",
             type=float,
             default=0.99,
-            show_default=True,
             metavar="β",
             help="β₂ of adam.",
         ),
-        click.option(
-            "--epsilon", type=float, default=1e-3, show_default=True, metavar="τ", help="τ of adam."
-        ),
+        click.option("--epsilon", type=float, default=1e-3, metavar="τ", help="τ of adam."),
         click.option(
             "--averaged",
             type=_values.span,
@@ -81,7 +75,6 @@ _epoch_options = stacked(
             "--max-burns",
             type=click.IntRange(min=0, max=2**16 - 1),
             default=1,
-            show_default=True,
             metavar="B",
             help="How often a version's sum may be given up for another. Each could be opened, so few are"
             " better.",
@@ -109,7 +102,6 @@ _epoch_options = stacked(
             "patience",
             type=click.FloatRange(min=0),
             default=60.0,
-            show_default=True,
             metavar="SECONDS",
             help="How long to wait for holders whose sealing key is missing.",
         ),

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     "--suite",
     type=click.Choice(["x25519", "mlkem768-x25519"]),
     default="x25519",
-    show_default=True,
     help="How shares are sealed; the second withstands quantum computers too.",
 )
 @click.option(

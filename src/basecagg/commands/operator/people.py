@@ -22,7 +22,6 @@ _out = click.option(
     "--out",
     type=_values.FOLDER,
     default=".",
-    show_default=True,
     metavar="DIR",
     help="Where NAME.invitation is written.",
 )
@@ -34,7 +33,6 @@ _out = click.option(
     "--role",
     type=click.Choice(["both", "contributor", "holder"]),
     default="both",
-    show_default=True,
     help="What they do: train, keep shares, or both as in the paper.",
 )
 @_out
