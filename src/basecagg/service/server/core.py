@@ -39,7 +39,8 @@ from basecagg.service.framing import Numbered
 from basecagg.service.logs import Log
 from basecagg.service.problems import Problem, unpacked
 from basecagg.service.server.epochs import CONTROL_BYTES, Epochs, ServiceSettings, check_credential
-from basecagg.service.server.host import EpochHost, EpochStore, LedgerEntry, Published
+from basecagg.service.server.host import EpochHost, EpochStore, Published
+from basecagg.service.server.ledger import LedgerEntry
 from basecagg.service.server.registry import Registry
 from basecagg.service.server.waiting import WaitingRoom
 from basecagg.service.server.worker import MachineThread
@@ -131,8 +132,7 @@ class Service:
             return
         before = host.published
         host.flush()
-        self.activity.note(host.news)
-        host.news.clear()
+        self.activity.note(host.ledger.take_news())
         if host.published is not before:
             self._waiting.change_soon()
 

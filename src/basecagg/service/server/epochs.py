@@ -117,7 +117,7 @@ class Epochs:
             enrolments=tuple(registry.enrolments.values()),
             members=tuple(registry.members.values()),
             holder_keys={name: pack(key) for name, key in registry.holder_keys.items()},
-            inconsistent=dict(host.inconsistent) if host else {},
+            inconsistent=dict(host.ledger.inconsistent) if host else {},
             trouble=host.trouble if host else "",
         )
 
@@ -260,7 +260,7 @@ class Epochs:
     def _archive(self, old: EpochHost) -> None:
         """Of an epoch that is over, only its ledger is kept."""
         number = old.agreement.epoch.number
-        lines = [Persist(f"ledger:{number}", key, value) for key, value in old.ledger()]
+        lines = [Persist(f"ledger:{number}", key, value) for key, value in old.ledger.lines()]
         self.store.commit(lines)
         self.store.flush()
         old.erase()
