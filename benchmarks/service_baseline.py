@@ -17,7 +17,7 @@ from basecagg.protocol.effects import Persist
 from basecagg.service.server.group_commit import GroupCommit
 from basecagg.service.server.limits import BodyReader, ByteBudget, Strangers
 from basecagg.service.server.serving import impatient
-from basecagg.service.server.worker import Worker
+from basecagg.service.server.worker import MachineThread
 from basecagg.service.signing import Guard
 from basecagg.storage.server import ServerStore
 
@@ -41,7 +41,7 @@ class Blobs:
 async def main(folder: Path, port: int, public_key: bytes) -> None:
     """Serve until killed. Any name is taken: the load has one key for all."""
     blobs = Blobs(f"sqlite:///{folder / 'baseline.db'}")
-    worker, numbers = Worker(blobs), count()
+    worker, numbers = MachineThread(blobs), count()
     guard = Guard("load", lambda name: public_key)
     reader, budget = BodyReader(), ByteBudget(512 * 2**20)
 

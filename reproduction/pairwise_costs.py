@@ -23,7 +23,7 @@ from basecagg.protections.secagg import SecAggParameters
 from basecagg.protections.secagg_graph import Graph, choose_degree, complete, random_regular
 from basecagg.protections.secagg_masks import add_masks
 from basecagg.protections.secagg_server import SumOpened
-from basecagg.simulation.secagg_round import Account, SecAggRound
+from basecagg.simulation.secagg_round import CostKey, SecAggRound
 from basecagg.simulation.secagg_round import Phase as RoundPhase
 from reproduction.costs import PHASES, Cell, Phase, PhaseCost, Row
 
@@ -132,15 +132,15 @@ def _phases_of(round_: SecAggRound, users: int, survivors: int) -> dict[Phase, P
     """The mean over those who took part: everyone before the upload, the survivors from then on."""
     phases = {name: PhaseCost() for name in PHASES}
     for source, target in _PHASE_OF.items():
-        cost, user = phases[target], Account("user", source)
+        cost, user = phases[target], CostKey("user", source)
         parties = users if target == "offline" else survivors
         cost.user_seconds += round_.seconds[user] / parties
-        cost.server_seconds += round_.seconds[Account("server", source)]
+        cost.server_seconds += round_.seconds[CostKey("server", source)]
         cost.bytes_up += round_.sent[user] / parties
     # What the server sends at the end of a phase is received in the next one.
-    phases["offline"].bytes_down += round_.sent[Account("server", "keys")] / users
-    phases["upload"].bytes_down += round_.sent[Account("server", "shares")] / users
-    phases["recovery"].bytes_down += round_.sent[Account("server", "inputs")] / survivors
+    phases["offline"].bytes_down += round_.sent[CostKey("server", "keys")] / users
+    phases["upload"].bytes_down += round_.sent[CostKey("server", "shares")] / users
+    phases["recovery"].bytes_down += round_.sent[CostKey("server", "inputs")] / survivors
     return phases
 
 

@@ -9,6 +9,7 @@ import inspect
 import sys
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -16,6 +17,7 @@ from api_page import api_page
 from basecagg import cli
 from basecagg.commands._field_docs import field_docs, name_docs
 from basecagg.commands.run import explained_settings
+from basecagg.flower.settings import Settings
 from basecagg.parameters import RULES, ProtocolParameters
 from basecagg.protocol import life
 
@@ -31,6 +33,7 @@ def main() -> None:
         "parameters.md": parameters_page(),
         "settings.md": settings_page(),
         "mask-life.md": mask_life_page(),
+        "flower.md": flower_page(),
     }
     stale = [name for name, text in pages.items() if _read(REFERENCE / name) != text]
     if "--check" in sys.argv:
@@ -78,24 +81,22 @@ def _prose(help_text: str) -> str:
 
 def _option(param: click.Option) -> str:
     names = " / ".join(f"`{name}`" for name in (*param.opts, *param.secondary_opts))
-    default = f"`{_default(param)}`" if param.show_default else "required" if param.required else ""
+    default = "required" if param.required else _default(param)
     value = f" {param.metavar}" if param.metavar else ""
     return f"| {names}{value} | {default} | {_cell(param.help or '')} |"
 
 
 def _default(param: click.Option) -> str:
-    if isinstance(param.default, bool):
-        return (param.opts if param.default else param.secondary_opts)[0]
-    return f"{param.default}"
+    """The default as `--help` shows it; a flag that is off and a name that is not given have none."""
+    if param.is_flag and param.secondary_opts:
+        return f"`{(param.opts if param.default else param.secondary_opts)[0]}`"
+    given = isinstance(param.default, int | float | str) and not param.is_flag
+    return f"`{param.default}`" if given and param.default != "" else ""
 
 
 def parameters_page() -> str:
     """Every field of `ProtocolParameters`, what follows from them, and every rule."""
-    meanings = field_docs(ProtocolParameters)
-    rows = "\n".join(
-        f"| `{entry.name}` | {_field_default(entry)} | {_cell(meanings[entry.name])} |"
-        for entry in fields(ProtocolParameters)
-    )
+    rows = _fields(ProtocolParameters)
     derived = "\n".join(
         f"| `{name}` | {_cell(inspect.getdoc(member) or '')} |"
         for name, member in vars(ProtocolParameters).items()
@@ -125,6 +126,16 @@ def settings_page() -> str:
     )
 
 
+def flower_page() -> str:
+    """Every option of the Flower strategy."""
+    rows = _fields(Settings)
+    return (
+        f"{HEADER}# Options of BufferedSecAgg\n\n{inspect.getdoc(Settings)} Options are keywords:"
+        " `BufferedSecAgg(buffer_size=5)`.\n\n"
+        f"| name | default | meaning |\n|---|---|---|\n{rows}\n"
+    )
+
+
 def mask_life_page() -> str:
     """The transition table of every machine, drawn."""
     meanings = name_docs(life)
@@ -141,6 +152,14 @@ def mask_life_page() -> str:
         for name, title in titles.items()
     )
     return f"{HEADER}# The life of a mask\n\n{inspect.getdoc(life)}\n\n{sections}"
+
+
+def _fields(kind: type[Any]) -> str:
+    meanings = field_docs(kind)
+    return "\n".join(
+        f"| `{entry.name}` | {_field_default(entry)} | {_cell(meanings[entry.name])} |"
+        for entry in fields(kind)
+    )
 
 
 def _field_default(entry: Field[object]) -> str:

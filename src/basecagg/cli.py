@@ -71,7 +71,9 @@ def _one_line(error: BASecAggError) -> click.ClickException:
     return (BadInput if blame_input else click.ClickException)(printable(str(error), keep="\n"))
 
 
-@click.command(cls=CommandTable, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(
+    cls=CommandTable, context_settings={"help_option_names": ["-h", "--help"], "show_default": True}
+)
 @click.version_option(__version__, prog_name="basecagg")
 def main() -> None:
     """Asynchronous federated learning with secure aggregation."""

@@ -24,7 +24,7 @@ from basecagg.channels.wire import unpack, unpack_file
 from basecagg.errors import LocalProtocolError
 from basecagg.flower import basecagg_mod, loop
 from basecagg.flower.flat import Layout
-from basecagg.flower.node import Job, Node
+from basecagg.flower.node import BegunTraining, OpenNode
 from basecagg.flower.node_folder import locate
 from basecagg.flower.own_operator import OwnOperator
 from basecagg.flower.visits import LETTERS, SLOTS, Order, pack_letters, read_order, unpack_letters
@@ -222,7 +222,7 @@ def test_a_fork_shown_to_one_node_is_caught(tmp_path: Path, caplog: Any) -> None
     kept = forker.evidence.read_bytes()
     forker.evidence.unlink()
     folder = locate(forker.grid.nodes[forker.victim].context, forker.order.federation)
-    with Node(folder) as node, pytest.raises(LocalProtocolError, match="contradicted itself"):
+    with OpenNode(folder) as node, pytest.raises(LocalProtocolError, match="contradicted itself"):
         node.require_trust()
     assert forker.evidence.read_bytes() == kept
 
@@ -244,8 +244,8 @@ def test_without_comparing_a_fork_goes_unseen(
 def test_a_job_of_an_older_basecagg_is_no_job(tmp_path: Path) -> None:
     grid = make_grid(1, make_app([basecagg_mod]), tmp_path)
     (node_id,) = grid.nodes
-    with Node(locate(grid.nodes[node_id].context, "0" * 32)) as node:
-        node.note_job(Job(version=1, head=bytes(32), began=0.0))
+    with OpenNode(locate(grid.nodes[node_id].context, "0" * 32)) as node:
+        node.note_job(BegunTraining(version=1, head=bytes(32), began=0.0))
         assert node.job is not None
         old = {"version": 1, "model_hash": bytes(32), "began": 0.0}
         node._store.commit([Persist("job", "", msgspec.msgpack.encode(old))])

@@ -17,7 +17,7 @@ from small_app import initial_arrays, make_app, small_strategy
 
 from basecagg.channels.wire import unpack
 from basecagg.flower import BufferedSecAgg, basecagg_mod, detached, loop
-from basecagg.flower.coordinator import View
+from basecagg.flower.node_view import NodeView
 from basecagg.flower.visits import REPORT, unpack_letters
 from basecagg.protocol.messages import Answer
 
@@ -128,7 +128,7 @@ def test_a_training_node_answers_recoveries(tmp_path: Path) -> None:
 
 
 def test_a_node_is_asked_when_its_training_may_have_ended() -> None:
-    view = View(1, "1")
+    view = NodeView(1, "1")
     asked = []
     for now in (100.0, 105.0):
         view.goes_on(now, 5.0)

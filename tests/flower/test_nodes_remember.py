@@ -17,13 +17,13 @@ from basecagg.channels.identity import Identity, enrol
 from basecagg.channels.sealing import SealingSecret
 from basecagg.channels.wire import pack, unpack
 from basecagg.flower import basecagg_mod, loop, mod
-from basecagg.flower.node import Node
+from basecagg.flower.node import OpenNode
 from basecagg.flower.node_folder import NodeFolder, locate
 from basecagg.flower.visits import (
     LETTERS,
     ORDER,
+    NodeReport,
     Order,
-    Report,
     pack_letters,
     read_order,
     unpack_letters,
@@ -113,7 +113,7 @@ def test_a_node_killed_while_it_leaves_answers_nothing_again(
     reborn = []
     heard = Overheard(tmp_path)
     node_id, folder, end = heard.a_holder()
-    with Node(folder) as node:
+    with OpenNode(folder) as node:
         node.wake()
         keeper = node.participant.keeper
         assert keeper is not None
@@ -125,7 +125,7 @@ def test_a_node_killed_while_it_leaves_answers_nothing_again(
             killed_at(commit, patch, erase_in_two=erase_in_two)
             with suppress(KilledError):
                 visit(heard.grid, node_id, heard.order, "goodbye", end)
-        with Node(folder) as node:
+        with OpenNode(folder) as node:
             node.wake()
             reborn += node.take([pack(parcel) for parcel in replayed])
     assert any(isinstance(message, Receipt) for message in reborn) == erase_in_two
@@ -140,8 +140,8 @@ def test_an_old_copy_is_noticed_by_whoever_writes_to_it_first(tmp_path: Path) ->
     visit(heard.grid, node_id, heard.order, "goodbye", end)
     store.write_bytes(old)
     call: Any = SimpleNamespace(folder=folder, ask_app=RecordDict)
-    assert mod._evaluate(call, Report()).activity == "done"
-    with Node(folder) as node:
+    assert mod._evaluate(call, NodeReport()).activity == "done"
+    with OpenNode(folder) as node:
         node.wake()
         assert node.participant.agreement is not None  # it really is the older one
         assert node.participant.keeper is None
@@ -160,7 +160,7 @@ def test_a_bad_epoch_is_not_kept_and_does_not_block_a_goodbye(tmp_path: Path) ->
     credential = enrol(other, bad.id, "me", other.public_key)
     visit(grid, node_id, like, "visit", bad, credential)
     visit(grid, node_id, like, "visit")
-    with Node(locate(grid.nodes[node_id].context, like.federation)) as node:
+    with OpenNode(locate(grid.nodes[node_id].context, like.federation)) as node:
         node.wake()
         assert node.participant.agreement is None
         assert node.participant.refusals()["BadSignature"].count == 1
@@ -205,14 +205,14 @@ def test_the_same_update_is_not_masked_in_two_runs(
     drawn = np.random.default_rng
     monkeypatch.setattr(np.random, "default_rng", lambda seed=0: drawn(seed))
     uploads: list[str] = []
-    submit = Node.submit
+    submit = OpenNode.submit
 
-    def counting(node: Node, update: Any, job: Any) -> Any:
+    def counting(node: OpenNode, update: Any, job: Any) -> Any:
         messages = submit(node, update, job)
         uploads.append(node.participant.pins.federation)
         return messages
 
-    monkeypatch.setattr(Node, "submit", counting)
+    monkeypatch.setattr(OpenNode, "submit", counting)
     if own_file:
         monkeypatch.setattr(NodeFolder, "open_store", open_own)
     grid = make_grid(4, make_app([basecagg_mod]), tmp_path)

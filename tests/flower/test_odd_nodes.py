@@ -21,7 +21,7 @@ from basecagg.errors import LocalProtocolError, NotEnrolled, Refused
 from basecagg.flower import basecagg_mod, loop
 from basecagg.flower.own_operator import OwnOperator
 from basecagg.flower.roll import Roll
-from basecagg.flower.visits import LETTERS, METRICS, REPORT, Report, read_order, reply
+from basecagg.flower.visits import LETTERS, METRICS, REPORT, NodeReport, read_order, reply
 from basecagg.protocol.messages import HolderKey, signed
 from basecagg.storage.memory import MemoryStore
 
@@ -60,10 +60,10 @@ def introduction(
     signer: Any = None,
     federation: str = "f" * 32,
     after: int = 0,
-) -> Report:
+) -> NodeReport:
     said = HolderKey(federation, name, "x25519", sealing_key, after)
     frame = pack(signed(said, signer or identity))
-    return Report(name=name, signing_key=identity.public_key, holder_key=frame)
+    return NodeReport(name=name, signing_key=identity.public_key, holder_key=frame)
 
 
 def keys() -> tuple[Identity, bytes]:

@@ -23,14 +23,14 @@ from basecagg.flower import loop
 from basecagg.flower.flat import Layout, only_arrays
 from basecagg.flower.line import Line
 from basecagg.flower.metrics import Charge, MetricSlots
-from basecagg.flower.node import Node
+from basecagg.flower.node import OpenNode
 from basecagg.flower.node_folder import locate
 from basecagg.flower.visits import (
     LETTERS,
     ORDER,
     REPORT,
+    NodeReport,
     Order,
-    Report,
     pack_letters,
     read_order,
     read_report,
@@ -157,7 +157,7 @@ def test_a_charge_is_the_one_that_the_epoch_binds() -> None:
 def test_orders_and_reports_come_back_as_they_were() -> None:
     order = Order(stage="visit", federation=FEDERATION, version=3, task="train", resume=True)
     assert read_order(RecordDict({ORDER: write(order)})) == order
-    report = Report(name=str(2**64 - 1), ready=2, activity="done", signing_key=bytes(32))
+    report = NodeReport(name=str(2**64 - 1), ready=2, activity="done", signing_key=bytes(32))
     assert read_report(RecordDict({REPORT: write(report)})) == report
 
 
@@ -320,15 +320,15 @@ def test_a_server_cannot_choose_another_folder(tmp_path: Path, name: str) -> Non
 
 def test_a_node_is_open_once(tmp_path: Path) -> None:
     folder = locate(context_of(5, 0, tmp_path), FEDERATION)
-    with Node(folder), pytest.raises(StorageError, match="in use by another process"):
-        Node(folder)
+    with OpenNode(folder), pytest.raises(StorageError, match="in use by another process"):
+        OpenNode(folder)
 
 
 def test_a_node_keeps_the_first_operator_it_is_told(tmp_path: Path) -> None:
     folder = locate(context_of(5, 0, tmp_path), FEDERATION)
-    with Node(folder) as node:
+    with OpenNode(folder) as node:
         first = node.introduce("5", b"k" * 32)
-    with Node(folder) as node:
+    with OpenNode(folder) as node:
         assert node.introduce("5", b"k" * 32) == first
         with pytest.raises(Exception, match="another operator"):
             node.introduce("5", b"x" * 32)

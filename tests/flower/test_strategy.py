@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import random
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,10 @@ from fake_grid import flat, make_grid, without_protection
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from small_app import TRUTH, initial_arrays, make_app, small_strategy
 
+from basecagg.commands._field_docs import field_docs
 from basecagg.errors import DataError, LocalProtocolError, ParameterError
 from basecagg.flower import BufferedSecAgg, basecagg_mod
+from basecagg.flower.settings import Settings
 from basecagg.maths.staleness import constant, polynomial
 
 
@@ -100,9 +104,20 @@ def test_no_more_than_the_chosen_number_train_at_once(tmp_path: Path) -> None:
 
 
 def test_concurrency_follows_fraction_train_unless_it_is_given() -> None:
-    assert strategy(concurrency=None, fraction_train=0.5)._concurrency(20) == 10
-    assert strategy(concurrency=None, min_train_nodes=3)._concurrency(2) == 3
-    assert strategy(concurrency=7)._concurrency(20) == 7
+    assert strategy(concurrency=None, fraction_train=0.5).settings.concurrency_among(20) == 10
+    assert strategy(concurrency=None, min_train_nodes=3).settings.concurrency_among(2) == 3
+    assert strategy(concurrency=7).settings.concurrency_among(20) == 7
+
+
+def test_the_options_are_spelled_once() -> None:
+    taken = inspect.signature(BufferedSecAgg).parameters.values()
+    assert [(each.name, each.default) for each in taken] == [
+        (each.name, each.default) for each in fields(Settings)
+    ]
+    assert {each.kind for each in taken} == {inspect.Parameter.KEYWORD_ONLY}
+    assert field_docs(Settings).keys() == {each.name for each in fields(Settings)}
+    with pytest.raises(TypeError, match="bufer_size"):
+        BufferedSecAgg(bufer_size=3)  # type: ignore[call-arg]
 
 
 def test_the_app_gets_its_config_with_the_round(tmp_path: Path) -> None:
@@ -177,7 +192,7 @@ def test_metrics_of_an_evaluation_that_nobody_makes_are_not_asked_for(tmp_path: 
 
 
 def test_evaluation_needs_names_for_what_is_averaged() -> None:
-    with pytest.raises(ParameterError, match="needs evaluate_metrics"):
+    with pytest.raises(ParameterError, match="unless evaluate_metrics names"):
         strategy(fraction_evaluate=0.5)
     with pytest.raises(ParameterError, match="between 0 and 1"):
         strategy(fraction_evaluate=1.5)

@@ -10,9 +10,9 @@ from basecagg.planning.transcript import (
     AnswerLine,
     AnyLine,
     EpochLine,
-    Member,
     OutcomeLine,
     RequestLine,
+    RequestMember,
     Scribe,
     ShareLine,
     UploadLine,
@@ -61,7 +61,9 @@ def upload(mask: str, update: str = "") -> UploadLine:
 
 
 def request(digest: str, weights: dict[str, int], version: int = 0) -> RequestLine:
-    members = tuple(Member(mask, f"update-{mask}", weight) for mask, weight in weights.items())
+    members = tuple(
+        RequestMember(mask, f"update-{mask}", weight) for mask, weight in weights.items()
+    )
     return RequestLine(digest, version, members)
 
 

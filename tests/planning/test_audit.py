@@ -33,9 +33,9 @@ from basecagg.planning.audit import Report, audit
 from basecagg.planning.transcript import (
     AnyLine,
     EpochLine,
-    Member,
     PlainLine,
     RequestLine,
+    RequestMember,
     Transcript,
 )
 from basecagg.storage import disk
@@ -86,7 +86,8 @@ def views(draw: st.DrawFn) -> Transcript:
         chosen = draw(st.lists(st.sampled_from(masks), min_size=1, unique=True))
         weight = st.integers(0, min(modulus, 4) - 1)
         members = tuple(
-            Member(mask, f"update-{draw(st.integers(0, 1))}", draw(weight)) for mask in chosen
+            RequestMember(mask, f"update-{draw(st.integers(0, 1))}", draw(weight))
+            for mask in chosen
         )
         lines.append(RequestLine(f"request-{number}", number, members))
         lines += answers(f"request-{number}", draw(some_holders))
@@ -241,8 +242,8 @@ def test_a_reused_mask_is_found() -> None:
 
 def test_either_update_under_a_reused_mask_may_be_the_one_in_the_sum() -> None:
     """The holders' shares are of the mask, so both sums are known."""
-    named = [Member(mask, f"update-{mask}", weight) for mask, weight in WEIGHTS.items()]
-    second = RequestLine("r", 0, (named[0], Member("bob/1", "second", 5), named[2]))
+    named = [RequestMember(mask, f"update-{mask}", weight) for mask, weight in WEIGHTS.items()]
+    second = RequestLine("r", 0, (named[0], RequestMember("bob/1", "second", 5), named[2]))
     lines = [*map(upload, MASKS), upload("bob/1", "second"), second, *answers("r", range(U))]
     group = the_group(judge(*lines))
     assert [(found.learned, found.legitimate) for found in group.sums] == [(PIECES, True)]

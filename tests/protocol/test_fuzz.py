@@ -49,7 +49,7 @@ from basecagg.protocol.recovery import Recovery
 from basecagg.protocol.server import Server, ServerSettings
 from basecagg.protocol.share_keeper import ShareKeeper
 from basecagg.protocol.weighing import Weighing
-from basecagg.simulation.loopback import AT_SERVER, Address, Letter, Node
+from basecagg.simulation.loopback import AT_SERVER, Address, Letter, Station
 from basecagg.storage.memory import MemoryStore
 
 KINDS = sorted(kind.__name__ for kind in AnyMessage.__args__)
@@ -74,7 +74,7 @@ class Target:
         self.reset()
 
     def reset(self):
-        self.node = Node(self.build(store := MemoryStore(self.records)), store)
+        self.node = Station(self.build(store := MemoryStore(self.records)), store)
         self.before = describe(self.node.machine)
 
     def feed(self, letter):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from basecagg.channels.wire import MAX_CONTROL_BYTES, unpack
 from basecagg.protocol.records import BufferedUpdate, HeldShare, ModelState, load, parse
-from basecagg.service.server.host import LedgerEntry
+from basecagg.service.server.ledger import LedgerEntry
 from basecagg.service.server.registry import Charter
 from basecagg.storage.participant import ParticipantStore
 from basecagg.storage.server import ServerStore

@@ -23,7 +23,8 @@ from basecagg.service.operator.folder import create
 from basecagg.service.operator.office import Office
 from basecagg.service.page.routes import Page
 from basecagg.service.server.app import Api, make_app
-from basecagg.service.server.core import Service, Settings
+from basecagg.service.server.core import Service
+from basecagg.service.server.epochs import ServiceSettings
 from basecagg.service.server_folder import ServerFolder
 from basecagg.service.signing import Caller
 from basecagg.storage.memory import MemoryStore
@@ -51,7 +52,7 @@ class Direct:
         given: ServerFolder = from_json(
             (folder / "op/server/server.json").read_bytes(), ServerFolder
         )
-        settings = Settings(federation="test", operator_key=given.operator_key)
+        settings = ServiceSettings(federation="test", operator_key=given.operator_key)
         self.service = Service(
             settings, [Identity.from_secret(given.server)], lambda _: MemoryEpoch()
         )

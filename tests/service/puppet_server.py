@@ -19,7 +19,7 @@ from basecagg.protocol.messages import CertifiedRequest, HolderKey, Message, Rec
 from basecagg.protocol.records import SealingKeyRecord, load, write
 from basecagg.service import framing
 from basecagg.service.agent.agent import Agent, AgentOptions
-from basecagg.service.agent.member import Member
+from basecagg.service.agent.member import LocalMember
 from basecagg.service.agent.profile import Profile
 from basecagg.service.connection import Connection, Patience
 from basecagg.service.documents import Enrolment, Invitation, from_json
@@ -135,9 +135,9 @@ def profile_in(folder: Path, town: Town) -> Profile:
 class Watched(Agent):
     """An agent whose member can be looked at."""
 
-    member: Member
+    member: LocalMember
 
-    def _open(self) -> Member:
+    def _open(self) -> LocalMember:
         self.member = super()._open()
         return self.member
 
@@ -169,7 +169,7 @@ async def agent_of(server, folder: Path, train=None, **options) -> AsyncIterator
             await task
 
 
-_hear = Member.hear_of_epochs
+_hear = LocalMember.hear_of_epochs
 
 
 def erase(member, frames_of_epoch):

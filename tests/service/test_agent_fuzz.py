@@ -21,7 +21,7 @@ from basecagg.errors import ServerCaught
 from basecagg.protocol.messages import EpochEnd, MaskName, Shipment, Upload, Verdict
 from basecagg.protocol.server import first_link
 from basecagg.service.agent import agent as agents
-from basecagg.service.agent.member import Member
+from basecagg.service.agent.member import LocalMember
 
 pytestmark = pytest.mark.usefixtures("quick")
 STATUSES = (200, 201, 202, 204, 206, 301, 304, 400, 401, 403, 404, 408, 409, 413, 418, 429)
@@ -272,7 +272,7 @@ def test_an_empty_mailbox_is_no_reason_to_spin(tmp_path, monkeypatch, breath):
 
 def test_an_agent_that_takes_a_server_at_its_word_is_found(tmp_path, monkeypatch):
     """The old reaction to 409: whoever looks for an epoch has forgotten the one it was in."""
-    monkeypatch.setattr(Member, "hear_of_epochs", erase)
+    monkeypatch.setattr(LocalMember, "hear_of_epochs", erase)
 
     def twenty_lives():
         for seed in range(20):  # how far one comes depends on the machine, too

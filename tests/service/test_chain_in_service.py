@@ -7,11 +7,12 @@ import logging
 from collections.abc import Awaitable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from direct import direct
 from participants import ANN, DEALERS, PARAMETERS, Town, quick  # noqa: F401 - a fixture
 from puppet_server import PuppetServer, agent_of
@@ -21,8 +22,10 @@ from basecagg.channels.identity import Identity
 from basecagg.channels.wire import limit_for, unpack
 from basecagg.commands import join, verify
 from basecagg.errors import ServerCaught
+from basecagg.protocol.epoch import LocalFloor
 from basecagg.protocol.messages import Endorsement, Parts, Receipt, Release, Upload
 from basecagg.protocol.server import first_link
+from basecagg.service.agent.agent import AgentOptions
 from basecagg.service.connection import Connection
 from basecagg.service.page.routes import Page
 from basecagg.service.problems import Problem
@@ -214,11 +217,34 @@ def test_the_command_ends_with_a_status_of_its_own(
     async def run(self: object) -> None:
         raise ServerCaught("the server did it")
 
-    monkeypatch.setattr("basecagg.service.agent.agent.Agent.run", run)
-    invited = SimpleNamespace(name=ANN)
-    monkeypatch.setattr("basecagg.service.invitation_file.read_invitation", lambda path: invited)
-    monkeypatch.setattr("basecagg.service.agent.agent.Agent.__init__", lambda self, *_: None)
-    monkeypatch.setattr("basecagg.service.agent.profile.Profile.open", lambda *_: None)
-    result = CliRunner().invoke(join.command, ["x", "--holder-only", "--state", str(tmp_path)])
+    result, _ = _join(monkeypatch, run, "--state", str(tmp_path))
     assert result.exit_code == 3
     assert "the server did it" in result.output
+
+
+def test_an_agent_made_in_python_insists_on_what_join_insists_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also on making versions again, which is what catches a server that miscalculates."""
+
+    async def run(self: object) -> None:
+        pass
+
+    result, made = _join(monkeypatch, run)
+    assert result.exit_code == 0
+    assert AgentOptions().floor == made[0].floor
+    assert AgentOptions().floor.share_to_verify(SMALL) == 1.0
+    control = AgentOptions(floor=LocalFloor(consistency="certified", correctness="agreed"))
+    assert control.floor.share_to_verify(SMALL) == 0.0
+
+
+def _join(monkeypatch: pytest.MonkeyPatch, run: object, *options: str) -> tuple[Result, list[Any]]:
+    """What the command says, and the options that it makes an agent with."""
+    made: list[Any] = []
+    invited = SimpleNamespace(name=ANN)
+    agent, profile = "basecagg.service.agent.agent.Agent", "basecagg.service.agent.profile.Profile"
+    monkeypatch.setattr(f"{agent}.run", run)
+    monkeypatch.setattr(f"{agent}.__init__", lambda self, _, options, *__: made.append(options))
+    monkeypatch.setattr(f"{profile}.open", lambda *_: None)
+    monkeypatch.setattr("basecagg.service.invitation_file.read_invitation", lambda path: invited)
+    return CliRunner().invoke(join.command, ["x", "--holder-only", *options]), made

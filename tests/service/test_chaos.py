@@ -16,7 +16,7 @@ from private_postgres import private_postgres
 from basecagg.channels.wire import MAX_CONTROL_BYTES, unpack
 from basecagg.protocol.messages import Link
 from basecagg.protocol.records import HeldShare, ModelState, load, parse, write
-from basecagg.service.server.host import LedgerEntry
+from basecagg.service.server.ledger import LedgerEntry
 from basecagg.service.server.registry import Charter
 from basecagg.storage.participant import ParticipantStore
 from basecagg.storage.server import ServerStore

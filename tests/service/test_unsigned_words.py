@@ -18,7 +18,7 @@ from basecagg.errors import ChannelError, LocalProtocolError, ServerCaught
 from basecagg.protocol.epoch import LocalFloor
 from basecagg.protocol.messages import Answer, Receipt, Refusal
 from basecagg.protocol.records import SealingKeyRecord, load, write
-from basecagg.service.agent.member import Member
+from basecagg.service.agent.member import LocalMember
 from basecagg.service.connection import Connection, Reply, Unreachable
 from basecagg.service.framing import Numbered
 from basecagg.service.signing import Caller
@@ -60,7 +60,7 @@ def test_a_word_that_there_is_another_epoch_makes_no_holder_forget(tmp_path):
 
 
 def test_control_the_old_reaction_gives_a_second_answer(tmp_path, monkeypatch):
-    monkeypatch.setattr(Member, "hear_of_epochs", erase)
+    monkeypatch.setattr(LocalMember, "hear_of_epochs", erase)
     with pytest.raises(AssertionError, match="two different answers"):
         asyncio.run(kick_and_ask_again(tmp_path, PuppetServer()))
 
@@ -98,7 +98,7 @@ def test_a_restored_identity_holds_nothing_in_the_same_epoch(tmp_path, key_outsi
     profile = profile_in(tmp_path / ANN, server.town)
 
     def life():
-        member = Member(profile, LocalFloor(), tmp_path / "anchors", contributes=False)
+        member = LocalMember(profile, LocalFloor(), tmp_path / "anchors", contributes=False)
         member.start(0)
         return member
 
@@ -263,7 +263,7 @@ def test_an_epoch_ends_by_the_own_clock_while_no_server_answers(tmp_path, monkey
     monkeypatch.setattr("basecagg.service.agent.agent._TICK", 0.01)
 
     ticks = asyncio.Event()
-    monkeypatch.setattr(Member, "tick", lambda self, now: ticks.set() or [])
+    monkeypatch.setattr(LocalMember, "tick", lambda self, now: ticks.set() or [])
 
     async def story():
         async with agent_of(SilentServer(), tmp_path):

@@ -11,7 +11,7 @@ from basecagg.errors import StorageError
 from basecagg.protocol.effects import Forget, Persist
 from basecagg.service.problems import Problem
 from basecagg.service.server.group_commit import GroupCommit
-from basecagg.service.server.worker import Worker
+from basecagg.service.server.worker import MachineThread
 from basecagg.storage.memory import MemoryStore
 
 
@@ -47,7 +47,7 @@ def with_worker(story, **options) -> Owner:
     owner = Owner()
 
     async def whole() -> None:
-        worker = Worker(owner, **options)
+        worker = MachineThread(owner, **options)
         try:
             await story(worker, owner)
         finally:
@@ -58,7 +58,7 @@ def with_worker(story, **options) -> Owner:
 
 
 def test_jobs_that_wait_are_made_durable_together() -> None:
-    async def story(worker: Worker, owner: Owner) -> None:
+    async def story(worker: MachineThread, owner: Owner) -> None:
         gate = threading.Event()
         first = asyncio.create_task(worker.do(gate.wait))
         await asyncio.sleep(0.05)
@@ -73,7 +73,7 @@ def test_jobs_that_wait_are_made_durable_together() -> None:
 
 
 def test_a_failed_commit_is_undone_and_tried_one_by_one() -> None:
-    async def story(worker: Worker, owner: Owner) -> None:
+    async def story(worker: MachineThread, owner: Owner) -> None:
         owner.fails = 1
         gate = threading.Event()
         tasks = [asyncio.create_task(worker.do(gate.wait))]
@@ -88,7 +88,7 @@ def test_a_failed_commit_is_undone_and_tried_one_by_one() -> None:
 
 
 def test_a_job_that_fails_takes_nobody_with_it() -> None:
-    async def story(worker: Worker, owner: Owner) -> None:
+    async def story(worker: MachineThread, owner: Owner) -> None:
         gate = threading.Event()
         first = asyncio.create_task(worker.do(gate.wait))
         await asyncio.sleep(0.05)
@@ -107,7 +107,7 @@ def test_a_job_that_fails_takes_nobody_with_it() -> None:
 
 
 def test_a_problem_is_an_answer_and_undoes_nothing() -> None:
-    async def story(worker: Worker, owner: Owner) -> None:
+    async def story(worker: MachineThread, owner: Owner) -> None:
         def refuse() -> None:
             raise Problem(409, "No", "no")
 
@@ -120,7 +120,7 @@ def test_a_problem_is_an_answer_and_undoes_nothing() -> None:
 def test_a_failed_way_back_does_not_end_the_thread() -> None:
     """The database is gone, or somebody else's: every caller is told, and it is tried again with the next."""
 
-    async def story(worker: Worker, owner: Owner) -> None:
+    async def story(worker: MachineThread, owner: Owner) -> None:
         def fail() -> None:
             raise StorageError("no way back")
 
@@ -138,7 +138,7 @@ def test_a_failed_way_back_does_not_end_the_thread() -> None:
 
 
 def test_too_many_jobs_are_put_off() -> None:
-    async def story(worker: Worker, owner: Owner) -> None:
+    async def story(worker: MachineThread, owner: Owner) -> None:
         gate = threading.Event()
         tasks = [asyncio.create_task(worker.do(gate.wait))]
         await asyncio.sleep(0.05)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import signal
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import click
 
+from basecagg.commands import _values
 from basecagg.commands._kernels import load_kernels
 from basecagg.errors import DataError, ServerCaught
 
@@ -23,33 +24,30 @@ _CAUGHT = 3
     metavar="MODULE:FUNCTION",
     help="Your training: f(model, info) → model, both float32 vectors. Runs on your machine only.",
 )
-@click.option("--data", default="", help="Passed on to your function as info.data.")
+@click.option(
+    "--data", default="", show_default=False, help="Passed on to your function as info.data."
+)
 @click.option("--holder-only", is_flag=True, help="Keep shares for others and contribute nothing.")
 @click.option(
     "--state",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=_values.FOLDER,
     metavar="DIR",
     help="Where keys and shares are kept. A folder named after you, here, unless given.",
 )
-@click.option(
-    "--anchors",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Where the counter is kept that shows whether DIR is an older copy; leave it out of backups.",
-)
+@_values.anchors_option("DIR")
 @click.option(
     "--min-buffer",
+    "buffer_size",
     type=click.IntRange(min=2),
     default=2,
-    show_default=True,
     metavar="K",
     help="Refuse an epoch whose sums have fewer members.",
 )
 @click.option(
     "--min-colluders",
+    "max_colluders",
     type=click.IntRange(min=1),
     default=1,
-    show_default=True,
     metavar="T",
     help="Refuse an epoch that withstands fewer colluding holders.",
 )
@@ -72,15 +70,15 @@ _CAUGHT = 3
 )
 @click.option(
     "--verify",
-    type=click.Choice(["always", "sample", "never"]),
-    help="Which versions of the model to make again from their parts before using them. Always unless given, or"
+    type=click.Choice(["auto", "always", "sample", "never"]),
+    default="auto",
+    help="Which versions of the model to make again from their parts before using them. With auto always, or"
     " samples where the parts of a version take more than 64 MB.",
 )
 @click.option(
     "--verify-share",
     type=click.FloatRange(0, 1, min_open=True),
     default=0.5,
-    show_default=True,
     metavar="P",
     help="The share of the versions, where samples are taken.",
 )
@@ -88,7 +86,6 @@ _CAUGHT = 3
     "--pause",
     type=click.FloatRange(min=0),
     default=0.0,
-    show_default=True,
     metavar="SECONDS",
     help="Rest between two updates.",
 )
@@ -96,7 +93,6 @@ _CAUGHT = 3
     "--longest-wait",
     type=click.FloatRange(min=0.1),
     default=30.0,
-    show_default=True,
     metavar="SECONDS",
     help="The longest time between two attempts to reach the server.",
 )
@@ -108,15 +104,11 @@ def command(
     holder_only: bool,
     state: Path | None,
     anchors: Path | None,
-    min_buffer: int,
-    min_colluders: int,
-    min_per_version: int | None,
     trust_server: bool,
     trust_holders: bool,
-    verify: Literal["always", "sample", "never"] | None,
-    verify_share: float,
     pause: float,
     longest_wait: float,
+    **floor: Any,
 ) -> None:
     """Take part in a federation.
 
@@ -143,13 +135,9 @@ def command(
     profile = Profile.open(state or Path(invited.name), invited)
     options = AgentOptions(
         floor=LocalFloor(
-            min_buffer,
-            min_colluders,
-            "honest-server" if trust_server else "certified",
-            "honest-holders" if trust_holders else "agreed",
-            min_per_version=min_per_version,
-            verify=verify or "auto",
-            verify_share=verify_share,
+            consistency="honest-server" if trust_server else "certified",
+            correctness="honest-holders" if trust_holders else "agreed",
+            **floor,
         ),
         data=data,
         pause=pause,

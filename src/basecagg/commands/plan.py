@@ -10,6 +10,7 @@ from rich.console import Console
 
 from basecagg.commands import _values
 from basecagg.commands._kernels import load_kernels
+from basecagg.commands._wishes import plan_for, wishes_options
 from basecagg.costs import Network
 from basecagg.planning import planner
 from basecagg.planning.rendering import as_dict
@@ -21,35 +22,7 @@ _LINE = planner.DEFAULT_NETWORK
 @click.option(
     "--users", "num_users", type=int, required=True, metavar="N", help="Holders of shares, N."
 )
-@click.option(
-    "--dropouts",
-    type=_values.portion,
-    required=True,
-    metavar="D",
-    help="Holders that may be gone when a sum is opened, D: a number (30) or a part (0.3 or 30%).",
-)
-@click.option(
-    "--colluders",
-    type=_values.portion,
-    metavar="T",
-    help="Holders that may pool all they know and must learn nothing, T: a number or a part."
-    " Without it the planner chooses.",
-)
-@click.option(
-    "--liars",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    metavar="E",
-    help="Holders that may lie without stopping a sum, even when D others are gone, E ≤ T."
-    " Needs U ≤ N − D − T − E.",
-)
-@click.option(
-    "--correctness",
-    type=click.Choice(["agreed", "honest-holders"]),
-    help="Open a sum when U + T answers agree, so that T liars cannot write it, or from any U (as the paper"
-    " does). Without it agreed, if the server may cheat.",
-)
+@wishes_options()
 @click.option(
     "--model-size",
     type=_values.size,
@@ -58,60 +31,14 @@ _LINE = planner.DEFAULT_NETWORK
     help="Numbers in one update, d; 1e6 is fine.",
 )
 @click.option(
-    "--clip",
-    type=float,
-    default=4.0,
-    show_default=True,
-    metavar="B",
-    help="Largest magnitude of a number in an update, B. Contributors clip to it.",
-)
-@click.option(
-    "--buffer",
-    "buffer_size",
-    type=int,
-    metavar="K",
-    help=f"Updates in one sum, K. Without it {planner.DEFAULT_BUFFER}, or more if T asks for it.",
-)
-@click.option(
-    "--min-per-version",
-    type=click.IntRange(min=1),
-    metavar="m",
-    help="Members that each version in a sum must have, m: nobody is alone with a model that only he was shown."
-    " Without it 3, or 1 with honest-server.",
-)
-@click.option(
     "--contributors",
     type=click.IntRange(min=1),
     help="Users who send updates; their masks fill a holder's store. N unless given.",
 )
 @click.option(
-    "--staleness",
-    type=_values.staleness,
-    default="polynomial:1",
-    show_default=True,
-    metavar="S",
-    help="Weight of an update by its age: constant, polynomial:α or hinge:a:b.",
-)
-@click.option(
-    "--max-staleness",
-    type=int,
-    default=10,
-    show_default=True,
-    metavar="τ",
-    help="Versions that an update may be old.",
-)
-@click.option(
-    "--consistency",
-    type=click.Choice(["certified", "honest-server"]),
-    default="certified",
-    show_default=True,
-    help="Hold against a server that cheats, or trust it to follow the protocol (as the paper does).",
-)
-@click.option(
     "--up",
     type=click.FloatRange(min=0, min_open=True),
     default=_LINE.up,
-    show_default=True,
     metavar="Mb/s",
     help="Speed at which a user sends, in megabits per second.",
 )
@@ -119,26 +46,17 @@ _LINE = planner.DEFAULT_NETWORK
     "--down",
     type=click.FloatRange(min=0, min_open=True),
     default=_LINE.down,
-    show_default=True,
     metavar="Mb/s",
     help="Speed at which a user receives, in megabits per second.",
 )
 @click.option(
     "--cpu/--no-cpu",
     default=True,
-    show_default=True,
     help="Time small pieces of the work on this machine to predict processor time.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 def command(
-    *,
-    dropouts: _values.Portion,
-    colluders: _values.Portion | None,
-    up: float,
-    down: float,
-    cpu: bool,
-    as_json: bool,
-    **wishes: Any,
+    *, num_users: int, up: float, down: float, cpu: bool, as_json: bool, **wishes: Any
 ) -> None:
     """Choose parameters for a federation and show what they cost.
 
@@ -154,13 +72,7 @@ def command(
     The same, but 20 holders may collude and 5 may answer wrongly:
       basecagg plan --users 100 --dropouts 0.3 --colluders 20 --liars 5 --model-size 1e6
     """
-    users = wishes["num_users"]
-    plan = planner.plan(
-        max_dropouts=dropouts.of(users),
-        max_colluders=None if colluders is None else colluders.of(users),
-        network=Network(up=up, down=down),
-        **wishes,
-    )
+    plan = plan_for(num_users, network=Network(up=up, down=down), **wishes)
     if cpu:
         load_kernels()
         plan = plan.measured()

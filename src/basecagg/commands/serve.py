@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
+from basecagg.commands import _values
 from basecagg.commands._kernels import load_kernels
 
 
@@ -22,12 +24,7 @@ from basecagg.commands._kernels import load_kernels
     metavar="URL",
     help="Where to keep everything: postgresql+psycopg://user@host/name. SQLite in DIR unless given.",
 )
-@click.option(
-    "--anchors",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Where the counter is kept that shows whether the database is an older copy; leave it out of backups.",
-)
+@_values.anchors_option("the database")
 @click.option(
     "--new-key",
     is_flag=True,
@@ -36,27 +33,23 @@ from basecagg.commands._kernels import load_kernels
 @click.option(
     "--host",
     default="0.0.0.0",  # noqa: S104 - users call from elsewhere
-    show_default=True,
     help="The address to listen at.",
 )
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
     default=8443,
-    show_default=True,
     help="The port to listen at.",
 )
 @click.option(
     "--tls/--no-tls",
     default=True,
-    show_default=True,
     help="TLS with tls.pem and tls.key of DIR; off only behind a proxy that does it.",
 )
 @click.option(
     "--answer-timeout",
     type=click.FloatRange(min=0, min_open=True),
     default=30.0,
-    show_default=True,
     metavar="SECONDS",
     help="How long to wait for holders before they are asked again.",
 )
@@ -64,14 +57,12 @@ from basecagg.commands._kernels import load_kernels
     "--retries",
     type=click.IntRange(min=1),
     default=20,
-    show_default=True,
     help="How often holders are asked again before a buffer is given up.",
 )
 @click.option(
     "--keep-versions",
     type=click.IntRange(min=1),
     default=2,
-    show_default=True,
     metavar="R",
     help="Versions of the model whose parts are kept, for members who make them again.",
 )
@@ -79,7 +70,6 @@ from basecagg.commands._kernels import load_kernels
     "--memory",
     type=click.IntRange(min=1),
     default=512,
-    show_default=True,
     metavar="MB",
     help="Bodies that may be in memory at one time; beyond that callers get 503.",
 )
@@ -87,7 +77,6 @@ from basecagg.commands._kernels import load_kernels
     "--member-rate",
     type=click.FloatRange(min=0, min_open=True),
     default=50.0,
-    show_default=True,
     metavar="R",
     help="Requests per second of one participant; beyond that it gets 429.",
 )
@@ -105,27 +94,9 @@ from basecagg.commands._kernels import load_kernels
     "--log-level",
     type=click.Choice(["DEBUG", "INFO", "WARNING"]),
     default="INFO",
-    show_default=True,
     help="How much to log; DEBUG has a line for every request.",
 )
-def command(
-    *,
-    state: Path,
-    database: str | None,
-    anchors: Path | None,
-    new_key: bool,
-    host: str,
-    port: int,
-    tls: bool,
-    answer_timeout: float,
-    retries: int,
-    keep_versions: int,
-    memory: int,
-    member_rate: float,
-    evaluate: str | None,
-    open_here: bool,
-    log_level: str,
-) -> None:
+def command(*, state: Path, new_key: bool, memory: int, log_level: str, **options: Any) -> None:
     """Run the server of a federation.
 
     Logs are JSON lines on standard error. SIGTERM ends it in good order; after anything worse it goes on from
@@ -141,20 +112,4 @@ def command(
         return
     log_to(level=log_level)
     load_kernels()
-    run(
-        ServeOptions(
-            folder=state,
-            database=database,
-            anchors=anchors,
-            host=host,
-            port=port,
-            tls=tls,
-            answer_timeout=answer_timeout,
-            retries=retries,
-            keep_versions=keep_versions,
-            memory=memory * 2**20,
-            member_rate=member_rate,
-            evaluate=evaluate,
-            open_here=open_here,
-        )
-    )
+    run(ServeOptions(folder=state, memory=memory * 2**20, **options))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -13,6 +12,7 @@ from msgspec.structs import replace
 
 from basecagg.errors import DataError, LocalProtocolError, Refused
 from basecagg.flower.flat import Layout, as_app_reads
+from basecagg.flower.node_view import NodeView
 from basecagg.flower.settings import Settings
 from basecagg.flower.visits import Task
 from basecagg.protocol.effects import (
@@ -25,16 +25,10 @@ from basecagg.protocol.effects import (
     perform,
 )
 from basecagg.protocol.global_model import Model
-from basecagg.protocol.messages import HolderKey, MaskName, Receipt
-from basecagg.protocol.messages import Message as Letter
 from basecagg.protocol.server import Server
 from basecagg.protocol.step_rule import StepRule
 
 LOG = logging.getLogger("flwr")
-FIRST_REST, LONGEST_REST = 1.0, 60.0
-"""Seconds that a node is left alone after a failure: twice as long each time."""
-_EARLY = 0.8
-"""The part of the last training's time after which a node is asked whether the present one is over."""
 _NAMED = 5
 """Nodes that an error names; there may be hundreds."""
 OVER = "over"
@@ -68,119 +62,6 @@ class NewVersion(NamedTuple):
     evaluate_metrics: MetricRecord | None
 
 
-@dataclass
-class View:
-    """A node as the server sees it."""
-
-    node_id: int
-    name: str
-    """Under which its machines are known: the node id that it had when it first joined."""
-    present: bool = False
-    task: Task = ""
-    """What it is to do next."""
-    doing: Task = ""
-    """What it was told to do and has not finished."""
-    failures: int = 0
-    """In a row: visits that came to nothing."""
-    rest_until: float = 0.0
-    lapses: int = 0
-    """In a row: visits on which its app failed; as a holder it goes on."""
-    dropped: int = 0
-    """All that came to nothing in this run."""
-    train_after: float = 0.0
-    problem: str = ""
-    """What its last failure was."""
-    letters: list[Letter] = field(default_factory=list)
-    """What waits for its next visit."""
-    receipts: list[Receipt] = field(default_factory=list)
-    """What waits until it trains: a node counts the receipts of one visit together, or not at all."""
-    confirmed: dict[MaskName, set[int]] = field(default_factory=dict)
-    """The holders of each of its masks, by these receipts."""
-    resume: bool = False
-    """Whether messages may have been lost since it was last heard."""
-    epoch: str = ""
-    signing_key: bytes = b""
-    holder_key: HolderKey | None = None
-    ready: int = 0
-    dealt: set[MaskName] = field(default_factory=set)
-    """Masks that it has dealt and not used."""
-    collect_at: float | None = None
-    began: float | None = None
-    """When the training began that goes on beside its messages."""
-    lasted: float = 0.0
-    """How long the one before took, as far as was seen."""
-    visited_at: float = float("-inf")
-
-    @property
-    def trains(self) -> bool:
-        """Whether it counts among the C that train."""
-        return bool(self.task or self.doing)
-
-    def is_hopeless(self, most: int) -> bool:
-        """Whether it has failed so often in a row that it is not worth another training."""
-        return max(self.failures, self.lapses) >= most
-
-    def reconnect(self) -> None:
-        """It was away and is back: whatever was wrong may be over."""
-        self.failures = self.lapses = 0
-        self.rest_until = self.train_after = 0.0
-
-    def fail(self, now: float, problem: str) -> None:
-        """A visit came to nothing: let it rest, and take nothing for delivered."""
-        self.rest_until = now + _rest(self.failures)
-        self.failures += 1
-        self.dropped += 1
-        self.problem = problem
-        self.lose()
-        LOG.warning("node %d: %s", self.node_id, problem)
-
-    def lapse(self, now: float, problem: str) -> None:
-        """Its app failed: do not let it train for a while."""
-        self.train_after = now + _rest(self.lapses)
-        self.lapses += 1
-        self.dropped += 1
-        self.problem = problem
-        self.task = self.doing = ""
-        self.began = None
-        LOG.warning("node %d: %s", self.node_id, problem)
-
-    def goes_on(self, now: float, interval: float) -> None:
-        """It trains still: look again when it may have ended, for each look costs a message."""
-        self.doing = "train"
-        self.began = now if self.began is None else self.began
-        self.collect_at = max(now + interval, self.began + _EARLY * self.lasted)
-
-    def finish(self, now: float) -> None:
-        """It has done what it was told."""
-        self.doing, self.lapses = "", 0
-        if self.began is not None:
-            self.lasted, self.began = now - self.began, None
-
-    def put_receipt(self, receipt: Receipt) -> None:
-        """Keep a receipt until the node trains."""
-        self.receipts.append(receipt)
-        for mask in receipt.masks:
-            if mask.contributor == self.name:
-                self.confirmed.setdefault(mask, set()).add(receipt.holder)
-
-    def take_receipts(self) -> list[Receipt]:
-        """All of them, for a visit."""
-        receipts, self.receipts, self.confirmed = self.receipts, [], {}
-        return receipts
-
-    def lose(self) -> None:
-        """It cannot be reached, or what it did is not known: everything begins again when it comes back."""
-        self.task = self.doing = ""
-        self.collect_at = self.began = None
-        self.letters.clear()
-        self.take_receipts()
-        self.resume = True
-
-
-def _rest(failures: int) -> float:
-    return float(min(LONGEST_REST, FIRST_REST * 2 ** min(failures, 16)))
-
-
 class Coordinator(ABC):
     """The server's machine and the nodes it works with. It knows neither the clock nor Flower's grid."""
 
@@ -188,7 +69,7 @@ class Coordinator(ABC):
         """Start with no node."""
         self.settings = settings
         self.layout = workload.layout
-        self.nodes: dict[int, View] = {}
+        self.nodes: dict[int, NodeView] = {}
         self.machine: Server | None = None
         self._configs = {"train": workload.train_config, "evaluate": workload.evaluate_config}
         self._configured = workload.configured
@@ -209,7 +90,7 @@ class Coordinator(ABC):
     def meet(self, present: set[int]) -> None:
         """Note who can be reached now."""
         for node_id in sorted(present - self.nodes.keys()):
-            self.nodes[node_id] = View(node_id, str(node_id))
+            self.nodes[node_id] = NodeView(node_id, str(node_id))
         for node_id, view in self.nodes.items():
             if view.present and node_id not in present:
                 view.lose()
@@ -281,20 +162,20 @@ class Coordinator(ABC):
         """How many must be there before anything begins."""
         return self.settings.min_available_nodes
 
-    def contributes(self, view: View) -> bool:
+    def contributes(self, view: NodeView) -> bool:
         """Whether this node is one of those that train."""
         return True
 
     @abstractmethod
-    def may_train(self, view: View) -> bool:
+    def may_train(self, view: NodeView) -> bool:
         """Whether this node has what it needs."""
 
     @abstractmethod
-    def errand(self, view: View, now: float) -> Errand | None:
+    def errand(self, view: NodeView, now: float) -> Errand | None:
         """What to send a node that is there and free; None when there is no reason to."""
 
     @abstractmethod
-    def hear(self, view: View, content: RecordDict, now: float) -> None:
+    def hear(self, view: NodeView, content: RecordDict, now: float) -> None:
         """Handle a node's reply, or refuse it before anything is done."""
 
     @abstractmethod
@@ -333,7 +214,7 @@ class Coordinator(ABC):
         else:
             self._listen(view, reply.content, now)
 
-    def _listen(self, view: View, content: RecordDict, now: float) -> None:
+    def _listen(self, view: NodeView, content: RecordDict, now: float) -> None:
         """A reply that makes no sense is that node's failure, and nobody else's."""
         try:
             self.hear(view, content, now)
@@ -350,7 +231,7 @@ class Coordinator(ABC):
         arrays = self.layout.unflatten(self.running.model[: self.layout.size])
         self._configure(arrays)
         config = ConfigRecord(dict(self._configs[task]))
-        return {self.settings.arrays_key: arrays, self.settings.config_key: config}
+        return {self.settings.arrayrecord_key: arrays, self.settings.configrecord_key: config}
 
     def _configure(self, arrays: ArrayRecord) -> None:
         """Once for every version, in their order: as in Flower, a config goes from one to the next."""

@@ -15,7 +15,7 @@ from flwr.clientapp.typing import ClientAppCallable
 from basecagg.errors import DataError
 from basecagg.flower.flat import Layout, as_app_reads, only_arrays
 from basecagg.flower.metrics import Charge, numbers
-from basecagg.flower.node import Job, Node
+from basecagg.flower.node import BegunTraining, OpenNode
 from basecagg.flower.node_folder import NodeFolder, in_simulation
 from basecagg.flower.visits import LETTERS, METRICS, ORDER, SLOTS, Order
 from basecagg.protocol.global_model import Model
@@ -62,14 +62,14 @@ class Lesson:
     call: Call
     layout: Layout
     start: Model
-    job: Job
+    job: BegunTraining
     charge: Charge
     evaluation: Mapping[str, float] | None
     clip: float
     max_staleness: int
 
     @classmethod
-    def of(cls, call: Call, node: Node) -> Lesson:
+    def of(cls, call: Call, node: OpenNode) -> Lesson:
         """Read the model from the message, or `WrongModel` if it is not the one that the server released."""
         content, version = call.message.content, call.order.version
         arrays: Any = content[call.order.arrays_key]
@@ -86,7 +86,7 @@ class Lesson:
             call,
             layout,
             start,
-            Job(version=version, head=head, began=time.time()),
+            BegunTraining(version=version, head=head, began=time.time()),
             charge,
             node.evaluation,
             agreement.parameters.clip,

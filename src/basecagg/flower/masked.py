@@ -8,17 +8,20 @@ shares and questions are a reason to visit.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from types import MappingProxyType
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from basecagg.channels.wire import MAX_CONTROL_BYTES, limit_for, unpack
-from basecagg.errors import ChannelError, DataError, LocalProtocolError, Malformed, Refused
-from basecagg.flower.coordinator import LOG, OVER, Coordinator, Errand, View, Workload
+from basecagg.errors import ChannelError, DataError, LocalProtocolError, Refused
+from basecagg.flower import founding
+from basecagg.flower.coordinator import LOG, OVER, Coordinator, Errand, Workload
 from basecagg.flower.metrics import Charge
+from basecagg.flower.node_view import NodeView
 from basecagg.flower.own_operator import OwnOperator
 from basecagg.flower.roll import Roll
 from basecagg.flower.settings import Settings
@@ -27,8 +30,8 @@ from basecagg.flower.visits import (
     METRICS,
     ORDER,
     SLOTS,
+    NodeReport,
     Order,
-    Report,
     Stage,
     pack_letters,
     read_report,
@@ -41,7 +44,6 @@ from basecagg.protocol.epoch import Agreement
 from basecagg.protocol.letters import answered
 from basecagg.protocol.messages import (
     CertifiedRequest,
-    EpochEnd,
     Message,
     Parcel,
     Receipt,
@@ -55,11 +57,6 @@ from basecagg.protocol.server import Server, ServerSettings, first_link
 
 _QUESTIONS = (RecoveryRequest, CertifiedRequest)
 _URGENT = (Parcel, *_QUESTIONS)
-_VISIT_BYTES = 32 * 2**20
-"""Letters in one visit, about; the rest go with the next."""
-_ENVELOPE = 512
-_HOPELESS = 3
-"""Failures in a row after which nobody waits for a node; when all fail so, the app must be at fault."""
 
 
 class MaskedCoordinator(Coordinator):
@@ -78,7 +75,7 @@ class MaskedCoordinator(Coordinator):
         self.operator = operator
         initial = workload.initial
         self._chooser = chooser
-        self._names: dict[str, View] = {}
+        self._names: dict[str, NodeView] = {}
         self._roll = Roll(store)
         self._charge = settings.charge.to_bytes()
         behind = np.zeros(settings.charge.size, initial.dtype)
@@ -99,8 +96,8 @@ class MaskedCoordinator(Coordinator):
         """Once the holders have shown their keys: sign the epoch and start the machine."""
         present = [view for view in self.nodes.values() if view.present]
         met = [view for view in present if view.signing_key]
-        self._require_hope(present, met)
-        chosen = self._choose(met)
+        founding.require_hope(present)
+        chosen = founding.choose_holders(self.settings, present, self._chooser)
         if chosen is None:
             return
         training = len(met) if self.settings.holders_train else len(met) - len(chosen)
@@ -125,30 +122,6 @@ class MaskedCoordinator(Coordinator):
             *(p.buffer_size, p.model_size),
         )
         self._start_machine(self.agreement)
-
-    def _choose(self, met: Sequence[View]) -> list[View] | None:
-        """The holders, in the order of their names; None while too few are known."""
-        wanted, least = self.settings.holders, self.settings.min_available_nodes
-        if wanted is None:
-            views = [view for view in self.nodes.values() if view.present and not view.signing_key]
-            expected = any(view.failures < _HOPELESS for view in views)
-            enough = len(met) >= max(2, least) and not expected
-            return sorted(met, key=lambda view: view.name) if enough else None
-        if isinstance(wanted, int):
-            known = sorted(met, key=lambda view: view.name)
-            if len(met) < max(wanted, least):
-                return None
-            return sorted(self._chooser.sample(known, wanted), key=lambda view: view.name)
-        named = [view for view in met if view.node_id in set(wanted)]
-        return sorted(named, key=lambda view: view.name) if len(named) == len(wanted) else None
-
-    def _require_hope(self, present: Sequence[View], met: Sequence[View]) -> None:
-        if present and not met and all(view.failures >= _HOPELESS for view in present):
-            raise LocalProtocolError(
-                "no node can take part. Has every node ClientApp(mods=[basecagg_mod]), for training and for"
-                " evaluation, before any mod that looks at arrays or configs? One says:"
-                f" {present[0].problem}"
-            )
 
     def require_hope(self) -> None:
         """End also a run whose present version has had all the sums that its epoch allows."""
@@ -197,10 +170,12 @@ class MaskedCoordinator(Coordinator):
 
     # --- visits -----------------------------------------------------------------------------------
 
-    def errand(self, view: View, now: float) -> Errand | None:
+    def errand(self, view: NodeView, now: float) -> Errand | None:
         """Why a node is visited: to learn its keys, for letters that cannot wait, or for its work."""
         if not view.signing_key:
-            return self._hello(view)
+            # By the way that evaluations take if there will be any: an app whose evaluation lacks the mod would
+            # answer it in clear. Training has a visit of its own before a model is ever sent.
+            return self._errand(view, "hello", "evaluate" if self.settings.evaluate else "train")
         if self.machine is None or self.agreement is None:
             return None
         lacks = now - view.visited_at > self.settings.collect_interval and self._lacks_mask(view)
@@ -215,35 +190,30 @@ class MaskedCoordinator(Coordinator):
         view.visited_at = now
         return self._visit(view, joined)
 
-    def _hello(self, view: View) -> Errand:
-        """Ask for keys, by the way that evaluations take if there will be any.
-
-        An app whose evaluation lacks the mod would answer it in clear. Training has a visit of its own before a
-        model is ever sent.
-        """
-        kind = "evaluate" if self.settings.evaluate else "train"
-        return view.node_id, RecordDict({ORDER: write(self._order(view, "hello"))}), kind
-
-    def _visit(self, view: View, joined: bool) -> Errand:
-        order = self._order(view, "visit")
-        content = RecordDict({ORDER: write(order)})
-        letters = [*([] if joined else self._admission(view)), *_take(view.letters)]
+    def _visit(self, view: NodeView, joined: bool) -> Errand:
+        letters = [*([] if joined else self._admission(view)), *view.take_letters()]
+        lesson = self.lesson(view.task) if view.task else {}
         if view.task:
             letters += [*view.take_receipts(), *self._word()]
-        if letters:
-            content[LETTERS] = pack_letters(letters)
+            lesson[METRICS] = ConfigRecord({"charge": self._charge})
+            lesson[SLOTS] = self._slots_record()
+        errand = self._errand(view, "visit", view.task or "train", letters, lesson)
         if view.task:
-            for key, record in self.lesson(view.task).items():
-                content[key] = record
-            content[METRICS] = ConfigRecord({"charge": self._charge})
-            content[SLOTS] = self._slots_record()
             view.doing, view.task = view.task, ""
         view.resume = False
         view.collect_at = None
-        return view.node_id, content, order.task or "train"
+        return errand
 
-    def _order(self, view: View, stage: Stage) -> Order:
-        return Order(
+    def _errand(
+        self,
+        view: NodeView,
+        stage: Stage,
+        kind: str,
+        letters: Sequence[Message] = (),
+        lesson: Mapping[str, ArrayRecord | ConfigRecord] = MappingProxyType({}),
+    ) -> Errand:
+        """A message to a node: the order, letters of the protocol, and what the app gets to see."""
+        order = Order(
             stage=stage,
             federation=self.operator.federation,
             operator_key=self.operator.operator_key,
@@ -252,10 +222,14 @@ class MaskedCoordinator(Coordinator):
             task=view.task,
             detach=self.settings.training == "detached",
             patience=float(self._patience),
-            arrays_key=self.settings.arrays_key,
+            arrays_key=self.settings.arrayrecord_key,
         )
+        content = RecordDict({ORDER: write(order), **lesson})
+        if letters:
+            content[LETTERS] = pack_letters(letters)
+        return view.node_id, content, kind
 
-    def _admission(self, view: View) -> list[Message]:
+    def _admission(self, view: NodeView) -> list[Message]:
         assert self.agreement is not None
         credential = self.operator.admit(self.agreement, view.name, view.signing_key)
         return [self.agreement.epoch, credential]
@@ -277,24 +251,20 @@ class MaskedCoordinator(Coordinator):
         machine = self.running
         end = self.operator.end(machine.version, machine.head)
         known = [view for view in self.nodes.values() if view.present and view.signing_key]
-        return [(view.node_id, self._goodbye(view, end), "train") for view in known]
-
-    def _goodbye(self, view: View, end: EpochEnd) -> RecordDict:
-        order = write(self._order(view, "goodbye"))
-        return RecordDict({ORDER: order, LETTERS: pack_letters([end])})
+        return [self._errand(view, "goodbye", "train", [end]) for view in known]
 
     # --- masks ------------------------------------------------------------------------------------
 
-    def may_train(self, view: View) -> bool:
+    def may_train(self, view: NodeView) -> bool:
         """Whether it has a mask that enough holders have confirmed, and is not kept for answering."""
-        return self.contributes(view) and self._has_joined(view) and self._has_mask(view)
+        return self.contributes(view) and self._has_joined(view) and view.has_mask(self._needed)
 
-    def contributes(self, view: View) -> bool:
+    def contributes(self, view: NodeView) -> bool:
         """Whether this node trains, or is kept for answering."""
         holds = self.agreement is not None and self.agreement.holder_index(view.name) is not None
         return self.settings.holders_train or not holds
 
-    def _has_joined(self, view: View) -> bool:
+    def _has_joined(self, view: NodeView) -> bool:
         return self.agreement is not None and view.epoch == self.agreement.id.hex()
 
     @property
@@ -302,23 +272,24 @@ class MaskedCoordinator(Coordinator):
         """The holders have to be there, and whatever else was asked for."""
         return max(2, self.settings.min_available_nodes, self.settings.committee_size or 0)
 
-    def _has_mask(self, view: View) -> bool:
-        enough = self.recovery.agreement.holders_needed
-        return view.ready > 0 or any(len(held) >= enough for held in view.confirmed.values())
+    @property
+    def _needed(self) -> int:
+        """Holders that must have a mask's shares."""
+        return self.recovery.agreement.holders_needed
 
-    def _lacks_mask(self, view: View) -> bool:
+    def _lacks_mask(self, view: NodeView) -> bool:
         """Whether it will never have a mask unless it is visited.
 
         All of them are used up or expired: it deals one on every visit. Or one is confirmed, but receipts were
         lost with a server that restarted: then it has to ask for them again.
         """
         idle = not view.trains and self.contributes(view) and self._has_joined(view)
-        if not idle or self._has_mask(view):
+        if not idle or view.has_mask(self._needed):
             return False
-        mailroom, enough = self.recovery.mailroom, self.recovery.agreement.holders_needed
+        mailroom = self.recovery.mailroom
         found = [mailroom.find(name) for name in view.dealt]
         view.dealt = {mask.name for mask in found if mask is not None and mask.state == "dealt"}
-        confirmed = any(len(mailroom.holders_of(name)) >= enough for name in view.dealt)
+        confirmed = any(len(mailroom.holders_of(name)) >= self._needed for name in view.dealt)
         view.resume = view.resume or confirmed
         return confirmed or not view.dealt
 
@@ -334,16 +305,16 @@ class MaskedCoordinator(Coordinator):
         elif not isinstance(send.message, _QUESTIONS) or send.message not in view.letters:
             view.letters.append(send.message)
 
-    def hear(self, view: View, content: RecordDict, now: float) -> None:
+    def hear(self, view: NodeView, content: RecordDict, now: float) -> None:
         """A report and letters."""
         with reading():
             report, frames = read_report(content), unpack_letters(content)
         self._recognise(view, report)
-        self._note_activity(view, report, now)
+        view.note_activity(report, now, self.settings.collect_interval, self._patience)
         for frame in frames if self.machine is not None else ():
             self._open(view, frame)
 
-    def _recognise(self, view: View, report: Report) -> None:
+    def _recognise(self, view: NodeView, report: NodeReport) -> None:
         """Who this is: bound at its first hello, the same on every visit."""
         if not view.signing_key:
             announced = self._roll.bind(view.node_id, report, self._is_present)
@@ -361,25 +332,7 @@ class MaskedCoordinator(Coordinator):
     def _is_present(self, node_id: int) -> bool:
         return node_id in self.nodes and self.nodes[node_id].present
 
-    def _note_activity(self, view: View, report: Report, now: float) -> None:
-        if report.activity == "running":
-            self._require_end(view, now)
-            view.goes_on(now, self.settings.collect_interval)
-        elif report.activity == "failed":
-            view.lapse(now, f"its app failed with {report.problem}")
-        elif report.activity == "no mask":  # receipts were lost: have it ask for them again
-            view.doing, view.resume = "", True
-        elif view.doing == "evaluate":
-            view.doing, view.task = "", "train"
-        else:
-            view.finish(now)
-
-    def _require_end(self, view: View, now: float) -> None:
-        """A node ends training that takes too long by itself; one that does not takes up a place."""
-        if view.began is not None and now - view.began > 2 * self._patience:
-            raise Malformed(f"it has been training for {now - view.began:.0f} s")
-
-    def _open(self, view: View, frame: bytes) -> None:
+    def _open(self, view: NodeView, frame: bytes) -> None:
         try:
             message = unpack(frame, self._limit)
         except ChannelError as error:
@@ -390,7 +343,7 @@ class MaskedCoordinator(Coordinator):
             return
         self._hand_over(view, message)
 
-    def _hand_over(self, view: View, message: Message) -> None:
+    def _hand_over(self, view: NodeView, message: Message) -> None:
         def receive() -> list[Effect]:
             effects = self.running.receive(view.name, message)
             if isinstance(message, Shipment):
@@ -429,15 +382,3 @@ class MaskedCoordinator(Coordinator):
                 "version %d: answers that disagree with the others were corrected, of %s",
                 *(released.version + 1, ", ".join(wrong)),
             )
-
-
-def _take(letters: list[Message]) -> list[Message]:
-    """Take as many letters from the front as fit into one visit, at least one."""
-    taken, total = 0, 0
-    while taken < len(letters) and (not taken or total < _VISIT_BYTES):
-        letter = letters[taken]
-        total += _ENVELOPE + (len(letter.sealed) if isinstance(letter, Parcel) else 0)
-        taken += 1
-    front = letters[:taken]
-    del letters[:taken]
-    return front

@@ -15,16 +15,16 @@ from basecagg.errors import BASecAggError, LocalProtocolError, WrongModel
 from basecagg.flower import detached, memory
 from basecagg.flower.lesson import Call, Lesson
 from basecagg.flower.metrics import numbers
-from basecagg.flower.node import Job, Node
+from basecagg.flower.node import BegunTraining, OpenNode
 from basecagg.flower.node_folder import locate
-from basecagg.flower.visits import ORDER, Report, read_order, reply, unpack_letters
+from basecagg.flower.visits import ORDER, NodeReport, read_order, reply, unpack_letters
 from basecagg.protocol.global_model import Model
 from basecagg.protocol.messages import Message as Letter
 
 _LOG = logging.getLogger("flwr")
 _HARMLESS = ("evaluate", "query")
 _PERMISSION = "basecagg-protection"
-Answer: TypeAlias = tuple[Report, list[Letter]]
+Answer: TypeAlias = tuple[NodeReport, list[Letter]]
 
 
 def basecagg_mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
@@ -67,17 +67,17 @@ def _require_permission(message: Message, context: Context) -> None:
 
 def _hello(call: Call) -> Answer:
     """Show this node's public keys; they are made when first asked for."""
-    with Node(call.folder) as node:
+    with OpenNode(call.folder) as node:
         return node.introduce(str(call.context.node_id), call.order.operator_key), []
 
 
 def _goodbye(call: Call) -> Answer:
     """The federation is over if the operator says so: then nothing of it is kept."""
-    with Node(call.folder) as node:
+    with OpenNode(call.folder) as node:
         node.wake()
         node.take(unpack_letters(call.message.content))
         node.clear()
-    return Report(), []
+    return NodeReport(), []
 
 
 def _visit(call: Call) -> Answer:
@@ -85,7 +85,7 @@ def _visit(call: Call) -> Answer:
 
     The node is closed while the app's function runs: whoever comes next must find it free.
     """
-    with Node(call.folder) as node:
+    with OpenNode(call.folder) as node:
         report, letters = _exchange(call, node)
         task = call.order.task if report.epoch and report.activity != "running" else ""
         if task == "train" and not report.ready:
@@ -112,7 +112,7 @@ _STAGES: Mapping[str, Callable[[Call], Answer]] = {
 }
 
 
-def _exchange(call: Call, node: Node) -> Answer:
+def _exchange(call: Call, node: OpenNode) -> Answer:
     letters = node.wake(resume=call.order.resume)
     letters += node.take(unpack_letters(call.message.content))
     node.require_trust()
@@ -124,7 +124,7 @@ def _exchange(call: Call, node: Node) -> Answer:
 # --- training and evaluation ----------------------------------------------------------------------
 
 
-def _train(call: Call, report: Report, lesson: Lesson) -> Answer:
+def _train(call: Call, report: NodeReport, lesson: Lesson) -> Answer:
     """Train here and now, or in a process that a later visit collects from."""
     if call.detach:
         detached.launch(call.folder.path, lesson.learn, lambda: memory.freeze(call.context))
@@ -134,25 +134,25 @@ def _train(call: Call, report: Report, lesson: Lesson) -> Answer:
     except Exception as error:
         _LOG.exception("training failed")
         return _failed(report, error), []
-    with Node(call.folder) as node:
+    with OpenNode(call.folder) as node:
         node.wake()
         done, letters = _submit(node, update, lesson.job)
         letters += node.deal(call.order.version)
         return replace(node.report(), activity=done.activity, problem=done.problem), letters
 
 
-def _collect(node: Node, call: Call) -> Answer:
+def _collect(node: OpenNode, call: Call) -> Answer:
     """The update of a process that has ended, if there was one. One that takes too long is ended.
 
     The app goes on with the state that its training left; why it failed stays on this node.
     """
     job = node.job
     if job is None:
-        return Report(), []
+        return NodeReport(), []
     outcome = detached.look(node.folder.path)
     if outcome.state == "running" and time.time() - job.began < call.order.patience:
-        return Report(activity="running"), []
-    answer: Answer = Report(activity="failed", problem=outcome.problem or "TimedOut"), []
+        return NodeReport(activity="running"), []
+    answer: Answer = NodeReport(activity="failed", problem=outcome.problem or "TimedOut"), []
     if outcome.update is not None:
         memory.restore(call.context, outcome.memory)
         answer = _submit(node, outcome.update, job)
@@ -166,28 +166,28 @@ def _collect(node: Node, call: Call) -> Answer:
     return answer
 
 
-def _submit(node: Node, update: Model, job: Job) -> Answer:
+def _submit(node: OpenNode, update: Model, job: BegunTraining) -> Answer:
     """Mask an update. One that cannot be masked is dropped: the node trains afresh."""
     try:
-        return Report(activity="done"), node.submit(update, job)
+        return NodeReport(activity="done"), node.submit(update, job)
     except BASecAggError as error:
         _LOG.warning("an update is dropped: %s", error)
-        return _failed(Report(), error), []
+        return _failed(NodeReport(), error), []
 
 
-def _evaluate(call: Call, report: Report) -> Report:
+def _evaluate(call: Call, report: NodeReport) -> NodeReport:
     """Let the app evaluate the model, and keep what it found for the next update."""
     try:
         metrics = numbers(call.ask_app())
     except Exception as error:
         _LOG.exception("evaluation failed")
         return _failed(report, error)
-    with Node(call.folder) as node:
+    with OpenNode(call.folder) as node:
         node.wake()  # before anything is written: this may be an older copy by now
         node.note_evaluation(metrics)
     return replace(report, activity="done")
 
 
-def _failed(report: Report, error: Exception) -> Report:
+def _failed(report: NodeReport, error: Exception) -> NodeReport:
     """The type of an error may leave the node, its text may not: it can quote the data."""
     return replace(report, activity="failed", problem=type(error).__name__)

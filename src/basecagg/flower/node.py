@@ -17,7 +17,7 @@ from basecagg.channels.wire import pack, unpack
 from basecagg.errors import BadSignature, LocalProtocolError, Refused, StorageError
 from basecagg.flower import detached
 from basecagg.flower.node_folder import NodeFolder
-from basecagg.flower.visits import Report
+from basecagg.flower.visits import NodeReport
 from basecagg.protocol.effects import (
     Convicted,
     Declined,
@@ -46,7 +46,7 @@ _AHEAD = 1
 """Masks that are kept ready, so that an update need not wait for receipts."""
 
 
-class Job(Record):
+class BegunTraining(Record):
     """Training that was begun: from which model."""
 
     version: int
@@ -56,13 +56,13 @@ class Job(Record):
     """When, by this machine's clock."""
 
 
-class Evaluation(Record):
+class KeptMetrics(Record):
     """Metrics of the model that this node is about to train; they leave inside its next update only."""
 
     values: dict[str, float]
 
 
-class Node:
+class OpenNode:
     """An open node: nobody else can open it until it is closed, so no machine runs twice.
 
     Its machine is built anew for every visit, from its records: each message may meet another process.
@@ -84,7 +84,7 @@ class Node:
 
     # --- joining ----------------------------------------------------------------------------------
 
-    def introduce(self, name: str, operator_key: bytes) -> Report:
+    def introduce(self, name: str, operator_key: bytes) -> NodeReport:
         """Show this node's keys. They are made, and the operator's is pinned, when first asked for."""
         if self._store.read("name", "") is None:
             self._store.commit(
@@ -106,14 +106,14 @@ class Node:
             holder_key=pack(announced),
         )
 
-    def report(self) -> Report:
+    def report(self) -> NodeReport:
         """Who this is, and how it stands."""
         if self._participant is None:
-            return Report()
+            return NodeReport()
         agreement, contributor = self._participant.agreement, self._participant.contributor
         epoch = agreement.id.hex() if agreement else ""
         ready = len(contributor.ready) if contributor else 0
-        return Report(name=self._participant.pins.name, epoch=epoch, ready=ready)
+        return NodeReport(name=self._participant.pins.name, epoch=epoch, ready=ready)
 
     def wake(self, *, resume: bool = False) -> list[Message]:
         """Take up the participant if this node was introduced. Only after a loss is everything sent again."""
@@ -168,25 +168,25 @@ class Node:
 
     # --- training ---------------------------------------------------------------------------------
 
-    def submit(self, update: Model, job: Job) -> list[Message]:
+    def submit(self, update: Model, job: BegunTraining) -> list[Message]:
         """Mask an update and forget the evaluation that went with it."""
         contributor = self.participant.working()
         messages = self._perform(contributor.submit(update, job.version, job.head))
         self._store.commit([Forget("evaluation", ""), Forget("job", "")])
         return messages
 
-    def note_job(self, job: Job) -> None:
+    def note_job(self, job: BegunTraining) -> None:
         """Training in a process of its own begins."""
         self._store.commit([write("job", "", job)])
 
     @property
-    def job(self) -> Job | None:
+    def job(self) -> BegunTraining | None:
         """The training that was begun in a process of its own and has not been collected."""
         stored = self._store.read("job", "")
         with suppress(
             StorageError
         ):  # an older basecagg named no head: nobody would take its update
-            return parse_record(stored, Job) if stored else None
+            return parse_record(stored, BegunTraining) if stored else None
         return None
 
     def drop_job(self) -> None:
@@ -198,13 +198,13 @@ class Node:
     def note_evaluation(self, metrics: Mapping[str, object]) -> None:
         """Keep the metrics of an evaluation for the next update."""
         numbers = {k: float(v) for k, v in metrics.items() if isinstance(v, int | float)}
-        self._store.commit([write("evaluation", "", Evaluation(values=numbers))])
+        self._store.commit([write("evaluation", "", KeptMetrics(values=numbers))])
 
     @property
     def evaluation(self) -> Mapping[str, float] | None:
         """The metrics that wait for the next update."""
         stored = self._store.read("evaluation", "")
-        return parse_record(stored, Evaluation).values if stored else None
+        return parse_record(stored, KeptMetrics).values if stored else None
 
     # --- the end ----------------------------------------------------------------------------------
 

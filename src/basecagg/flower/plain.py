@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from flwr.app import MetricRecord, RecordDict
+from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 
 from basecagg.errors import DataError, StaleUpdate
-from basecagg.flower.coordinator import LOG, Coordinator, Errand, View, Workload
+from basecagg.flower.coordinator import LOG, Coordinator, Errand, Workload
 from basecagg.flower.flat import as_app_reads, only_arrays
 from basecagg.flower.metrics import numbers
-from basecagg.flower.settings import Settings
+from basecagg.flower.node_view import NodeView
+from basecagg.flower.settings import MetricsFunction, Settings
 from basecagg.flower.visits import reading
 from basecagg.protocol.effects import Released, Send, Store
 from basecagg.protocol.global_model import Model, model_bytes
@@ -22,12 +24,11 @@ from basecagg.protocol.messages import MaskName, PlainUpdate
 from basecagg.protocol.plain import PlainOpening
 from basecagg.protocol.server import Server, ServerSettings
 
-MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
 _SERIAL_BYTES = 16
 
 
 @dataclass
-class Lesson:
+class PlainLesson:
     """What a node was given to train, and what it said about it."""
 
     version: int
@@ -39,19 +40,12 @@ class Lesson:
 class PlainCoordinator(Coordinator):
     """The nodes as contributors in clear."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        workload: Workload,
-        store: Store,
-        averages: tuple[MetricsFunction, MetricsFunction],
-    ) -> None:
+    def __init__(self, settings: Settings, workload: Workload, store: Store) -> None:
         """Wait for the nodes."""
         super().__init__(settings, workload, store)
         self._initial = workload.initial
-        self._averages = averages
-        self._lessons: dict[int, Lesson] = {}
-        self._summed: dict[MaskName, Lesson] = {}
+        self._lessons: dict[int, PlainLesson] = {}
+        self._summed: dict[MaskName, PlainLesson] = {}
 
     def tick(self, now: float) -> None:
         """Begin once enough nodes are there: K may have to fit them."""
@@ -68,25 +62,25 @@ class PlainCoordinator(Coordinator):
         self.machine = Server(rules, opening, store, initial)
         self.perform(self.machine.start())
 
-    def may_train(self, view: View) -> bool:
+    def may_train(self, view: NodeView) -> bool:
         """Anybody may: there are no masks to wait for."""
         return True
 
-    def errand(self, view: View, now: float) -> Errand | None:
+    def errand(self, view: NodeView, now: float) -> Errand | None:
         """A message as Flower's own strategies send it."""
         if not view.task:
             return None
         view.doing, view.task = view.task, ""
         known = self._lessons.get(view.node_id)
         if view.doing == "evaluate" or known is None or known.evaluated is None:
-            self._lessons[view.node_id] = Lesson(self.running.version, self.running.model)
+            self._lessons[view.node_id] = PlainLesson(self.running.version, self.running.model)
         else:
             known.version, known.start = self.running.version, self.running.model
-        content, key = RecordDict(dict(self.lesson(view.doing))), self.settings.arrays_key
+        content, key = RecordDict(dict(self.lesson(view.doing))), self.settings.arrayrecord_key
         content[key] = as_app_reads(content.array_records[key])
         return view.node_id, content, view.doing
 
-    def hear(self, view: View, content: RecordDict, now: float) -> None:
+    def hear(self, view: NodeView, content: RecordDict, now: float) -> None:
         """Metrics of an evaluation, or a trained model."""
         lesson = self._lessons[view.node_id]
         with reading():
@@ -101,7 +95,7 @@ class PlainCoordinator(Coordinator):
         lesson.trained = metrics
         self._submit(view, lesson, update)
 
-    def _update(self, lesson: Lesson, content: RecordDict) -> Model:
+    def _update(self, lesson: PlainLesson, content: RecordDict) -> Model:
         trained = self.layout.flatten(only_arrays(content))
         factor = self.settings.charge.factor(numbers(content))
         staleness = self.settings.max_staleness
@@ -110,7 +104,7 @@ class PlainCoordinator(Coordinator):
             raise DataError("the trained model has numbers that are not finite")
         return update
 
-    def _submit(self, view: View, lesson: Lesson, update: Model) -> None:
+    def _submit(self, view: NodeView, lesson: PlainLesson, update: Model) -> None:
         machine, name = self.running, MaskName(view.name, os.urandom(_SERIAL_BYTES))
         digest = machine.head_of(lesson.version) or bytes(32)  # too old: the machine refuses it
         self._summed[name] = lesson
@@ -128,14 +122,14 @@ class PlainCoordinator(Coordinator):
     def metrics(self, released: Released) -> tuple[MetricRecord | None, MetricRecord | None]:
         """The averages of what the members reported, as Flower's own strategies compute them."""
         members = [self._summed[name] for name in released.members if name in self._summed]
-        train, evaluate = self._averages
+        settings = self.settings
         return (
-            self._average(train, [member.trained for member in members]),
-            self._average(evaluate, [member.evaluated for member in members]),
+            self._average(settings.train_metrics_aggr_fn, [each.trained for each in members]),
+            self._average(settings.evaluate_metrics_aggr_fn, [each.evaluated for each in members]),
         )
 
     def _average(
-        self, average: MetricsFunction, found: Sequence[RecordDict | None]
+        self, average: MetricsFunction | None, found: Sequence[RecordDict | None]
     ) -> MetricRecord | None:
         """Over those members that report what most of them do; the mean of the others would be another one."""
         weight = self.settings.weighted_by_key
@@ -151,7 +145,7 @@ class PlainCoordinator(Coordinator):
                 "%d of %d members are left out of the mean: they do not report the numbers %s",
                 *(len(found) - len(alike), len(found), sorted(name for _, name in usual)),
             )
-        return average(alike, weight)
+        return (average or aggregate_metricrecords)(alike, weight)
 
 
 def _shape(record: RecordDict | None, weight: str) -> frozenset[tuple[str, str]] | None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from basecagg.channels.identity import Ed25519Verifier
 from basecagg.channels.wire import MAX_CONTROL_BYTES, unpack
 from basecagg.errors import ChannelError, Malformed, NotEnrolled
-from basecagg.flower.visits import Report
+from basecagg.flower.visits import NodeReport
 from basecagg.protocol.effects import Persist, Store
 from basecagg.protocol.messages import HolderKey, statement
 
@@ -32,7 +32,9 @@ class Roll:
         if self._nodes.get(name) != node_id:
             raise NotEnrolled(f"it calls itself {name!r:.80}, which is not its name in this run")
 
-    def bind(self, node_id: int, report: Report, is_present: Callable[[int], bool]) -> HolderKey:
+    def bind(
+        self, node_id: int, report: NodeReport, is_present: Callable[[int], bool]
+    ) -> HolderKey:
         """Write a node down under the name and key that it shows, or refuse; give what to seal to.
 
         A node is called by its id. One that came back under another id may keep the name it had, if the name is
@@ -57,7 +59,7 @@ class Roll:
         return announced
 
 
-def _read(report: Report) -> HolderKey:
+def _read(report: NodeReport) -> HolderKey:
     """The sealing key that a node announces, if it is one and the node signed it."""
     try:
         said = unpack(report.holder_key, MAX_CONTROL_BYTES)

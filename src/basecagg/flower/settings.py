@@ -1,93 +1,216 @@
-"""What a strategy was told, checked once, and what follows from it."""
+"""The options of the strategy: each is spelled here, once, with its default, its meaning and its limits."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Concatenate, Literal, ParamSpec, TypeAlias
+
+from flwr.app import MetricRecord, RecordDict
 
 from basecagg.errors import ParameterError
-from basecagg.flower.metrics import Charge
-from basecagg.maths.staleness import StalenessFunction
+from basecagg.flower.metrics import Charge, MetricSlots
+from basecagg.maths.staleness import StalenessFunction, polynomial
 from basecagg.parameters import Consistency, Correctness, ProtocolParameters, usual_tolerance
-from basecagg.protocol.step_rule import StepRule
+from basecagg.protocol.step_rule import USUAL_RATES, Optimiser, StepRule
 from basecagg.protocol.weighing import Weighing
 
 Protection: TypeAlias = Literal["basecagg", "none"]
 Training: TypeAlias = Literal["detached", "attached"]
+MetricsFunction: TypeAlias = Callable[[list[RecordDict], str], MetricRecord]
+Options = ParamSpec("Options")
 _USUAL_BUFFER = 10
 """K of FedBuff's paper."""
-_AT_LEAST_ONE = {
-    "buffer_size": " K",
-    "concurrency": " C",
-    "max_colluders": " T",
-    "recovery_threshold": " U",
-    "min_per_version": " m",
-    "max_failures": "",
-}
-_CHOICES = {"protection": ("basecagg", "none"), "training": ("detached", "attached")}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The options of `BufferedSecAgg` that concern the protocol; see there."""
+    """How `BufferedSecAgg` trains and protects. Everything has a default that works."""
 
-    buffer_size: int | None
-    """K; None until the nodes are known that it has to fit."""
-    concurrency: int | None
-    max_staleness: int
-    staleness: StalenessFunction
-    step: StepRule
-    protection: Protection
-    holders: int | Sequence[int] | None
-    holders_train: bool
-    recovery_threshold: int | None
-    max_colluders: int | None
-    max_dropouts: int | None
-    consistency: Consistency
-    correctness: Correctness | None
-    liars: int
-    min_per_version: int | None
-    clip: float
-    update_levels: int
-    weight_levels: int
-    charge: Charge
-    evaluate: bool
-    training: Training
-    collect_interval: float
-    answer_timeout: float
-    retries: int
-    max_burns: int
-    max_failures: int
-    server_state: Path | None
-    erase_state: bool
-    min_available_nodes: int
-    arrays_key: str
-    config_key: str
-    weighted_by_key: str
+    # --- training ---
+    buffer_size: int | None = None
+    """K, the updates in one sum. Without it, half of the nodes that are there at the start, from 2 (certified:
+    3) to 10."""
+    concurrency: int | None = None
+    """C, the nodes that train at the same time. Without it, what FedAvg would sample by `fraction_train` and
+    `min_train_nodes`."""
+    max_staleness: int = 10
+    """τ_max: the oldest update that is admitted, in versions."""
+    staleness: StalenessFunction | None = None
+    """s(τ): how weight falls with age. Without it, polynomial()."""
+    server_optimiser: Optimiser = "sgd"
+    """How the mean update moves the model, in clear and masked alike: "sgd", "momentum" (FedAvgM) or "adam"
+    (FedAdam). BatchNorm's running statistics move by the mean update itself under momentum and adam."""
+    global_rate: float | None = None
+    """η_g of the server's optimiser. Without it 0.5 for sgd, 0.05 for momentum, 0.003 for adam."""
+    server_momentum: float = 0.9
+    """β₁ of momentum and adam."""
+    server_second_momentum: float = 0.99
+    """β₂ of adam."""
+    server_epsilon: float = 1e-3
+    """τ of adam."""
+    examples_per_node: float | None = None
+    """Updates count alike; with this, each counts n_i / examples_per_node times, n_i being the app's
+    `weighted_by_key`. It is multiplied in on a node and never sent; over many buffers it is FedAvg's
+    weighting."""
+
+    # --- protection ---
+    protection: Protection = "basecagg"
+    """With "basecagg" updates are hidden in sums of K. "none" is FedBuff in clear, which needs no mod
+    (and with the mod, that each node is told so: basecagg-protection="none" in its config or the run's)."""
+    holders: int | Sequence[int] | None = None
+    """None for everyone who is there at the start (the paper), a number for a committee, or node ids."""
+    holders_train: bool = True
+    """False keeps the holders free for answering."""
+    recovery_threshold: int | None = None
+    """U. Without it, the largest that fits."""
+    max_colluders: int | None = None
+    """T. Without it, the largest up to 8 that fits."""
+    max_dropouts: int | None = None
+    """D. Without it, 30 % of the holders."""
+    consistency: Consistency = "honest-server"
+    """With "certified" a quorum of the holders endorses every sum before it opens."""
+    correctness: Correctness | None = None
+    """With "agreed" a sum opens when U + T answers agree, so that T lying holders cannot write it; with
+    "honest-holders" from any U (the paper). Without it, "agreed" if `consistency` is "certified"."""
+    liars: int = 0
+    """E: with correctness="agreed", lying holders that cannot stop a sum either."""
+    min_per_version: int | None = None
+    """m, the members that each version in a sum must have. Without it 3 if `consistency` is "certified",
+    else 1."""
+    clip: float = 4.0
+    """B: the largest magnitude of a number in an update."""
+    update_levels: int = 2**16
+    """c_l"""
+    weight_levels: int = 2**6
+    """c_g"""
+
+    # --- metrics ---
+    train_metrics: Mapping[str, float] | None = None
+    """What is averaged inside the secure sum, each with the largest value it can have, e.g.
+    {"train_loss": 10.0}; anything else that a client reports stays there. Every member of a buffer counts alike
+    (times s(τ)), and the epoch binds names and limits."""
+    evaluate_metrics: Mapping[str, float] | None = None
+    """The same for evaluations."""
+    fraction_evaluate: float = 0.0
+    """Above 0, every node evaluates the model it is about to train, so K nodes in each version: a sum in which
+    only some had would be about them alone."""
+    min_evaluate_nodes: int = 2
+    """At most K."""
+    weighted_by_key: str = "num-examples"
+    """What the app calls n_i."""
+    train_metrics_aggr_fn: MetricsFunction | None = None
+    """Flower's own, with protection="none" only: otherwise the server has nothing to aggregate."""
+    evaluate_metrics_aggr_fn: MetricsFunction | None = None
+    """The same for evaluations."""
+
+    # --- nodes ---
+    training: Training = "detached"
+    """Where: "detached" in a process beside the SuperNode's, which can answer meanwhile, or "attached" within
+    the message. On the simulation engine training is always attached."""
+    collect_interval: float = 5.0
+    """Seconds between two questions whether detached training is over, once it may be, judging by the node's
+    last one."""
+    fraction_train: float = 1.0
+    """The part of the nodes that train at the same time, unless `concurrency` is given."""
+    min_train_nodes: int = 2
+    """At least so many train at the same time, unless `concurrency` is given."""
+    min_available_nodes: int = 2
+    """Nodes that must be there before anything begins."""
+    max_failures: int = 5
+    """Failures in a row after which a node trains no more until it reconnects. What it fails at is dropped,
+    counted and named in the log, and it is asked again after a pause; when fewer than K nodes are left the run
+    ends."""
+    arrayrecord_key: str = "arrays"
+    """Where the app's model is in a message."""
+    configrecord_key: str = "config"
+    """Where the app's config is in a message."""
+
+    # --- time and state ---
+    answer_timeout: float = 60.0
+    """Seconds after which silent holders are asked the same again, for as long as it takes."""
+    retries: int = 20
+    """How often they are asked again before a sum is given up whose answers disagree."""
+    max_burns: int = 1
+    """How often another sum may take the place of one that was given up, in each version, for each tells of the
+    same model; then the run ends, and says so."""
+    server_state: str | Path | None = None
+    """A file that a restarted ServerApp goes on from."""
+    erase_state: bool = True
+    """False keeps what nodes have stored when the run is over."""
+    poll_interval: float | None = None
+    """Seconds between two looks for replies. Without it 0.1 on the simulation engine, and 1 on the deployment
+    engine, where the SuperLink pays for each."""
+    seed: int | None = None
+    """Makes the choice of nodes repeatable (never the masks)."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot work before any node is asked."""
-        for name, choices in _CHOICES.items():
-            value = getattr(self, name)
-            if value not in choices:
+        for name, fits, wanted in self._rules():
+            if not fits:
                 raise ParameterError(
-                    f"{name} = {value!r} must be one of {choices}", rule=f"{name} is known"
+                    f"{name} = {getattr(self, name.split()[0])!r} must be {wanted}",
+                    rule=f"{name} is {wanted}",
                 )
-        for name, symbol in _AT_LEAST_ONE.items():
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ParameterError(
-                    f"{name}{symbol} = {value} must be at least 1, or None to let it be chosen",
-                    rule=f"{name} ≥ 1",
-                )
-        if not 0 <= self.max_burns < 2**16:
-            raise ParameterError(
-                f"max_burns = {self.max_burns} must be from 0 to 65535", rule="0 ≤ max_burns < 2¹⁶"
-            )
+        _ = self.step, self.charge  # whatever is wrong in them is said now
         if self.protection == "basecagg" and self.committee_size and self.buffer_size:
             self.parameters(self.committee_size, model_size=1)
+
+    def _rules(self) -> Iterator[tuple[str, bool, str]]:
+        """Each option that has limits, whether it keeps to them, and what would."""
+        for name, choices in _CHOICES.items():
+            yield name, getattr(self, name) in choices, f"one of {choices}"
+        for name in _AT_LEAST_ONE:
+            value = getattr(self, name.split()[0])
+            yield name, value is None or value >= 1, "at least 1, or None to let it be chosen"
+        examples, size = self.examples_per_node, self.buffer_size
+        positive = examples is None or 0 < examples < float("inf")
+        named = not self.evaluate or self.protection == "none" or bool(self.evaluate_metrics)
+        few = not self.evaluate or size is None or self.min_evaluate_nodes <= size
+        yield "max_burns", 0 <= self.max_burns < 2**16, "from 0 to 65535"
+        yield "fraction_train", 0 < self.fraction_train <= 1, "above 0 and at most 1"
+        yield "fraction_evaluate", 0 <= self.fraction_evaluate <= 1, "between 0 and 1"
+        yield "examples_per_node", positive, "positive, or None for updates that count alike"
+        yield "fraction_evaluate", named, _UNNAMED
+        yield "min_evaluate_nodes", few, f"at most K = {size}: so many evaluate in a version"
+
+    # --- what follows from them ---
+
+    @cached_property
+    def step(self) -> StepRule:
+        """The server's optimiser."""
+        usual = USUAL_RATES.get(self.server_optimiser, 1.0)
+        return StepRule(
+            self.server_optimiser,
+            rate=usual if self.global_rate is None else self.global_rate,
+            momentum=self.server_momentum,
+            second_momentum=self.server_second_momentum,
+            epsilon=self.server_epsilon,
+        )
+
+    @cached_property
+    def charge(self) -> Charge:
+        """What every node puts behind its update."""
+        weight, evaluated = self.weighted_by_key, self.evaluate_metrics if self.evaluate else None
+        return Charge(
+            MetricSlots.of(weight, self.train_metrics),
+            MetricSlots.of(weight, evaluated),
+            self.examples_per_node or 0.0,
+            weight,
+        )
+
+    @property
+    def evaluate(self) -> bool:
+        """Whether every member of a buffer evaluates, or none."""
+        return self.fraction_evaluate > 0
+
+    def concurrency_among(self, present: int) -> int:
+        """C: as told, or as many as FedAvg would sample."""
+        sampled = max(int(present * self.fraction_train), self.min_train_nodes)
+        return self.concurrency or sampled
 
     @property
     def committee_size(self) -> int | None:
@@ -112,7 +235,7 @@ class Settings:
     @property
     def weighing(self) -> Weighing:
         """FedBuff's own weights, without levels."""
-        return Weighing(self.max_staleness, self.staleness, None)
+        return Weighing(self.max_staleness, self.staleness or polynomial(), None)
 
     def parameters(self, num_holders: int, model_size: int) -> ProtocolParameters:
         """The epoch's parameters for so many holders; what was left open gets the largest T and U that fit."""
@@ -137,9 +260,41 @@ class Settings:
             clip=self.clip,
             update_levels=self.update_levels,
             weight_levels=self.weight_levels,
-            staleness=self.staleness,
+            staleness=self.weighing.staleness,
             consistency=self.consistency,
             correctness=self.correctness,
             liars=self.liars,
             min_per_version=self.min_per_version,
         )
+
+
+_CHOICES = {"protection": ("basecagg", "none"), "training": ("detached", "attached")}
+_AT_LEAST_ONE = (
+    "buffer_size K",
+    "concurrency C",
+    "max_colluders T",
+    "recovery_threshold U",
+    "min_per_version m",
+    "max_failures",
+)
+_UNNAMED = "0 unless evaluate_metrics names what is to be averaged inside the sum, e.g. {'eval_loss': 10.0}"
+
+
+def as_keywords(
+    settings: Callable[Options, Settings],
+) -> Callable[[Callable[[Any, Settings], None]], Callable[Concatenate[Any, Options], None]]:
+    """Let an `__init__` take the fields of the settings as keywords, for type checkers and `help` alike."""
+
+    def decorate(
+        init: Callable[[Any, Settings], None],
+    ) -> Callable[Concatenate[Any, Options], None]:
+        def made(self: Any, /, *none: Options.args, **options: Options.kwargs) -> None:
+            init(self, settings(*none, **options))
+
+        own, fields = inspect.signature(init), inspect.signature(settings)
+        parameters = [own.parameters["self"], *fields.parameters.values()]
+        made.__name__, made.__doc__ = init.__name__, init.__doc__
+        made.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return made
+
+    return decorate

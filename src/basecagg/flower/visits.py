@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -55,7 +55,7 @@ class Order:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class NodeReport:
     """Node → server."""
 
     name: str = ""
@@ -81,7 +81,7 @@ def reading() -> Iterator[None]:
         raise Malformed(f"an odd reply: {type(error).__name__}: {str(error)!r:.200}") from error
 
 
-def write(facts: Order | Report) -> ConfigRecord:
+def write(facts: Order | NodeReport) -> ConfigRecord:
     """The facts as a record. Empty ones are left out: Flower's message_size_mod cannot count them."""
     found = {each.name: getattr(facts, each.name) for each in fields(facts)}
     return ConfigRecord({name: value for name, value in found.items() if value not in _EMPTY})
@@ -92,20 +92,20 @@ def read_order(content: RecordDict) -> Order:
     return Order(**_known(content[ORDER], Order))
 
 
-def read_report(content: RecordDict) -> Report:
+def read_report(content: RecordDict) -> NodeReport:
     """The report in a reply, or `ChannelError` when there is none: the app has no mod, or another one."""
     if REPORT not in content:
         raise ChannelError(
             "the reply carries no report: use ClientApp(mods=[basecagg_mod]) on every node"
         )
-    report = Report(**_known(content[REPORT], Report))
-    for each in fields(Report):
+    report = NodeReport(**_known(content[REPORT], NodeReport))
+    for each in fields(NodeReport):
         if type(getattr(report, each.name)) is not type(each.default):
             raise ChannelError(f"the report's {each.name} is a {type(getattr(report, each.name))}")
     return report
 
 
-def _known(record: Any, kind: type[Order] | type[Report]) -> dict[str, Any]:
+def _known(record: Any, kind: type[Order] | type[NodeReport]) -> dict[str, Any]:
     names = {each.name for each in fields(kind)}
     empty = {each.name: each.default for each in fields(kind) if each.default in _EMPTY}
     if not names - empty.keys() <= set(record) <= names:
@@ -142,9 +142,9 @@ def unpack_letters(content: RecordDict) -> list[bytes]:
     return [data[start:end] for start, end in zip(starts, ends, strict=True)]
 
 
-def reply(report: Report, messages: Sequence[Message], **changes: Any) -> RecordDict:
+def reply(report: NodeReport, messages: Sequence[Message]) -> RecordDict:
     """All that leaves a node: its report and its letters."""
-    content = RecordDict({REPORT: write(replace(report, **changes))})
+    content = RecordDict({REPORT: write(report)})
     if messages:
         content[LETTERS] = pack_letters(messages)
     return content

@@ -11,10 +11,10 @@ from basecagg.planning.transcript import (
     AnswerLine,
     AnyLine,
     EpochLine,
-    Member,
     OutcomeLine,
     PlainLine,
     RequestLine,
+    RequestMember,
     ShareLine,
     UploadLine,
 )
@@ -107,11 +107,11 @@ class Recorder:
             return
         self._sink(RequestLine(digest.hex(), request.version, members))
 
-    def _member(self, version: int, ticket: Ticket) -> Member:
+    def _member(self, version: int, ticket: Ticket) -> RequestMember:
         """Weighed as the holders do it, whatever the server thinks."""
         coin = coin_of(self._agreement.id, ticket.mask)
         weight = int(self._weighing.weight(version, ticket.base_version, coin))
-        return Member(ticket.mask.key, _update_id(ticket), weight)
+        return RequestMember(ticket.mask.key, _update_id(ticket), weight)
 
     def _see_answer(self, sender: str, answer: Answer) -> None:
         known = answer.epoch == self._agreement.id

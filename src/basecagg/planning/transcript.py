@@ -36,11 +36,11 @@ _PURPOSE = "transcript"
 _OLD_FORMAT = re.compile(rb'"format": ?1\b')
 
 
-class Line(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
+class TranscriptLine(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
     """The base of all lines."""
 
 
-class EpochLine(Line, frozen=True, tag="epoch", kw_only=True):
+class EpochLine(TranscriptLine, frozen=True, tag="epoch", kw_only=True):
     """The numbers that the algebra needs; always the first line."""
 
     format: Literal[2]
@@ -66,7 +66,7 @@ class EpochLine(Line, frozen=True, tag="epoch", kw_only=True):
         return self.recovery_threshold - self.max_colluders
 
 
-class UploadLine(Line, frozen=True, tag="upload"):
+class UploadLine(TranscriptLine, frozen=True, tag="upload"):
     """A contributor sent an update under a mask. `update` names it by a hash of the masked bytes."""
 
     mask: Label
@@ -75,7 +75,7 @@ class UploadLine(Line, frozen=True, tag="upload"):
     update: Label
 
 
-class PlainLine(Line, frozen=True, tag="plain"):
+class PlainLine(TranscriptLine, frozen=True, tag="plain"):
     """A contributor sent an update in clear: the server has all of it."""
 
     mask: Label
@@ -83,7 +83,7 @@ class PlainLine(Line, frozen=True, tag="plain"):
     base_version: Count
 
 
-class Member(Struct, frozen=True, forbid_unknown_fields=True):
+class RequestMember(Struct, frozen=True, forbid_unknown_fields=True):
     """One update in a sum, with the weight s̄ that holders give its mask."""
 
     mask: Label
@@ -91,12 +91,12 @@ class Member(Struct, frozen=True, forbid_unknown_fields=True):
     weight: Word
 
 
-class RequestLine(Line, frozen=True, tag="request"):
+class RequestLine(TranscriptLine, frozen=True, tag="request"):
     """The server asked holders for a weighted sum of masks."""
 
     digest: Label
     version: Count
-    members: Annotated[tuple[Member, ...], Meta(min_length=1)]
+    members: Annotated[tuple[RequestMember, ...], Meta(min_length=1)]
 
     @property
     def masks(self) -> frozenset[str]:
@@ -104,21 +104,21 @@ class RequestLine(Line, frozen=True, tag="request"):
         return frozenset(member.mask for member in self.members)
 
 
-class AnswerLine(Line, frozen=True, tag="answer"):
+class AnswerLine(TranscriptLine, frozen=True, tag="answer"):
     """A holder answered a request."""
 
     holder: Count
     digest: Label
 
 
-class ShareLine(Line, frozen=True, tag="share"):
+class ShareLine(TranscriptLine, frozen=True, tag="share"):
     """A holder that works with the server can open its share of a mask."""
 
     holder: Count
     mask: Label
 
 
-class OutcomeLine(Line, frozen=True, tag="outcome"):
+class OutcomeLine(TranscriptLine, frozen=True, tag="outcome"):
     """The server declared masks to be over."""
 
     version: Count
@@ -126,7 +126,7 @@ class OutcomeLine(Line, frozen=True, tag="outcome"):
     outcome: Literal["opened", "burned"]
 
 
-class EndLine(Line, frozen=True, tag="end"):
+class EndLine(TranscriptLine, frozen=True, tag="end"):
     """Nothing comes after this. The signature, if there is one, is over the chain of all lines before."""
 
     signature: Hex = ""
@@ -190,7 +190,7 @@ class Transcript:
             raise DataError(f"the first line must be the epoch, not '{_kind(line)}'")
         if self.ending in ("signed", "closed"):
             raise DataError("a line after the end")
-        handlers: dict[type[Line], Callable[[Any], None]] = {
+        handlers: dict[type[TranscriptLine], Callable[[Any], None]] = {
             EpochLine: self._add_epoch,
             UploadLine: self._add_upload,
             PlainLine: self._add_plain,
@@ -330,7 +330,7 @@ class _Reader:
             raise DataError("the end is not signed with the server's key for these lines")
 
 
-def _kind(line: Line) -> str:
+def _kind(line: TranscriptLine) -> str:
     return str(type(line).__struct_config__.tag)
 
 

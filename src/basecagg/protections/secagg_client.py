@@ -38,7 +38,7 @@ _SERVER = "server"
 _NEXT = {"new": "advertised", "advertised": "shared", "shared": "masked", "masked": "revealed"}
 
 
-class HeldShare(NamedTuple):
+class EntrustedShares(NamedTuple):
     """What a neighbour entrusted to us: shares of its b and of its masking key."""
 
     of_seed: bytes
@@ -46,7 +46,7 @@ class HeldShare(NamedTuple):
 
     def __repr__(self) -> str:
         """Nothing of the shares."""
-        return "HeldShare(…)"
+        return "EntrustedShares(…)"
 
 
 class SecAggClient:
@@ -71,7 +71,7 @@ class SecAggClient:
         self._private_seed = entropy(SEED_BYTES)
         self._noise_seed = entropy(SEED_BYTES)
         self._roster: dict[int, Keys] = {}
-        self._held: dict[int, HeldShare] = {}
+        self._held: dict[int, EntrustedShares] = {}
         self._revealed: Unmasking | None = None
         self._answered: UnmaskRequest | None = None
 
@@ -136,7 +136,7 @@ class SecAggClient:
         words = add_masks(values, added, subtracted).astype("<u4", copy=False).tobytes()
         return MaskedInput(self._round, self.user, words)
 
-    def _open_envelopes(self, delivery: Delivery) -> dict[int, HeldShare]:
+    def _open_envelopes(self, delivery: Delivery) -> dict[int, EntrustedShares]:
         self._require_round(delivery.round)
         envelopes = dict(delivery.envelopes)
         self._require_neighbours(envelopes)
@@ -145,7 +145,7 @@ class SecAggClient:
         self._require_enough(envelopes)
         return {peer: self._unseal(peer, sealed) for peer, sealed in envelopes.items()}
 
-    def _unseal(self, peer: int, sealed: bytes) -> HeldShare:
+    def _unseal(self, peer: int, sealed: bytes) -> EntrustedShares:
         context = envelope_context(self._round, peer, self.user)
         try:
             share = unseal(self._envelope_key(peer), context, sealed)
@@ -221,5 +221,5 @@ class SecAggClient:
             )
 
 
-def _split(share: bytes) -> HeldShare:
-    return HeldShare(share[:SHARE_BYTES], share[SHARE_BYTES:])
+def _split(share: bytes) -> EntrustedShares:
+    return EntrustedShares(share[:SHARE_BYTES], share[SHARE_BYTES:])

@@ -21,10 +21,11 @@ import msgspec
 from basecagg.channels.wire import MAX_CONTROL_BYTES
 from basecagg.errors import ChannelError
 from basecagg.service import framing
+from basecagg.service.logs import Log
 from basecagg.service.problems import Problem
 from basecagg.service.signing import TIME_HEADER, Caller, sign_request
 
-_LOG = logging.getLogger("basecagg.agent")
+_LOG = Log("basecagg.agent")
 _PASSING = (408, 429, 500, 502, 503, 504)
 _GRACE, _CONNECT = 30.0, 10.0
 """Seconds."""
@@ -194,14 +195,14 @@ class Patience:
             try:
                 return await attempt()
             except Unreachable as fault:
-                _LOG.info("retry", extra={"fields": {"reason": str(fault)}})
+                _LOG.info("retry", reason=str(fault))
                 asked = 0.0
             except Problem as problem:
                 if problem.code in final or problem.status in final:
                     raise
-                fields = {"reason": problem.reason, "code": problem.code, "status": problem.status}
-                passing = problem.status in _PASSING
-                (_LOG.info if passing else _LOG.warning)("retry", extra={"fields": fields})
+                level = logging.INFO if problem.status in _PASSING else logging.WARNING
+                said = {"reason": problem.reason, "code": problem.code, "status": problem.status}
+                _LOG(level, "retry", **said)
                 asked = min(problem.retry_after or 0.0, self._longest)
             # Jitter spreads callers out; nothing secret depends on it.
             await asyncio.sleep(max(asked, random.uniform(0, ceiling)))  # noqa: S311

@@ -1,4 +1,4 @@
-"""Logs for machines: one JSON object per line, with the fields of `extra={"fields": {…}}`."""
+"""Logs for machines: one JSON object per line, an event with its fields."""
 
 from __future__ import annotations
 
@@ -6,7 +6,25 @@ import json
 import logging
 import sys
 from datetime import UTC, datetime
+from functools import partialmethod
 from typing import TextIO
+
+
+class Log:
+    """Where a program logs events. Fields are values, not parts of a sentence; none of them is a secret."""
+
+    def __init__(self, name: str) -> None:
+        """Log under this name of Python's `logging`."""
+        self._logger = logging.getLogger(name)
+
+    def __call__(self, level: int, event: str, /, **fields: object) -> None:
+        """Something happened."""
+        self._logger.log(level, event, extra={"fields": fields})
+
+    debug = partialmethod(__call__, logging.DEBUG)
+    info = partialmethod(__call__, logging.INFO)
+    warning = partialmethod(__call__, logging.WARNING)
+    error = partialmethod(__call__, logging.ERROR)
 
 
 class JsonFormatter(logging.Formatter):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from basecagg.simulation.config import SimulationConfig
 
 
-class Rule(NamedTuple):
+class SettingRule(NamedTuple):
     """One line of the table: whether the run uses the setting, its name, whether it fits, what would."""
 
     applies: bool
@@ -25,7 +25,7 @@ class Rule(NamedTuple):
     wanted: str
 
 
-def rules_for(c: SimulationConfig) -> list[Rule]:
+def rules_for(c: SimulationConfig) -> list[SettingRule]:
     """All rules, in the order in which they are checked."""
     schedule, protection = c.pair
     coded, pairwise = protection in CODED, protection in PAIRWISE
@@ -167,4 +167,4 @@ def rules_for(c: SimulationConfig) -> list[Rule]:
         (True, "checkpoint_every", c.checkpoint_every >= 1, "at least 1"),
         (True, "workers", c.workers >= 0, "at least 0"),
     ]
-    return [Rule(*row) for row in rows]
+    return [SettingRule(*row) for row in rows]

@@ -47,7 +47,7 @@ class Letter(Struct, frozen=True, gc=False):
 
 
 @dataclass
-class Node:
+class Station:
     """A machine with its store."""
 
     machine: Machine
@@ -65,7 +65,7 @@ class Loopback:
 
     def __init__(self) -> None:
         """Start with nobody."""
-        self.nodes: dict[Address, Node] = {}
+        self.nodes: dict[Address, Station] = {}
         self.in_flight: deque[Letter] = deque()
         self.news: list[News] = []
         self.refusals: list[tuple[Address, Refused]] = []
@@ -73,7 +73,7 @@ class Loopback:
 
     def add(self, address: Address, machine: Machine, store: Store) -> None:
         """Bring a machine online and let it take up its work; one that was there before is replaced."""
-        self.nodes[address] = Node(machine, store)
+        self.nodes[address] = Station(machine, store)
         self.perform(address, machine.start())
 
     def perform(self, address: Address, effects: Sequence[Effect]) -> None:

@@ -28,7 +28,7 @@ from basecagg.simulation.aggregation import (
 from basecagg.simulation.config import SimulationConfig
 from basecagg.simulation.devices import Devices
 from basecagg.simulation.metering import MeteredLoopback
-from basecagg.simulation.secagg_round import PHASES, Account, SecAggRound
+from basecagg.simulation.secagg_round import PHASES, CostKey, SecAggRound
 
 _ENVELOPE = 2 * SHARE_BYTES + 28
 """Bytes of two sealed shares."""
@@ -122,11 +122,11 @@ class SecAggAggregation(ServerAggregation):
         for account, size in round_.sent.items():
             meter.bytes_sent[f"{account.phase} from {account.role}"] += size
             meter.messages[f"{account.phase} from {account.role}"] += 1
-        work = sum(round_.seconds[Account("server", phase)] for phase in PHASES)
-        work += round_.seconds[Account("user", "unmasking")] / users
+        work = sum(round_.seconds[CostKey("server", phase)] for phase in PHASES)
+        work += round_.seconds[CostKey("user", "unmasking")] / users
         if self._config.crypto_time == "prices":
             work = self._priced(users)
-        answers = round_.sent[Account("user", "unmasking")] / users
+        answers = round_.sent[CostKey("user", "unmasking")] / users
         return work + self._devices.config.latency + self._devices.upload(answers)
 
     def _priced(self, users: int) -> float:

@@ -28,7 +28,7 @@ PHASES: tuple[Phase, ...] = ("keys", "shares", "inputs", "unmasking")
 _ROUND_BYTES = 16
 
 
-class Account(NamedTuple):
+class CostKey(NamedTuple):
     """Whose cost, and in which phase."""
 
     role: Literal["user", "server"]
@@ -45,8 +45,8 @@ class SecAggRound:
         entropy: Callable[[int], Callable[[int], bytes]] = lambda user: system_entropy,
     ) -> None:
         """Give each user its source of randomness."""
-        self.seconds: defaultdict[Account, float] = defaultdict(float)
-        self.sent: Counter[Account] = Counter()
+        self.seconds: defaultdict[CostKey, float] = defaultdict(float)
+        self.sent: Counter[CostKey] = Counter()
         round_id = system_entropy(_ROUND_BYTES)
         self.server = SecAggServer(parameters, round_id)
         with self.timed("user", "keys"):
@@ -80,7 +80,7 @@ class SecAggRound:
         with self.timed("user", phase):  # a function that quantises when it is read is charged, too
             values = read(user) if phase == "inputs" else None
             reply = reply_of(self.clients[user], message, values)
-        self.sent[Account("user", phase)] += size_of(reply)
+        self.sent[CostKey("user", phase)] += size_of(reply)
         with self.timed("server", phase):
             self.server.receive(reply)
 
@@ -88,7 +88,7 @@ class SecAggRound:
         with self.timed("server", phase):
             outcome = self.server.advance()
         if isinstance(outcome, Sends):
-            self.sent[Account("server", phase)] += sum(map(size_of, outcome.messages.values()))
+            self.sent[CostKey("server", phase)] += sum(map(size_of, outcome.messages.values()))
         return outcome
 
     @contextmanager
@@ -96,7 +96,7 @@ class SecAggRound:
         """Charge the processor time of the block."""
         started = time.process_time()
         yield
-        self.seconds[Account(role, phase)] += time.process_time() - started
+        self.seconds[CostKey(role, phase)] += time.process_time() - started
 
 
 def reply_of(client: SecAggClient, message: ToUser | None, values: Words | None) -> FromUser:

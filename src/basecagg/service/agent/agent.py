@@ -8,7 +8,6 @@ says can at most make it look again.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,19 +19,20 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from basecagg.channels.wire import MAX_CONTROL_BYTES, limit_for, pack
-from basecagg.errors import DataError, LocalProtocolError, WrongModel
+from basecagg.errors import BASecAggError, DataError, LocalProtocolError, WrongModel
 from basecagg.protocol.epoch import LocalFloor
 from basecagg.protocol.messages import Message, Parts
-from basecagg.service.agent.member import Member
+from basecagg.service.agent.member import LocalMember
 from basecagg.service.agent.profile import Profile
 from basecagg.service.connection import Connection, Patience, Reply, Unreachable
 from basecagg.service.documents import to_json
 from basecagg.service.framing import Numbered
+from basecagg.service.logs import Log
 from basecagg.service.problems import Problem
 from basecagg.service.signing import Caller
 from basecagg.service.training import RoundInfo, Training, Vector
 
-_LOG = logging.getLogger("basecagg.agent")
+_LOG = Log("basecagg.agent")
 _WAIT = 25
 _TICK = 60.0
 """Seconds between two looks at the clock."""
@@ -52,7 +52,9 @@ class AgentOptions:
     """What the user decides."""
 
     floor: LocalFloor = field(
-        default_factory=lambda: LocalFloor(consistency="certified", correctness="agreed")
+        default_factory=lambda: LocalFloor(
+            consistency="certified", correctness="agreed", verify="auto"
+        )
     )
     data: str = ""
     pause: float = 0.0
@@ -106,11 +108,11 @@ class Agent:
                 self._train.close()
             await self._connection.close()
 
-    def _open(self) -> Member:
+    def _open(self) -> LocalMember:
         floor, anchors = self._options.floor, self._options.anchor_folder
-        return Member(self._profile, floor, anchors, contributes=self._train is not None)
+        return LocalMember(self._profile, floor, anchors, contributes=self._train is not None)
 
-    async def _live(self, member: Member) -> None:
+    async def _live(self, member: LocalMember) -> None:
         unsent = await self._in_thread(lambda: member.start(_now()))
         if not member.epoch:
             await self._enrol(member)
@@ -120,7 +122,7 @@ class Agent:
             unsent = []
             await self._look_for_epoch(member)
 
-    async def _keep_time(self, member: Member) -> None:
+    async def _keep_time(self, member: LocalMember) -> None:
         """An epoch ends by this machine's clock also while no server answers."""
         while True:
             await asyncio.sleep(_TICK)
@@ -128,17 +130,17 @@ class Agent:
 
     # --- epochs -----------------------------------------------------------------------------------
 
-    async def _enrol(self, member: Member) -> None:
+    async def _enrol(self, member: LocalMember) -> None:
         key = pack(await self._in_thread(member.announce))
         body = to_json(self._profile.enrolment(key))
-        fields = {"name": self._profile.name}
+        name = self._profile.name
         try:
             await self._persist(lambda: self._connection.enrol(body), "AlreadyEnrolled")
-            _LOG.info("enrolled", extra={"fields": fields})
+            _LOG.info("enrolled", name=name)
         except Problem as problem:  # perhaps by ourselves, before a loss: the operator will know
-            _LOG.error("enrolled", extra={"fields": {**fields, "reason": problem.reason}})
+            _LOG.error("enrolled", name=name, reason=problem.reason)
 
-    async def _look_for_epoch(self, member: Member) -> None:
+    async def _look_for_epoch(self, member: LocalMember) -> None:
         """Ask what there is besides the present epoch. Whatever comes, the machine decides."""
         frames, reply = await self._persist(partial(self._ask_for_epoch, member.epoch))
         before = member.epoch
@@ -162,7 +164,7 @@ class Agent:
             raise Problem(503, "NotAdmitted", reason, retry_after=1.0) from None
         return reply.frames(), reply  # taken apart here: a torn one is asked for again
 
-    async def _publish_key(self, member: Member, *, another: bool = False) -> None:
+    async def _publish_key(self, member: LocalMember, *, another: bool = False) -> None:
         """Hand in a sealing key for the next epoch."""
         key = pack(await self._in_thread(partial(member.announce, another=another)))
         try:
@@ -175,7 +177,7 @@ class Agent:
 
     # --- one epoch --------------------------------------------------------------------------------
 
-    async def _take_part(self, member: Member, unsent: Sequence[Message]) -> None:
+    async def _take_part(self, member: LocalMember, unsent: Sequence[Message]) -> None:
         """Answer letters and contribute, until somebody says that there is another epoch: to look again."""
         try:
             await _until_first(
@@ -186,9 +188,9 @@ class Agent:
         except Problem as problem:
             if problem.code not in _ELSEWHERE:
                 raise
-            _LOG.info("look again", extra={"fields": {"code": problem.code}})
+            _LOG.info("look again", code=problem.code)
 
-    async def _answer_letters(self, member: Member) -> None:
+    async def _answer_letters(self, member: LocalMember) -> None:
         done, epoch = "", member.epoch
         while member.epoch == epoch:
             asked = time.monotonic()
@@ -202,21 +204,21 @@ class Agent:
                 done = f"{boot}.{letters[-1].number}"
                 self._moved.set()
 
-    async def _take(self, member: Member, letters: Sequence[Numbered]) -> None:
+    async def _take(self, member: LocalMember, letters: Sequence[Numbered]) -> None:
         await self._send(await self._in_thread(partial(member.take, letters)))
         if member.wanted is not None:
             self._wanted.set()
 
-    async def _make_again(self, member: Member) -> None:
+    async def _make_again(self, member: LocalMember) -> None:
         """Questions may wait until a version has been made again: fetch what it was made from."""
         while True:
             await self._wanted.wait()
             self._wanted.clear()
             version = await self._in_thread(member.next_wanted)
             if version is not None and not await self._make_one_again(member, version):
-                _LOG.warning("parts are gone", extra={"fields": {"version": version}})
+                _LOG.warning("parts are gone", version=version)
 
-    async def _make_one_again(self, member: Member, version: int) -> bool:
+    async def _make_one_again(self, member: LocalMember, version: int) -> bool:
         """Parts that do not come, or are damaged, are asked for again; False if they are not kept any more."""
         agreement = member.participant.agreement
         limit = limit_for(Parts, agreement.parameters) if agreement else MAX_CONTROL_BYTES
@@ -246,7 +248,7 @@ class Agent:
         )
         return reply.frames(), reply
 
-    async def _contribute(self, member: Member, unsent: Sequence[Message]) -> None:
+    async def _contribute(self, member: LocalMember, unsent: Sequence[Message]) -> None:
         """Send what a restart left unsent; then train, mask, upload, again and again."""
         await self._send(unsent)
         contributor = await self._in_thread(lambda: member.participant.contributor)
@@ -256,21 +258,15 @@ class Agent:
             try:
                 await self._prepare(member)
                 await self._one_update(member, self._train)
-            except DataError as error:  # the user's code failed; others still rely on our shares
-                _LOG.error("training", extra={"fields": {"error": str(error)}})
-                await asyncio.sleep(self._options.after_failure)
-            except WrongModel as error:
-                _LOG.error("wrong model, not trained", extra={"fields": {"reason": str(error)}})
-                await asyncio.sleep(self._options.after_failure)
-            except LocalProtocolError as error:  # its time has passed, or its version is absurd
-                _LOG.warning("contribution", extra={"fields": {"error": str(error)}})
+            except (DataError, WrongModel, LocalProtocolError) as error:
+                _tell_of_failure(error)
                 await asyncio.sleep(self._options.after_failure)
             except Problem as problem:
                 if problem.code != "EpochClosing":
                     raise
                 await asyncio.sleep(2.0)
 
-    async def _prepare(self, member: Member) -> None:
+    async def _prepare(self, member: LocalMember) -> None:
         """Deal masks until one is ready and the last update is over."""
         while True:
             self._moved.clear()
@@ -284,7 +280,7 @@ class Agent:
             except TimeoutError:
                 await self._send(await self._in_thread(member.reconnect))
 
-    async def _one_update(self, member: Member, train: Training) -> None:
+    async def _one_update(self, member: LocalMember, train: Training) -> None:
         start = await self._download(member)
         info = RoundInfo(
             federation=self._profile.invitation.federation,
@@ -302,13 +298,13 @@ class Agent:
                 lambda: member.submit(update, start.version, start.head)
             )
         except LocalProtocolError as error:  # its mask expired, or it trained to no effect
-            _LOG.warning("update", extra={"fields": {"outcome": "dropped", "reason": str(error)}})
+            _LOG.warning("update", outcome="dropped", reason=str(error))
             messages = []
         self._rounds += 1
         await self._send(messages)
         await asyncio.sleep(self._options.pause)
 
-    async def _download(self, member: Member) -> Downloaded:
+    async def _download(self, member: LocalMember) -> Downloaded:
         """The present model, once the server has signed that it is this one."""
         # Its epoch may be over by now: then this raises.
         agreement = (await self._in_thread(member.participant.working)).agreement
@@ -326,7 +322,7 @@ class Agent:
             raise Unreachable(f"the model has {size} bytes, the reply {len(reply.content)}")
         return reply.number("basecagg-version"), np.frombuffer(reply.content, "<f4")
 
-    async def _hear_of(self, member: Member, version: int) -> bool:
+    async def _hear_of(self, member: LocalMember, version: int) -> bool:
         """Hear what the server signs about a version, and make it again if that is due; False if it is gone."""
 
         async def attempt() -> None:
@@ -357,11 +353,21 @@ class Agent:
             except Problem as problem:
                 if problem.code in _ELSEWHERE:
                     raise
-                fields = {"kind": type(message).__name__, "code": problem.code}
-                _LOG.warning("refused", extra={"fields": {**fields, "reason": problem.reason}})
+                kind = type(message).__name__
+                _LOG.warning("refused", kind=kind, code=problem.code, reason=problem.reason)
 
     async def _in_thread(self, job: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._thread, job)
+
+
+def _tell_of_failure(error: BASecAggError) -> None:
+    match error:
+        case DataError():  # the user's code failed; others still rely on our shares
+            _LOG.error("training", error=str(error))
+        case WrongModel():
+            _LOG.error("wrong model, not trained", reason=str(error))
+        case _:  # its time has passed, or its version is absurd
+            _LOG.warning("contribution", error=str(error))
 
 
 def _now() -> int:

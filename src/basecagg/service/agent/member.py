@@ -35,16 +35,17 @@ from basecagg.protocol.proofs import Evidence
 from basecagg.protocol.records import parse
 from basecagg.service.agent.profile import Profile
 from basecagg.service.framing import Numbered
+from basecagg.service.logs import Log
 from basecagg.service.private_files import write_private
 from basecagg.service.training import Vector
 from basecagg.storage.participant import ParticipantStore
 
-_LOG = logging.getLogger("basecagg.agent")
+_LOG = Log("basecagg.agent")
 _AHEAD = 2
 """Masks that are kept ready, so that an update need not wait for receipts."""
 
 
-class Member:
+class LocalMember:
     """Drives one participant."""
 
     def __init__(
@@ -153,13 +154,13 @@ class Member:
         share = self._floor.share_to_verify(agreement.parameters)
         how = {0.0: "never", 1.0: "always"}.get(share, f"{share:.0%} of them")
         megabytes = f"{agreement.parameters.parts_bytes / 1e6:.3g}"
-        _log(logging.INFO, "versions are made again", how=how, megabytes_each=megabytes)
+        _LOG.info("versions are made again", how=how, megabytes_each=megabytes)
 
     def _accuse(self, reason: str) -> None:
         """The participant has left, and nothing more is sent: this ends its agent."""
         path = self._write_evidence()
         remedy = f"run: basecagg verify {path}"
-        _log(logging.ERROR, "server caught", reason=reason, evidence=str(path), remedy=remedy)
+        _LOG.error("server caught", reason=reason, evidence=str(path), remedy=remedy)
         raise ServerCaught(f"{reason}. The evidence is in {path}; {remedy}")
 
     def _write_evidence(self) -> Path:
@@ -178,10 +179,10 @@ class Member:
         try:
             message = unpack(frame, limit)
         except BASecAggError as error:
-            _log(logging.WARNING, "letter", error=str(error))
+            _LOG.warning("letter", error=str(error))
             return None
         if isinstance(message, Refusal):
-            _log(logging.WARNING, "refused", code=message.code, reason=message.reason)
+            _LOG.warning("refused", code=message.code, reason=message.reason)
             return None
         return message
 
@@ -190,22 +191,18 @@ def _tell(news: News) -> None:
     """One line for everything that happens to a participant."""
     match news:
         case MaskEnded(_, outcome, reason):
-            _log(logging.INFO, "update", outcome=outcome, reason=reason)
+            _LOG.info("update", outcome=outcome, reason=reason)
         case Joined(number, epoch, holds):
             level = logging.INFO if holds else logging.WARNING
-            _log(level, "epoch", number=number, id=epoch.hex()[:12], holds=holds)
+            _LOG(level, "epoch", number=number, id=epoch.hex()[:12], holds=holds)
         case Left(number, reason):
-            _log(logging.INFO, "left", number=number, reason=reason)
+            _LOG.info("left", number=number, reason=reason)
         case Declined(code, reason):
-            _log(logging.ERROR, "epoch declined", code=code, reason=reason)
+            _LOG.error("epoch declined", code=code, reason=reason)
         case MemoryLost(reason):
-            _log(logging.ERROR, "memory lost", reason=reason)
+            _LOG.error("memory lost", reason=reason)
 
 
 def _tell_of_refusal(message: Message, refusal: Refused) -> None:
     kind = type(message).__name__
-    _log(logging.INFO, "refuse", kind=kind, code=refusal.code, reason=str(refusal))
-
-
-def _log(level: int, event: str, **fields: object) -> None:
-    _LOG.log(level, event, extra={"fields": fields})
+    _LOG.info("refuse", kind=kind, code=refusal.code, reason=str(refusal))

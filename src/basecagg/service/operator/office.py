@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Collection, Iterable, Sequence
@@ -40,13 +39,14 @@ from basecagg.service.documents import (
     from_json,
     to_json,
 )
+from basecagg.service.logs import Log
 from basecagg.service.operator.folder import open_store, read_keys
 from basecagg.service.signing import Caller
 from basecagg.service.training import Vector
 
 _TRIES = 10
 """To fetch a model and what leads to it before the next version comes."""
-_LOG = logging.getLogger("basecagg.operator")
+_LOG = Log("basecagg.operator")
 _DAY = 86_400
 """Seconds."""
 
@@ -129,7 +129,7 @@ class Office:
             try:
                 effects = self.machine.admit(enrolment.name, enrolment.signing_key, enrolment.proof)
             except Refused as refusal:
-                _LOG.warning("enrolment", extra={"fields": {"refused": str(refusal)}})
+                _LOG.warning("enrolment", refused=str(refusal))
                 continue
             await self._announce(connection, overview, enrolment.name, self._perform(effects))
             admitted.append(enrolment.name)
@@ -188,7 +188,7 @@ class Office:
                 if isinstance(key, HolderKey):
                     heard += self.machine.hear(name, key)
             except (ChannelError, Refused) as error:
-                _LOG.info("key", extra={"fields": {"of": name, "refused": str(error)}})
+                _LOG.info("key", of=name, refused=str(error))
         self._perform(heard)
 
     async def ask_for_keys(self, connection: Connection, names: Iterable[str]) -> None:

@@ -7,7 +7,8 @@ import time
 from typing import Any
 
 from basecagg.service.server.core import Service
-from basecagg.service.server.host import EpochHost, LedgerEntry
+from basecagg.service.server.host import EpochHost
+from basecagg.service.server.ledger import LedgerEntry
 
 _ONLINE_SECONDS = 90.0
 _SHOWN_ENTRIES = 30
@@ -62,7 +63,7 @@ def _people(service: Service) -> list[dict[str, Any]]:
 
 
 def _epoch(host: EpochHost) -> dict[str, Any]:
-    p, progress, version = host.agreement.parameters, host.progress, host.published.version
+    p, progress, version = host.agreement.parameters, host.ledger.progress, host.published.version
     waiting = list(host.machine.buffer.waiting)
     return {
         "number": host.agreement.epoch.number,

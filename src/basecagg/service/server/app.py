@@ -6,7 +6,6 @@ protocol are frames, the rest is JSON; an error is JSON with a code and a reason
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -19,17 +18,19 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from basecagg.channels.wire import pack
 from basecagg.errors import BASecAggError, DataError
 from basecagg.protocol.operator import OPERATOR
 from basecagg.service import framing
 from basecagg.service.documents import MAX_KEY_BYTES, Enrolment, Order, from_json, to_json
+from basecagg.service.logs import Log
 from basecagg.service.problems import Problem
 from basecagg.service.server.core import Service
 from basecagg.service.server.limits import BodyReader, ByteBudget, RateLimit
 from basecagg.service.server.streaming import Pieces
 from basecagg.service.signing import TIME_HEADER, Claim, Guard
 
-_LOG = logging.getLogger("basecagg.service")
+_LOG = Log("basecagg.service")
 _LONGEST_WAIT = 60.0
 _MAIL_BYTES = 2**18
 """Letters that are fetched together: enough to save round trips, little enough times all holders."""
@@ -106,7 +107,8 @@ class Api:
         """Somebody invited hands in its keys."""
         self._strangers.require(_address(request))
         body = await self._read(request, _JSON_BYTES)
-        await self._service.enrol(_document(body, Enrolment))
+        enrolment: Enrolment = _document(body, Enrolment)
+        await self._service.worker.do(lambda: self._service.registry.enrol(enrolment))
         return JSONResponse({"enrolment": "received"}, 202)
 
     # --- for members ------------------------------------------------------------------------------
@@ -140,22 +142,25 @@ class Api:
     async def pedigree(self, request: Request) -> Response:
         """What leads from the operator's key to the present model, for whoever hands it on."""
         await self._caller(request)
-        return Pieces([await self._service.pedigree()], {})
+        key = self._service.settings.operator_key
+        return Pieces([pack(await self._service.ask(lambda host: host.pedigree(key)))], {})
 
     async def release(self, request: Request) -> Response:
         """The server's signed word on a version: which model it is, and what it was made from."""
         await self._member(request)
-        return Pieces([await self._service.release(_version(request))], {})
+        version = _version(request)
+        return Pieces([await self._service.ask(lambda host: host.release(version))], {})
 
     async def parts(self, request: Request) -> Response:
         """All that a version was made from, for a member who wants to make it again."""
         self._parts.require(await self._member(request))
-        return Pieces([await self._service.parts(_version(request))], {})
+        version = _version(request)
+        return Pieces([await self._service.ask(lambda host: host.parts(version))], {})
 
     async def holder_key(self, request: Request) -> Response:
         """A member's sealing key for the next epoch."""
         name, body = await self._member_with_body(request, MAX_KEY_BYTES)
-        await self._service.publish_key(name, body)
+        await self._service.worker.do(lambda: self._service.registry.publish_key(name, body))
         return Response(status_code=204)
 
     async def messages(self, request: Request) -> Response:
@@ -205,7 +210,7 @@ class Api:
     async def set_model(self, request: Request) -> Response:
         """The initial model of the next epoch."""
         body = await self._operator(request, _MODEL_BYTES)
-        await self._service.set_model(body)
+        await self._service.worker.do(lambda: self._service.epochs.set_model(body))
         return Response(status_code=204)
 
     # --- who calls --------------------------------------------------------------------------------
@@ -305,15 +310,11 @@ class _Observed:
             activity.bytes_out += sent
             _LOG.debug(
                 "request",
-                extra={
-                    "fields": {
-                        "method": scope["method"],
-                        "path": scope["path"],
-                        "status": status,
-                        "seconds": round(time.perf_counter() - began, 4),
-                        "sent": sent,
-                    }
-                },
+                method=scope["method"],
+                path=scope["path"],
+                status=status,
+                seconds=round(time.perf_counter() - began, 4),
+                sent=sent,
             )
 
 
@@ -326,7 +327,7 @@ def _answer_problem(request: Request, problem: Problem) -> Response:
 
 def _answer_failure(request: Request, error: BASecAggError) -> Response:
     """The store or the machine failed; it was rebuilt from what is durable, so trying again may help."""
-    _LOG.error("failure", extra={"fields": {"path": request.url.path, "error": str(error)}})
+    _LOG.error("failure", path=request.url.path, error=str(error))
     return _error(503, "Failure", "the service could not do that now", {"retry-after": "2"})
 
 

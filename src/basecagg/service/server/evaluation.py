@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 
 import numpy as np
 
 from basecagg.errors import DataError
+from basecagg.service.logs import Log
 from basecagg.service.problems import Problem
 from basecagg.service.server.core import Service
 from basecagg.service.server.host import Published
 from basecagg.service.training import RoundInfo, UserFunction
 
-_LOG = logging.getLogger("basecagg.service")
+_LOG = Log("basecagg.service")
 _REMEMBERED = 10_000
 
 
@@ -54,11 +54,9 @@ class Evaluator:
         try:
             score = float((await self._function(np.frombuffer(model.data, model.dtype), info))[0])
         except (DataError, IndexError) as error:
-            _LOG.warning("evaluation", extra={"fields": {"error": str(error)}})
+            _LOG.warning("evaluation", error=str(error))
             return
         scores = self._service.activity.scores
         scores.append((model.version, score))
         del scores[:-_REMEMBERED]
-        _LOG.info(
-            "evaluation", extra={"fields": {"version": model.version, "score": round(score, 4)}}
-        )
+        _LOG.info("evaluation", version=model.version, score=round(score, 4))

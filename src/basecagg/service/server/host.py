@@ -5,14 +5,10 @@ Everything here runs in the worker's thread.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import Counter
-from dataclasses import dataclass, field
-from itertools import pairwise
+from dataclasses import dataclass
 from typing import Protocol
-
-from msgspec import Struct
 
 from basecagg.channels.wire import pack
 from basecagg.errors import REFUSAL_CODES, Refused
@@ -29,12 +25,9 @@ from basecagg.protocol.epoch import Agreement
 from basecagg.protocol.global_model import Model, model_bytes
 from basecagg.protocol.messages import (
     Answer,
-    CertifiedRequest,
     Endorsement,
     Message,
-    RecoveryRequest,
     Refusal,
-    Release,
     Shipment,
     Upload,
     Verdict,
@@ -42,15 +35,16 @@ from basecagg.protocol.messages import (
 )
 from basecagg.protocol.ports import Signer
 from basecagg.protocol.proofs import Pedigree
-from basecagg.protocol.records import load, write
 from basecagg.protocol.recovery import Recovery
 from basecagg.protocol.server import Server, ServerSettings
 from basecagg.service.framing import Numbered
+from basecagg.service.logs import Log
 from basecagg.service.problems import Problem, refused
 from basecagg.service.server.group_commit import GroupCommit
+from basecagg.service.server.ledger import Ledger
 from basecagg.service.server.mailboxes import Mailboxes, Notify
 
-_LOG = logging.getLogger("basecagg.service")
+_LOG = Log("basecagg.service")
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,41 +71,6 @@ class EpochStore(Store, Protocol):
     def erase(self) -> None:
         """Delete all records, and close."""
         ...
-
-
-class LedgerEntry(Struct, frozen=True, kw_only=True):
-    """What became of one buffer: enough to check afterwards that no update was lost or counted twice."""
-
-    version: int
-    outcome: str
-    members: tuple[str, ...]
-    digest: bytes
-    attempt: int = 0
-    weights: tuple[float, ...] = ()
-    base_versions: tuple[int, ...] = ()
-    endorsements: int = 0
-    answers: int = 0
-    inconsistent: tuple[int, ...] = ()
-    seconds: dict[str, float] = {}
-    reason: str = ""
-
-
-@dataclass
-class Progress:
-    """How far the present recovery has come, with the moments at which it got there."""
-
-    request: RecoveryRequest
-    endorsed: set[int] = field(default_factory=set)
-    answered: set[int] = field(default_factory=set)
-    moments: dict[str, float] = field(default_factory=dict)
-
-    def seconds(self, answered: float, now: float) -> dict[str, float]:
-        """Seconds that each stage took: to certify, to get the last answer, to decode and step."""
-        moments = self.moments | {"answered": answered, "opened": now}
-        return {
-            later: round(moments[later] - moments[earlier], 6)
-            for earlier, later in pairwise(moments)
-        }
 
 
 class EpochHost:
@@ -145,14 +104,8 @@ class EpochHost:
         self._notify = notify
         self.closing = False
         self.closed = False
-        self.news: list[LedgerEntry] = []
-        """Buffers that ended since somebody last looked."""
         self.refusals: Counter[str] = Counter()
         """What was refused since the start, by kind: here, and by holders who told us."""
-        self.inconsistent: Counter[str] = Counter()
-        """Answers corrected in this epoch, by holder. A bad dealing makes an honest one look wrong."""
-        for entry in load(store, "ledger", LedgerEntry).values():
-            self._note_inconsistent(entry)
         self.trouble = ""
         """Why no sum is opened until the operator does something about it."""
         self._build()
@@ -164,7 +117,7 @@ class EpochHost:
         self.machine = Server(settings, recovery, self._store, self._initial_model)
         self.published = self._publication()
         self.mailboxes = Mailboxes(self._store, self._notify)
-        self.progress: Progress | None = None
+        self.ledger = Ledger(self._store, self.agreement.holder_names)
         self._began = time.monotonic()
         self._perform(self.machine.start())
         self.flush()
@@ -188,7 +141,7 @@ class EpochHost:
     def _look_for_trouble(self) -> None:
         trouble = self._recovery.trouble(self.machine.version)
         if trouble and not self.trouble:
-            _LOG.error("no sum is opened", extra={"fields": {"reason": trouble}})
+            _LOG.error("no sum is opened", reason=trouble)
         elif self.trouble and not trouble:
             _LOG.info("sums are opened again")
         self.trouble = trouble
@@ -196,7 +149,6 @@ class EpochHost:
     def recover(self) -> None:
         """Throw the machine away and build it again from what is durable."""
         self._store.discard()
-        self.news.clear()
         self._build()
 
     def _publication(self) -> Published:
@@ -213,7 +165,7 @@ class EpochHost:
         if self.closed and isinstance(message, Endorsement | Answer | Witness):
             return  # its last version is signed
         self._began = time.monotonic()
-        self._watch(message)
+        self.ledger.note_answer(message)
         if isinstance(message, Refusal):
             self.refusals[message.code if message.code in REFUSAL_CODES else "other"] += 1
             return
@@ -257,20 +209,19 @@ class EpochHost:
         certificate = self._recovery.certificate_of(version)
         return Pedigree(self.agreement.epoch, release, certificate, operator_key)
 
-    def ledger(self) -> list[tuple[str, bytes]]:
-        """What became of every buffer, as it is stored."""
-        return self._store.scan("ledger")
+    def release(self, version: int) -> bytes:
+        """The server's word on a version, as a frame; 404 for one that it has none on any more."""
+        release = self._recovery.release(version)
+        if release is None:
+            raise Problem(404, "NotKept", f"there is no release of version {version} here")
+        return pack(release)
 
-    def release(self, version: int) -> Release | None:
-        """The server's word on a version that is kept."""
-        return self._recovery.release(version)
-
-    def parts(self, version: int) -> bytes | None:
-        """All that a version was made from, as a frame, if it is still kept."""
+    def parts(self, version: int) -> bytes:
+        """All that a version was made from, as a frame; 404 if it is not kept any more."""
         if self._packed is None or self._packed[0] != version:
             parts = self._recovery.parts(version)
             if parts is None:
-                return None
+                raise Problem(404, "NotKept", f"the parts of version {version} are not kept here")
             self._packed = version, pack(parts)
         return self._packed[1]
 
@@ -295,54 +246,11 @@ class EpochHost:
     # --- effects ----------------------------------------------------------------------------------
 
     def _perform(self, effects: list[Effect]) -> None:
-        for send in perform(self._store, effects, self._record):
-            self._note_question(send.message)
+        for send in perform(self._store, effects, self._note):
+            self.ledger.note_question(send.message)
             self.mailboxes.post(send.recipient, send.message)
 
-    def _watch(self, message: Message) -> None:
-        """Count who has spoken to the present request; the machine alone decides what it is worth."""
-        if self.progress is None or not isinstance(message, Endorsement | Answer):
-            return
-        spoken = (
-            self.progress.endorsed if isinstance(message, Endorsement) else self.progress.answered
-        )
-        spoken.add(message.holder)
-
-    def _note_question(self, message: Message) -> None:
-        certified = isinstance(message, CertifiedRequest)
-        request = message.request if isinstance(message, CertifiedRequest) else message
-        if not isinstance(request, RecoveryRequest):
-            return
-        if self.progress is None or self.progress.request != request:
-            self.progress = Progress(request)
-        stage = "certified" if certified else "asked"
-        if stage not in self.progress.moments:
-            self.progress.moments[stage] = time.monotonic()
-
-    def _record(self, news: News) -> None:
-        """The ledger's line, in the same transaction as the step itself."""
-        if not isinstance(news, Released | Abandoned):
-            return
-        progress, self.progress = self.progress, None
-        entry = LedgerEntry(
-            version=news.version,
-            outcome="opened" if isinstance(news, Released) else "burned",
-            members=tuple(name.key for name in news.members),
-            digest=progress.request.digest if progress else b"",
-            attempt=progress.request.attempt if progress else 0,
-            weights=news.weights if isinstance(news, Released) else (),
-            base_versions=news.base_versions if isinstance(news, Released) else (),
-            endorsements=len(progress.endorsed) if progress else 0,
-            answers=len(progress.answered) if progress else 0,
-            inconsistent=news.inconsistent_holders if isinstance(news, Released) else (),
-            seconds=progress.seconds(self._began, time.monotonic()) if progress else {},
-            reason="" if isinstance(news, Released) else news.reason,
-        )
-        key = f"{news.version:016d}/{entry.digest.hex()[:16]}"
-        self._store.commit([write("ledger", key, entry)])
-        self._note_inconsistent(entry)
-        self.news.append(entry)
-
-    def _note_inconsistent(self, entry: LedgerEntry) -> None:
-        names = self.agreement.holder_names
-        self.inconsistent.update(names[holder] for holder in entry.inconsistent)
+    def _note(self, news: News) -> None:
+        """The ledger's line is in the same transaction as the step itself."""
+        if isinstance(news, Released | Abandoned):
+            self.ledger.record(news, self._began)

@@ -31,7 +31,7 @@ Notify: TypeAlias = Callable[[str, bool], None]
 _REFERENCE, _FRAME = b"R", b"F"
 
 
-class Letter(NamedTuple):
+class StoredLetter(NamedTuple):
     """One letter: a frame, or where the machine keeps it."""
 
     number: int
@@ -48,7 +48,7 @@ class Mailbox:
     """The letters of one participant, oldest first."""
 
     name: str
-    letters: deque[Letter] = field(default_factory=deque)
+    letters: deque[StoredLetter] = field(default_factory=deque)
     size: int = 0
     next_number: int = 0
 
@@ -62,13 +62,13 @@ class Mailbox:
         """Whether the quota is used up."""
         return len(self.letters) >= MAX_LETTERS or self.size >= MAX_BYTES
 
-    def add(self, letter: Letter) -> None:
+    def add(self, letter: StoredLetter) -> None:
         """Put a letter behind the others."""
         self.letters.append(letter)
         self.size += len(letter.content)
         self.next_number = letter.number + 1
 
-    def remove_first(self) -> Letter:
+    def remove_first(self) -> StoredLetter:
         """Take the oldest letter out."""
         letter = self.letters.popleft()
         self.size -= len(letter.content)
@@ -91,7 +91,7 @@ class Mailboxes:
         if box.is_full:
             self._store.commit([Persist("overflow", recipient, b"")])
             return
-        letter = Letter(box.next_number, self._content(message))
+        letter = StoredLetter(box.next_number, self._content(message))
         box.add(letter)
         self._store.commit([Persist(box.kind, letter.key, letter.content)])
         self._notify(recipient, _is_urgent(message))
@@ -130,7 +130,7 @@ class Mailboxes:
         if recipient not in self._boxes:
             box = self._boxes[recipient] = Mailbox(recipient)
             for key, content in self._store.scan(box.kind):
-                box.add(Letter(int(key), content))
+                box.add(StoredLetter(int(key), content))
         return self._boxes[recipient]
 
     def _content(self, message: Message) -> bytes:

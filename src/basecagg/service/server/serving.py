@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import logging
 import signal
 import socket
 from collections.abc import AsyncIterator
@@ -19,17 +18,19 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from basecagg.channels.identity import Identity
 from basecagg.service.documents import from_json
+from basecagg.service.logs import Log
 from basecagg.service.page.routes import Page
 from basecagg.service.private_files import read_file
 from basecagg.service.server.app import KNOWN, Api, make_app
-from basecagg.service.server.core import EPOCH, Service, Settings
+from basecagg.service.server.core import Service
+from basecagg.service.server.epochs import EPOCH, ServiceSettings
 from basecagg.service.server.evaluation import Evaluator
 from basecagg.service.server.limits import BodyReader, Strangers
 from basecagg.service.server_folder import ServerFolder
 from basecagg.storage import anchor, lease
 from basecagg.storage.server import ServerStore
 
-_LOG = logging.getLogger("basecagg.service")
+_LOG = Log("basecagg.service")
 _HEADER_SECONDS = 15.0
 _TLS = {"ssl_certfile": "tls.pem", "ssl_keyfile": "tls.key"}
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
@@ -80,7 +81,7 @@ async def running(options: ServeOptions) -> AsyncIterator[uvicorn.Server]:
     if options.tls:
         for name in _TLS.values():
             read_file(options.folder / name, "the server's certificate or its key")
-    settings = Settings(
+    settings = ServiceSettings(
         federation=folder.federation,
         operator_key=folder.operator_key,
         answer_timeout=options.answer_timeout,
@@ -105,7 +106,7 @@ async def running(options: ServeOptions) -> AsyncIterator[uvicorn.Server]:
         reader=BodyReader(grace=options.body_grace),
     )
     evaluator = Evaluator(service, options.evaluate) if options.evaluate else None
-    _LOG.info("serving", extra={"fields": {"federation": folder.federation, "port": options.port}})
+    _LOG.info("serving", federation=folder.federation, port=options.port)
     try:
         yield _Server(_configuration(options, make_app(service, page.routes(), api)), service)
     finally:

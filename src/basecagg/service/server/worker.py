@@ -35,7 +35,7 @@ class _Job(NamedTuple):
     future: asyncio.Future[Any]
 
 
-class Worker:
+class MachineThread:
     """Does jobs in order. A `Problem` is an answer like any other; every other exception undoes its batch."""
 
     def __init__(self, owner: Owner, most_waiting: int = 512) -> None:

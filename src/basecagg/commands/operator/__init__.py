@@ -1,0 +1,42 @@
+"""`basecagg operator`: keys, invitations, members, epochs and the final model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from basecagg.commands import _values
+from basecagg.commands.operator import epochs, keys, people
+from basecagg.commands.operator.office import Place
+
+_COMMANDS = (
+    *(keys.init, keys.certificate),
+    *(people.invite, people.replace, people.enrol, people.revoke, people.status),
+    *(epochs.start, epochs.rotate, epochs.close),
+    *(keys.recover, epochs.export),
+)
+
+
+@click.group(
+    "operator", short_help="Create a federation, enrol people, sign epochs, export the model."
+)
+@click.option(
+    "--folder",
+    type=_values.FOLDER,
+    default="operator",
+    metavar="DIR",
+    help="The operator's folder. It holds the federation's most precious keys.",
+)
+@_values.anchors_option("the folder")
+@click.pass_context
+def command(context: click.Context, *, folder: Path, anchors: Path | None) -> None:
+    """Run a federation as its operator: keys, invitations, epochs, the final model.
+
+    The operator needs no machine that is always on: a command connects to the server, does its work and ends.
+    """
+    context.obj = Place(folder, anchors)
+
+
+for _each in _COMMANDS:
+    command.add_command(_each)

@@ -1,0 +1,259 @@
+"""`basecagg operator start`, `rotate`, `close` and `export`: epochs, and the model that they make."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from basecagg.commands import _values
+from basecagg.commands._wishes import plan_for, stacked, wishes_options
+from basecagg.commands.operator.office import connected
+from basecagg.commands.operator.people import admit
+from basecagg.errors import DataError, MissingHolders
+
+if TYPE_CHECKING:
+    from basecagg.parameters import ProtocolParameters
+    from basecagg.protocol.epoch import Epoch
+    from basecagg.protocol.step_rule import Optimiser, StepRule
+    from basecagg.service.connection import Connection
+    from basecagg.service.operator.office import Office
+
+Result = TypeVar("Result")
+_POLL = 0.3
+"""Seconds between two looks at the server."""
+
+_epoch_options = stacked(
+    (
+        click.option(
+            "--days",
+            type=click.FloatRange(min=0, min_open=True),
+            default=365.0,
+            help="How long the epoch may last. After that no agent answers in it, by its own clock: rotate"
+            " before.",
+        ),
+        wishes_options(dropouts="20%"),
+        click.option(
+            "--server-optimiser",
+            type=click.Choice(["sgd", "momentum", "adam"]),
+            default="sgd",
+            help="How the mean update moves the model: as in the paper, as FedAvgM, or as FedAdam.",
+        ),
+        click.option(
+            "--rate",
+            type=float,
+            metavar="η",
+            help="The server's step, η_g. Without it: 1 for sgd, 0.05 for momentum, 0.003 for adam.",
+        ),
+        click.option(
+            "--momentum",
+            type=float,
+            default=0.9,
+            metavar="β",
+            help="β₁ of both.",
+        ),
+        click.option(
+            "--second-momentum",
+            type=float,
+            default=0.99,
+            metavar="β",
+            help="β₂ of adam.",
+        ),
+        click.option("--epsilon", type=float, default=1e-3, metavar="τ", help="τ of adam."),
+        click.option(
+            "--averaged",
+            type=_values.span,
+            multiple=True,
+            metavar="FROM:TO",
+            help="Numbers of the model that are averages (BatchNorm's): momentum and adam leave them alone.",
+        ),
+        click.option(
+            "--max-burns",
+            type=click.IntRange(min=0, max=2**16 - 1),
+            default=1,
+            metavar="B",
+            help="How often a version's sum may be given up for another. Each could be opened, so few are"
+            " better.",
+        ),
+        click.option(
+            "--server-key",
+            type=_values.public_key,
+            metavar="HEX",
+            help="The key that the server signs with from now on, as `basecagg serve --new-key` printed it.",
+        ),
+        click.option(
+            "--holders",
+            type=click.IntRange(min=2),
+            metavar="N",
+            help="Wait until so many holders have enrolled, and admit them.",
+        ),
+        click.option(
+            "--without",
+            multiple=True,
+            metavar="NAME",
+            help="Leave this holder out of the epoch. Nobody is left out unless you say so.",
+        ),
+        click.option(
+            "--wait",
+            "patience",
+            type=click.FloatRange(min=0),
+            default=60.0,
+            metavar="SECONDS",
+            help="How long to wait for holders whose sealing key is missing.",
+        ),
+    )
+)
+
+
+@click.command("start")
+@click.option(
+    "--model",
+    required=True,
+    metavar="SOURCE",
+    help="The first model: a .npy file, or module:function that makes a vector or a torch module.",
+)
+@_epoch_options
+@connected
+async def start(office: Office, connection: Connection, *, model: str, **chosen: Any) -> None:
+    """Sign an epoch with all holders who have enrolled, and start it with a model of yours.
+
+    If the last epoch never reached the server, the same wishes send the very same one again.
+    """
+    from basecagg.service.operator.export import initial_model
+
+    vector, statistics = initial_model(model)
+    if statistics and not chosen["averaged"] and chosen["server_optimiser"] != "sgd":
+        chosen["averaged"] = statistics
+        typed = " ".join(f"--averaged {start}:{stop}" for start, stop in statistics)
+        click.echo(f"the model has running statistics: when you rotate, give {typed}")
+    await office.set_model(connection, vector)
+    await _begin(office, connection, len(vector), **chosen)
+
+
+@click.command("rotate")
+@_epoch_options
+@connected
+async def rotate(office: Office, connection: Connection, **chosen: Any) -> None:
+    """End the present epoch and start the next, with fresh keys and the present members."""
+    await _close(office, connection)
+    overview = await office.look(connection)
+    await _begin(office, connection, overview.model_size, **chosen)
+
+
+@click.command("close")
+@connected
+async def close(office: Office, connection: Connection) -> None:
+    """End the present epoch; the model stays."""
+    await _close(office, connection)
+
+
+@click.command("export")
+@click.argument("path", type=click.Path(path_type=Path, dir_okay=False))
+@click.option(
+    "--model",
+    metavar="MODULE:FUNCTION",
+    help="Makes the torch module whose names and shapes the tensors get. One flat tensor without it.",
+)
+@connected
+async def export(office: Office, connection: Connection, *, path: Path, model: str | None) -> None:
+    """Write the present model to PATH: as safetensors, or as a torch state_dict if PATH ends in .pt.
+
+    Safetensors carry the chain proof, which `basecagg verify PATH` checks: that these are the numbers of a
+    version that the server released, made from a sum that a quorum of the holders endorsed.
+    """
+    from basecagg.service.operator.export import export as write
+
+    version, vector, pedigree = await office.fetch_model(connection)
+    proven = write(vector, path, model, pedigree)
+    click.echo(f"version {version} → {path}{'' if proven else ', without a chain proof'}")
+
+
+async def _begin(
+    office: Office,
+    connection: Connection,
+    model_size: int,
+    *,
+    holders: int | None,
+    without: tuple[str, ...],
+    patience: float,
+    days: float,
+    max_burns: int,
+    server_key: bytes | None,
+    **chosen: Any,
+) -> None:
+    step = _step(**{name: chosen.pop(name) for name in _STEP})
+    step.require_fits(model_size)
+    while holders is not None and len(office.machine.holders(without)) < holders:
+        await admit(office, connection)
+        await asyncio.sleep(_POLL)
+    p = _plan(len(office.machine.holders(without)), model_size=model_size, **chosen)
+
+    async def begin() -> Epoch:
+        return await office.start(
+            connection, p, step, without, days, max_burns=max_burns, server_key=server_key
+        )
+
+    epoch = await _when_keys_are_there(office, connection, patience, begin)
+    click.echo(
+        f"epoch {epoch.number} from version {epoch.first_version}: N = {p.num_users}, U ="
+        f" {p.recovery_threshold}, T = {p.max_colluders}, D = {p.max_dropouts}, K = {p.buffer_size},"
+        f" m = {p.least_per_version}, d = {p.model_size:,}, {p.consistency}, {p.correctness}; it ends"
+        f" on {datetime.fromtimestamp(epoch.ends, UTC):%Y-%m-%d} at the latest"
+    )
+
+
+_STEP = ("server_optimiser", "rate", "momentum", "second_momentum", "epsilon", "averaged")
+
+
+def _step(server_optimiser: Optimiser, rate: float | None, **others: Any) -> StepRule:
+    from basecagg.protocol.step_rule import PAPER_STEP, USUAL_RATES, StepRule
+
+    usual = USUAL_RATES | {"sgd": PAPER_STEP.rate}
+    chosen = usual[server_optimiser] if rate is None else rate
+    return StepRule(server_optimiser, rate=chosen, **others)
+
+
+def _plan(num_users: int, **wishes: Any) -> ProtocolParameters:
+    if num_users < 2:
+        raise DataError(f"{num_users} holders have enrolled: at least 2 are needed")
+    return plan_for(num_users, **wishes).parameters
+
+
+async def _when_keys_are_there(
+    office: Office,
+    connection: Connection,
+    patience: float,
+    attempt: Callable[[], Awaitable[Result]],
+) -> Result:
+    """Ask for sealing keys that are missing, once, and try until they are there or patience ends."""
+    asked, clock = False, asyncio.get_running_loop().time
+    deadline = clock() + patience
+    while True:
+        try:
+            return await attempt()
+        except MissingHolders as missing:
+            if clock() >= deadline:
+                raise
+            if not asked:
+                click.echo(f"waiting for the keys of {', '.join(missing.reasons)}")
+                await office.ask_for_keys(connection, missing.reasons)
+                asked = True
+        await asyncio.sleep(_POLL)
+
+
+async def _close(office: Office, connection: Connection) -> None:
+    if (await office.look(connection)).phase == "waiting":
+        raise DataError("no epoch has begun: `basecagg operator start` begins one")
+    await office.close_epoch(connection)
+    if (await office.look(connection)).phase == "closing":
+        click.echo(
+            "waiting for the sum that is being opened, until the server has it or gives it up"
+        )
+    while (await office.look(connection)).phase == "closing":
+        await asyncio.sleep(_POLL)
+    overview = await office.end_epoch(connection)
+    click.echo(f"epoch {overview.epoch_number} is closed at version {overview.version}")

@@ -1,0 +1,49 @@
+"""The operator's folder and the line to the server, open for as long as a command works."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+_PATIENCE = 2.0
+"""Seconds to open a folder that `enrol --watch` may have open for a moment."""
+
+
+class Place(NamedTuple):
+    """Where the operator's things are."""
+
+    folder: Path
+    anchors: Path | None
+
+
+def connected(work: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Make a command of a coroutine of the office, its line to the server, and the command's options."""
+
+    @click.pass_obj
+    @wraps(work)
+    def run(place: Place, /, **options: Any) -> None:
+        at_work(place, work, **options)
+
+    return run
+
+
+def at_work(place: Place, work: Callable[..., Awaitable[None]], **options: Any) -> None:
+    """Open the folder, connect, do the work, hang up."""
+    from basecagg.service.operator.office import Office
+    from basecagg.storage.lease import acquire_within
+
+    async def whole() -> None:
+        office = acquire_within(_PATIENCE, lambda: Office(place.folder, place.anchors))
+        connection = office.connect()
+        try:
+            await work(office, connection, **options)
+        finally:
+            await connection.close()
+            office.close()
+
+    asyncio.run(whole())

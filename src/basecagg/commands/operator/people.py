@@ -1,0 +1,113 @@
+"""`basecagg operator invite`, `replace`, `enrol`, `revoke` and `status`: who belongs to the federation."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from basecagg.commands import _values
+from basecagg.commands.operator.office import Place, at_work, connected
+from basecagg.errors import printable
+
+if TYPE_CHECKING:
+    from basecagg.protocol.records import Role
+    from basecagg.service.connection import Connection
+    from basecagg.service.documents import Invitation
+    from basecagg.service.operator.office import Office
+
+_out = click.option(
+    "--out",
+    type=_values.FOLDER,
+    default=".",
+    metavar="DIR",
+    help="Where NAME.invitation is written.",
+)
+
+
+@click.command("invite")
+@click.argument("names", nargs=-1, required=True)
+@click.option(
+    "--role",
+    type=click.Choice(["both", "contributor", "holder"]),
+    default="both",
+    help="What they do: train, keep shares, or both as in the paper.",
+)
+@_out
+@connected
+async def invite(
+    office: Office, connection: Connection, *, names: tuple[str, ...], role: Role, out: Path
+) -> None:
+    """Write an invitation for each of NAMES. Send it by a way that others cannot read."""
+    for name in names:
+        _write_invitation(out, await office.invite(connection, name, role))
+
+
+@click.command("replace")
+@click.argument("name")
+@_out
+@connected
+async def replace(office: Office, connection: Connection, *, name: str, out: Path) -> None:
+    """Write another invitation for NAME, whose disk or invitation was lost.
+
+    NAME joins with it as if new, in an empty folder, and is a holder again from the next epoch on; the old key
+    never comes back.
+    """
+    _write_invitation(out, await office.replace(connection, name))
+
+
+def _write_invitation(out: Path, invitation: Invitation) -> None:
+    """Under the invitation's own name, which was checked: it cannot lead out of the folder."""
+    from basecagg.service.invitation_file import write_invitation
+
+    path = out / f"{invitation.name}.invitation"
+    write_invitation(path, invitation)
+    click.echo(f"{path}")
+
+
+@click.command("enrol")
+@click.option("--watch", is_flag=True, help="Go on, admitting whoever comes with an invitation.")
+@click.pass_obj
+def enrol(place: Place, *, watch: bool) -> None:
+    """Admit those who have enrolled with an invitation."""
+    at_work(place, admit)
+    while watch:  # the folder is free for other commands in between
+        time.sleep(1.0)
+        at_work(place, admit)
+
+
+async def admit(office: Office, connection: Connection) -> None:
+    """Admit whoever waits, and say whom."""
+    for name in await office.admit_all(connection):
+        click.echo(f"admitted {name}")
+
+
+@click.command("revoke")
+@click.argument("name")
+@connected
+async def revoke(office: Office, connection: Connection, *, name: str) -> None:
+    """Take nothing more from the user NAME. Holders forget it with the next epoch: rotate."""
+    await office.revoke(connection, name)
+    click.echo(f"revoked {name}")
+
+
+@click.command("status")
+@connected
+async def status(office: Office, connection: Connection) -> None:
+    """Say where the federation stands."""
+    overview = await office.look(connection)
+    click.echo(f"epoch {overview.epoch_number} is {overview.phase}, version {overview.version}")
+    if office.machine.suspended:
+        click.echo("an older copy of the operator, which signs nothing: `operator recover` it")
+    missing = office.machine.missing()
+    for name, person in sorted(office.machine.people.items()):
+        wanting = f"; next epoch: {missing[name]}" if name in missing else ""
+        wrong = overview.inconsistent.get(name)
+        lied = f"; {wrong} wrong answers corrected (a bad dealing looks the same)" if wrong else ""
+        click.echo(f"  {name:30} {person.role}, {person.state}{wanting}{lied}")
+    for enrolment in overview.enrolments:
+        click.echo(f"  {enrolment.name:30} waits for `enrol`")
+    if overview.trouble:
+        click.echo(printable(f"no sum is opened: {overview.trouble}"))

@@ -1,0 +1,277 @@
+"""The present epoch and its successor: how one begins, closes and ends, and which model the next begins with.
+
+Everything here but `phase` and `overview` runs in the machine's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from basecagg.channels.identity import Ed25519Verifier, Identity
+from basecagg.channels.wire import MAX_CONTROL_BYTES, pack, unpack
+from basecagg.errors import BASecAggError
+from basecagg.protocol.effects import Forget, Persist
+from basecagg.protocol.epoch import Agreement, Epoch, accept
+from basecagg.protocol.global_model import Model
+from basecagg.protocol.messages import Credential, EpochEnd, Link, statement
+from basecagg.protocol.server import first_link
+from basecagg.service.documents import Overview, Phase, StartEpoch
+from basecagg.service.problems import Problem, unpacked
+from basecagg.service.server.group_commit import GroupCommit
+from basecagg.service.server.host import EpochHost, EpochStore
+from basecagg.service.server.mailboxes import Notify
+from basecagg.service.server.registry import Charter, Registry
+
+MODEL_DTYPE = "<f4"
+EPOCH = "epoch:"
+"""How the namespaces of epochs begin. What is in them must not be undone by restoring an older copy."""
+CONTROL_BYTES = 2**20
+"""The most that a message without bulk data may take here."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceSettings:
+    """What the one who runs the server decides."""
+
+    federation: str
+    operator_key: bytes
+    answer_timeout: float = 30.0
+    """Seconds to wait for the holders before they are asked again."""
+    retries: int = 20
+    """How often they are asked again before a buffer is given up."""
+    keep_versions: int = 2
+    """R: versions whose parts are kept for members who want to make them again."""
+
+
+class Epochs:
+    """The registry, and one epoch after the other, each with a store of its own."""
+
+    def __init__(
+        self,
+        settings: ServiceSettings,
+        identities: Sequence[Identity],
+        open_store: Callable[[str], EpochStore],
+        notify: Notify,
+    ) -> None:
+        """Go on where the stores say."""
+        self._settings = settings
+        self._identities = {identity.public_key: identity for identity in identities}
+        self._stores: list[EpochStore] = []
+        self._open_store = open_store
+        self._notify = notify
+        self._durable = self._open("service")
+        self.store = GroupCommit(self._durable)
+        self.registry = self._read_registry()
+        self.host: EpochHost | None = self._resume_host()
+
+    def _open(self, namespace: str) -> EpochStore:
+        self._stores.append(self._open_store(namespace))
+        return self._stores[-1]
+
+    def _read_registry(self) -> Registry:
+        return Registry(self._settings.federation, self._settings.operator_key, self.store)
+
+    def close(self) -> None:
+        """Let go of all stores."""
+        for store in self._stores:
+            store.close()
+
+    def recover(self) -> None:
+        """Go back to what is durable."""
+        self.store.discard()
+        self.registry = self._read_registry()
+        if self.host is not None:
+            self.host.recover()
+
+    def renew(self) -> None:
+        """Say that we are alive, though there may be nothing to write."""
+        self._durable.renew()
+        if self.host is not None:
+            self.host.renew()
+
+    @property
+    def phase(self) -> Phase:
+        """Where the present epoch stands."""
+        return self.registry.charter.phase if self.registry.charter else "waiting"
+
+    def require_host(self) -> EpochHost:
+        """The present epoch, or 503."""
+        if self.host is None:
+            raise Problem(503, "NoEpoch", "no epoch has begun yet", retry_after=2.0)
+        return self.host
+
+    def overview(self) -> Overview:
+        """What the operator needs to know to go on."""
+        host, registry, model = self.host, self.registry, self._next_model()
+        return Overview(
+            phase=self.phase,
+            version=self._next_version,
+            head=self._head,
+            model_size=len(model) // 4,
+            model_hash=self._first().model_hash,
+            epoch_number=host.agreement.epoch.number if host else 0,
+            epoch_id=host.agreement.id if host else bytes(32),
+            enrolments=tuple(registry.enrolments.values()),
+            members=tuple(registry.members.values()),
+            holder_keys={name: pack(key) for name, key in registry.holder_keys.items()},
+            inconsistent=dict(host.ledger.inconsistent) if host else {},
+            trouble=host.trouble if host else "",
+        )
+
+    # --- the end of an epoch ----------------------------------------------------------------------
+
+    def begin_closing(self) -> None:
+        """Take no more updates."""
+        if self.phase == "open":
+            self.registry.enter("closing")
+            self.require_host().closing = True
+
+    @property
+    def may_finish_closing(self) -> bool:
+        """The last full buffer is open: what waits is fewer than K and cannot be summed any more."""
+        return self.phase == "closing" and self.host is not None and self.host.may_end
+
+    def finish_closing(self) -> None:
+        """Now the operator can end it."""
+        if self.may_finish_closing:
+            self.registry.enter("closed")
+            self.require_host().closed = True
+
+    def end(self, frame: bytes) -> None:
+        """The operator's signature ends an epoch for its participants; what the server says does not."""
+        host = self.require_host()
+        end = unpacked(frame, CONTROL_BYTES)
+        if not isinstance(end, EpochEnd):
+            raise Problem(400, "Malformed", "that is not the end of an epoch")
+        key = self._settings.operator_key
+        if not Ed25519Verifier().verify(key, statement(end), end.signature):
+            raise Problem(400, "BadSignature", "the end is not signed by the operator")
+        if end.epoch != host.agreement.id:
+            raise Problem(409, "WrongEpoch", "that is the end of another epoch")
+        if self.phase != "closed":
+            raise Problem(409, "NotClosed", f"the epoch is {self.phase}: close it first")
+        self.registry.end(frame, end)
+
+    # --- its successor ----------------------------------------------------------------------------
+
+    def set_model(self, data: bytes) -> None:
+        """What the next epoch begins with, as little-endian float32."""
+        model = np.frombuffer(data, MODEL_DTYPE) if data and len(data) % 4 == 0 else None
+        if model is None or not np.isfinite(model).all():
+            raise Problem(400, "Malformed", "a model is finite little-endian float32 numbers")
+        self.store.commit([Persist("initial-model", "", data)])
+
+    def start(self, order: StartEpoch) -> None:
+        """Begin the epoch that the operator signed; the very same one again changes nothing."""
+        if self.registry.charter is not None and self.registry.charter.epoch == order.epoch:
+            return
+        if self.phase in ("open", "closing"):
+            raise Problem(409, "EpochOpen", "close the present epoch first")
+        agreement = self._accept(order.epoch)
+        self._require_successor(agreement.epoch)
+        for name, frame in order.credentials.items():
+            check_credential(agreement, name, frame)
+        charter = Charter(epoch=order.epoch, phase="open")
+        old, host = self.host, self._make_host(agreement, charter, self._model_for(agreement))
+        self.registry.begin(charter, order.credentials)
+        self.store.commit([Forget("initial-model", "")])
+        self.store.flush()
+        self.host = host
+        if old is not None:
+            self._archive(old)
+
+    def _accept(self, frame: bytes) -> Agreement:
+        try:
+            epoch = unpack(frame, MAX_CONTROL_BYTES)
+            if not isinstance(epoch, Epoch):
+                raise Problem(400, "Malformed", "that is not an epoch")
+            return accept(epoch, self._settings.operator_key, Ed25519Verifier())
+        except BASecAggError as error:
+            raise Problem(400, "BadEpoch", str(error)) from None
+
+    def _require_successor(self, epoch: Epoch) -> None:
+        number = self.host.agreement.epoch.number if self.host else 0
+        version = self._next_version
+        keys = {m.name: m.signing_key for m in self.registry.members.values() if not m.revoked}
+        wrong = (
+            (epoch.federation != self._settings.federation, "it is for another federation"),
+            (epoch.server_key not in self._identities, "it names another server's key"),
+            (epoch.number <= number, f"epoch {number} was here already, {epoch.number} is older"),
+            (epoch.first != self._first(), f"it must begin with the model of version {version}"),
+            (
+                any(keys.get(holder.name) != holder.signing_key for holder in epoch.holders),
+                "a holder is not a member, or has another key",
+            ),
+        )
+        for is_wrong, reason in wrong:
+            if is_wrong:
+                raise Problem(409, "BadEpoch", reason)
+
+    @property
+    def _next_version(self) -> int:
+        return self.host.published.version if self.host else 0
+
+    @property
+    def _head(self) -> bytes:
+        return self.host.published.head if self.host else bytes(32)
+
+    def _next_model(self) -> bytes:
+        """What the next epoch begins with: the operator's model if there is one since the last began."""
+        given = self.store.read("initial-model", "")
+        return given or (self.host.published.data if self.host else b"")
+
+    def _first(self) -> Link:
+        model = np.frombuffer(self._next_model(), MODEL_DTYPE)
+        return first_link(model, self._next_version, self._head)
+
+    def _model_for(self, agreement: Agreement) -> Model:
+        data, size = self._next_model(), agreement.parameters.model_size
+        if not data:
+            raise Problem(409, "NoModel", "send the initial model first")
+        if len(data) != 4 * size:
+            raise Problem(409, "WrongModel", f"the model has {len(data) // 4} numbers, d = {size}")
+        return np.frombuffer(data, MODEL_DTYPE)
+
+    def _make_host(self, agreement: Agreement, charter: Charter, model: Model) -> EpochHost:
+        host = EpochHost(
+            agreement,
+            self._identities[agreement.epoch.server_key],
+            self._open(EPOCH + agreement.id.hex()),
+            model,
+            retries=self._settings.retries,
+            keep=self._settings.keep_versions,
+            notify=self._notify,
+        )
+        host.closing, host.closed = charter.phase != "open", charter.phase == "closed"
+        return host
+
+    def _resume_host(self) -> EpochHost | None:
+        charter = self.registry.charter
+        if charter is None:
+            return None
+        agreement = self._accept(charter.epoch)
+        # The epoch's own store has the model by now; this one only says of which size it is.
+        model = np.zeros(agreement.parameters.model_size, MODEL_DTYPE)
+        return self._make_host(agreement, charter, model)
+
+    def _archive(self, old: EpochHost) -> None:
+        """Of an epoch that is over, only its ledger is kept."""
+        number = old.agreement.epoch.number
+        lines = [Persist(f"ledger:{number}", key, value) for key, value in old.ledger.lines()]
+        self.store.commit(lines)
+        self.store.flush()
+        old.erase()
+
+
+def check_credential(agreement: Agreement, name: str, frame: bytes) -> None:
+    """Refuse what does not let this name contribute to the epoch."""
+    try:
+        credential = unpack(frame, CONTROL_BYTES)
+        if not isinstance(credential, Credential):
+            raise Problem(400, "Malformed", "that is not a credential")
+        agreement.require_enrolled(credential, name)
+    except BASecAggError as error:
+        raise Problem(400, "BadCredential", str(error)) from None
