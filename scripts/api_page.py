@@ -70,7 +70,8 @@ SECTIONS: dict[str, dict[str, Iterable[str]]] = {
     },
 }
 """Heading → module → names, in the order of the page."""
-_WIDTH = 88
+_WIDTH = 60
+"""Characters in a line of code: as many as a phone shows without much scrolling."""
 
 
 def api_page() -> str:
