@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from basecagg.errors import ParameterError
 from basecagg.maths.primes import PAPER_MODULUS, is_prime
-from basecagg.maths.staleness import Rounding, StalenessFunction, constant, expected_weight
+from basecagg.maths.staleness import Rounding, StalenessFunction, constant, expected_weight, forms
 
 Consistency = Literal["certified", "honest-server"]
 Correctness = Literal["agreed", "honest-holders"]
@@ -413,7 +413,7 @@ def _check_types(parameters: ProtocolParameters) -> None:
             _require(number, name, value, "a number")
         elif name == "staleness":
             known = isinstance(value, StalenessFunction)
-            _require(known, name, value, "constant(), polynomial(α) or hinge(a, b)")
+            _require(known, name, value, f"a StalenessFunction: {forms()}")
         elif value is not None or name != "min_per_version":
             whole = isinstance(value, int) and not isinstance(value, bool)
             _require(whole, name, value, "a whole number")

@@ -8,10 +8,7 @@ from typing import NamedTuple
 
 import click
 
-from basecagg.errors import ParameterError
-from basecagg.maths.staleness import StalenessFunction, constant, hinge, polynomial
-
-_STALENESS = {"constant": constant, "polynomial": polynomial, "hinge": hinge}
+from basecagg.maths.staleness import StalenessFunction, forms, of_shape
 
 
 class Portion(NamedTuple):
@@ -54,10 +51,9 @@ def staleness(text: str) -> StalenessFunction:
     """Read constant, polynomial:1 or hinge:10:4."""
     kind, *numbers = text.split(":")
     try:
-        return _STALENESS[kind](*map(float, numbers))
-    except (KeyError, TypeError, ValueError, ParameterError) as error:
-        wanted = "constant, polynomial:α or hinge:a:b with numbers ≥ 0"
-        raise click.BadParameter(f"'{text}' is not {wanted}") from error
+        return of_shape(kind, *map(float, numbers))
+    except ValueError as error:  # of float, or a broken rule
+        raise click.BadParameter(f"'{text}' is not {forms()} with numbers ≥ 0") from error
 
 
 def public_key(text: str) -> bytes:

@@ -13,17 +13,19 @@ import click
 
 from basecagg.commands import _values
 from basecagg.errors import DataError, MissingHolders, printable
-from basecagg.maths.staleness import StalenessFunction
+from basecagg.maths.staleness import StalenessFunction, forms
 from basecagg.parameters import Consistency, Correctness, ProtocolParameters
+from basecagg.protocol.step_rule import OPTIMISERS, PAPER_STEP, StepRule
 
 if TYPE_CHECKING:
     from basecagg.protocol.epoch import Epoch
-    from basecagg.protocol.step_rule import Optimiser
     from basecagg.service.connection import Connection
     from basecagg.service.documents import Invitation
     from basecagg.service.operator import Office
 
 Result = TypeVar("Result")
+_RATES = {name: each.usual_rate for name, each in OPTIMISERS.items()} | {"sgd": PAPER_STEP.rate}
+"""η_g where nobody chose one."""
 _PATIENCE = 2.0
 """Seconds to open a folder that `enrol --watch` may have open for a moment."""
 
@@ -106,7 +108,7 @@ _PLANNING: tuple[Callable[[Any], Any], ...] = (
         default="polynomial:1",
         show_default=True,
         metavar="S",
-        help="How weight falls with age: constant, polynomial:α or hinge:a:b.",
+        help=f"How weight falls with age: {forms()}.",
     ),
     click.option(
         "--consistency",
@@ -117,16 +119,20 @@ _PLANNING: tuple[Callable[[Any], Any], ...] = (
     ),
     click.option(
         "--server-optimiser",
-        type=click.Choice(["sgd", "momentum", "adam"]),
+        type=click.Choice(list(OPTIMISERS)),
         default="sgd",
         show_default=True,
-        help="How the mean update moves the model: as in the paper, as FedAvgM, or as FedAdam.",
+        help="How the mean update moves the model: "
+        + ", ".join(f"{name} ({each.about})" for name, each in OPTIMISERS.items())
+        + ".",
     ),
     click.option(
         "--rate",
         type=float,
         metavar="η",
-        help="The server's step, η_g. Without it: 1 for sgd, 0.05 for momentum, 0.003 for adam.",
+        help="The server's step, η_g. Without it: "
+        + ", ".join(f"{rate:g} for {name}" for name, rate in _RATES.items())
+        + ".",
     ),
     click.option(
         "--momentum", type=float, default=0.9, show_default=True, metavar="β", help="β₁ of both."
@@ -510,7 +516,7 @@ async def _start(
     without: tuple[str, ...],
     patience: float,
     days: float,
-    server_optimiser: Optimiser,
+    server_optimiser: str,
     rate: float | None,
     momentum: float,
     second_momentum: float,
@@ -520,12 +526,9 @@ async def _start(
     server_key: bytes | None,
     **wishes: Any,
 ) -> None:
-    from basecagg.protocol.step_rule import PAPER_STEP, USUAL_RATES, StepRule
-
-    usual = USUAL_RATES | {"sgd": PAPER_STEP.rate}
     step = StepRule(
         server_optimiser,
-        rate=usual[server_optimiser] if rate is None else rate,
+        rate=_RATES[server_optimiser] if rate is None else rate,
         momentum=momentum,
         second_momentum=second_momentum,
         epsilon=epsilon,

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from basecagg.commands import _values
 from basecagg.commands._kernels import load_kernels
+from basecagg.maths.staleness import forms
 from basecagg.planning import planner, rendering
 from basecagg.planning.costs import Network
 
@@ -89,7 +90,7 @@ _LINE = planner.DEFAULT_NETWORK
     default="polynomial:1",
     show_default=True,
     metavar="S",
-    help="Weight of an update by its age: constant, polynomial:α or hinge:a:b.",
+    help=f"Weight of an update by its age: {forms()}.",
 )
 @click.option(
     "--max-staleness",
