@@ -6,8 +6,7 @@ them, so nothing is sealed, signed or refused; simulated time and bytes are char
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from basecagg.maths.mds_code import MaskCode
 from basecagg.maths.prime_field import PrimeField
@@ -19,12 +18,8 @@ from basecagg.protocol.messages import History, MaskName
 from basecagg.protocol.opening import Opened, Step
 from basecagg.protocol.plain import PlainOpening
 from basecagg.protocol.records import BufferedUpdate
-from basecagg.protocol.step_rule import StepRule
 from basecagg.protocol.weighing import Weighing
-from basecagg.schedules.schedule import Vector
-from basecagg.simulation.aggregation import PlainAggregation, seed_of, travel
-from basecagg.simulation.config import SimulationConfig
-from basecagg.simulation.devices import Devices
+from basecagg.simulation.aggregation import Beginning, PlainAggregation, seed_of, travel
 from basecagg.simulation.prices import Prices
 from basecagg.storage.memory import MemoryStore
 
@@ -73,30 +68,16 @@ class MaskedOpening(PlainOpening):
 class ArithmeticAggregation(PlainAggregation):
     """Takes updates as a plain server does, and opens them as all parties of BASecAgg would."""
 
-    def __init__(
-        self,
-        config: SimulationConfig,
-        model: Vector,
-        step: StepRule,
-        devices: Devices,
-        state: Mapping[str, Any],
-    ) -> None:
-        """Start with the model, or with a saved state."""
-        self._parameters = config.protocol_parameters(model.size)
-        self._devices = devices
+    def _weighing(self, beginning: Beginning) -> tuple[Weighing, int]:
+        self._parameters = beginning.config.protocol_parameters(beginning.model.size)
         self._prices = Prices(self._parameters, cryptography=False)
-        super().__init__(config, model, step, state)
-
-    def _weighing(self, config: SimulationConfig) -> Weighing:
-        return Weighing.of(self._parameters)
-
-    def _per_version(self, config: SimulationConfig) -> int:
-        return self._parameters.least_per_version
+        return Weighing.of(self._parameters), self._parameters.least_per_version
 
     def _opening(
-        self, config: SimulationConfig, size: int, weighing: Weighing, store: MemoryStore
+        self, beginning: Beginning, weighing: Weighing, store: MemoryStore
     ) -> MaskedOpening:
-        return MaskedOpening(self._parameters, weighing, store, config.seed)
+        self._masks = MaskedOpening(self._parameters, weighing, store, beginning.config.seed)
+        return self._masks
 
     def prepare(self, user: int) -> float:
         """Deal one mask: what it costs is charged now, the work is done when the sum is opened."""
@@ -104,13 +85,10 @@ class ArithmeticAggregation(PlainAggregation):
         self.network.meter.bytes_sent["Shipment"] += size
         return self._prices.deal() + self._devices.upload(size)
 
-    def submit(self, user: int, update: Vector, base_version: int) -> None:
-        """Take an update; a full buffer is masked and opened."""
-        super().submit(user, update, base_version)
-        opening = self.server.opening
-        assert isinstance(opening, MaskedOpening)
-        self.counts["clipped elements"] += opening.clipped
-        opening.clipped = 0
+    def _collect_news(self) -> None:
+        super()._collect_news()
+        self.counts["clipped elements"] += self._masks.clipped
+        self._masks.clipped = 0
 
     def _opening_seconds(self) -> float:
         work = self._prices.mask() + self._prices.open() + self._prices.answer()

@@ -13,7 +13,6 @@ from math import ceil
 from pathlib import Path
 
 from basecagg.errors import BASecAggWarning
-from basecagg.protections.pairs import CODED, PAIRWISE
 from basecagg.simulation.aggregation import deals_late, shipment_bytes
 from basecagg.simulation.config import SimulationConfig
 
@@ -54,11 +53,9 @@ def _models(config: SimulationConfig) -> int:
 def _server(config: SimulationConfig, size: int) -> float:
     """What buffer and opening take: K updates, and a sum in float64 until its version is published."""
     clear, opened = config.buffer_size, 5
-    protection = config.pair.protection
-    if protection in PAIRWISE:
-        return clear + opened + config.concurrency
-    if protection not in CODED:
-        return clear + opened
+    masks = config.pair.guard.masks
+    if masks != "coded":
+        return clear + opened + (config.concurrency if masks == "pairwise" else 0)
     parameters = config.protocol_parameters(size)
     shipment = shipment_bytes(parameters) / (4 * size)
     if config.cryptography == "arithmetic":

@@ -21,7 +21,7 @@ from basecagg.protocol.opening import Opened, Step
 from basecagg.protocol.plain import PlainOpening
 from basecagg.protocol.records import BufferedUpdate
 from basecagg.protocol.weighing import Weighing
-from basecagg.simulation.aggregation import PlainAggregation, seed_of
+from basecagg.simulation.aggregation import Beginning, PlainAggregation, seed_of
 from basecagg.simulation.config import SimulationConfig
 from basecagg.storage.memory import MemoryStore
 
@@ -94,29 +94,26 @@ class FieldOpening(PlainOpening):
 class WrappingAggregation(PlainAggregation):
     """Protection basecagg with `allow_wraparound`: what is opened, without what protects it."""
 
-    def _weighing(self, config: SimulationConfig) -> Weighing:
-        return Weighing(config.max_staleness, config.staleness_function, config.weight_levels)
-
-    def _per_version(self, config: SimulationConfig) -> int:
-        return config.protocol_parameters(model_size=1).least_per_version
+    def _weighing(self, beginning: Beginning) -> tuple[Weighing, int]:
+        parameters = beginning.config.protocol_parameters(beginning.model.size)
+        return Weighing.of(parameters), parameters.least_per_version
 
     def _opening(
-        self, config: SimulationConfig, size: int, weighing: Weighing, store: MemoryStore
+        self, beginning: Beginning, weighing: Weighing, store: MemoryStore
     ) -> FieldOpening:
-        return FieldOpening(config, size, weighing, store)
-
-    @property
-    def errors(self) -> FieldErrors:
+        opening = FieldOpening(beginning.config, beginning.model.size, weighing, store)
+        self.errors = opening.errors
         """What the field did so far."""
-        opening = self.server.opening
-        assert isinstance(opening, FieldOpening)
-        return opening.errors
+        return opening
+
+    def totals(self, updates: int) -> dict[str, Any]:
+        """As others, and what the field did."""
+        return super().totals(updates) | {"field errors": asdict(self.errors)}
 
     def state(self) -> dict[str, Any]:
         """Everything that a resumed run needs."""
         return super().state() | {"errors": asdict(self.errors)}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state."""
-        super().restore(state)
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        super()._restore(state)
         vars(self.errors).update(state["errors"])
