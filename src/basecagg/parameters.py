@@ -168,7 +168,7 @@ class Rule(NamedTuple):
     explain: Callable[[ProtocolParameters], str]
 
 
-RULES: tuple[Rule, ...] = (
+RULES: list[Rule] = [
     Rule(
         "q is a prime below 2³²",
         lambda p: p.modulus < 2**32 and is_prime(p.modulus),
@@ -339,7 +339,7 @@ RULES: tuple[Rule, ...] = (
         lambda p: p.mask_quota >= 1,
         lambda p: f"mask_quota = {p.mask_quota} must be at least 1",
     ),
-)
+]
 
 
 def _missing_answers(p: ProtocolParameters) -> int:
