@@ -53,13 +53,14 @@ def play(
     story: list[tuple[float, dict[int, int]]] = []
     while len(story) < versions:
         clock.tick()
-        for step in aggregation.steps.take_all():
+        for step in aggregation.steps:
             assert isinstance(step, Released)
             ages = {
                 user_number(name.contributor): step.version - base
                 for name, base in zip(step.members, step.base_versions, strict=True)
             }
             story.append((clock.now, ages))
+        aggregation.steps.clear()
     return story
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,35 +13,20 @@ from basecagg.protections.local_dp import LocalDP
 Vector: TypeAlias = npt.NDArray[np.floating[Any]]
 
 
-class AtUser(Protocol):
-    """Protects one update after the other."""
+class AtUser:
+    """Nothing: the update is sent as it is. Kinds that do something say what."""
 
     def protect(self, update: Vector, generator: np.random.Generator) -> Vector:
         """The update as it leaves the user. A simulation draws its noise from a seeded generator."""
-        ...
-
-    def totals(self, releases: int) -> dict[str, Any]:
-        """What a run says of it at its end, when one user has sent as many updates as `releases`."""
-        ...
-
-
-class InClear:
-    """Does nothing."""
-
-    def protect(self, update: Vector, generator: np.random.Generator) -> Vector:
-        """The update itself."""
         return update
 
     def totals(self, releases: int) -> dict[str, Any]:
-        """Nothing to say."""
+        """What a run says of it at its end, when one user has sent as many updates as `releases`."""
         return {}
 
 
-IN_CLEAR = InClear()
-
-
 @dataclass(frozen=True)
-class Noisy:
+class Noisy(AtUser):
     """Local differential privacy."""
 
     noise: LocalDP

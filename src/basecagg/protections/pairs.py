@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 from basecagg.errors import ParameterError
-from basecagg.protections.at_user import IN_CLEAR, AtUser, Noisy
+from basecagg.protections.at_user import AtUser, Noisy
 from basecagg.protections.lightsecagg import IN_ROUNDS
 from basecagg.protections.local_dp import LocalDP
 
@@ -48,7 +48,7 @@ class Protection:
     """The `ProtocolParameters` that it leaves no choice of."""
     sparse: bool = False
     """Of pairwise masks: each user has masks with a few others, not with all."""
-    at_user: Callable[[Any], AtUser] = lambda settings: IN_CLEAR
+    at_user: Callable[[Any], AtUser] = lambda settings: AtUser()
     """What users do with an update, by the settings of a run, before anybody else sees it."""
 
 

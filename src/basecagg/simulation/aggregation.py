@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -38,7 +38,7 @@ from basecagg.simulation.loopback import AT_SERVER, Address, Letter
 from basecagg.simulation.metering import MeteredLoopback
 from basecagg.simulation.prices import Prices
 from basecagg.simulation.step_log import StepLog
-from basecagg.simulation.summing import Watch
+from basecagg.simulation.summing import Summing, Watch
 from basecagg.storage.memory import MemoryStore
 
 _TOGETHER, _UNDELIVERED_BYTES = 64, 2**26
@@ -85,10 +85,8 @@ class Beginning:
         return MemoryStore(self.state.get("stores", {}).get(f"{at.role}/{at.name}"))
 
 
-class ServerAggregation(ABC):
+class ServerAggregation(Summing):
     """What plain and secure runs share: a server machine, and when its versions are published."""
-
-    first_version = 0
 
     def __init__(self, beginning: Beginning) -> None:
         """Publish the first model at once, or go on from a saved state."""
@@ -143,20 +141,9 @@ class ServerAggregation(ABC):
         """The sum that made this version, and how many were burned."""
         return self.steps.take(version)
 
-    def watch(self, watch: Watch) -> None:  # noqa: B027 - most have no keys, so no epoch to show
-        """Show the epoch."""
-
-    def prepare(self, user: int) -> float:
-        """What the user does before it has an update; returns the simulated seconds this takes."""
-        return 0.0
-
     @abstractmethod
     def submit(self, user: int, update: Vector, base_version: int) -> None:
         """Take the update of a user that trained from version t_i."""
-
-    def upload_bytes(self, model_size: int) -> int:
-        """Bytes of one upload."""
-        return 4 * model_size
 
     def totals(self, updates: int) -> dict[str, Any]:
         """What it cost, and what happened."""

@@ -3,36 +3,25 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from basecagg.schedules.schedule import Schedule, Vector
+from basecagg.schedules.schedule import Schedule
 from basecagg.simulation.config import SimulationConfig
 from basecagg.simulation.summing import Summing
-
-
-class Users(Protocol):
-    """What a clock needs of the users: that they train, and the time they take."""
-
-    def begin(self, user: int, training: int, start: Vector) -> Callable[[], Vector]:
-        """Begin a user's n-th local training; calling the result gives its update."""
-        ...
-
-    def seconds(self, user: int) -> float:
-        """Simulated time from download to the end of the upload, dealing included."""
-        ...
+from basecagg.simulation.workshop import Workshop
 
 
 class Clock(ABC):
-    """Lets things happen, one tick after the other: updates go from the users to the schedule."""
+    """Lets things happen, one tick after the other: updates go from the workshop to the schedule."""
 
     def __init__(
         self,
         config: SimulationConfig,
         schedule: Schedule,
-        users: Users,
+        workshop: Workshop,
         summing: Summing,
         generator: np.random.Generator,
     ) -> None:
@@ -41,7 +30,7 @@ class Clock(ABC):
         self.trainings = [0] * config.users
         self._config = config
         self._schedule = schedule
-        self._users = users
+        self._workshop = workshop
         self._summing = summing
         self._generator = generator
         self._set()
@@ -61,10 +50,7 @@ class Clock(ABC):
 
     def state(self) -> dict[str, Any]:
         """Everything that a resumed run needs."""
-        return {
-            "trainings": self.trainings,
-            "generator": self._generator.bit_generator.state,
-        }
+        return {"trainings": self.trainings, "generator": self._generator.bit_generator.state}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from a state."""

@@ -283,11 +283,6 @@ _AS_THEY_ARE = (
 """Settings that are parameters of an epoch under the same name."""
 
 
-def load_config(path: Path | None, overrides: Mapping[str, Any]) -> SimulationConfig:
-    """Read a TOML file (or none) and put the overrides on top. Unknown keys and wrong types are errors."""
-    return config_from({**read_settings(path), **overrides})
-
-
 def read_settings(path: Path | None) -> dict[str, Any]:
     """The settings in a TOML file; none if there is no file."""
     if path is None:

@@ -68,13 +68,13 @@ class DeviceClock(Clock):
         return IdleUsers(users, self._config.availability, self._generator)
 
     def _start(self, user: int) -> None:
-        start, seconds = self._schedule.starting_point(user), self._users.seconds(user)
+        start, seconds = self._schedule.starting_point(user), self._workshop.seconds(user)
         training = self._count_training(user)
         if self._generator.random() < self._config.dropout:
             lost_after = seconds * self._generator.random()
             self._push(Event(self.now + lost_after, 0, user, training, start))
         else:
-            result = self._users.begin(user, training, start.model)
+            result = self._workshop.begin(user, training, start.model)
             self._push(Event(self.now + seconds, 0, user, training, start, result))
 
     def _await_publication(self) -> None:
@@ -127,5 +127,5 @@ class DeviceClock(Clock):
             version, position, round_ = saved["start"]
             event.start = StartingPoint(version, models[position], round_)
             if not saved["lost"]:
-                event.result = self._users.begin(event.user, event.training, event.start.model)
+                event.result = self._workshop.begin(event.user, event.training, event.start.model)
         return event

@@ -14,7 +14,7 @@ from basecagg.schedules.schedule import Vector
 from basecagg.simulation.build import Parts, build
 from basecagg.simulation.config import SimulationConfig
 from basecagg.simulation.logbook import VersionRecord
-from basecagg.simulation.run_folder import NO_FOLDER, Keeper, open_folder
+from basecagg.simulation.run_folder import NO_FOLDER, NoFolder, open_folder
 from basecagg.simulation.summing import Watch
 
 __all__ = ["Progress", "SimulationResult", "VersionRecord", "Watch", "play", "simulate"]
@@ -74,7 +74,7 @@ def simulate(
 
 
 def play(
-    parts: Parts, keeper: Keeper = NO_FOLDER, progress: Progress = lambda record: None
+    parts: Parts, keeper: NoFolder = NO_FOLDER, progress: Progress = lambda record: None
 ) -> tuple[VersionRecord, ...]:
     """Tick until the last version; record, evaluate and checkpoint on the way."""
     logbook, schedule = parts.logbook, parts.schedule
@@ -89,7 +89,7 @@ def play(
     return tuple(logbook.records)
 
 
-def _record(parts: Parts, keeper: Keeper, progress: Progress) -> None:
+def _record(parts: Parts, keeper: NoFolder, progress: Progress) -> None:
     version, model = parts.schedule.version, parts.schedule.model
     now = VersionRecord(version, parts.clock.now, parts.workshop.updates)
     record = parts.logbook.add(now, model, *parts.summing.take_step(version))

@@ -8,7 +8,8 @@ import os
 from collections.abc import Callable, Mapping
 from itertools import count, takewhile
 from pathlib import Path
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -27,45 +28,23 @@ TRANSCRIPT = "transcript.jsonl"
 """What the server of a secure run saw in its first epoch, if the run was watched."""
 
 
-class Keeper(Protocol):
-    """Keeps what a run writes down."""
+class NoFolder:
+    """Keeps nothing of a run."""
 
-    state: dict[str, Any]
+    state: Mapping[str, Any] = MappingProxyType({})
     """Where to go on from; nothing if the run begins."""
 
     def begin(self) -> None:
         """Make room."""
-        ...
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Add one line of metrics."""
-        ...
 
     def checkpoint(self, version: int, state: Callable[[], dict[str, Any]]) -> None:
         """Make it possible to resume from this version, if it is one of those to resume from."""
-        ...
 
     def finish(self, totals: Mapping[str, Any], model: Vector) -> None:
         """Write what is known only at the end."""
-        ...
-
-
-class NoFolder:
-    """Keeps nothing."""
-
-    state: dict[str, Any] = {}  # noqa: RUF012 - nobody writes into it
-
-    def begin(self) -> None:
-        """Nothing to make."""
-
-    def write(self, record: Mapping[str, Any]) -> None:
-        """Nothing to write to."""
-
-    def checkpoint(self, version: int, state: Callable[[], dict[str, Any]]) -> None:
-        """Nothing to resume from."""
-
-    def finish(self, totals: Mapping[str, Any], model: Vector) -> None:
-        """Nothing to write to."""
 
 
 NO_FOLDER = NoFolder()
@@ -73,12 +52,12 @@ NO_FOLDER = NoFolder()
 
 def open_folder(
     folder: Path | None, config: SimulationConfig, task: str, *, resume: bool
-) -> Keeper:
-    """The folder of a run, or the keeper that keeps nothing."""
+) -> NoFolder:
+    """The folder of a run, if there is one."""
     return RunFolder(folder, config, task, resume=resume) if folder else NO_FOLDER
 
 
-class RunFolder:
+class RunFolder(NoFolder):
     """Keeps a run so that it can be read, and resumed after Ctrl-C or kill -9."""
 
     def __init__(self, folder: Path, config: SimulationConfig, task: str, *, resume: bool) -> None:
@@ -86,7 +65,6 @@ class RunFolder:
         self._folder = folder
         self._config = config
         self._task = task
-        self.state: dict[str, Any] = {}
         if not resume and folder.exists():
             raise DataError(
                 f"{folder} exists: choose another folder, or go on with it by resume=True"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from math import ceil
 from typing import Any
 
@@ -12,48 +12,19 @@ from basecagg.protections.secagg import SecAggParameters
 from basecagg.protections.secagg_graph import choose_degree, random_regular
 from basecagg.protections.secagg_server import RoundFailed
 from basecagg.protections.shamir import SHARE_BYTES
-from basecagg.protocol.messages import History
-from basecagg.protocol.opening import Burned, Opened, Outcome, Step
-from basecagg.protocol.plain import PlainOpening
-from basecagg.protocol.records import BufferedUpdate
-from basecagg.protocol.weighing import Weighing
+from basecagg.protocol.messages import MaskName
+from basecagg.protocol.opening import Burned, Opened, Outcome
 from basecagg.schedules.schedule import Vector
-from basecagg.simulation.aggregation import (
-    Beginning,
-    PlainAggregation,
-    SeededEntropy,
-    user_name,
-    user_number,
-)
+from basecagg.simulation.aggregation import Beginning, SeededEntropy, user_name
 from basecagg.simulation.config import SimulationConfig
 from basecagg.simulation.loopback import Letter
+from basecagg.simulation.masked import MaskedAggregation
 from basecagg.simulation.metering import MeteredLoopback
 from basecagg.simulation.prices import open_pairwise
 from basecagg.simulation.secagg_round import PHASES, Account, SecAggRound
-from basecagg.storage.memory import MemoryStore
 
 _ENVELOPE = 2 * SHARE_BYTES + 28
 """Bytes of two sealed shares."""
-
-
-class PairwiseOpening(PlainOpening):
-    """Gives the updates of a full buffer to a round, and the server the sum that comes out of it."""
-
-    def __init__(
-        self,
-        size: int,
-        weighing: Weighing,
-        store: MemoryStore,
-        sum_up: Callable[[Mapping[int, Vector]], Outcome],
-    ) -> None:
-        """Take updates in clear; `sum_up` masks, sums and unmasks them."""
-        super().__init__(size, weighing, store)
-        self._sum_up = sum_up
-
-    def begin(self, history: History, members: Sequence[BufferedUpdate]) -> Step:
-        """The sum, at once, or why there is none."""
-        updates = {user_number(each.name.contributor): self._read(each.name) for each in members}
-        return [], self._sum_up(updates)
 
 
 class Unmetered(MeteredLoopback):
@@ -67,7 +38,7 @@ class Unmetered(MeteredLoopback):
         """Nothing."""
 
 
-class SecAggAggregation(PlainAggregation):
+class SecAggAggregation(MaskedAggregation):
     """Protection secagg or secagg+. Users that started but are not among the first K have dropped out.
 
     Differs from Bonawitz et al.: users that the schedule starts in place of dropouts join the round's roster.
@@ -83,11 +54,6 @@ class SecAggAggregation(PlainAggregation):
     def _network(self) -> MeteredLoopback:
         return Unmetered()
 
-    def _opening(
-        self, beginning: Beginning, weighing: Weighing, store: MemoryStore
-    ) -> PairwiseOpening:
-        return PairwiseOpening(self._size, weighing, store, self._sum_up)
-
     def prepare(self, user: int) -> float:
         """Advertise keys and share secrets with everybody of the round: two round trips."""
         if user not in self._roster:
@@ -95,17 +61,17 @@ class SecAggAggregation(PlainAggregation):
         shares = self._devices.upload(_ENVELOPE * self._config.concurrency)
         return shares + 3 * self._devices.config.latency
 
-    def _sum_up(self, updates: Mapping[int, Vector]) -> Outcome:
+    def _sum_up(self, updates: Mapping[MaskName, Vector], weights: list[int]) -> Outcome:
         roster, self._roster = self._roster, []
-        seat = {user: index for index, user in enumerate(roster)}
-        inputs = {seat[user]: self._quantize(user, update) for user, update in updates.items()}
+        seat = {user_name(user): index for index, user in enumerate(roster)}
+        inputs = {seat[n.contributor]: self._quantize(n, update) for n, update in updates.items()}
         round_ = self._begin_round(roster)
         outcome = round_.run(inputs, {"inputs": set(range(len(roster))) - set(inputs)})
         self._seconds = self._charge(round_, len(roster))
         if isinstance(outcome, RoundFailed):
             return Burned(outcome.reason)
         total = signed(outcome.total, self._config.modulus) / float(self._config.update_levels)
-        return Opened(total, (1.0,) * len(updates))
+        return Opened(total, tuple(map(float, weights)))
 
     def _opening_seconds(self) -> float:
         return self._seconds
@@ -116,11 +82,11 @@ class SecAggAggregation(PlainAggregation):
             parameters, entropy=lambda index: self._entropy(f"masks/{user_name(roster[index])}")
         )
 
-    def _quantize(self, user: int, update: Vector) -> Words:
+    def _quantize(self, name: MaskName, update: Vector) -> Words:
         config = self._config
         clipped, count = clip_update(update, config.clip)
         self.counts["clipped elements"] += count
-        coins = derive_seed(self._entropy(f"masks/{user_name(user)}")(32), "rounding")
+        coins = derive_seed(self._entropy(f"masks/{name.contributor}")(32), "rounding")
         words = WordStream(coins).draw(clipped.size)
         return quantize(clipped, config.update_levels, config.modulus, words)
 

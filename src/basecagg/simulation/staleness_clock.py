@@ -38,9 +38,9 @@ class UniformStaleness(Clock):
             self._history.append(self._schedule.model)
 
     def _begin(self, user: int, age: int, version: int) -> tuple[int, StartingPoint, Any]:
-        self._users.seconds(user)  # deals the mask; how long that takes does not matter here
+        self._workshop.seconds(user)  # deals the mask; how long that takes does not matter here
         start = StartingPoint(version - age, self._history[-1 - age])
-        return user, start, self._users.begin(user, self._count_training(user), start.model)
+        return user, start, self._workshop.begin(user, self._count_training(user), start.model)
 
     def state(self) -> dict[str, Any]:
         """Everything that a resumed run needs."""

@@ -27,12 +27,6 @@ class StepLog(list[AnyStep]):
         self[:] = [step for step in opened if step.version >= version]
         return next((s for s in reversed(opened) if s.version < version), None), burned
 
-    def take_all(self) -> list[AnyStep]:
-        """All of them; none stays."""
-        steps = list(self)
-        self.clear()
-        return steps
-
     def state(self) -> list[dict[str, Any]]:
         """For a checkpoint."""
         return [_as_plain(step) for step in self]

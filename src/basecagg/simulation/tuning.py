@@ -22,7 +22,7 @@ from basecagg.schedules.schedule import Vector
 from basecagg.simulation.aggregation import Beginning, ServerAggregation
 from basecagg.simulation.config import SimulationConfig
 from basecagg.simulation.step_log import StepLog
-from basecagg.simulation.summing import Watch
+from basecagg.simulation.summing import Summing, Watch
 
 _EPOCH_SEED = 0xE90C
 _LOST = "updates of an earlier epoch"
@@ -39,7 +39,7 @@ class TunedEpoch:
     """c_l"""
 
 
-class TunedAggregation:
+class TunedAggregation(Summing):
     """The servers of all epochs, one after the other, as one. Versions within an epoch count from 0."""
 
     def __init__(
@@ -132,12 +132,13 @@ class TunedAggregation:
     def _learn(self) -> None:
         """Count the reports in the sums that were opened."""
         first, levels = self.first_version, self.epochs[-1].update_levels
-        for step in self._server.steps.take_all():
+        for step in self._server.steps:
             if isinstance(step, Released):
                 self._tally.add(step.weighted_sum, step.weights, levels)
                 self._steps.append(_counted_from(first, step))
             else:
                 self._steps.append(step)
+        self._server.steps.clear()
 
     def _retune(self) -> None:
         octave = self._tally.octave()
