@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any, get_args
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -54,8 +55,12 @@ def test_a_server_optimiser(monkeypatch: pytest.MonkeyPatch) -> None:
     config = SimulationConfig(server_optimiser="heavy", server_momentum=7.0)  # is not asked for
     assert config.global_rate == 0.25
     assert StepRule("heavy").moves_by.about == "us"
-    assert b"heavy" in encode(StepRule("heavy"))
     assert "heavy (us; η_g 0.25)" in explained("server_optimiser")
+    wire = encode(StepRule("heavy"))
+    assert msgspec.msgpack.decode(wire, type=StepRule) == StepRule("heavy")
+    monkeypatch.undo()  # whoever does not have it refuses the step
+    with pytest.raises(msgspec.ValidationError, match="'heavy' of the step is unknown"):
+        msgspec.msgpack.decode(wire, type=StepRule)
 
 
 @pytest.mark.parametrize(("table", "setting"), [("DATASETS", "dataset"), ("MODELS", "model")])

@@ -6,6 +6,7 @@ import importlib
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict
 from datetime import datetime
 from functools import partial
 from io import FileIO
@@ -39,7 +40,6 @@ from basecagg.simulation.checkpoint import replace_file
 from basecagg.simulation.config import (
     SimulationConfig,
     choices,
-    config_as_dict,
     config_from,
     parse_override,
     read_settings,
@@ -332,7 +332,7 @@ def _require_free(folder: Path, names: Iterable[str]) -> None:
 
 def _write_plan(folder: Path, configs: dict[str, SimulationConfig]) -> None:
     """Note which runs belong together, so that all of them can be resumed."""
-    plan = {name: config_as_dict(config) for name, config in configs.items()}
+    plan = {name: asdict(config) for name, config in configs.items()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -363,7 +363,7 @@ def _is_name_of(name: str, config: SimulationConfig) -> bool:
 def explained_settings() -> Iterator[tuple[str, str, str]]:
     """Every setting with its default and what it means."""
     meanings, words = field_docs(SimulationConfig), choices() | _names()
-    for name, value in config_as_dict(SimulationConfig()).items():
+    for name, value in asdict(SimulationConfig()).items():
         known = f" One of {', '.join(words[name])}." if name in words else ""
         yield name, json.dumps(value), meanings[name] + known
 

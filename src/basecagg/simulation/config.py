@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -351,8 +351,3 @@ def parse_override(text: str) -> tuple[str, Any]:
 
 _PYTHONIC = {"True": True, "False": False}
 """What people write who come from Python."""
-
-
-def config_as_dict(config: SimulationConfig) -> dict[str, Any]:
-    """The configuration as plain values."""
-    return asdict(config)

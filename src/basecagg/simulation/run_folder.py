@@ -6,6 +6,7 @@ import io
 import json
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from itertools import count, takewhile
 from pathlib import Path
 from types import MappingProxyType
@@ -16,7 +17,7 @@ import numpy as np
 from basecagg.errors import DataError, StorageError
 from basecagg.schedules.schedule import Vector
 from basecagg.simulation import checkpoint
-from basecagg.simulation.config import SimulationConfig, config_as_dict, config_from
+from basecagg.simulation.config import SimulationConfig, config_from
 
 CONFIG = "config.json"
 TASK = "task.json"
@@ -92,7 +93,7 @@ class RunFolder(NoFolder):
         except OSError as error:
             raise StorageError(f"{self._folder} cannot be written: {error.strerror}") from None
         self._write(TASK, json.dumps({"name": self._task}) + "\n")
-        self._write(CONFIG, json.dumps(config_as_dict(self._config), indent=2) + "\n")
+        self._write(CONFIG, json.dumps(asdict(self._config), indent=2) + "\n")
         lines = (json.dumps(line) + "\n" for line in self.state.get("history", ()))
         self._write(METRICS, "".join(lines))
 
