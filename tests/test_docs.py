@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner
 
+from basecagg import parameters
 from basecagg.cli import main
+from basecagg.maths import staleness
+from basecagg.protections import pairs
+from basecagg.protocol import step_rule
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -69,6 +75,22 @@ def test_every_name_that_a_page_imports_is_in_the_reference(page: Path) -> None:
         assert f"{{ #{name} }}" in API, name
 
 
+@pytest.fixture
+def tables_as_they_were() -> Iterator[None]:
+    """A page may add to the tables; the next test finds them as they were."""
+    learning = importlib.import_module("basecagg.learning")
+    rules, rules_before = parameters.RULES, list(parameters.RULES)
+    tables: list[dict[str, Any]] = [learning.DATASETS, learning.MODELS]
+    tables += [staleness.SHAPES, step_rule.OPTIMISERS, pairs.PROTECTIONS]
+    before = [dict(table) for table in tables]
+    yield
+    rules[:] = rules_before
+    for table, entries in zip(tables, before, strict=True):
+        table.clear()
+        table.update(entries)
+
+
+@pytest.mark.usefixtures("tables_as_they_were")
 @pytest.mark.parametrize("page", [page for page in PAGES if python_blocks(page)], ids=named)
 def test_the_python_on_a_page_runs(page: Path) -> None:
     exec(compile(python_blocks(page), named(page), "exec"), {})

@@ -28,6 +28,7 @@ from basecagg.planning.audit import audit
 from basecagg.planning.transcript import read_transcript
 from basecagg.protections.pairs import PRESETS, PROTECTIONS, SCHEDULES
 from basecagg.simulation.config import config_from
+from basecagg.simulation.run_folder import transcripts
 
 SMALL = [
     *("--versions", "3"),
@@ -205,6 +206,42 @@ def test_ctrl_c_then_resume_gives_the_identical_result(tmp_path: Path) -> None:
     learned = [audit_rendering.in_words(audit(read_transcript(path))) for path in seen]
     assert all(read_transcript(path).ending in ("signed", "closed") for path in seen)
     assert learned[0] == learned[1]
+
+
+TUNED = (
+    *("auto_tune=true", "tune_after=3", "update_levels=1", "staleness=constant"),
+    *("min_per_version=1", "users=12", "concurrency=8", "buffer_size=4", "local_epochs=1"),
+    *("versions=15", "checkpoint_every=2"),
+)
+
+
+def test_every_epoch_of_a_tuned_run_has_a_transcript_also_when_resumed(tmp_path: Path) -> None:
+    """Each is signed and shows sums alone. The checkpoint lies in the second epoch."""
+    out = tmp_path / "out"
+    settings = [word for each in TUNED for word in ("--set", each)]
+    result = basecagg("run", "--method", "basecagg", *settings, "--out", out)
+    assert result.exit_code == 0, result.output
+    run = out / "basecagg"
+    epochs = json.loads((run / "totals.json").read_text())["epochs"]
+    assert len(epochs) == 2
+
+    def facts() -> list[set[str]]:
+        for path in transcripts(run):
+            view = read_transcript(path)
+            assert view.ending == "signed"
+            assert audit(view).only_sums
+        lines = [path.read_text().splitlines() for path in transcripts(run)]
+        said = [{line.rpartition('"chain"')[0] for line in each} for each in lines]
+        return [{fact for fact in each if '"end"' not in fact} for each in said]
+
+    whole, model = facts(), (run / "model.npy").read_bytes()
+    assert len(whole) == 2
+    with transcripts(run)[1].open("a") as file:
+        file.write("what a run wrote after its checkpoint\n")
+    (run / "totals.json").unlink()
+    assert basecagg("run", "--resume", out).exit_code == 0
+    assert (run / "model.npy").read_bytes() == model
+    assert facts() == whole
 
 
 def test_a_finished_run_is_not_run_again_but_reported(tmp_path: Path) -> None:

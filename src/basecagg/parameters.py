@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from basecagg.errors import ParameterError
 from basecagg.maths.primes import PAPER_MODULUS, is_prime
-from basecagg.maths.staleness import Rounding, StalenessFunction, constant, expected_weight
+from basecagg.maths.staleness import Rounding, StalenessFunction, constant, expected_weight, forms
 
 Consistency = Literal["certified", "honest-server"]
 Correctness = Literal["agreed", "honest-holders"]
@@ -168,7 +168,7 @@ class Rule(NamedTuple):
     explain: Callable[[ProtocolParameters], str]
 
 
-RULES: tuple[Rule, ...] = (
+RULES: list[Rule] = [
     Rule(
         "q is a prime below 2³²",
         lambda p: p.modulus < 2**32 and is_prime(p.modulus),
@@ -339,7 +339,7 @@ RULES: tuple[Rule, ...] = (
         lambda p: p.mask_quota >= 1,
         lambda p: f"mask_quota = {p.mask_quota} must be at least 1",
     ),
-)
+]
 
 
 def _missing_answers(p: ProtocolParameters) -> int:
@@ -413,7 +413,7 @@ def _check_types(parameters: ProtocolParameters) -> None:
             _require(number, name, value, "a number")
         elif name == "staleness":
             known = isinstance(value, StalenessFunction)
-            _require(known, name, value, "constant(), polynomial(α) or hinge(a, b)")
+            _require(known, name, value, f"a StalenessFunction: {forms()}")
         elif value is not None or name != "min_per_version":
             whole = isinstance(value, int) and not isinstance(value, bool)
             _require(whole, name, value, "a whole number")

@@ -9,12 +9,16 @@ from vectors_rounding import VECTORS
 
 import basecagg.errors
 from basecagg.errors import ParameterError
+from basecagg.maths import staleness
 from basecagg.maths.staleness import (
+    SHAPES,
     StalenessFunction,
     constant,
     exact_value,
     expected_weight,
+    forms,
     hinge,
+    of_shape,
     polynomial,
     quantized_weight,
 )
@@ -125,3 +129,23 @@ def test_a_half_goes_up_when_rounded_to_the_nearest():
 def test_names_for_tables():
     names = [str(function) for function in (constant(), polynomial(0.5), hinge(10, 4))]
     assert names == ["1", "(1+τ)^-0.5", "1 if τ ≤ 4 else 1/(10·(τ-4)+1)"]
+
+
+def test_a_function_that_is_not_in_the_table_weighs_nothing_at_all(monkeypatch):
+    """A forgotten case raises wherever it is met; it does not weigh 1."""
+    with pytest.raises(ParameterError, match="'steep' must be one of"):
+        StalenessFunction("steep", 2.0)
+    monkeypatch.setitem(staleness.SHAPES, "steep", staleness.SHAPES["polynomial"])
+    known = StalenessFunction("steep", 2.0)
+    assert known(3) == polynomial(2.0)(3)
+    monkeypatch.undo()
+    with pytest.raises(KeyError, match="steep"):
+        known(4)
+
+
+def test_every_shape_has_a_name_numbers_and_a_place_on_the_command_line():
+    assert forms() == "constant, polynomial:α or hinge:a:b"
+    assert [of_shape(kind) for kind in SHAPES] == [constant(), polynomial(), hinge()]
+    assert of_shape("hinge", 2) == hinge(2, 4)
+    with pytest.raises(ParameterError, match=r"constant takes 0 number\(s\), not 1"):
+        of_shape("constant", 1.0)

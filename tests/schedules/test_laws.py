@@ -14,21 +14,26 @@ from basecagg.schedules.immediate import Immediate
 from basecagg.schedules.schedule import Vector
 from basecagg.schedules.synchronous import Synchronous
 from basecagg.schedules.tiered import Tiered, split_by_speed, tier_weights
-from basecagg.simulation.aggregation import PlainAggregation, SecureAggregation, ServerAggregation
+from basecagg.simulation.aggregation import (
+    Beginning,
+    PlainAggregation,
+    SecureAggregation,
+    ServerAggregation,
+)
+from basecagg.simulation.build import build
 from basecagg.simulation.config import SimulationConfig
 from basecagg.simulation.devices import Devices
 from basecagg.simulation.idle_users import IdleUsers
-from basecagg.simulation.run import Simulation
+from basecagg.simulation.run import play
 
 SIZE = 12
 PROTECTIONS = pytest.mark.parametrize("method", ["fedbuff", "basecagg"])
 
 
 def make_aggregation(config: SimulationConfig, model: Vector) -> ServerAggregation:
-    if config.method == "fedbuff":
-        return PlainAggregation(config, model, config.step_rule(SIZE, SIZE), {})
+    kind = PlainAggregation if config.method == "fedbuff" else SecureAggregation
     devices = Devices.draw(config, np.random.default_rng(0))
-    return SecureAggregation(config, model, config.step_rule(SIZE, SIZE), devices, {})
+    return kind(Beginning(config, model, config.step_rule(SIZE, SIZE), devices))
 
 
 def rounding_of(config: SimulationConfig) -> float:
@@ -153,7 +158,7 @@ def test_tiers_are_formed_by_speed_and_weighed_by_their_mirror() -> None:
 def test_a_late_update_of_a_round_is_dropped() -> None:
     config = tiny_config("fedbuff", buffer_size=2)
     aggregation = make_aggregation(config, np.zeros(SIZE, np.float32))
-    schedule = Synchronous(aggregation, cohort=3)
+    schedule = Synchronous(aggregation, concurrency=3)
     start = schedule.starting_point(0)
     for user, update in enumerate(some_updates(3)):
         schedule.finish(user, update, start)
@@ -179,8 +184,8 @@ def test_a_round_has_no_stale_members_however_long_its_sum_takes_to_open(
         latency=5.0,
         dropout=0.1,
     )
-    simulation = Simulation(config, tiny_task(), {})
-    ages = [age for record in simulation.run(None, lambda _: None) for age in record.staleness]
+    records = play(build(config, tiny_task(), {}))
+    ages = [age for record in records for age in record.staleness]
     assert ages == [0] * (4 * 12)
 
 
@@ -188,7 +193,7 @@ def test_nobody_begins_a_round_that_is_over() -> None:
     """While the sum of a round is being opened there is no model to begin with."""
     config = tiny_config("basecagg", buffer_size=3)
     aggregation = make_aggregation(config, np.zeros(SIZE, np.float32))
-    schedule, idle = Synchronous(aggregation, cohort=4), everyone()
+    schedule, idle = Synchronous(aggregation, concurrency=4), everyone()
     first, start = schedule.choose(idle, []), schedule.starting_point(0)
     assert len(first) == 4
     for user, update in zip(first, some_updates(4), strict=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 
 import numpy as np
 from test_laws import make_aggregation
@@ -20,7 +21,7 @@ DURATIONS = (4.0, 3.0, 2.0, 1.0)
 
 
 class Stage:
-    """A workshop whose users take scripted times; transfers and opening cost nothing."""
+    """Users that take scripted times, and a server that opens in none; transfers cost nothing."""
 
     def __init__(self, aggregation: ServerAggregation) -> None:
         self._aggregation = aggregation
@@ -32,15 +33,10 @@ class Stage:
         self._aggregation.prepare(user)
         return DURATIONS[user]
 
-    def publish(self, now: float) -> float | None:
-        for publication in list(self._aggregation.pending):
-            self._aggregation.pending.popleft()
-            self._aggregation.published = publication
+    def advance(self, now: float) -> float:
+        due = self._aggregation.advance(inf)
         self._aggregation.now = now
-        return None
-
-    def waiting(self) -> set[int]:
-        return self._aggregation.waiting()
+        return due
 
 
 def play(
@@ -52,17 +48,19 @@ def play(
     """The time of each version, and the staleness of every member of its sum."""
     aggregation = make_aggregation(config, np.zeros(12, np.float32))
     schedule = kind(aggregation, config.concurrency)
-    clock = DeviceClock(config, schedule, Stage(aggregation), np.random.default_rng(seed))
+    stage = Stage(aggregation)
+    clock = DeviceClock(config, schedule, stage, stage, np.random.default_rng(seed))
     story: list[tuple[float, dict[int, int]]] = []
     while len(story) < versions:
         clock.tick()
-        for step in aggregation.take_steps():
+        for step in aggregation.steps:
             assert isinstance(step, Released)
             ages = {
                 user_number(name.contributor): step.version - base
                 for name, base in zip(step.members, step.base_versions, strict=True)
             }
             story.append((clock.now, ages))
+        aggregation.steps.clear()
     return story
 
 

@@ -13,7 +13,7 @@ from basecagg.costs import Prices, open_pairwise
 from basecagg.parameters import ProtocolParameters
 from basecagg.simulation import SimulationConfig, SimulationResult, simulate
 from basecagg.simulation.config import Speed
-from basecagg.simulation.devices import Devices, seconds_per_step
+from basecagg.simulation.devices import Devices
 
 
 def run(config: SimulationConfig) -> SimulationResult:
@@ -30,7 +30,8 @@ def run(config: SimulationConfig) -> SimulationResult:
     ],
 )
 def test_speeds_are_distributed_as_named(speed: Speed, mean: float, least: float) -> None:
-    drawn = seconds_per_step(speed, 2.0, 1.0, 200_000, np.random.default_rng(5))
+    config = tiny_config(users=200_000, speed=speed, seconds_per_step=2.0, speed_spread=1.0)
+    drawn = Devices.draw(config, np.random.default_rng(5)).step_seconds
     assert drawn.mean() == pytest.approx(mean, rel=0.02)
     assert drawn.min() >= least
 

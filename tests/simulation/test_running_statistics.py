@@ -12,7 +12,8 @@ from torch import nn
 from basecagg.errors import BASecAggWarning
 from basecagg.learning import FlatModel, Task, local_training
 from basecagg.simulation import SimulationConfig
-from basecagg.simulation.run import Simulation
+from basecagg.simulation.build import Parts, build
+from basecagg.simulation.run import play as play_all
 
 
 def normed() -> nn.Module:
@@ -41,22 +42,22 @@ def stale_sums(method: str, **changes: object) -> SimulationConfig:
     return tiny_config(method, **(values | changes))
 
 
-def play(simulation: Simulation) -> tuple[list[float], float]:
+def play(simulation: Parts) -> tuple[list[float], float]:
     """The losses of all versions, and the least variance that there ever was."""
     least = []
 
     def look(_: object) -> None:
         least.append(float(simulation.schedule.model[-6:].min()))
 
-    records = simulation.run(None, look)
-    simulation.close()
+    records = play_all(simulation, progress=look)
+    simulation.workshop.close()
     return [record.loss for record in records if record.loss is not None], min(least)
 
 
 @pytest.mark.parametrize("method", ["fedbuff", "basecagg"])
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_stale_sums_leave_variances_positive_and_evaluation_finite(method: str, seed: int) -> None:
-    simulation = Simulation(stale_sums(method, seed=seed), normed_task(), {})
+    simulation = build(stale_sums(method, seed=seed), normed_task(), {})
     losses, least = play(simulation)
     assert len(losses) == 51
     assert np.isfinite(losses).all()
@@ -69,7 +70,7 @@ def test_whole_changes_would_add_up_to_less_than_nothing_and_are_counted(
 ) -> None:
     """Negative control: the same run, its statistics moved as far as its weights."""
     monkeypatch.setattr(local_training, "damped", lambda change, max_staleness: change)
-    simulation = Simulation(stale_sums("fedbuff"), normed_task(), {})
+    simulation = build(stale_sums("fedbuff"), normed_task(), {})
     with pytest.warns(BASecAggWarning, match=r"6 running variance\(s\).*below zero"):
         losses, least = play(simulation)
     assert least < 0
@@ -81,9 +82,9 @@ def test_whole_changes_would_add_up_to_less_than_nothing_and_are_counted(
 def test_in_rounds_the_statistics_are_those_of_the_users(method: str) -> None:
     """Nothing is stale there, so nothing is slowed down: one round, and the mean of the users is reached."""
     config = tiny_config(method, users=8, concurrency=8, buffer_size=8, versions=1, batch_size=16)
-    simulation = Simulation(config, normed_task(), {})
+    simulation = build(config, normed_task(), {})
     start = simulation.schedule.model
-    ends = [start - simulation.begin(user, 0, start)() for user in range(8)]
+    ends = [start - simulation.workshop.begin(user, 0, start)() for user in range(8)]
     play(simulation)
     np.testing.assert_allclose(
         simulation.schedule.model[-6:], np.mean(ends, axis=0)[-6:], atol=1e-4
@@ -99,9 +100,9 @@ def test_no_optimiser_scales_the_statistics(
     config = replace(config, server_optimiser=optimiser, global_rate=0.01)
 
     def statistics() -> tuple[np.ndarray, np.ndarray]:
-        simulation = Simulation(config, normed_task(), {})
+        simulation = build(config, normed_task(), {})
         start = simulation.schedule.model
-        ends = [start - simulation.begin(user, 0, start)() for user in range(8)]
+        ends = [start - simulation.workshop.begin(user, 0, start)() for user in range(8)]
         play(simulation)
         return simulation.schedule.model[-6:], np.mean(ends, axis=0)[-6:]
 
@@ -115,7 +116,7 @@ def test_no_optimiser_scales_the_statistics(
 @pytest.mark.parametrize("optimiser", ["momentum", "adam"])
 def test_stale_sums_leave_variances_positive_with_every_optimiser(optimiser: str) -> None:
     config = stale_sums("basecagg", server_optimiser=optimiser, global_rate=0.0)
-    simulation = Simulation(config, normed_task(), {})
+    simulation = build(config, normed_task(), {})
     losses, least = play(simulation)
     assert np.isfinite(losses).all()
     assert least > 0
@@ -123,7 +124,7 @@ def test_stale_sums_leave_variances_positive_with_every_optimiser(optimiser: str
 
 def test_a_model_without_batchnorm_has_nothing_to_count() -> None:
     config = tiny_config("fedbuff", versions=1)
-    simulation = Simulation(config, tiny_task(), {})
-    simulation.run(None, lambda _: None)
+    simulation = build(config, tiny_task(), {})
+    play_all(simulation)
     assert "negative variances" not in simulation.totals()
     assert FlatModel(nn.Linear(2, 2)).below_zero(np.full(6, -1.0, np.float32)) == 0

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from basecagg.errors import DataError, MissingExtraError, ParameterError, Storag
 from basecagg.protections.pairs import PRESETS
 from basecagg.protocol.step_rule import USUAL_RATES
 from basecagg.simulation import SimulationConfig, SimulationResult, simulate
-from basecagg.simulation.config import config_as_dict, config_from, load_config, parse_override
+from basecagg.simulation.config import config_from, parse_override, read_settings
 from basecagg.simulation.run import VersionRecord
 from basecagg.simulation.run_folder import CHECKPOINT, METRICS, MODEL, read_metrics
 
@@ -321,10 +321,11 @@ def test_a_diverged_training_stops_the_run() -> None:
 def test_a_file_and_overrides_make_one_configuration(tmp_path: Path) -> None:
     path = tmp_path / "my.toml"
     path.write_text('method = "fedbuff"\nusers = 30\nlocal_rate = 0.2\n')
-    config = load_config(path, dict(map(parse_override, ("users=40", "partition=dirichlet"))))
+    overrides = dict(map(parse_override, ("users=40", "partition=dirichlet")))
+    config = config_from({**read_settings(path), **overrides})
     assert (config.method, config.users, config.local_rate) == ("fedbuff", 40, 0.2)
     assert config.partition == "dirichlet"
-    assert config_from(config_as_dict(config)) == config
+    assert config_from(asdict(config)) == config
 
 
 @pytest.mark.parametrize(
@@ -428,7 +429,7 @@ def test_an_unreadable_file_is_named(content: bytes | None, tmp_path: Path) -> N
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(DataError, match=r"my\.toml"):
-        load_config(path, {})
+        config_from(read_settings(path))
 
 
 def test_models_are_kept_as_numpy_files(tmp_path: Path) -> None:

@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 from tiny import tiny_config, tiny_task
 
+from basecagg.simulation.aggregation import SecureAggregation
+from basecagg.simulation.build import build
 from basecagg.simulation.event_clock import DeviceClock
 from basecagg.simulation.idle_users import IdleUsers
-from basecagg.simulation.run import Simulation
+from basecagg.simulation.run import play
 
 
 class CountingGenerator:
@@ -65,12 +67,12 @@ def test_an_idle_user_has_no_machine_and_no_model_of_its_own() -> None:
     config = tiny_config(
         "basecagg", users=2000, holders=5, max_dropouts=1, max_colluders=1, versions=3
     )
-    simulation = Simulation(config, tiny_task(examples=2000), {})
-    simulation.run(None, lambda record: None)
-    assert simulation.aggregation is not None
-    nodes = simulation.aggregation.network.nodes
+    simulation = build(config, tiny_task(examples=2000), {})
+    play(simulation)
+    assert isinstance(simulation.summing, SecureAggregation)
+    nodes = simulation.summing.network.nodes
     contributors = [address for address in nodes if address.role == "contributor"]
-    assert len(contributors) <= simulation.updates + config.concurrency
+    assert len(contributors) <= simulation.workshop.updates + config.concurrency
     assert isinstance(simulation.clock, DeviceClock)
     saved = simulation.clock.state()
     assert len(saved["models"]) <= config.versions + 1

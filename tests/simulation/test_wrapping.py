@@ -10,6 +10,8 @@ import pytest
 
 from basecagg.errors import ParameterError
 from basecagg.simulation import SimulationConfig, simulate
+from basecagg.simulation.aggregation import Beginning
+from basecagg.simulation.devices import Devices
 from basecagg.simulation.wrapping import FieldErrors, WrappingAggregation
 
 
@@ -32,8 +34,8 @@ def opened(levels: int, updates: list[np.ndarray]) -> tuple[np.ndarray, FieldErr
     """The step that these updates make in a model of zeros."""
     chosen = config(buffer_size=len(updates), update_levels=levels, global_rate=1.0)
     size = updates[0].size
-    rule = chosen.step_rule(size, size)
-    aggregation = WrappingAggregation(chosen, np.zeros(size, np.float32), rule, {})
+    rule, devices = chosen.step_rule(size, size), Devices.draw(chosen, np.random.default_rng(0))
+    aggregation = WrappingAggregation(Beginning(chosen, np.zeros(size, np.float32), rule, devices))
     for user, update in enumerate(updates):
         aggregation.submit(user, update.astype(np.float32), 0)
     aggregation.advance(1.0)

@@ -10,12 +10,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 import click
 
-from basecagg.errors import ParameterError
-from basecagg.maths.staleness import StalenessFunction, constant, hinge, polynomial
+from basecagg.maths.staleness import StalenessFunction, forms, of_shape
 
 Option: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 FOLDER = click.Path(path_type=Path, file_okay=False)
-_STALENESS = {"constant": constant, "polynomial": polynomial, "hinge": hinge}
 
 
 def anchors_option(what: str) -> Option:
@@ -68,10 +66,9 @@ def staleness(text: str) -> StalenessFunction:
     """Read constant, polynomial:1 or hinge:10:4."""
     kind, *numbers = text.split(":")
     try:
-        return _STALENESS[kind](*map(float, numbers))
-    except (KeyError, TypeError, ValueError, ParameterError) as error:
-        wanted = "constant, polynomial:α or hinge:a:b with numbers ≥ 0"
-        raise click.BadParameter(f"'{text}' is not {wanted}") from error
+        return of_shape(kind, *map(float, numbers))
+    except ValueError as error:  # of float, or a broken rule
+        raise click.BadParameter(f"'{text}' is not {forms()} with numbers ≥ 0") from error
 
 
 def public_key(text: str) -> bytes:

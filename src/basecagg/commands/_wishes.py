@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from basecagg.commands import _values
+from basecagg.maths.staleness import forms
 from basecagg.planning.planner import DEFAULT_BUFFER, Plan, plan
 
 _COLLUDERS = click.option(
@@ -57,7 +58,7 @@ _STALENESS = click.option(
     type=_values.staleness,
     default="polynomial:1",
     metavar="S",
-    help="Weight of an update by its age: constant, polynomial:α or hinge:a:b.",
+    help=f"Weight of an update by its age: {forms()}.",
 )
 _MAX_STALENESS = click.option(
     "--max-staleness",

@@ -14,7 +14,7 @@ from basecagg.errors import DataError, StorageError, printable
 from basecagg.extras import require
 from basecagg.planning.audit import audit
 from basecagg.planning.audit_rendering import in_words
-from basecagg.simulation.run_folder import CONFIG, TRANSCRIPT
+from basecagg.simulation.run_folder import CONFIG, transcripts
 
 
 @click.command("report", short_help="Write a page about simulated runs: plots, tables, audit.")
@@ -80,6 +80,5 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
 
 
 def _audit(folder: Path) -> str:
-    """What the run's server learned, in words; nothing if it kept no transcript."""
-    path = folder / TRANSCRIPT
-    return in_words(audit(path)) if path.exists() else ""
+    """What the run's server learned, in words, epoch by epoch; nothing if it kept no transcript."""
+    return " ".join(in_words(audit(path)) for path in transcripts(folder))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict
 from datetime import datetime
+from functools import partial
 from io import FileIO
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -23,24 +27,26 @@ from rich.table import Table
 
 from basecagg.commands._field_docs import field_docs
 from basecagg.commands._kernels import load_kernels
-from basecagg.errors import BASecAggError, DataError, StorageError
+from basecagg.errors import BASecAggError, DataError, MissingExtraError, StorageError
 from basecagg.extras import require
 from basecagg.planning.recorder import Recorder
-from basecagg.planning.transcript import AnyLine, EpochLine, Scribe, chain_of
-from basecagg.protections.pairs import PRESETS
+from basecagg.planning.transcript import AnyLine, EpochLine, Scribe, chain_of, read_transcript
+from basecagg.protections.pairs import PRESETS, PROTECTIONS, SCHEDULES
+from basecagg.protocol.chain import Chain
 from basecagg.protocol.epoch import Agreement
 from basecagg.protocol.ports import Signer
+from basecagg.protocol.step_rule import OPTIMISERS
 from basecagg.simulation.checkpoint import replace_file
 from basecagg.simulation.config import (
     SimulationConfig,
     choices,
-    config_as_dict,
     config_from,
     parse_override,
     read_settings,
 )
 from basecagg.simulation.loopback import Loopback
-from basecagg.simulation.run_folder import CONFIG, TOTALS, TRANSCRIPT
+from basecagg.simulation.run_folder import CONFIG, TOTALS, transcript_path, transcripts
+from basecagg.simulation.summing import Watch
 from basecagg.storage import disk
 
 DEFAULT_METHODS = ("fedavg", "fedbuff", "basecagg")
@@ -64,8 +70,8 @@ _PLAN = "runs.json"
     help="Instead of versions: updates=600 or seconds=120 (simulated), alike for all methods.",
 )
 @click.option("--seed", type=int, help="The seed that everything random comes from.")
-@click.option("--dataset", help="digits, mnist, fashion-mnist or cifar10.")
-@click.option("--model", help="mlp, lenet5, … as `basecagg.learning.MODELS` lists them.")
+@click.option("--dataset", help="The examples, such as digits or mnist; --settings lists them all.")
+@click.option("--model", help="What is trained, such as mlp or lenet5; --settings lists them all.")
 @click.option(
     "--data-dir",
     help="Where mnist/, fashion-mnist/ or cifar-10-batches-bin/ lie; data unless given.",
@@ -203,17 +209,18 @@ def _run_all(
 
 
 @contextmanager
-def _transcript(folder: Path) -> Iterator[Callable[[Agreement, Loopback, Signer], None]]:
+def _transcript(folder: Path) -> Iterator[Watch]:
     """Write what the server of a secure run sees, for the audit. A resumed run adds to it.
 
-    It is locked while it grows, and closed when the run comes to its end.
+    Each epoch has its own, locked while it grows, and closed when the epoch or the run comes to its end.
     """
-    endings: list[Callable[[], None]] = []
+    end: Callable[[], None] = lambda: None  # noqa: E731
     with ExitStack() as opened:
 
         def watch(agreement: Agreement, network: Loopback, signer: Signer) -> None:
-            path = folder / TRANSCRIPT
-            chain = chain_of(path) if path.exists() and path.stat().st_size else None
+            nonlocal end
+            end()
+            path, chain = _unfinished(folder)
             # Without a buffer, so that a checkpoint knows how much has been seen.
             file = opened.enter_context(path.open("ab", buffering=0))
             _lock(file)
@@ -225,11 +232,21 @@ def _transcript(folder: Path) -> Iterator[Callable[[Agreement, Loopback, Signer]
 
             recorder = Recorder(agreement, note)
             network.observers.append(lambda letter: recorder.see(letter.sender, letter.message))
-            endings.append(lambda: scribe.close(signer))
+            end = partial(scribe.close, signer)
 
         yield watch
-        for end in endings:
-            end()
+        end()
+
+
+def _unfinished(folder: Path) -> tuple[Path, Chain | None]:
+    """The first transcript that has no end, and how far it has come: those before are of earlier epochs."""
+    ended = len(list(takewhile(_has_ended, transcripts(folder))))
+    path = transcript_path(folder, ended + 1)
+    return path, chain_of(path) if path.exists() and path.stat().st_size else None
+
+
+def _has_ended(path: Path) -> bool:
+    return path.stat().st_size > 0 and read_transcript(path).ending in ("signed", "closed")
 
 
 def _lock(file: FileIO) -> None:
@@ -315,7 +332,7 @@ def _require_free(folder: Path, names: Iterable[str]) -> None:
 
 def _write_plan(folder: Path, configs: dict[str, SimulationConfig]) -> None:
     """Note which runs belong together, so that all of them can be resumed."""
-    plan = {name: config_as_dict(config) for name, config in configs.items()}
+    plan = {name: asdict(config) for name, config in configs.items()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -345,10 +362,26 @@ def _is_name_of(name: str, config: SimulationConfig) -> bool:
 
 def explained_settings() -> Iterator[tuple[str, str, str]]:
     """Every setting with its default and what it means."""
-    meanings = field_docs(SimulationConfig)
-    for name, value in config_as_dict(SimulationConfig()).items():
-        words = f" One of {', '.join(choices()[name])}." if name in choices() else ""
-        yield name, json.dumps(value), meanings[name] + words
+    meanings, words = field_docs(SimulationConfig), choices() | _names()
+    for name, value in asdict(SimulationConfig()).items():
+        known = f" One of {', '.join(words[name])}." if name in words else ""
+        yield name, json.dumps(value), meanings[name] + known
+
+
+def _names() -> dict[str, Collection[str]]:
+    """The settings that take a name from a table, with all names."""
+    names: dict[str, Collection[str]] = {
+        "method": PRESETS,
+        "schedule": SCHEDULES,
+        "protection": PROTECTIONS,
+        "server_optimiser": [
+            f"{name} ({each.about}; η_g {each.usual_rate:g})" for name, each in OPTIMISERS.items()
+        ],
+    }
+    with suppress(MissingExtraError):  # without torch there is nothing to train, nor to train on
+        learning = importlib.import_module("basecagg.learning")
+        names |= {"dataset": learning.DATASETS, "model": learning.MODELS}
+    return names
 
 
 def _list_settings(console: Console) -> None:

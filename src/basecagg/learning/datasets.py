@@ -51,7 +51,16 @@ def load_dataset(name: str, *, data_dir: Path | None = None, download: bool = Fa
     """Load a dataset by name from `data_dir` (./data unless given), fetching missing files if `download`."""
     if name not in DATASETS:
         raise DataError(f"no dataset is called {name!r}; there are {', '.join(DATASETS)}")
-    (train_x, train_y), (test_x, test_y) = DATASETS[name](data_dir or Path("data"), download)
+    return DATASETS[name](data_dir or Path("data"), download)
+
+
+def _of_ten_classes(
+    name: str,
+    read: Callable[[Path, bool], tuple[Split, Split]],
+    data_dir: Path,
+    download: bool,
+) -> Dataset:
+    (train_x, train_y), (test_x, test_y) = read(data_dir, download)
     return Dataset(
         name=name,
         train_x=train_x,
@@ -86,9 +95,12 @@ def _check_examples(where: str, x: Tensor, y: Tensor, num_classes: int) -> None:
         raise DataError(f"{where} labels {low}…{high} are not all in 0…{num_classes - 1}")
 
 
-DATASETS: dict[str, Callable[[Path, bool], tuple[Split, Split]]] = {
-    "digits": _read_digits,
-    "mnist": partial(read_idx_source, MNIST),
-    "fashion-mnist": partial(read_idx_source, FASHION_MNIST),
-    "cifar10": read_cifar10,
+DATASETS: dict[str, Callable[[Path, bool], Dataset]] = {
+    "digits": partial(_of_ten_classes, "digits", _read_digits),
+    "mnist": partial(_of_ten_classes, "mnist", partial(read_idx_source, MNIST)),
+    "fashion-mnist": partial(
+        _of_ten_classes, "fashion-mnist", partial(read_idx_source, FASHION_MNIST)
+    ),
+    "cifar10": partial(_of_ten_classes, "cifar10", read_cifar10),
 }
+"""Every dataset that has a name: from the folder of data, and whether to fetch what is missing."""

@@ -9,14 +9,14 @@ and the coin of the stochastic rounding is a hash that all parties know.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
-from decimal import ROUND_HALF_EVEN, Context, Decimal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from decimal import ROUND_HALF_EVEN, Context, Decimal, localcontext
 from functools import lru_cache
 from typing import Literal, get_args
 
 from basecagg.errors import ParameterError
 
-Kind = Literal["constant", "polynomial", "hinge"]
 Rounding = Literal["stochastic", "nearest"]
 
 # 60 digits while computing, 40 places kept of the result: 11·(1/11) comes out as 1 again.
@@ -27,16 +27,42 @@ _COIN_RANGE = 1 << 256
 
 
 @dataclass(frozen=True)
-class StalenessFunction:
-    """s(τ) with s(0) = 1, not increasing. Made by `constant`, `polynomial` or `hinge`."""
+class Shape:
+    """A form that s(τ) may have. Its values begin with s(0) = 1 and do not increase."""
 
-    kind: Kind
+    value: Callable[[int, Decimal, Decimal], Decimal]
+    """s(τ) from τ, a and b. It is called with 60 digits of precision, whatever the caller's context is."""
+    text: str
+    """The formula, for tables, with {a:g} and {b:g} for its numbers."""
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    """a and b, or a, or neither: by their symbols, each with its usual value."""
+
+
+SHAPES: dict[str, Shape] = {
+    "constant": Shape(lambda tau, a, b: Decimal(1), "1"),
+    "polynomial": Shape(
+        lambda tau, a, b: (-a * Decimal(tau + 1).ln()).exp(), "(1+τ)^-{a:g}", {"α": 1.0}
+    ),
+    "hinge": Shape(
+        lambda tau, a, b: 1 / a.fma(tau - b, Decimal(1)) if tau > b else Decimal(1),
+        "1 if τ ≤ {b:g} else 1/({a:g}·(τ-{b:g})+1)",
+        {"a": 10.0, "b": 4.0},
+    ),
+}
+"""Every s(τ) there is. What is not here is refused, wherever it is named."""
+
+
+@dataclass(frozen=True)
+class StalenessFunction:
+    """s(τ) with s(0) = 1, not increasing. Made by `constant`, `polynomial`, `hinge` or `of_shape`."""
+
+    kind: str
     a: float = 0.0
     b: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse a function that is unknown, or that would grow with τ."""
-        _require_known("kind", self.kind, get_args(Kind))
+        _require_known("kind", self.kind, tuple(SHAPES))
         for name, value in (("a", self.a), ("b", self.b)):
             if not 0 <= value < float("inf"):
                 raise ParameterError(
@@ -51,23 +77,39 @@ class StalenessFunction:
 
     def __str__(self) -> str:
         """A short name for tables."""
-        text = {"constant": "1", "polynomial": f"(1+τ)^-{self.a:g}"}
-        return text.get(self.kind, f"1 if τ ≤ {self.b:g} else 1/({self.a:g}·(τ-{self.b:g})+1)")
+        return SHAPES[self.kind].text.format(a=self.a, b=self.b)
+
+
+def of_shape(kind: str, *numbers: float) -> StalenessFunction:
+    """The function of this shape; numbers that are not given have their usual values."""
+    _require_known("kind", kind, tuple(SHAPES))
+    usual = tuple(SHAPES[kind].numbers.values())
+    if len(numbers) > len(usual):
+        raise ParameterError(
+            f"{kind} takes {len(usual)} number(s), not {len(numbers)}", rule="numbers of s(τ)"
+        )
+    return StalenessFunction(kind, *map(float, (*numbers, *usual[len(numbers) :])))
 
 
 def constant() -> StalenessFunction:
     """s(τ) = 1: no compensation."""
-    return StalenessFunction("constant")
+    return of_shape("constant")
 
 
 def polynomial(alpha: float = 1.0) -> StalenessFunction:
     """s(τ) = (1 + τ)^-α, the paper's choice with α = 1."""
-    return StalenessFunction("polynomial", float(alpha))
+    return of_shape("polynomial", alpha)
 
 
 def hinge(a: float = 10.0, b: float = 4.0) -> StalenessFunction:
     """s(τ) = 1 up to τ = b, then 1/(a·(τ − b) + 1) (the hinge of FedAsync)."""
-    return StalenessFunction("hinge", float(a), float(b))
+    return of_shape("hinge", a, b)
+
+
+def forms() -> str:
+    """How the functions are written on the command line: constant, polynomial:α or hinge:a:b."""
+    *others, last = (":".join((kind, *shape.numbers)) for kind, shape in SHAPES.items())
+    return f"{', '.join(others)} or {last}"
 
 
 @lru_cache(maxsize=4096)
@@ -78,13 +120,8 @@ def exact_value(function: StalenessFunction, staleness: int) -> Decimal:
             f"staleness τ = {staleness} is negative: an update cannot be newer than the model",
             rule="τ ≥ 0",
         )
-    a, excess = Decimal(function.a), _EXACT.subtract(Decimal(staleness), Decimal(function.b))
-    value = Decimal(1)
-    if function.kind == "polynomial":
-        value = _EXACT.exp(_EXACT.multiply(_EXACT.minus(a), _EXACT.ln(Decimal(staleness + 1))))
-    elif function.kind == "hinge" and excess > 0:
-        value = _EXACT.divide(value, _EXACT.fma(a, excess, value))
-    return value
+    with localcontext(_EXACT):
+        return SHAPES[function.kind].value(staleness, Decimal(function.a), Decimal(function.b))
 
 
 def expected_weight(function: StalenessFunction, staleness: int, levels: int) -> Decimal:
@@ -126,4 +163,6 @@ def _toss(coin: bytes, staleness: int) -> int:
 
 def _require_known(name: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
-        raise ParameterError(f"{name} = {value!r} must be one of {known}", rule=f"{name} is known")
+        raise ParameterError(
+            f"{name} = {value!r:.80} must be one of {known}", rule=f"{name} is known"
+        )

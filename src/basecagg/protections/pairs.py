@@ -1,37 +1,19 @@
-"""Which schedule goes with which protection, and why not; and the names that people know the pairs by."""
+"""The protections that have names, which schedule goes with which, and the names that people know pairs by."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
 
 from basecagg.errors import ParameterError
+from basecagg.protections.at_user import AtUser, Noisy
+from basecagg.protections.lightsecagg import IN_ROUNDS
+from basecagg.protections.local_dp import LocalDP
 
 SCHEDULES = ("synchronous", "immediate", "buffered", "tiered")
-PROTECTIONS = ("none", "local-dp", "secagg", "secagg+", "lightsecagg", "basecagg")
-CODED = ("lightsecagg", "basecagg")
-"""Coded masks: the same machines, in rounds or with a buffer."""
-PAIRWISE = ("secagg", "secagg+")
-"""Masks that cancel between pairs of users."""
-
-
-class Pair(NamedTuple):
-    """A schedule and a protection."""
-
-    schedule: str
-    protection: str
-
-
-PRESETS = {
-    "fedavg": Pair("synchronous", "none"),
-    "fedasync": Pair("immediate", "none"),
-    "fedbuff": Pair("buffered", "none"),
-    "fedat": Pair("tiered", "none"),
-    "ldp": Pair("buffered", "local-dp"),
-    "secagg": Pair("synchronous", "secagg"),
-    "secagg+": Pair("synchronous", "secagg+"),
-    "lightsecagg": Pair("synchronous", "lightsecagg"),
-    "basecagg": Pair("buffered", "basecagg"),
-}
+Masks = Literal["none", "pairwise", "coded"]
+"""Nothing hides an update from the server; masks that cancel between pairs of users; masks shared by a code."""
 
 _ONE_BY_ONE = (
     "every update moves the model by itself, and a sum of one update is that update: secure"
@@ -46,32 +28,93 @@ _DO_NOT_CANCEL = (
     " trained from versions t_i ≠ t_j, their seeds a_ij of the two rounds differ, and the masks stay"
     " in the sum (the paper's section 'Incompatibility'; use 'basecagg')"
 )
-_IMPOSSIBLE = {
-    **{Pair("immediate", protection): _ONE_BY_ONE for protection in (*PAIRWISE, *CODED)},
-    **{Pair("tiered", protection): _BY_TIERS for protection in (*PAIRWISE, *CODED)},
-    **{Pair("buffered", protection): _DO_NOT_CANCEL for protection in PAIRWISE},
-    Pair("buffered", "lightsecagg"): (
-        "its holders add up shares of one round without weights; with shares of different rounds, each"
-        " weighted by its staleness, the same masks are called 'basecagg'"
+_NOT_WEIGHTED = (
+    "its holders add up shares of one round without weights; with shares of different rounds, each"
+    " weighted by its staleness, the same masks are called 'basecagg'"
+)
+_NO_COMMON_SUM = {"immediate": _ONE_BY_ONE, "tiered": _BY_TIERS}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protection:
+    """How updates are protected, and all that the rest of the house has to know of it."""
+
+    saw: str
+    """What a server sees that keeps no transcript."""
+    masks: Masks = "none"
+    refuses: Mapping[str, str] = field(default_factory=dict)
+    """The schedules that it does not go with, each with the reason."""
+    fixes: Mapping[str, Any] = field(default_factory=dict)
+    """The `ProtocolParameters` that it leaves no choice of."""
+    sparse: bool = False
+    """Of pairwise masks: each user has masks with a few others, not with all."""
+    at_user: Callable[[Any], AtUser] = lambda settings: AtUser()
+    """What users do with an update, by the settings of a run, before anybody else sees it."""
+
+
+_PAIRWISE = Protection(
+    saw="masked updates and the sum of each round.",
+    masks="pairwise",
+    refuses=_NO_COMMON_SUM | {"buffered": _DO_NOT_CANCEL},
+)
+PROTECTIONS: dict[str, Protection] = {
+    "none": Protection(saw="every single update, in clear."),
+    "local-dp": Protection(
+        saw="every single update, with each user's own noise on it.",
+        at_user=lambda settings: Noisy(
+            LocalDP(settings.dp_clip_norm, settings.dp_noise), settings.dp_delta
+        ),
     ),
+    "secagg": _PAIRWISE,
+    "secagg+": replace(_PAIRWISE, sparse=True),
+    "lightsecagg": Protection(
+        saw="masked updates and the sum of each round; this run kept no transcript.",
+        masks="coded",
+        refuses=_NO_COMMON_SUM | {"buffered": _NOT_WEIGHTED},
+        fixes=IN_ROUNDS,
+    ),
+    "basecagg": Protection(
+        saw="masked updates and the weighted sums that were opened; this run kept no transcript.",
+        masks="coded",
+        refuses=_NO_COMMON_SUM,
+    ),
+}
+"""Every protection there is."""
+
+
+class Pair(NamedTuple):
+    """A schedule and a protection."""
+
+    schedule: str
+    protection: str
+
+    @property
+    def guard(self) -> Protection:
+        """The protection itself."""
+        return PROTECTIONS[self.protection]
+
+
+PRESETS = {
+    "fedavg": Pair("synchronous", "none"),
+    "fedasync": Pair("immediate", "none"),
+    "fedbuff": Pair("buffered", "none"),
+    "fedat": Pair("tiered", "none"),
+    "ldp": Pair("buffered", "local-dp"),
+    "secagg": Pair("synchronous", "secagg"),
+    "secagg+": Pair("synchronous", "secagg+"),
+    "lightsecagg": Pair("synchronous", "lightsecagg"),
+    "basecagg": Pair("buffered", "basecagg"),
 }
 
 
 def require_compatible(schedule: str, protection: str) -> Pair:
     """The pair, or an error with the reason why there is no such thing."""
-    for name, value, known in (
-        ("schedule", schedule, SCHEDULES),
-        ("protection", protection, PROTECTIONS),
-    ):
-        if value not in known:
-            raise ParameterError(
-                f"{name} '{value}' is unknown; there are {', '.join(known)}",
-                rule=f"{name} is one of {known}",
-            )
+    _require_known("schedule", schedule, SCHEDULES)
+    _require_known("protection", protection, PROTECTIONS)
     pair = Pair(schedule, protection)
-    if pair in _IMPOSSIBLE:
+    if schedule in pair.guard.refuses:
         raise ParameterError(
-            f"'{protection}' cannot protect the {schedule} schedule: {_IMPOSSIBLE[pair]}",
+            f"'{protection}' cannot protect the {schedule} schedule: {pair.guard.refuses[schedule]}",
             rule="schedule and protection fit together",
         )
     return pair
@@ -79,8 +122,13 @@ def require_compatible(schedule: str, protection: str) -> Pair:
 
 def preset(name: str) -> Pair:
     """The pair that a well-known name stands for."""
-    if name not in PRESETS:
-        raise ParameterError(
-            f"method '{name}' is unknown; there are {', '.join(PRESETS)}", rule="a known method"
-        )
+    _require_known("method", name, PRESETS)
     return PRESETS[name]
+
+
+def _require_known(what: str, name: str, known: Collection[str]) -> None:
+    if name not in known:
+        names = ", ".join(known)
+        raise ParameterError(
+            f"{what} '{name}' is unknown; there are {names}", rule=f"{what} is one of {names}"
+        )

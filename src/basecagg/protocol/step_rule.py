@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, Literal, TypeAlias, get_type_hints
+from typing import Annotated, Any, TypeAlias, get_type_hints
 
 import msgspec
 import numpy as np
@@ -21,7 +22,8 @@ from basecagg.errors import LocalProtocolError, ParameterError, StorageError
 from basecagg.protocol.global_model import Model, model_bytes
 from basecagg.protocol.messages import Message
 
-Optimiser: TypeAlias = Literal["sgd", "momentum", "adam"]
+Optimiser: TypeAlias = Annotated[str, Meta(max_length=32)]
+"""A name in `OPTIMISERS`."""
 OptimiserState: TypeAlias = tuple[Model, ...]
 """() of sgd, (m,) of momentum, (m, v) of adam: each as long and as precise as the model."""
 Reals: TypeAlias = npt.NDArray[np.float64]
@@ -65,6 +67,11 @@ class StepRule(Message, frozen=True, tag="StepRule"):
                     f"{name} = {value!r} of the step: {error}",
                     rule=f"{name} of the step is in range",
                 ) from None
+        if self.optimiser not in OPTIMISERS:
+            raise ParameterError(
+                f"optimiser = {self.optimiser!r} of the step is unknown; there are {', '.join(OPTIMISERS)}",
+                rule="optimiser of the step is known",
+            )
         ends = [position for span in self.averaged for position in span]
         if any(later <= earlier for earlier, later in zip(ends[::2], ends[1::2], strict=True)) or (
             ends != sorted(ends)
@@ -77,12 +84,12 @@ class StepRule(Message, frozen=True, tag="StepRule"):
     def fresh_state(self, model: Model) -> OptimiserState:
         """The state before the first step."""
         self.require_fits(model.size)
-        first: dict[Optimiser, tuple[float, ...]] = {
-            "sgd": (),
-            "momentum": (0.0,),
-            "adam": (0.0, self.epsilon * self.epsilon),
-        }
-        return tuple(np.full_like(model, value) for value in first[self.optimiser])
+        return tuple(np.full_like(model, value) for value in self.moves_by.first(self))
+
+    @property
+    def moves_by(self) -> ServerOptimiser:
+        """The optimiser itself."""
+        return OPTIMISERS[self.optimiser]
 
     def step(
         self, model: Model, state: OptimiserState, weighted_sum: Reals, total_weight: float
@@ -109,7 +116,8 @@ class StepRule(Message, frozen=True, tag="StepRule"):
     def _segments(self, size: int) -> Iterator[tuple[slice, _Move]]:
         """All of the model in pieces, each with how it moves."""
         self.require_fits(size)
-        move, apart = _MOVES[self.optimiser], () if self.optimiser == "sgd" else self.averaged
+        by = self.moves_by
+        move, apart = by.move, () if by.moves_averages else self.averaged
         at = 0
         for start, stop in (*apart, (size, size)):
             yield from ((here, move) for here in _slices(at, start))
@@ -120,12 +128,6 @@ class StepRule(Message, frozen=True, tag="StepRule"):
 @cache
 def _kinds() -> dict[str, Any]:
     return get_type_hints(StepRule, include_extras=True)
-
-
-PAPER_STEP = StepRule()
-"""η_g = 1: the model moves by the mean update."""
-USUAL_RATES: dict[Optimiser, float] = {"sgd": 0.5, "momentum": 0.05, "adam": 0.003}
-"""η_g where nobody chose one: whole steps of updates that are some versions old overshoot."""
 
 
 def _require_small_numbers() -> None:
@@ -184,13 +186,40 @@ def _move_by_mean(
     return weighted_sum / total_weight, state
 
 
-_MOVES: dict[Optimiser, _Move] = {
-    "sgd": _move_by_sgd,
-    "momentum": _move_by_momentum,
-    "adam": _move_by_adam,
+@dataclass(frozen=True)
+class ServerOptimiser:
+    """All that is to be known about one optimiser."""
+
+    about: str
+    """Who it is by, in a word or two."""
+    move: _Move
+    usual_rate: float
+    """η_g where nobody chose one: whole steps of updates that are some versions old overshoot."""
+    first: Callable[[StepRule], tuple[float, ...]] = lambda rule: ()
+    """What its arrays are filled with before the first step, a number for each; it may have none."""
+    uses: tuple[str, ...] = ()
+    """The numbers of a `StepRule` that it asks for, besides the rate."""
+    moves_averages: bool = False
+    """Whether it treats averages like all the rest."""
+
+
+OPTIMISERS: dict[str, ServerOptimiser] = {
+    "sgd": ServerOptimiser("the paper", _move_by_sgd, 0.5, moves_averages=True),
+    "momentum": ServerOptimiser(
+        "FedAvgM", _move_by_momentum, 0.05, lambda rule: (0.0,), ("momentum",)
+    ),
+    "adam": ServerOptimiser(
+        "FedAdam",
+        _move_by_adam,
+        0.003,
+        lambda rule: (0.0, rule.epsilon * rule.epsilon),
+        ("momentum", "second_momentum", "epsilon"),
+    ),
 }
-_ARRAYS: dict[Optimiser, int] = {"sgd": 0, "momentum": 1, "adam": 2}
-"""In a state."""
+"""Every optimiser there is. What is not here is refused, wherever it is named."""
+PAPER_STEP = StepRule()
+"""η_g = 1: the model moves by the mean update."""
+USUAL_RATES: dict[str, float] = {name: each.usual_rate for name, each in OPTIMISERS.items()}
 
 
 def state_hash(version: int, state: OptimiserState) -> bytes:
@@ -212,7 +241,7 @@ def state_bytes(state: OptimiserState) -> bytes:
 
 def state_from(data: bytes, rule: StepRule, dtype: str, size: int) -> OptimiserState:
     """The state that these bytes are, for a model of so many numbers of this type."""
-    count, found = _ARRAYS[rule.optimiser], len(data)
+    count, found = len(rule.moves_by.first(rule)), len(data)
     expected = count * size * np.dtype(dtype).itemsize
     if found != expected:
         raise StorageError(

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from basecagg.protections.pairs import CODED
 from basecagg.reports import page, plots
 from basecagg.reports.runs import RunRecord
 
@@ -138,19 +137,9 @@ def _seen(runs: Sequence[RunRecord], audits: dict[str, str]) -> list[str]:
     ]
 
 
-_SEEN = {
-    "none": "every single update, in clear.",
-    "local-dp": "every single update, with each user's own noise on it.",
-    "secagg": "masked updates and the sum of each round.",
-    "secagg+": "masked updates and the sum of each round.",
-    "lightsecagg": "masked updates and the sum of each round; this run kept no transcript.",
-    "basecagg": "masked updates and the weighted sums that were opened; this run kept no transcript.",
-}
-"""By protection, if there is no transcript to audit."""
-
-
 def _by_protection(run: RunRecord) -> str:
-    text = _SEEN[run.config.pair.protection]
+    """What it could see, if there is no transcript to audit."""
+    text = run.config.pair.guard.saw
     if "epsilon" in run.totals:
         text += f" (ε = {run.totals['epsilon']:.1f} at δ = {run.config.dp_delta:g})"
     return text
@@ -158,7 +147,7 @@ def _by_protection(run: RunRecord) -> str:
 
 def _assumption(run: RunRecord) -> str:
     """What is assumed of the holders, so that an opened sum is the right one."""
-    if run.config.pair.protection not in CODED:
+    if run.config.pair.guard.masks != "coded":
         return ""
     p = run.config.protocol_parameters(model_size=1)
     if p.agreed:
@@ -173,7 +162,7 @@ def _assumption(run: RunRecord) -> str:
 
 
 def _caveat(run: RunRecord) -> str:
-    if run.config.pair.protection in CODED and run.config.cryptography == "arithmetic":
+    if run.config.pair.guard.masks == "coded" and run.config.cryptography == "arithmetic":
         return (
             " Arithmetic only: nothing was sealed or signed, so this run shows cost, not privacy."
         )

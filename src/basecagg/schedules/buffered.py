@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection
 
-from basecagg.schedules.schedule import Aggregation, Idle, StartingPoint, Vector
+from basecagg.schedules.schedule import Aggregation, Idle, Schedule, StartingPoint, Vector
 
 
-class Buffered:
+class Buffered(Schedule):
     """Keeps C users busy, each from the newest model (Eq. global_update)."""
 
     def __init__(self, aggregation: Aggregation, concurrency: int) -> None:
@@ -38,10 +37,3 @@ class Buffered:
     def finish(self, user: int, update: Vector, start: StartingPoint) -> None:
         """Into the buffer."""
         self._aggregation.submit(user, update, start.version)
-
-    def state(self) -> dict[str, Any]:
-        """Everything is with the aggregation."""
-        return {}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Everything is with the aggregation."""

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,6 @@ from basecagg.protocol.effects import Abandoned, Effect, MaskEnded, Released, Up
 from basecagg.protocol.epoch import SERVER, Agreement
 from basecagg.protocol.messages import MAX_MASKS, MaskName, PlainUpdate
 from basecagg.protocol.plain import PlainOpening
-from basecagg.protocol.ports import Signer
 from basecagg.protocol.recomputation import recompute
 from basecagg.protocol.recovery import Recovery
 from basecagg.protocol.server import Server, ServerSettings
@@ -36,6 +36,8 @@ from basecagg.simulation.devices import Devices
 from basecagg.simulation.federation import Federation
 from basecagg.simulation.loopback import AT_SERVER, Address, Letter
 from basecagg.simulation.metering import MeteredLoopback
+from basecagg.simulation.step_log import StepLog
+from basecagg.simulation.summing import Summing, Watch
 from basecagg.storage.memory import MemoryStore
 
 _TOGETHER, _UNDELIVERED_BYTES = 64, 2**26
@@ -67,20 +69,39 @@ def user_number(name: str) -> int:
     return int(name.rpartition("-")[2])
 
 
-class ServerAggregation(ABC):
+@dataclass(frozen=True, eq=False)
+class Beginning:
+    """What the server of one epoch is made from. `state` is that of a checkpoint, or nothing."""
+
+    config: SimulationConfig
+    model: Vector
+    step: StepRule
+    devices: Devices
+    state: Mapping[str, Any] = field(default_factory=dict)
+
+    def store(self, at: Address) -> MemoryStore:
+        """The store of a machine, as it was saved."""
+        return MemoryStore(self.state.get("stores", {}).get(f"{at.role}/{at.name}"))
+
+
+class ServerAggregation(Summing):
     """What plain and secure runs share: a server machine, and when its versions are published."""
 
-    first_version = 0
-    """Of the epoch: updates of older versions are of no use."""
-
-    def __init__(self, network: MeteredLoopback, first: Publication) -> None:
-        """Publish the first model at once."""
-        self.network = network
+    def __init__(self, beginning: Beginning) -> None:
+        """Publish the first model at once, or go on from a saved state."""
+        self._config, self._devices = beginning.config, beginning.devices
+        self.network = self._wire(beginning)
         self.now = 0.0
-        self.steps: list[Released | Abandoned] = []
+        self.steps = StepLog()
         self.counts: Counter[str] = Counter()
-        self.published = first
+        self.published = Publication(0.0, self.server.version, self.server.model)
         self.pending: deque[Publication] = deque()
+        if beginning.state:
+            self._restore(beginning.state)
+
+    @abstractmethod
+    def _wire(self, beginning: Beginning) -> MeteredLoopback:
+        """The network, with the server's machine on it."""
 
     @property
     def server(self) -> Server:
@@ -108,36 +129,36 @@ class ServerAggregation(ABC):
         """The users whose updates wait to be summed."""
         return {user_number(update.name.contributor) for update in self.server.buffer.waiting}
 
-    def advance(self, now: float) -> None:
-        """The simulated time is `now`: publish what is due."""
+    def advance(self, now: float) -> float:
+        """Publish what is due; returns when the next version is."""
         self.now = now
         while self.pending and self.pending[0].at <= now:
             self.published = self.pending.popleft()
+        return self.pending[0].at if self.pending else inf
 
-    def take_steps(self) -> list[Released | Abandoned]:
-        """The sums that were opened or burned since the last time."""
-        steps, self.steps = self.steps, []
-        return steps
-
-    def prepare(self, user: int) -> float:
-        """What the user does before it has an update; returns the simulated seconds this takes."""
-        return 0.0
+    def take_step(self, version: int) -> tuple[Released | None, int]:
+        """The sum that made this version, and how many were burned."""
+        return self.steps.take(version)
 
     @abstractmethod
     def submit(self, user: int, update: Vector, base_version: int) -> None:
         """Take the update of a user that trained from version t_i."""
 
-    def upload_bytes(self, model_size: int) -> int:
-        """Bytes of one upload."""
-        return 4 * model_size
+    def totals(self, updates: int) -> dict[str, Any]:
+        """What it cost, and what happened."""
+        meter = self.network.meter
+        return {
+            "crypto seconds": dict(meter.seconds),
+            "bytes": dict(meter.bytes_sent),
+            "counts": dict(self.counts),
+        }
 
     def _publish(self, before: int, seconds: float) -> None:
         """A new version can be downloaded once the time to open it has passed."""
         server = self.server
         if server.version != before:
             begun = max(self.now, self.pending[-1].at if self.pending else 0.0)  # one at a time
-            at = begun + seconds
-            self.pending.append(Publication(at, server.version, server.model))
+            self.pending.append(Publication(begun + seconds, server.version, server.model))
 
     def _collect_news(self) -> None:
         for news in self.network.news:
@@ -152,9 +173,9 @@ class ServerAggregation(ABC):
     def state(self) -> dict[str, Any]:
         """Everything that a resumed run needs."""
         return {
-            "published": _as_plain(self.published),
-            "pending": [_as_plain(publication) for publication in self.pending],
-            "steps": [step_as_plain(step) for step in self.steps],
+            "published": vars(self.published),
+            "pending": [vars(publication) for publication in self.pending],
+            "steps": self.steps.state(),
             "counts": dict(self.counts),
             "seconds": dict(self.network.meter.seconds),
             "bytes": dict(self.network.meter.bytes_sent),
@@ -166,11 +187,11 @@ class ServerAggregation(ABC):
             },
         }
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state; the stores were given to the constructor."""
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state; the stores were there from the beginning."""
         self.published = Publication(**state["published"])
         self.pending = deque(Publication(**each) for each in state["pending"])
-        self.steps = [step_from(each) for each in state["steps"]]
+        self.steps = StepLog.restored(state["steps"])
         self.counts = Counter(state["counts"])
         meter = self.network.meter
         meter.seconds.update(state["seconds"])
@@ -178,54 +199,32 @@ class ServerAggregation(ABC):
         meter.messages = Counter(state["messages"])
 
 
-def _as_plain(publication: Publication) -> dict[str, Any]:
-    return {"at": publication.at, "version": publication.version, "model": publication.model}
-
-
-def step_as_plain(step: Released | Abandoned) -> dict[str, Any]:
-    """A step for a checkpoint."""
-    plain = {field.name: getattr(step, field.name) for field in fields(step)}
-    return plain | {"members": [[name.contributor, name.serial] for name in step.members]}
-
-
-def step_from(plain: Mapping[str, Any]) -> Released | Abandoned:
-    """A step from a checkpoint."""
-    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in plain.items()}
-    values["members"] = tuple(MaskName(*name) for name in plain["members"])
-    return Abandoned(**values) if "reason" in values else Released(**values)
-
-
 class PlainAggregation(ServerAggregation):
     """Protection none: FedBuff, or FedAvg when all updates of a buffer come from one version."""
 
-    def __init__(
-        self, config: SimulationConfig, model: Vector, step: StepRule, state: Mapping[str, Any]
-    ) -> None:
-        """Start with the model, or with a saved state."""
-        weighing = self._weighing(config)
-        settings = ServerSettings(config.buffer_size, weighing, self._per_version(config), step)
-        store = MemoryStore(state.get("stores", {}).get("server/server"))
-        opening = self._opening(config, model.size, weighing, store)
-        network = MeteredLoopback()
-        server = Server(settings, opening, store, model)
-        network.add(AT_SERVER, server, store)
-        super().__init__(network, Publication(0.0, server.version, server.model))
-        self._serial = 0
-        if state:
-            self.restore(state)
-            self._serial = state["serial"]
+    _serial = 0
 
-    def _weighing(self, config: SimulationConfig) -> Weighing:
-        return Weighing(config.max_staleness, config.staleness_function, weight_levels=None)
+    def _wire(self, beginning: Beginning) -> MeteredLoopback:
+        config, store = beginning.config, beginning.store(AT_SERVER)
+        weighing, least = self._weighing(beginning)
+        settings = ServerSettings(config.buffer_size, weighing, least, beginning.step)
+        opening = self._opening(beginning, weighing, store)
+        network = self._network()
+        network.add(AT_SERVER, Server(settings, opening, store, beginning.model), store)
+        return network
 
-    def _per_version(self, config: SimulationConfig) -> int:
-        """m: whoever reads every update learns nothing more from a version with one member."""
-        return 1
+    def _network(self) -> MeteredLoopback:
+        return MeteredLoopback()
+
+    def _weighing(self, beginning: Beginning) -> tuple[Weighing, int]:
+        """And m: whoever reads every update learns nothing more from a version with one member."""
+        config = beginning.config
+        return Weighing(config.max_staleness, config.staleness_function, weight_levels=None), 1
 
     def _opening(
-        self, config: SimulationConfig, size: int, weighing: Weighing, store: MemoryStore
+        self, beginning: Beginning, weighing: Weighing, store: MemoryStore
     ) -> PlainOpening:
-        return PlainOpening(size, weighing, store)
+        return PlainOpening(beginning.model.size, weighing, store)
 
     def submit(self, user: int, update: Vector, base_version: int) -> None:
         """Send the update in clear."""
@@ -247,6 +246,10 @@ class PlainAggregation(ServerAggregation):
     def state(self) -> dict[str, Any]:
         """Everything that a resumed run needs."""
         return super().state() | {"serial": self._serial}
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        super()._restore(state)
+        self._serial = state["serial"]
 
 
 def travel(parameters: ProtocolParameters, devices: Devices) -> float:
@@ -289,63 +292,45 @@ class SeededEntropy:
 class SecureAggregation(ServerAggregation):
     """Protection basecagg: the machines themselves, sealed and signed."""
 
-    def __init__(
-        self,
-        config: SimulationConfig,
-        model: Vector,
-        step: StepRule,
-        devices: Devices,
-        state: Mapping[str, Any],
-    ) -> None:
-        """Start with the model, or with a saved state."""
-        stores = state.get("stores", {})
-        self._dormant = (
-            stores  # of contributors that have not been needed since the run was resumed
-        )
+    def _wire(self, beginning: Beginning) -> MeteredLoopback:
+        config, state = beginning.config, beginning.state
+        # Of contributors that have not been needed since the run was resumed.
+        self._dormant = state.get("stores", {})
         self._entropy = SeededEntropy(config.seed, state.get("entropy", {}))
+        self._parameters = config.protocol_parameters(beginning.model.size)
+        self._prices = Prices(self._parameters, cryptography=True)
+        self._absent = np.random.default_rng((config.seed, 0xAB5E))
+        self._undelivered: dict[str, list[Effect]] = {}
+        quota, size = self._parameters.mask_quota, shares_bytes(self._parameters)
+        self._late = deals_late(config, size)
+        ahead = config.users * quota * size
+        self._at_once = min(quota, MAX_MASKS) if ahead <= _AHEAD_BYTES else 1
+        self._together = max(1, min(_TOGETHER, _UNDELIVERED_BYTES // (self._at_once * size)))
         verifier = RememberingVerifier(Ed25519Verifier())
         network = MeteredLoopback(verifier)
-        parameters = config.protocol_parameters(model.size)
-        quota, size = parameters.mask_quota, shares_bytes(parameters)
-        self._late = deals_late(config, size)
-        committee = bool(config.holders)
-        prefix = "holder" if committee else "user"
+        prefix = "holder" if config.holders else "user"
         self._federation = Federation(
-            parameters,
-            model,
-            holders=[f"{prefix}-{index}" for index in range(parameters.num_users)],
-            step=step,
+            self._parameters,
+            beginning.model,
+            holders=[f"{prefix}-{index}" for index in range(self._parameters.num_users)],
+            step=beginning.step,
             keep=int(config.verify and not self._late),
-            make_store=lambda at: MemoryStore(stores.get(f"{at.role}/{at.name}")),
+            make_store=beginning.store,
             network=network,
             verifier=verifier,
             entropy=self._entropy,
         )
-        server = self._federation.server
-        super().__init__(network, Publication(0.0, server.version, server.model))
         network.saved = lambda: self.agreement.checks_saved
-        self._config = config
-        self._devices = devices
-        self._parameters = parameters
-        self._prices = Prices(parameters, cryptography=True)
-        self._absent = np.random.default_rng((config.seed, 0xAB5E))
-        self._undelivered: dict[str, list[Effect]] = {}
-        ahead = config.users * quota * size
-        self._at_once = min(quota, MAX_MASKS) if ahead <= _AHEAD_BYTES else 1
-        most = _UNDELIVERED_BYTES // (self._at_once * size)
-        self._together = max(1, min(_TOGETHER, most))
-        if state:
-            self.restore(state)
+        return network
+
+    def watch(self, watch: Watch) -> None:
+        """Show the epoch."""
+        watch(self.agreement, self.network, self._federation.identity(SERVER))
 
     @property
     def agreement(self) -> Agreement:
         """The epoch."""
         return self._federation.agreement
-
-    @property
-    def signer(self) -> Signer:
-        """Who signs for the server."""
-        return self._federation.identity(SERVER)
 
     def prepare(self, user: int) -> float:
         """Deal masks, unless one is left. A user pays for one when it begins to train, not when it deals it."""
@@ -460,7 +445,6 @@ class SecureAggregation(ServerAggregation):
             "stores": {**self._dormant, **state["stores"]},
         }
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state; the stores were given to the constructor."""
-        super().restore(state)
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        super()._restore(state)
         self._absent.bit_generator.state = state["absent"]

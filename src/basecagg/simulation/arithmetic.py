@@ -6,97 +6,31 @@ them, so nothing is sealed, signed or refused; simulated time and bytes are char
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 from basecagg.costs import Prices, shares_bytes
 from basecagg.maths.mds_code import MaskCode
 from basecagg.maths.prime_field import PrimeField
 from basecagg.maths.quantization import dequantize
 from basecagg.maths.randomness import Words
-from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.masking import hide, shares_of
-from basecagg.protocol.messages import History, MaskName
-from basecagg.protocol.opening import Opened, Step
-from basecagg.protocol.plain import PlainOpening
-from basecagg.protocol.records import BufferedUpdate
-from basecagg.protocol.step_rule import StepRule
+from basecagg.protocol.messages import MaskName
+from basecagg.protocol.opening import Opened
 from basecagg.protocol.weighing import Weighing
 from basecagg.schedules.schedule import Vector
-from basecagg.simulation.aggregation import PlainAggregation, seed_of, travel
-from basecagg.simulation.config import SimulationConfig
-from basecagg.simulation.devices import Devices
-from basecagg.storage.memory import MemoryStore
+from basecagg.simulation.aggregation import Beginning, seed_of, travel
+from basecagg.simulation.masked import MaskedAggregation
 
 
-class MaskedOpening(PlainOpening):
+class ArithmeticAggregation(MaskedAggregation):
     """Hides the updates of a full buffer under masks, and opens their sum with the shares of U holders."""
 
-    def __init__(
-        self, parameters: ProtocolParameters, weighing: Weighing, store: MemoryStore, seed: int
-    ) -> None:
-        """Take updates in clear; the masks follow from the run's seed."""
-        p = parameters
-        super().__init__(p.model_size, weighing, store)
-        self._parameters = p
+    def _weighing(self, beginning: Beginning) -> tuple[Weighing, int]:
+        p = self._parameters = beginning.config.protocol_parameters(beginning.model.size)
+        self._prices = Prices(p, cryptography=False)
         self._field = PrimeField(p.modulus)
         self._code = MaskCode(p.num_users, p.recovery_threshold, p.max_colluders, p.modulus)
-        self._seed = seed
-        self.clipped = 0
-
-    def begin(self, history: History, members: Sequence[BufferedUpdate]) -> Step:
-        """Σ s̄·Δ̃ − Σ s̄·z (Eq. server_decode), at once."""
-        weights = [int(self._weight(history.last, member)) for member in members]
-        masked = [self._hide(member.name) for member in members]
-        masks = self._open_masks([member.name for member in members], weights)
-        total = self._field.sub(self._field.weighted_sum(masked, weights), masks)
-        p = self._parameters
-        values = dequantize(total[: p.model_size], p.update_levels, p.modulus)
-        return [], Opened(values, tuple(map(float, weights)))
-
-    def _open_masks(self, names: Sequence[MaskName], weights: list[int]) -> Words:
-        """The weighted sum of the masks: every holder adds up its shares, and U of the sums are decoded."""
-        p = self._parameters
-        holders = range(p.num_users - p.recovery_threshold, p.num_users)
-        shares = [shares_of(seed_of(self._seed, name), self._code, p) for name in names]
-        # The holders do the same with their rows, so they do it all together.
-        rows = [each[holders.start :].reshape(-1) for each in shares]
-        sums = self._field.weighted_sum(rows, weights).reshape(len(holders), p.share_size)
-        return self._code.decode(dict(zip(holders, sums, strict=True)))
-
-    def _hide(self, name: MaskName) -> Words:
-        masked, clipped = hide(self._read(name), seed_of(self._seed, name), self._parameters)
-        self.clipped += clipped
-        return masked
-
-
-class ArithmeticAggregation(PlainAggregation):
-    """Takes updates as a plain server does, and opens them as all parties of BASecAgg would."""
-
-    def __init__(
-        self,
-        config: SimulationConfig,
-        model: Vector,
-        step: StepRule,
-        devices: Devices,
-        state: Mapping[str, Any],
-    ) -> None:
-        """Start with the model, or with a saved state."""
-        self._parameters = config.protocol_parameters(model.size)
-        self._devices = devices
-        self._prices = Prices(self._parameters, cryptography=False)
-        super().__init__(config, model, step, state)
-
-    def _weighing(self, config: SimulationConfig) -> Weighing:
-        return Weighing.of(self._parameters)
-
-    def _per_version(self, config: SimulationConfig) -> int:
-        return self._parameters.least_per_version
-
-    def _opening(
-        self, config: SimulationConfig, size: int, weighing: Weighing, store: MemoryStore
-    ) -> MaskedOpening:
-        return MaskedOpening(self._parameters, weighing, store, config.seed)
+        return Weighing.of(p), p.least_per_version
 
     def prepare(self, user: int) -> float:
         """Deal one mask: what it costs is charged now, the work is done when the sum is opened."""
@@ -104,13 +38,29 @@ class ArithmeticAggregation(PlainAggregation):
         self.network.meter.bytes_sent["Shipment"] += size
         return self._prices.deal() + self._devices.upload(size)
 
-    def submit(self, user: int, update: Vector, base_version: int) -> None:
-        """Take an update; a full buffer is masked and opened."""
-        super().submit(user, update, base_version)
-        opening = self.server.opening
-        assert isinstance(opening, MaskedOpening)
-        self.counts["clipped elements"] += opening.clipped
-        opening.clipped = 0
+    def _sum_up(self, updates: Mapping[MaskName, Vector], weights: list[int]) -> Opened:
+        """Σ s̄·Δ̃ − Σ s̄·z (Eq. server_decode)."""
+        masked = [self._hide(name, update) for name, update in updates.items()]
+        masks = self._open_masks(updates, weights)
+        total = self._field.sub(self._field.weighted_sum(masked, weights), masks)
+        p = self._parameters
+        values = dequantize(total[: p.model_size], p.update_levels, p.modulus)
+        return Opened(values, tuple(map(float, weights)))
+
+    def _hide(self, name: MaskName, update: Vector) -> Words:
+        masked, clipped = hide(update, seed_of(self._config.seed, name), self._parameters)
+        self.counts["clipped elements"] += clipped
+        return masked
+
+    def _open_masks(self, names: Iterable[MaskName], weights: list[int]) -> Words:
+        """The weighted sum of the masks: every holder adds up its shares, and U of the sums are decoded."""
+        p = self._parameters
+        holders = range(p.num_users - p.recovery_threshold, p.num_users)
+        seeds = (seed_of(self._config.seed, name) for name in names)
+        # The holders do the same with their rows, so they do it all together.
+        rows = [shares_of(seed, self._code, p)[holders.start :].reshape(-1) for seed in seeds]
+        sums = self._field.weighted_sum(rows, weights).reshape(len(holders), p.share_size)
+        return self._code.decode(dict(zip(holders, sums, strict=True)))
 
     def _opening_seconds(self) -> float:
         work = self._prices.mask() + self._prices.open() + self._prices.answer()

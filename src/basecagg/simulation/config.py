@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -13,11 +13,10 @@ from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 import msgspec
 
 from basecagg.errors import DataError, ParameterError
-from basecagg.maths.staleness import StalenessFunction, constant, hinge, polynomial
+from basecagg.maths.staleness import SHAPES, StalenessFunction, of_shape
 from basecagg.parameters import Consistency, ProtocolParameters, usual_tolerance
-from basecagg.protections.lightsecagg import IN_ROUNDS
-from basecagg.protections.pairs import CODED, Pair, preset, require_compatible
-from basecagg.protocol.step_rule import USUAL_RATES, Optimiser, StepRule
+from basecagg.protections.pairs import Pair, preset, require_compatible
+from basecagg.protocol.step_rule import OPTIMISERS, StepRule
 from basecagg.simulation.config_rules import rules_for
 
 Measure = Literal["versions", "updates", "seconds"]
@@ -33,19 +32,19 @@ class SimulationConfig:
 
     # --- what is compared
     method: str = "basecagg"
-    """fedavg, fedasync, fedbuff, fedat, ldp, secagg, secagg+, lightsecagg, basecagg: names for the next two."""
+    """A well-known name for the next two."""
     schedule: str = ""
-    """synchronous, immediate, buffered or tiered; '' is that of the method."""
+    """When updates meet; '' is as the method has it."""
     protection: str = ""
-    """none, local-dp, secagg, secagg+, lightsecagg or basecagg; '' is that of the method."""
+    """How updates are protected; '' is as the method has it."""
     cryptography: Literal["full", "arithmetic"] = "full"
     """The whole protocol, sealed and signed, or only its field arithmetic (for sweeps)."""
 
     # --- what is learned
     dataset: str = "digits"
-    """digits (inside scikit-learn), mnist, fashion-mnist or cifar10 (official files in `data_dir`)."""
+    """The examples: digits lie inside scikit-learn, others are official files in `data_dir`."""
     model: str = "mlp"
-    """logistic, mlp, lenet5, lenet-431k, fedasync-cnn or small-cnn."""
+    """What is trained."""
     data_dir: str = "data"
     """Where the data sets lie: mnist/, fashion-mnist/ and cifar-10-batches-bin/ below it."""
     download: bool = False
@@ -70,22 +69,22 @@ class SimulationConfig:
     """updates=600 or seconds=120 (simulated): the first version to reach it is the last; '' counts versions."""
     max_staleness: int = 10
     """τ_max: an update made from an older model is of no use."""
-    staleness: Literal["constant", "polynomial", "hinge"] = "polynomial"
+    staleness: str = "polynomial"
     """s(τ): how the weight of an update falls with its age."""
     staleness_a: float = 1.0
-    """α of the polynomial, a of the hinge."""
+    """The first number of s(τ): α of the polynomial, a of the hinge."""
     staleness_b: float = 4.0
-    """b of the hinge."""
-    server_optimiser: Optimiser = "sgd"
-    """The server's step: sgd (the paper), momentum (FedAvgM) or adam (FedAdam)."""
+    """The second: b of the hinge."""
+    server_optimiser: str = "sgd"
+    """The server's step."""
     global_rate: float = 0.0
-    """η_g; 0 means 0.5 for sgd, 0.05 for momentum, 0.003 for adam. Larger steps of old updates overshoot."""
+    """η_g; 0 means what is usual for the optimiser. Larger steps of old updates overshoot."""
     server_momentum: float = 0.9
-    """β₁ of momentum and adam."""
+    """β₁, where the optimiser has one."""
     server_second_momentum: float = 0.99
-    """β₂ of adam."""
+    """β₂, where the optimiser has one."""
     server_epsilon: float = 1e-3
-    """τ of adam."""
+    """τ, where the optimiser has one."""
     fedasync_mixing: float = 0.6
     """α of FedAsync."""
     tiers: int = 5
@@ -189,16 +188,15 @@ class SimulationConfig:
         """Check what can be checked without data."""
         if not self.concurrency:
             object.__setattr__(self, "concurrency", min(_USUAL_CONCURRENCY, self.users))
-        if not self.global_rate:
-            rate = USUAL_RATES.get(self.server_optimiser, 0.0)
-            object.__setattr__(self, "global_rate", rate)
         for name, words in choices().items():
-            if getattr(self, name) not in words:
+            if getattr(self, name) not in tuple(words):
                 raise _misfit(name, getattr(self, name), _one_of(words))
+        if not self.global_rate:
+            object.__setattr__(self, "global_rate", OPTIMISERS[self.server_optimiser].usual_rate)
         for rule in rules_for(self):
             if rule.applies and not rule.fits:
                 raise _misfit(rule.name, getattr(self, rule.name), rule.wanted)
-        if self.pair.protection in CODED:
+        if self.pair.guard.masks == "coded":
             self._require_openable(self.protocol_parameters(model_size=1))
 
     def _require_openable(self, parameters: ProtocolParameters) -> None:
@@ -237,12 +235,8 @@ class SimulationConfig:
     @property
     def staleness_function(self) -> StalenessFunction:
         """s(τ)"""
-        functions: dict[str, Callable[[], StalenessFunction]] = {
-            "constant": constant,
-            "polynomial": lambda: polynomial(self.staleness_a),
-            "hinge": lambda: hinge(self.staleness_a, self.staleness_b),
-        }
-        return functions[self.staleness]()
+        numbers = (self.staleness_a, self.staleness_b)
+        return of_shape(self.staleness, *numbers[: len(SHAPES[self.staleness].numbers)])
 
     def step_rule(self, weights: int, size: int) -> StepRule:
         """The server's step for a model of d = `size` numbers; behind the weights it has running statistics."""
@@ -257,47 +251,36 @@ class SimulationConfig:
 
     def protocol_parameters(self, model_size: int) -> ProtocolParameters:
         """The parameters of a BASecAgg epoch for this run, or of LightSecAgg: no staleness, so no weights."""
-        by_age = {
-            "max_staleness": self.max_staleness,
-            "weight_levels": self.weight_levels,
-            "staleness": self.staleness_function,
-        }
-        ages = IN_ROUNDS if self.pair.protection == "lightsecagg" else by_age
         holders = self.holders or self.users
-        chosen = self.max_dropouts if self.max_dropouts >= 0 else None
-        correctness = self.correctness or None
         dropouts, colluders, threshold = usual_tolerance(
             holders,
             self.buffer_size,
             self.consistency,
-            correctness,
-            max_dropouts=chosen,
+            self.correctness or None,
+            max_dropouts=self.max_dropouts if self.max_dropouts >= 0 else None,
             max_colluders=self.max_colluders,
             recovery_threshold=self.recovery_threshold,
             liars=self.liars,
         )
+        chosen: dict[str, Any] = {name: getattr(self, name) for name in _AS_THEY_ARE}
+        chosen |= {"staleness": self.staleness_function, **self.pair.guard.fixes}
         return ProtocolParameters(
             num_users=holders,
             recovery_threshold=threshold,
             max_colluders=colluders,
             max_dropouts=dropouts,
-            buffer_size=self.buffer_size,
             model_size=model_size,
-            clip=self.clip,
-            update_levels=self.update_levels,
-            modulus=self.modulus,
-            consistency=self.consistency,
-            correctness=correctness,
-            liars=self.liars,
+            correctness=self.correctness or None,
             min_per_version=self.min_per_version or None,
-            allow_wraparound=self.allow_wraparound,
-            **ages,
+            **chosen,
         )
 
 
-def load_config(path: Path | None, overrides: Mapping[str, Any]) -> SimulationConfig:
-    """Read a TOML file (or none) and put the overrides on top. Unknown keys and wrong types are errors."""
-    return config_from({**read_settings(path), **overrides})
+_AS_THEY_ARE = (
+    *("buffer_size", "max_staleness", "clip", "update_levels", "weight_levels", "modulus"),
+    *("consistency", "liars", "allow_wraparound"),
+)
+"""Settings that are parameters of an epoch under the same name."""
 
 
 def read_settings(path: Path | None) -> dict[str, Any]:
@@ -329,7 +312,8 @@ def _as(kind: Any, name: str, value: Any) -> Any:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError:
-        raise _misfit(name, value, _KINDS.get(kind) or _one_of(choices()[name])) from None
+        words = choices().get(name)
+        raise _misfit(name, value, _one_of(words) if words else _KINDS[kind]) from None
 
 
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
@@ -339,13 +323,17 @@ def _misfit(name: str, value: Any, wanted: str) -> ParameterError:
     return ParameterError(f"{name} = {value!r} must be {wanted}", rule=f"{name} {wanted}")
 
 
-def _one_of(words: Sequence[str]) -> str:
+def _one_of(words: Collection[str]) -> str:
     return f"one of {', '.join(words)}"
 
 
-@cache
-def choices() -> dict[str, tuple[str, ...]]:
+def choices() -> dict[str, Collection[str]]:
     """The settings that take one of a few words, with these words."""
+    return {**_literals(), "staleness": SHAPES, "server_optimiser": OPTIMISERS}
+
+
+@cache
+def _literals() -> dict[str, Sequence[str]]:
     types = get_type_hints(SimulationConfig).items()
     return {name: get_args(kind) for name, kind in types if get_origin(kind) is Literal}
 
@@ -363,8 +351,3 @@ def parse_override(text: str) -> tuple[str, Any]:
 
 _PYTHONIC = {"True": True, "False": False}
 """What people write who come from Python."""
-
-
-def config_as_dict(config: SimulationConfig) -> dict[str, Any]:
-    """The configuration as plain values."""
-    return asdict(config)

@@ -10,161 +10,167 @@ from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from basecagg.maths.primes import PAPER_MODULUS
-from basecagg.protections.pairs import CODED, PAIRWISE, preset
+from basecagg.maths.staleness import SHAPES
+from basecagg.protections.pairs import preset
+from basecagg.protocol.step_rule import OPTIMISERS
 
 if TYPE_CHECKING:
     from basecagg.simulation.config import SimulationConfig
 
+_UNTIL = re.compile(r"(updates|seconds)=(?=.*[1-9])\d+(\.\d+)?")
+_AT_LEAST_1, _AT_LEAST_0, _SOME = "at least 1", "at least 0", "positive and finite"
+_SOME_OR_NONE, _FRACTION, _PART = "finite and at least 0", "in 0…1, below 1", "above 0, at most 1"
+
 
 class SettingRule(NamedTuple):
-    """One line of the table: whether the run uses the setting, its name, whether it fits, what would."""
+    """One line of the table: a setting, whether it fits, what would, and whether the run uses it."""
 
-    applies: bool
     name: str
     fits: bool
     wanted: str
+    applies: bool = True
 
 
 def rules_for(c: SimulationConfig) -> list[SettingRule]:
     """All rules, in the order in which they are checked."""
     schedule, protection = c.pair
-    coded, pairwise = protection in CODED, protection in PAIRWISE
+    coded, pairwise = (c.pair.guard.masks == masks for masks in ("coded", "pairwise"))
     noisy, least = protection == "local-dp", 2 if coded or pairwise else 1
-    up_to_users, some = f"and users = {c.users}", "positive and finite"
-    some_or_none = "finite and at least 0"
-    steps, fraction = c.server_optimiser, "in 0…1, below 1"
-    full = c.pair == preset("basecagg")
-    room = (c.modulus - 3) // 2
-    rows = [
-        (True, "users", c.users >= 1, "at least 1"),
-        (
-            schedule in ("synchronous", "buffered"),
-            "buffer_size",
-            least <= c.buffer_size <= c.users,
-            f"between {least} {up_to_users}",
+    mixes = schedule in ("immediate", "tiered")
+    numbers, step_uses = len(SHAPES[c.staleness].numbers), OPTIMISERS[c.server_optimiser].uses
+    full, timeless = c.pair == preset("basecagg"), c.clock == "uniform-staleness"
+    users, room = f"and users = {c.users}", (c.modulus - 3) // 2
+    one_of_two = f"{'0' if c.local_epochs else 'positive'} while local_epochs = {c.local_epochs}"
+    any_version = c.min_per_version == 1 or not (c.min_per_version or c.consistency == "certified")
+    return [
+        SettingRule("users", c.users >= 1, _AT_LEAST_1),
+        SettingRule(
+            "buffer_size", least <= c.buffer_size <= c.users, f"between {least} {users}", not mixes
         ),
-        (True, "concurrency", 1 <= c.concurrency <= c.users, f"between 1 {up_to_users}"),
-        (
-            schedule == "synchronous",
+        SettingRule("concurrency", 1 <= c.concurrency <= c.users, f"between 1 {users}"),
+        SettingRule(
             "concurrency",
             c.concurrency >= c.buffer_size,
             f"at least buffer_size = {c.buffer_size}",
+            schedule == "synchronous",
         ),
-        (schedule == "tiered", "tiers", 1 <= c.tiers <= c.users, f"between 1 {up_to_users}"),
-        (
-            schedule == "immediate",
-            "fedasync_mixing",
-            0 < c.fedasync_mixing <= 1,
-            "above 0, at most 1",
-        ),
-        (True, "versions", c.versions >= 1, "at least 1"),
-        (
-            c.until != "",
+        SettingRule("tiers", 1 <= c.tiers <= c.users, f"between 1 {users}", schedule == "tiered"),
+        SettingRule("fedasync_mixing", 0 < c.fedasync_mixing <= 1, _PART, schedule == "immediate"),
+        SettingRule("versions", c.versions >= 1, _AT_LEAST_1),
+        SettingRule(
             "until",
-            re.fullmatch(r"(updates|seconds)=(?=.*[1-9])\d+(\.\d+)?", c.until) is not None,
+            _UNTIL.fullmatch(c.until) is not None,
             "updates=NUMBER or seconds=NUMBER, such as updates=600",
+            c.until != "",
         ),
-        (
-            c.until.startswith("seconds"),
+        SettingRule(
             "until",
-            c.clock == "devices",
+            not timeless,
             "updates=NUMBER on this clock, which has no seconds",
+            c.until.startswith("seconds"),
         ),
-        (True, "max_staleness", c.max_staleness >= 0, "at least 0"),
-        (c.staleness != "constant", "staleness_a", 0 <= c.staleness_a < inf, some_or_none),
-        (c.staleness == "hinge", "staleness_b", 0 <= c.staleness_b < inf, some_or_none),
-        (
-            schedule in ("immediate", "tiered"),
+        SettingRule("max_staleness", c.max_staleness >= 0, _AT_LEAST_0),
+        SettingRule("staleness_a", 0 <= c.staleness_a < inf, _SOME_OR_NONE, numbers >= 1),
+        SettingRule("staleness_b", 0 <= c.staleness_b < inf, _SOME_OR_NONE, numbers >= 2),
+        SettingRule(
             "server_optimiser",
             c.server_optimiser == "sgd",
             "sgd for this schedule: it mixes whole models and takes no steps",
+            mixes,
         ),
-        (True, "global_rate", 0 < c.global_rate <= 1e6, "above 0, at most 1e6"),
-        (steps != "sgd", "server_momentum", 0 <= c.server_momentum < 1, fraction),
-        (
-            steps == "adam",
+        SettingRule("global_rate", 0 < c.global_rate <= 1e6, "above 0, at most 1e6"),
+        SettingRule(
+            "server_momentum", 0 <= c.server_momentum < 1, _FRACTION, "momentum" in step_uses
+        ),
+        SettingRule(
             "server_second_momentum",
             0 <= c.server_second_momentum < 1,
-            fraction,
+            _FRACTION,
+            "second_momentum" in step_uses,
         ),
-        (
-            steps == "adam",
+        SettingRule(
             "server_epsilon",
             1e-12 <= c.server_epsilon <= 1e6,
             "between 1e-12 and 1e6",
+            "epsilon" in step_uses,
         ),
-        (True, "local_rate", 0 < c.local_rate < inf, some),
-        (True, "batch_size", c.batch_size >= 1, "at least 1"),
-        (True, "weight_decay", 0 <= c.weight_decay < inf, some_or_none),
-        (True, "local_epochs", c.local_epochs >= 0, "at least 0"),
-        (True, "local_steps", c.local_steps >= 0, "at least 0"),
-        (
-            True,
+        SettingRule("local_rate", 0 < c.local_rate < inf, _SOME),
+        SettingRule("batch_size", c.batch_size >= 1, _AT_LEAST_1),
+        SettingRule("weight_decay", 0 <= c.weight_decay < inf, _SOME_OR_NONE),
+        SettingRule("local_epochs", c.local_epochs >= 0, _AT_LEAST_0),
+        SettingRule("local_steps", c.local_steps >= 0, _AT_LEAST_0),
+        SettingRule(
             "local_steps",
             (c.local_steps > 0) != (c.local_epochs > 0),
-            f"{'0' if c.local_epochs else 'positive'} while local_epochs = {c.local_epochs}:"
-            " give one of the two",
+            f"{one_of_two}: give one of the two",
         ),
-        (c.partition == "dirichlet", "dirichlet_alpha", 0 < c.dirichlet_alpha < inf, some),
-        (c.partition == "shards", "shards_per_user", c.shards_per_user >= 1, "at least 1"),
-        (coded, "holders", c.holders == 0 or c.holders >= 2, "0 (every user) or at least 2"),
-        (True, "dropout", 0 <= c.dropout < 1, fraction),
-        (True, "holder_dropout", 0 <= c.holder_dropout < 1, fraction),
-        (True, "availability", 0 < c.availability <= 1, "above 0, at most 1"),
-        (noisy, "dp_clip_norm", 0 < c.dp_clip_norm < inf, some),
-        (noisy, "dp_noise", 0 < c.dp_noise < inf, some),
-        (noisy, "dp_delta", 0 < c.dp_delta < 1, "above 0, below 1"),
-        (pairwise, "clip", 0 < c.clip < inf, some),
-        (pairwise, "modulus", c.modulus == PAPER_MODULUS, f"{PAPER_MODULUS} for this protection"),
-        (pairwise, "update_levels", c.update_levels >= 1, "at least 1"),
-        (
-            pairwise,
+        SettingRule(
+            "dirichlet_alpha", 0 < c.dirichlet_alpha < inf, _SOME, c.partition == "dirichlet"
+        ),
+        SettingRule(
+            "shards_per_user", c.shards_per_user >= 1, _AT_LEAST_1, c.partition == "shards"
+        ),
+        SettingRule(
+            "holders", c.holders == 0 or c.holders >= 2, "0 (every user) or at least 2", coded
+        ),
+        SettingRule("dropout", 0 <= c.dropout < 1, _FRACTION),
+        SettingRule("holder_dropout", 0 <= c.holder_dropout < 1, _FRACTION),
+        SettingRule("availability", 0 < c.availability <= 1, _PART),
+        SettingRule("dp_clip_norm", 0 < c.dp_clip_norm < inf, _SOME, noisy),
+        SettingRule("dp_noise", 0 < c.dp_noise < inf, _SOME, noisy),
+        SettingRule("dp_delta", 0 < c.dp_delta < 1, "above 0, below 1", noisy),
+        SettingRule("clip", 0 < c.clip < inf, _SOME, pairwise),
+        SettingRule(
+            "modulus", c.modulus == PAPER_MODULUS, f"{PAPER_MODULUS} for this protection", pairwise
+        ),
+        SettingRule("update_levels", c.update_levels >= 1, _AT_LEAST_1, pairwise),
+        SettingRule(
             "update_levels",
             c.buffer_size * (c.update_levels * c.clip + 1) <= room,
             f"less: K·(c_l·B + 1) must be at most {room}",
+            pairwise,
         ),
-        (
-            c.allow_wraparound,
+        SettingRule(
             "allow_wraparound",
             full and c.cryptography == "arithmetic",
             "false unless method is basecagg and cryptography 'arithmetic'",
+            c.allow_wraparound,
         ),
-        (c.auto_tune, "auto_tune", full, "false unless method is basecagg"),
-        (
-            c.auto_tune,
+        SettingRule("auto_tune", full, "false unless method is basecagg", c.auto_tune),
+        SettingRule(
             "update_levels",
             c.update_levels * c.clip >= 1,
             "at least 1/clip for auto_tune",
+            c.auto_tune,
         ),
-        (c.auto_tune, "tune_after", c.tune_after >= 1, "at least 1"),
-        (True, "seconds_per_step", 0 < c.seconds_per_step < inf, some),
-        (True, "speed_spread", 0 <= c.speed_spread < inf, some_or_none),
-        (True, "up_mbps", c.up_mbps > 0, "positive"),
-        (True, "down_mbps", c.down_mbps > 0, "positive"),
-        (True, "latency", 0 <= c.latency < inf, some_or_none),
-        (
-            c.clock == "uniform-staleness",
+        SettingRule("tune_after", c.tune_after >= 1, _AT_LEAST_1, c.auto_tune),
+        SettingRule("seconds_per_step", 0 < c.seconds_per_step < inf, _SOME),
+        SettingRule("speed_spread", 0 <= c.speed_spread < inf, _SOME_OR_NONE),
+        SettingRule("up_mbps", c.up_mbps > 0, "positive"),
+        SettingRule("down_mbps", c.down_mbps > 0, "positive"),
+        SettingRule("latency", 0 <= c.latency < inf, _SOME_OR_NONE),
+        SettingRule(
             "clock",
             schedule in ("buffered", "immediate"),
             "'devices' for this schedule: it has no staleness",
+            timeless,
         ),
-        (coded, "min_per_version", c.min_per_version >= 0, "at least 0"),
-        (
-            coded and c.clock == "uniform-staleness",
+        SettingRule("min_per_version", c.min_per_version >= 0, _AT_LEAST_0, coded),
+        SettingRule(
             "min_per_version",
-            c.min_per_version == 1 or (not c.min_per_version and c.consistency != "certified"),
+            any_version,
             "1 on this clock, which draws the version of every update by itself",
+            coded and timeless,
         ),
-        (True, "seed", c.seed >= 0, "at least 0"),
-        (True, "evaluate_every", c.evaluate_every >= 1, "at least 1"),
-        (True, "evaluate_last", c.evaluate_last >= 1, "at least 1"),
-        (
-            c.until != "",
+        SettingRule("seed", c.seed >= 0, _AT_LEAST_0),
+        SettingRule("evaluate_every", c.evaluate_every >= 1, _AT_LEAST_1),
+        SettingRule("evaluate_last", c.evaluate_last >= 1, _AT_LEAST_1),
+        SettingRule(
             "evaluate_last",
             c.evaluate_last == 1,
             f"1 with until = {c.until!r}: which versions are the last is not known before the end",
+            c.until != "",
         ),
-        (True, "checkpoint_every", c.checkpoint_every >= 1, "at least 1"),
-        (True, "workers", c.workers >= 0, "at least 0"),
+        SettingRule("checkpoint_every", c.checkpoint_every >= 1, _AT_LEAST_1),
+        SettingRule("workers", c.workers >= 0, _AT_LEAST_0),
     ]
-    return [SettingRule(*row) for row in rows]

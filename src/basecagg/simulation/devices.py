@@ -7,24 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from basecagg.simulation.config import SimulationConfig, Speed
+from basecagg.simulation.config import SimulationConfig
 
 _BITS = 8
-
-
-def seconds_per_step(
-    speed: Speed, typical: float, spread: float, users: int, generator: np.random.Generator
-) -> npt.NDArray[np.float64]:
-    """Compute time of one SGD step on every user's device."""
-    normal = generator.normal(size=users)
-    factors = {
-        "constant": np.ones(users),
-        "uniform": generator.uniform(1, 1 + 2 * spread, users),
-        # |N(0, 1)| on top of the fastest device: most are quick, a few are very slow (as in FedBuff).
-        "half-normal": 1 + spread * np.abs(normal),
-        "log-normal": np.exp(spread * normal),
-    }
-    return typical * factors[speed]
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,14 +22,19 @@ class Devices:
     @classmethod
     def draw(cls, config: SimulationConfig, generator: np.random.Generator) -> Devices:
         """Draw a device for every user."""
-        steps = seconds_per_step(
-            config.speed,
-            config.seconds_per_step,
-            config.speed_spread,
+        users, spread, normal = (
             config.users,
-            generator,
+            config.speed_spread,
+            generator.normal(size=config.users),
         )
-        return cls(config, steps)
+        factors = {
+            "constant": np.ones(users),
+            "uniform": generator.uniform(1, 1 + 2 * spread, users),
+            # |N(0, 1)| on top of the fastest device: most are quick, a few are very slow (as in FedBuff).
+            "half-normal": 1 + spread * np.abs(normal),
+            "log-normal": np.exp(spread * normal),
+        }
+        return cls(config, config.seconds_per_step * factors[config.speed])
 
     def training(self, user: int, steps: int) -> float:
         """Time to take so many SGD steps."""

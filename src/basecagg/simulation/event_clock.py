@@ -5,61 +5,17 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
-
-import numpy as np
+from math import inf
+from typing import Any
 
 from basecagg.errors import LocalProtocolError
-from basecagg.schedules.schedule import Schedule, StartingPoint, Vector
-from basecagg.simulation.config import SimulationConfig
+from basecagg.schedules.schedule import StartingPoint, Vector
+from basecagg.simulation.clock import Clock
 from basecagg.simulation.idle_users import IdleUsers
 
 _RETRY_SECONDS = 1.0
 """When nobody who is idle is available, the server looks again after this."""
 _NOBODY = -1
-
-
-class Workshop(Protocol):
-    """What a clock needs of the run: users that train, and the time they take."""
-
-    def begin(self, user: int, training: int, start: Vector) -> Callable[[], Vector]:
-        """Begin a user's n-th local training; calling the result gives its update."""
-        ...
-
-    def seconds(self, user: int) -> float:
-        """Simulated time from download to the end of the upload, dealing included."""
-        ...
-
-    def publish(self, now: float) -> float | None:
-        """Publish what is due by now; the time of the next publication, if there is one."""
-        ...
-
-    def waiting(self) -> set[int]:
-        """The users whose updates wait to be summed."""
-        ...
-
-    def oldest(self) -> int:
-        """The first version of the present epoch: updates do not cross epochs."""
-        ...
-
-
-class Clock(Protocol):
-    """Lets things happen, one tick after the other."""
-
-    now: float
-    trainings: list[int]
-
-    def tick(self) -> None:
-        """Let the next thing happen."""
-        ...
-
-    def state(self) -> dict[str, Any]:
-        """Everything that a resumed run needs."""
-        ...
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state."""
-        ...
 
 
 @dataclass(order=True)
@@ -74,24 +30,11 @@ class Event:
     result: Callable[[], Vector] | None = field(compare=False, default=None)
 
 
-class DeviceClock:
+class DeviceClock(Clock):
     """Simulated time, one event after the other."""
 
-    def __init__(
-        self,
-        config: SimulationConfig,
-        schedule: Schedule,
-        workshop: Workshop,
-        generator: np.random.Generator,
-    ) -> None:
-        """Begin at time 0 with everyone idle."""
-        self.now = 0.0
-        self._config = config
-        self._schedule = schedule
-        self._workshop = workshop
-        self._generator = generator
-        self.trainings = [0] * config.users
-        self._idle = self._idle_users(range(config.users))
+    def _set(self) -> None:
+        self._idle = self._idle_users(range(self._config.users))
         self._running: dict[int, None] = {}  # a set in the order of starting
         self._events: list[Event] = []
         self._sequence = 0
@@ -126,7 +69,7 @@ class DeviceClock:
 
     def _start(self, user: int) -> None:
         start, seconds = self._schedule.starting_point(user), self._workshop.seconds(user)
-        training, self.trainings[user] = self.trainings[user], self.trainings[user] + 1
+        training = self._count_training(user)
         if self._generator.random() < self._config.dropout:
             lost_after = seconds * self._generator.random()
             self._push(Event(self.now + lost_after, 0, user, training, start))
@@ -135,8 +78,8 @@ class DeviceClock:
             self._push(Event(self.now + seconds, 0, user, training, start, result))
 
     def _await_publication(self) -> None:
-        due = self._workshop.publish(self.now)
-        if due is not None and not any(event.at == due for event in self._events):
+        due = self._summing.advance(self.now)
+        if due < inf and not any(event.at == due for event in self._events):
             self._push(Event(due, 0))
 
     def _push(self, event: Event) -> None:
@@ -149,13 +92,11 @@ class DeviceClock:
         starts = {id(event.start): event.start for event in self._events if event.start}
         models = {id(start.model): start.model for start in starts.values()}
         position = {key: index for index, key in enumerate(models)}
-        return {
+        return super().state() | {
             "now": self.now,
             "sequence": self._sequence,
-            "trainings": self.trainings,
             "idle": self._idle.in_order(),
             "running": list(self._running),
-            "generator": self._generator.bit_generator.state,
             "models": list(models.values()),
             "events": [
                 {
@@ -173,11 +114,10 @@ class DeviceClock:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from a state."""
+        super().restore(state)
         self.now, self._sequence = state["now"], state["sequence"]
-        self.trainings = list(state["trainings"])
         self._idle = self._idle_users(state["idle"])
         self._running = dict.fromkeys(state["running"])
-        self._generator.bit_generator.state = state["generator"]
         self._events = [self._restored(saved, state["models"]) for saved in state["events"]]
         heapq.heapify(self._events)
 

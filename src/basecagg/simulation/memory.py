@@ -14,7 +14,6 @@ from pathlib import Path
 
 from basecagg.costs import shares_bytes
 from basecagg.errors import BASecAggWarning
-from basecagg.protections.pairs import CODED, PAIRWISE
 from basecagg.simulation.aggregation import deals_late
 from basecagg.simulation.config import SimulationConfig
 
@@ -55,11 +54,9 @@ def _models(config: SimulationConfig) -> int:
 def _server(config: SimulationConfig, size: int) -> float:
     """What buffer and opening take: K updates, and a sum in float64 until its version is published."""
     clear, opened = config.buffer_size, 5
-    protection = config.pair.protection
-    if protection in PAIRWISE:
-        return clear + opened + config.concurrency
-    if protection not in CODED:
-        return clear + opened
+    masks = config.pair.guard.masks
+    if masks != "coded":
+        return clear + opened + (config.concurrency if masks == "pairwise" else 0)
     parameters = config.protocol_parameters(size)
     shipment = shares_bytes(parameters) / (4 * size)
     if config.cryptography == "arithmetic":

@@ -5,8 +5,11 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from itertools import count, takewhile
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,7 +17,7 @@ import numpy as np
 from basecagg.errors import DataError, StorageError
 from basecagg.schedules.schedule import Vector
 from basecagg.simulation import checkpoint
-from basecagg.simulation.config import SimulationConfig, config_as_dict, config_from
+from basecagg.simulation.config import SimulationConfig, config_from
 
 CONFIG = "config.json"
 TASK = "task.json"
@@ -23,10 +26,39 @@ CHECKPOINT = "checkpoint.msgpack"
 TOTALS = "totals.json"
 MODEL = "model.npy"
 TRANSCRIPT = "transcript.jsonl"
-"""What the server of a secure run saw, if the run was watched."""
+"""What the server of a secure run saw in its first epoch, if the run was watched."""
 
 
-class RunFolder:
+class NoFolder:
+    """Keeps nothing of a run."""
+
+    state: Mapping[str, Any] = MappingProxyType({})
+    """Where to go on from; nothing if the run begins."""
+
+    def begin(self) -> None:
+        """Make room."""
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Add one line of metrics."""
+
+    def checkpoint(self, version: int, state: Callable[[], dict[str, Any]]) -> None:
+        """Make it possible to resume from this version, if it is one of those to resume from."""
+
+    def finish(self, totals: Mapping[str, Any], model: Vector) -> None:
+        """Write what is known only at the end."""
+
+
+NO_FOLDER = NoFolder()
+
+
+def open_folder(
+    folder: Path | None, config: SimulationConfig, task: str, *, resume: bool
+) -> NoFolder:
+    """The folder of a run, if there is one."""
+    return RunFolder(folder, config, task, resume=resume) if folder else NO_FOLDER
+
+
+class RunFolder(NoFolder):
     """Keeps a run so that it can be read, and resumed after Ctrl-C or kill -9."""
 
     def __init__(self, folder: Path, config: SimulationConfig, task: str, *, resume: bool) -> None:
@@ -34,7 +66,6 @@ class RunFolder:
         self._folder = folder
         self._config = config
         self._task = task
-        self.state: dict[str, Any] = {}
         if not resume and folder.exists():
             raise DataError(
                 f"{folder} exists: choose another folder, or go on with it by resume=True"
@@ -57,12 +88,12 @@ class RunFolder:
         """Make the folder. What a run before wrote after its checkpoint is made again, so it goes."""
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            if (self._folder / TRANSCRIPT).exists():
-                os.truncate(self._folder / TRANSCRIPT, self.state.get("transcript", 0))
+            for path in transcripts(self._folder):
+                os.truncate(path, self._seen.get(path.name, 0))
         except OSError as error:
             raise StorageError(f"{self._folder} cannot be written: {error.strerror}") from None
         self._write(TASK, json.dumps({"name": self._task}) + "\n")
-        self._write(CONFIG, json.dumps(config_as_dict(self._config), indent=2) + "\n")
+        self._write(CONFIG, json.dumps(asdict(self._config), indent=2) + "\n")
         lines = (json.dumps(line) + "\n" for line in self.state.get("history", ()))
         self._write(METRICS, "".join(lines))
 
@@ -74,11 +105,20 @@ class RunFolder:
         except OSError as error:
             raise StorageError(f"metrics cannot be written: {error.strerror}") from None
 
-    def checkpoint(self, state: dict[str, Any]) -> None:
-        """Make it possible to resume from here."""
-        transcript = self._folder / TRANSCRIPT
-        seen = transcript.stat().st_size if transcript.exists() else 0
-        checkpoint.save(self._folder / CHECKPOINT, state | {"transcript": seen})
+    def checkpoint(self, version: int, state: Callable[[], dict[str, Any]]) -> None:
+        """Make it possible to resume from this version, if it is one of those to resume from."""
+        if version % self._config.checkpoint_every == 0:
+            seen = {path.name: path.stat().st_size for path in transcripts(self._folder)}
+            checkpoint.save(self._folder / CHECKPOINT, state() | {"transcripts": seen})
+
+    @property
+    def _seen(self) -> Mapping[str, int]:
+        """How long each transcript was at the checkpoint."""
+        only = {
+            TRANSCRIPT: self.state.get("transcript", 0)
+        }  # as runs were saved that had one at most
+        seen: Mapping[str, int] = self.state.get("transcripts", only)
+        return seen
 
     def finish(self, totals: Mapping[str, Any], model: Vector) -> None:
         """Write what is known only at the end."""
@@ -89,6 +129,18 @@ class RunFolder:
 
     def _write(self, name: str, text: str) -> None:
         checkpoint.replace_file(self._folder / name, text.encode())
+
+
+def transcripts(folder: Path) -> list[Path]:
+    """What the server saw, epoch by epoch."""
+    paths = (transcript_path(folder, number) for number in count(1))
+    return list(takewhile(Path.exists, paths))
+
+
+def transcript_path(folder: Path, number: int) -> Path:
+    """Where the transcript of the n-th epoch is: transcript.jsonl, transcript-2.jsonl, …"""
+    first = folder / TRANSCRIPT
+    return first if number == 1 else first.with_stem(f"{first.stem}-{number}")
 
 
 def read_config(folder: Path) -> SimulationConfig:

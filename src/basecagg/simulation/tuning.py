@@ -7,10 +7,9 @@ keys, new masks, versions that go on. What was trained in the old epoch and has 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -18,18 +17,13 @@ from basecagg.learning import derive_seed
 from basecagg.maths.randomness import Seed
 from basecagg.maths.randomness import derive_seed as derive_secret
 from basecagg.maths.ranges import REPORT_SIZE, RangeTally, fitting, with_report, without_report
-from basecagg.protocol.effects import Abandoned, Released
+from basecagg.protocol.effects import Released
 from basecagg.schedules.schedule import Vector
-from basecagg.simulation.aggregation import (
-    Publication,
-    ServerAggregation,
-    step_as_plain,
-    step_from,
-)
+from basecagg.simulation.aggregation import Beginning, ServerAggregation
 from basecagg.simulation.config import SimulationConfig
-from basecagg.simulation.metering import MeteredLoopback
+from basecagg.simulation.step_log import StepLog
+from basecagg.simulation.summing import Summing, Watch
 
-MakeServer: TypeAlias = Callable[[SimulationConfig, Vector, Mapping[str, Any]], ServerAggregation]
 _EPOCH_SEED = 0xE90C
 _LOST = "updates of an earlier epoch"
 
@@ -45,29 +39,28 @@ class TunedEpoch:
     """c_l"""
 
 
-class TunedAggregation:
+class TunedAggregation(Summing):
     """The servers of all epochs, one after the other, as one. Versions within an epoch count from 0."""
 
     def __init__(
-        self,
-        config: SimulationConfig,
-        model: Vector,
-        make_server: MakeServer,
-        state: Mapping[str, Any],
+        self, first: Beginning, make_server: Callable[[Beginning], ServerAggregation]
     ) -> None:
         """Begin the first epoch with the configuration's B and c_l, or go on from a saved state."""
-        self._config = config
+        self._config = first.config
+        self._first = first
         self._make_server = make_server
-        self._secret = Seed(config.seed.to_bytes(32, "big"))
+        self._secret = Seed(first.config.seed.to_bytes(32, "big"))
         self._tally = RangeTally()
-        self.steps: list[Released | Abandoned] = []
-        self.epochs = [TunedEpoch(0, config.clip, config.update_levels)]
+        self._steps = StepLog()
+        self._watch: Watch = lambda agreement, network, signer: None
+        self.epochs = [TunedEpoch(0, first.config.clip, first.config.update_levels)]
+        state, model = first.state, first.model
         if state:
             self.epochs = [TunedEpoch(**epoch) for epoch in state["epochs"]]
-            self.steps = [step_from(step) for step in state["steps"]]
+            self._steps = StepLog.restored(state["steps"])
             self._tally = RangeTally(**state["tally"])
         extended = np.concatenate([model, np.zeros(REPORT_SIZE, model.dtype)])
-        self._server = self._begin(extended, state.get("server", {}))
+        self._server = self._begin(state.get("beginning", extended), state.get("server", {}))
 
     # --- what a clock and a schedule ask for -----------------------------------------------------
 
@@ -85,21 +78,6 @@ class TunedAggregation:
     def model(self) -> Vector:
         """x^(t), as published at present."""
         return without_report(self._server.model)
-
-    @property
-    def pending(self) -> list[Publication]:
-        """Versions that cannot be downloaded yet."""
-        return list(self._server.pending)
-
-    @property
-    def network(self) -> MeteredLoopback:
-        """Of the present epoch; its meter counts all."""
-        return self._server.network
-
-    @property
-    def counts(self) -> Counter[str]:
-        """What happened in all epochs."""
-        return self._server.counts
 
     @property
     def is_opening(self) -> bool:
@@ -121,36 +99,46 @@ class TunedAggregation:
     def submit(self, user: int, update: Vector, base_version: int) -> None:
         """Take the update with its report; one of an earlier epoch has no mask in this one."""
         if base_version < self.first_version:
-            self.counts[_LOST] += 1
+            self._server.counts[_LOST] += 1
             return
         secret = derive_secret(self._secret, f"user-{user}")
         reported = with_report(update, self.epochs[-1].update_levels, secret)
         self._server.submit(user, reported, base_version - self.first_version)
         self._learn()
 
-    def advance(self, now: float) -> None:
-        """The simulated time is `now`: publish what is due, and begin a new epoch if it pays."""
-        self._server.advance(now)
-        if not self._server.pending:
+    def advance(self, now: float) -> float:
+        """Publish what is due, and begin a new epoch if it pays."""
+        due = self._server.advance(now)
+        if not self.is_opening:
             self._retune()
+        return due
+
+    def take_step(self, version: int) -> tuple[Released | None, int]:
+        """The sum that made this version, and how many were burned."""
+        return self._steps.take(version)
+
+    def watch(self, watch: Watch) -> None:
+        """Show the present epoch, and the next ones when they begin."""
+        self._watch = watch
+        self._server.watch(watch)
+
+    def totals(self, updates: int) -> dict[str, Any]:
+        """Of all epochs together, and which there were."""
+        epochs = [asdict(epoch) for epoch in self.epochs]
+        return self._server.totals(updates) | {"epochs": epochs}
 
     # --- tuning ----------------------------------------------------------------------------------
 
     def _learn(self) -> None:
         """Count the reports in the sums that were opened."""
-        for step in self._server.take_steps():
+        first, levels = self.first_version, self.epochs[-1].update_levels
+        for step in self._server.steps:
             if isinstance(step, Released):
-                levels = self.epochs[-1].update_levels
                 self._tally.add(step.weighted_sum, step.weights, levels)
-            self.steps.append(self._in_the_run(step))
-
-    def _in_the_run(self, step: Released | Abandoned) -> Released | Abandoned:
-        """The step with versions as the run counts them."""
-        first = self.first_version
-        if isinstance(step, Abandoned):
-            return replace(step, version=step.version + first)
-        bases = tuple(base + first for base in step.base_versions)
-        return replace(step, version=step.version + first, base_versions=bases)
+                self._steps.append(_counted_from(first, step))
+            else:
+                self._steps.append(step)
+        self._server.steps.clear()
 
     def _retune(self) -> None:
         octave = self._tally.octave()
@@ -171,9 +159,12 @@ class TunedAggregation:
         self._server.now = before.now
         self._server.counts = before.counts
         self._server.network.meter = before.network.meter
+        self._server.watch(self._watch)
 
     def _begin(self, model: Vector, state: Mapping[str, Any]) -> ServerAggregation:
-        return self._make_server(self._epoch_config(), model, state)
+        self._beginning = model
+        beginning = replace(self._first, config=self._epoch_config(), model=model, state=state)
+        return self._make_server(beginning)
 
     def _epoch_config(self) -> SimulationConfig:
         """The configuration with the epoch's parameters, and randomness of its own."""
@@ -194,7 +185,14 @@ class TunedAggregation:
         """Everything that a resumed run needs."""
         return {
             "epochs": [asdict(epoch) for epoch in self.epochs],
-            "steps": [step_as_plain(step) for step in self.steps],
+            "steps": self._steps.state(),
             "tally": asdict(self._tally),
+            "beginning": self._beginning,  # the epoch's keys and stores are bound to its first model
             "server": self._server.state(),
         }
+
+
+def _counted_from(first: int, step: Released) -> Released:
+    """The step with versions as the run counts them."""
+    bases = tuple(base + first for base in step.base_versions)
+    return replace(step, version=step.version + first, base_versions=bases)

@@ -6,7 +6,7 @@ around; an experiment must, to show what that does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,14 +16,12 @@ import numpy.typing as npt
 from basecagg.maths.prime_field import PrimeField
 from basecagg.maths.quantization import clip_update, quantize, signed
 from basecagg.maths.randomness import Words, WordStream
-from basecagg.protocol.messages import History, MaskName
-from basecagg.protocol.opening import Opened, Step
-from basecagg.protocol.plain import PlainOpening
-from basecagg.protocol.records import BufferedUpdate
+from basecagg.protocol.messages import MaskName
+from basecagg.protocol.opening import Opened
 from basecagg.protocol.weighing import Weighing
-from basecagg.simulation.aggregation import PlainAggregation, seed_of
-from basecagg.simulation.config import SimulationConfig
-from basecagg.storage.memory import MemoryStore
+from basecagg.schedules.schedule import Vector
+from basecagg.simulation.aggregation import Beginning, seed_of
+from basecagg.simulation.masked import MaskedAggregation
 
 Reals = npt.NDArray[np.float64]
 
@@ -55,68 +53,46 @@ class FieldErrors:
         self.squared_signal += float((exact**2).sum())
 
 
-class FieldOpening(PlainOpening):
+class WrappingAggregation(MaskedAggregation):
     """Clips, quantises, sums mod q and takes the sign back, as contributors, holders and server would."""
 
-    def __init__(
-        self, config: SimulationConfig, size: int, weighing: Weighing, store: MemoryStore
-    ) -> None:
-        """Take updates in clear; they are quantised when they are summed."""
-        super().__init__(size, weighing, store)
-        self._field = PrimeField(config.modulus)
-        self._config = config
+    def _weighing(self, beginning: Beginning) -> tuple[Weighing, int]:
+        parameters = beginning.config.protocol_parameters(beginning.model.size)
+        self._field = PrimeField(parameters.modulus)
         self.errors = FieldErrors()
+        """What the field did so far."""
+        return Weighing.of(parameters), parameters.least_per_version
 
-    def begin(self, history: History, members: Sequence[BufferedUpdate]) -> Step:
-        """φ⁻¹(Σ s̄·φ(c_l·Q(Δ))) / c_l, Eqs. (def_w_bar) and (global_update), at once."""
+    def _sum_up(self, updates: Mapping[MaskName, Vector], weights: list[int]) -> Opened:
+        """φ⁻¹(Σ s̄·φ(c_l·Q(Δ))) / c_l, Eqs. (def_w_bar) and (global_update)."""
         levels, modulus = self._config.update_levels, self._config.modulus
-        weights = [int(self._weight(history.last, member)) for member in members]
-        updates = [self._clipped(member.name) for member in members]
+        clipped = {name: self._clipped(update) for name, update in updates.items()}
         rows = [
-            quantize(update, levels, modulus, self._coins(member.name), wrap=True)
-            for update, member in zip(updates, members, strict=True)
+            quantize(update, levels, modulus, self._coins(name, update.size), wrap=True)
+            for name, update in clipped.items()
         ]
         total = signed(self._field.weighted_sum(rows, weights), modulus) / levels
-        exact = np.average(np.stack(updates).astype(np.float64), axis=0, weights=weights)
-        count = sum(weights)
+        stacked = np.stack(list(clipped.values())).astype(np.float64)
+        exact, count = np.average(stacked, axis=0, weights=weights), sum(weights)
         self.errors.add(exact, total / count, (modulus - 1) / (2 * levels * count))
-        return [], Opened(total, tuple(map(float, weights)))
+        return Opened(total, tuple(map(float, weights)))
 
-    def _clipped(self, name: MaskName) -> npt.NDArray[np.floating[Any]]:
-        update, count = clip_update(self._read(name), self._config.clip)
+    def _clipped(self, update: Vector) -> Vector:
+        clipped, count = clip_update(update, self._config.clip)
         self.errors.clipped += count
-        return update
+        return clipped
 
-    def _coins(self, name: MaskName) -> Words:
-        return WordStream(seed_of(self._config.seed, name)).draw(self._model_size)
+    def _coins(self, name: MaskName, size: int) -> Words:
+        return WordStream(seed_of(self._config.seed, name)).draw(size)
 
-
-class WrappingAggregation(PlainAggregation):
-    """Protection basecagg with `allow_wraparound`: what is opened, without what protects it."""
-
-    def _weighing(self, config: SimulationConfig) -> Weighing:
-        return Weighing(config.max_staleness, config.staleness_function, config.weight_levels)
-
-    def _per_version(self, config: SimulationConfig) -> int:
-        return config.protocol_parameters(model_size=1).least_per_version
-
-    def _opening(
-        self, config: SimulationConfig, size: int, weighing: Weighing, store: MemoryStore
-    ) -> FieldOpening:
-        return FieldOpening(config, size, weighing, store)
-
-    @property
-    def errors(self) -> FieldErrors:
-        """What the field did so far."""
-        opening = self.server.opening
-        assert isinstance(opening, FieldOpening)
-        return opening.errors
+    def totals(self, updates: int) -> dict[str, Any]:
+        """As others, and what the field did."""
+        return super().totals(updates) | {"field errors": asdict(self.errors)}
 
     def state(self) -> dict[str, Any]:
         """Everything that a resumed run needs."""
         return super().state() | {"errors": asdict(self.errors)}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state."""
-        super().restore(state)
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        super()._restore(state)
         vars(self.errors).update(state["errors"])

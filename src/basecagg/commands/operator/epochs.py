@@ -15,15 +15,17 @@ from basecagg.commands._wishes import plan_for, stacked, wishes_options
 from basecagg.commands.operator.office import connected
 from basecagg.commands.operator.people import admit
 from basecagg.errors import DataError, MissingHolders
+from basecagg.protocol.step_rule import OPTIMISERS, PAPER_STEP, StepRule
 
 if TYPE_CHECKING:
     from basecagg.parameters import ProtocolParameters
     from basecagg.protocol.epoch import Epoch
-    from basecagg.protocol.step_rule import Optimiser, StepRule
     from basecagg.service.connection import Connection
     from basecagg.service.operator.office import Office
 
 Result = TypeVar("Result")
+_RATES = {name: each.usual_rate for name, each in OPTIMISERS.items()} | {"sgd": PAPER_STEP.rate}
+"""η_g where nobody chose one."""
 _POLL = 0.3
 """Seconds between two looks at the server."""
 
@@ -39,15 +41,19 @@ _epoch_options = stacked(
         wishes_options(dropouts="20%"),
         click.option(
             "--server-optimiser",
-            type=click.Choice(["sgd", "momentum", "adam"]),
+            type=click.Choice(list(OPTIMISERS)),
             default="sgd",
-            help="How the mean update moves the model: as in the paper, as FedAvgM, or as FedAdam.",
+            help="How the mean update moves the model: "
+            + ", ".join(f"{name} ({each.about})" for name, each in OPTIMISERS.items())
+            + ".",
         ),
         click.option(
             "--rate",
             type=float,
             metavar="η",
-            help="The server's step, η_g. Without it: 1 for sgd, 0.05 for momentum, 0.003 for adam.",
+            help="The server's step, η_g. Without it: "
+            + ", ".join(f"{rate:g} for {name}" for name, rate in _RATES.items())
+            + ".",
         ),
         click.option(
             "--momentum",
@@ -209,11 +215,8 @@ async def _begin(
 _STEP = ("server_optimiser", "rate", "momentum", "second_momentum", "epsilon", "averaged")
 
 
-def _step(server_optimiser: Optimiser, rate: float | None, **others: Any) -> StepRule:
-    from basecagg.protocol.step_rule import PAPER_STEP, USUAL_RATES, StepRule
-
-    usual = USUAL_RATES | {"sgd": PAPER_STEP.rate}
-    chosen = usual[server_optimiser] if rate is None else rate
+def _step(server_optimiser: str, rate: float | None, **others: Any) -> StepRule:
+    chosen = _RATES[server_optimiser] if rate is None else rate
     return StepRule(server_optimiser, rate=chosen, **others)
 
 

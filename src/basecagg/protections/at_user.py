@@ -1,0 +1,42 @@
+"""What a user does with an update before it sends it, for protections that need no more than that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from basecagg.protections.local_dp import LocalDP
+
+Vector: TypeAlias = npt.NDArray[np.floating[Any]]
+
+
+class AtUser:
+    """Nothing: the update is sent as it is. Kinds that do something say what."""
+
+    def protect(self, update: Vector, generator: np.random.Generator) -> Vector:
+        """The update as it leaves the user. A simulation draws its noise from a seeded generator."""
+        return update
+
+    def totals(self, releases: int) -> dict[str, Any]:
+        """What a run says of it at its end, when one user has sent as many updates as `releases`."""
+        return {}
+
+
+@dataclass(frozen=True)
+class Noisy(AtUser):
+    """Local differential privacy."""
+
+    noise: LocalDP
+    delta: float
+    """δ"""
+
+    def protect(self, update: Vector, generator: np.random.Generator) -> Vector:
+        """The update, clipped and with noise."""
+        return self.noise.protect(update, generator)
+
+    def totals(self, releases: int) -> dict[str, Any]:
+        """ε at δ."""
+        return {"epsilon": self.noise.epsilon(releases, self.delta)}

@@ -1,0 +1,103 @@
+"""What is known about every version of a run, line by line."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from basecagg.errors import BASecAggWarning
+from basecagg.learning import FlatModel, Task, evaluate
+from basecagg.protocol.effects import Released
+from basecagg.schedules.schedule import Vector
+from basecagg.simulation.config import Measure, SimulationConfig
+
+
+@dataclass(frozen=True)
+class VersionRecord:
+    """What is known about one version of the model."""
+
+    version: int
+    time: float
+    """Simulated seconds."""
+    updates: int
+    """Updates that users have sent so far."""
+    score: float | None = None
+    """Accuracy on the test examples, unless the task has another score."""
+    loss: float | None = None
+    staleness: tuple[int, ...] = ()
+    """τ of every member of the sum."""
+    weights: tuple[float, ...] = ()
+    burned: int = 0
+    """Buffers burned since the version before."""
+
+    def reached(self, measure: Measure) -> float:
+        """How far the run is, in versions, updates or simulated seconds."""
+        return {"versions": self.version, "updates": self.updates, "seconds": self.time}[measure]
+
+
+class Logbook:
+    """The records of all versions, evaluated as often as the configuration says."""
+
+    def __init__(self, config: SimulationConfig, task: Task, scratch: FlatModel) -> None:
+        """Evaluate with the scratch model, into which others may load between two records."""
+        self.records: list[VersionRecord] = []
+        self._config = config
+        self._task = task
+        self._scratch = scratch
+        self._negative = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the last version is there."""
+        return self._left(self.records[-1]) <= 0
+
+    def add(
+        self, now: VersionRecord, model: Vector, step: Released | None, burned: int
+    ) -> VersionRecord:
+        """Take down a version: when it came, its model, the sum behind it, and the sums burned before it."""
+        self._count_negative_variances(now.version, model)
+        record = replace(now, burned=burned)
+        if step:
+            ages = tuple(now.version - 1 - base for base in step.base_versions)
+            record = replace(record, staleness=ages, weights=step.weights)
+        last = self._left(record) <= self._config.evaluate_last - 1
+        if last or record.version % self._config.evaluate_every == 0:
+            found = evaluate(self._task, self._scratch, model.astype(np.float32, copy=False))
+            record = replace(record, score=found.score, loss=found.loss)
+        self.records.append(record)
+        return record
+
+    def _left(self, record: VersionRecord) -> float:
+        """What is left to the end at this version."""
+        measure, amount = self._config.ending
+        return amount - record.reached(measure)
+
+    def _count_negative_variances(self, version: int, model: Vector) -> None:
+        found = self._scratch.below_zero(model)
+        if found and not self._negative:
+            warnings.warn(
+                f"version {version} has {found} running variance(s) of BatchNorm below zero, read as zero;"
+                " the totals count all. Lower global_rate or dp_noise, or use GroupNorm",
+                BASecAggWarning,
+                stacklevel=2,
+            )
+        self._negative += found
+
+    def totals(self) -> dict[str, Any]:
+        """What is known of the models of all versions."""
+        has_statistics = self._scratch.size > self._scratch.num_weights
+        return {"negative variances": self._negative} if has_statistics else {}
+
+    def state(self) -> dict[str, Any]:
+        """Everything that a resumed run needs; the records themselves are in its folder."""
+        return {"negative variances": self._negative, "records": len(self.records)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state."""
+        self._negative = state["negative variances"]
+        self.records = [msgspec.convert(line, VersionRecord) for line in state["history"]]
