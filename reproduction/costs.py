@@ -7,7 +7,7 @@ N − D are summed. BASecAgg sums the same N − D updates K at a time.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
 from basecagg.costs import Network
@@ -86,7 +86,6 @@ class Row:
     """What was not measured at full size, and how it was extended; '' if everything was."""
     exact: bool = True
     """Whether the sums opened on the way were the plain ones, bit for bit."""
-    theory: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def user_seconds(self) -> float:

@@ -94,9 +94,7 @@ def cells(size: Size) -> list[Cell]:
 def measure(cell: Cell) -> Row:
     """One row."""
     pairwise = cell.protocol in ("secagg", "secagg+")
-    row = measure_pairwise(cell) if pairwise else measure_coded(cell)
-    row.theory = THEORY[cell.protocol]
-    return row
+    return measure_pairwise(cell) if pairwise else measure_coded(cell)
 
 
 def _measured(cell: Cell) -> dict[str, Any]:

@@ -1,0 +1,33 @@
+"""What became of each buffer is written down with the step itself, and counted once."""
+
+from __future__ import annotations
+
+import numpy as np
+from parties import SIZE, make_federation
+
+from basecagg.protocol.effects import Released
+from basecagg.protocol.messages import MaskName
+from basecagg.service.server.host import EpochHost
+from basecagg.storage.memory import MemoryStore
+
+MEMBERS = (MaskName("alice", bytes(16)), MaskName("bob", bytes(16)))
+CORRECTED = Released(0, MEMBERS, (0, 0), (1.0, 1.0), np.zeros(SIZE), inconsistent_holders=(1,))
+
+
+def test_a_step_that_was_undone_is_not_counted_twice() -> None:
+    federation = make_federation()
+    agreement, signer, store = federation.agreement, federation.identity("server"), MemoryStore()
+    host = EpochHost(agreement, signer, store, np.zeros(SIZE, np.float32))
+    name = agreement.holder_names[1]
+    host._perform([CORRECTED])
+    assert host.ledger.inconsistent == {name: 1}
+    host.recover()  # before the step was durable
+    assert host.ledger.inconsistent == {}
+    assert host.ledger.take_news() == []
+    host._perform([CORRECTED])
+    host.flush()
+    assert host.ledger.inconsistent == {name: 1}
+    assert [entry.outcome for entry in host.ledger.take_news()] == ["opened"]
+    again = EpochHost(agreement, signer, store, np.zeros(SIZE, np.float32))
+    assert again.ledger.inconsistent == {name: 1}
+    assert len(again.ledger.lines()) == 1
