@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -11,13 +12,15 @@ import numpy.typing as npt
 from basecagg.protections.local_dp import LocalDP
 
 Vector: TypeAlias = npt.NDArray[np.floating[Any]]
+Randomness: TypeAlias = Callable[[], np.random.Generator]
+"""Makes the generator of one update, for whoever needs it. A simulation seeds it."""
 
 
 class AtUser:
     """Nothing: the update is sent as it is. Kinds that do something say what."""
 
-    def protect(self, update: Vector, generator: np.random.Generator) -> Vector:
-        """The update as it leaves the user. A simulation draws its noise from a seeded generator."""
+    def protect(self, update: Vector, randomness: Randomness) -> Vector:
+        """The update as it leaves the user."""
         return update
 
     def totals(self, releases: int) -> dict[str, Any]:
@@ -33,9 +36,9 @@ class Noisy(AtUser):
     delta: float
     """δ"""
 
-    def protect(self, update: Vector, generator: np.random.Generator) -> Vector:
+    def protect(self, update: Vector, randomness: Randomness) -> Vector:
         """The update, clipped and with noise."""
-        return self.noise.protect(update, generator)
+        return self.noise.protect(update, randomness())
 
     def totals(self, releases: int) -> dict[str, Any]:
         """ε at δ."""

@@ -60,8 +60,8 @@ class Workshop:
             self.updates += 1
             if self._shares:
                 delta = delta * np.float32(self._shares[user])
-            generator = np.random.default_rng((self._config.seed, NOISE, user, training))
-            return self._protection.protect(delta, generator)
+            noise = (self._config.seed, NOISE, user, training)
+            return self._protection.protect(delta, lambda: np.random.default_rng(noise))
 
         return update
 
