@@ -145,7 +145,8 @@ def _finished(argument: tuple[Race, Size]) -> dict[str, Any]:
 
 def run_race(race: Race, size: Size) -> Finish:
     """Simulate until the target or the last version."""
-    from basecagg.simulation.run import VersionRecord, simulate
+    from basecagg.simulation.logbook import VersionRecord
+    from basecagg.simulation.run import simulate
 
     seen: list[VersionRecord] = []
 

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple, TypeAlias
 from basecagg.errors import DataError
 from basecagg.learning import Task, built_in_task
 from basecagg.simulation.config import SimulationConfig
-from basecagg.simulation.run import VersionRecord, simulate
+from basecagg.simulation.logbook import VersionRecord
+from basecagg.simulation.run import simulate
 from reproduction.jobs import Job, Order
 from reproduction.plot import Curve, common
 

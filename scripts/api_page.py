@@ -38,6 +38,13 @@ SECTIONS: dict[str, dict[str, Iterable[str]]] = {
     "Weights by staleness": {
         "basecagg.maths.staleness": ["constant", "polynomial", "hinge", "StalenessFunction"]
     },
+    "Tables to add to": {
+        "basecagg.maths.staleness": ["SHAPES", "Shape", "of_shape"],
+        "basecagg.protocol.step_rule": ["OPTIMISERS", "ServerOptimiser"],
+        "basecagg.protections.pairs": ["PROTECTIONS", "Protection"],
+        "basecagg.protections.at_user": ["AtUser"],
+        "basecagg.parameters": ["RULES", "Rule"],
+    },
     "Models, data and local training": {
         "basecagg.learning": import_module("basecagg.learning").__all__
     },

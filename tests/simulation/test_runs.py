@@ -20,7 +20,7 @@ from basecagg.protections.pairs import PRESETS
 from basecagg.protocol.step_rule import USUAL_RATES
 from basecagg.simulation import SimulationConfig, SimulationResult, simulate
 from basecagg.simulation.config import config_from, parse_override, read_settings
-from basecagg.simulation.run import VersionRecord
+from basecagg.simulation.logbook import VersionRecord
 from basecagg.simulation.run_folder import CHECKPOINT, METRICS, MODEL, read_metrics
 
 CASES = [

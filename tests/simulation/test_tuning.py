@@ -11,7 +11,7 @@ from tiny import tiny_config, tiny_task
 
 from basecagg.errors import ParameterError
 from basecagg.simulation import SimulationConfig, SimulationResult, simulate
-from basecagg.simulation.run import VersionRecord
+from basecagg.simulation.logbook import VersionRecord
 
 COARSE = {"update_levels": 1}
 FINE = {"update_levels": 2**33, "allow_wraparound": True, "cryptography": "arithmetic"}

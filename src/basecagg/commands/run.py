@@ -182,7 +182,8 @@ def _run_all(
     if tensorboard:
         require("tensorboard", extra="tensorboard", needed_for="--tensorboard")
     from basecagg.commands.report import report_on
-    from basecagg.simulation.run import VersionRecord, simulate
+    from basecagg.simulation.logbook import VersionRecord
+    from basecagg.simulation.run import simulate
 
     load_kernels()
     try:

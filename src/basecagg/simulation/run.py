@@ -17,8 +17,6 @@ from basecagg.simulation.logbook import VersionRecord
 from basecagg.simulation.run_folder import NO_FOLDER, NoFolder, open_folder
 from basecagg.simulation.summing import Watch
 
-__all__ = ["Progress", "SimulationResult", "VersionRecord", "Watch", "play", "simulate"]
-
 Progress: TypeAlias = Callable[[VersionRecord], None]
 
 
@@ -61,37 +59,37 @@ def simulate(
     task = task or built_in_task(
         config.model, config.dataset, data_dir=Path(config.data_dir), download=config.download
     )
-    keeper = open_folder(folder, config, task.name, resume=resume)
-    parts = build(config, task, keeper.state)
+    kept = open_folder(folder, config, task.name, resume=resume)
+    parts = build(config, task, kept.state)
     started = time.perf_counter()
     with closing(parts.workshop):
-        keeper.begin()
+        kept.begin()
         parts.summing.watch(watch)
-        records = play(parts, keeper, progress)
+        records = play(parts, kept, progress)
     totals = {"wall seconds": time.perf_counter() - started, **parts.totals()}
-    keeper.finish(totals, parts.schedule.model)
+    kept.finish(totals, parts.schedule.model)
     return SimulationResult(config, records, totals, parts.schedule.model)
 
 
 def play(
-    parts: Parts, keeper: NoFolder = NO_FOLDER, progress: Progress = lambda record: None
+    parts: Parts, kept: NoFolder = NO_FOLDER, progress: Progress = lambda record: None
 ) -> tuple[VersionRecord, ...]:
     """Tick until the last version; record, evaluate and checkpoint on the way."""
     logbook, schedule = parts.logbook, parts.schedule
     if not logbook.records:
-        _record(parts, keeper, progress)
+        _record(parts, kept, progress)
     while not logbook.is_over:
         before = schedule.version
         parts.clock.tick()
         if schedule.version != before:
-            _record(parts, keeper, progress)
-            keeper.checkpoint(schedule.version, parts.state)
+            _record(parts, kept, progress)
+            kept.checkpoint(schedule.version, parts.state)
     return tuple(logbook.records)
 
 
-def _record(parts: Parts, keeper: NoFolder, progress: Progress) -> None:
+def _record(parts: Parts, kept: NoFolder, progress: Progress) -> None:
     version, model = parts.schedule.version, parts.schedule.model
     now = VersionRecord(version, parts.clock.now, parts.workshop.updates)
     record = parts.logbook.add(now, model, *parts.summing.take_step(version))
-    keeper.write(asdict(record))
+    kept.write(asdict(record))
     progress(record)
