@@ -12,7 +12,7 @@ from torch import nn
 from basecagg.errors import BASecAggWarning
 from basecagg.learning import FlatModel, Task, local_training
 from basecagg.simulation import SimulationConfig
-from basecagg.simulation.build import Parts, build
+from basecagg.simulation.build import RunParts, build
 from basecagg.simulation.run import play as play_all
 
 
@@ -42,7 +42,7 @@ def stale_sums(method: str, **changes: object) -> SimulationConfig:
     return tiny_config(method, **(values | changes))
 
 
-def play(simulation: Parts) -> tuple[list[float], float]:
+def play(simulation: RunParts) -> tuple[list[float], float]:
     """The losses of all versions, and the least variance that there ever was."""
     least = []
 

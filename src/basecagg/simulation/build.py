@@ -40,7 +40,7 @@ from basecagg.simulation.wrapping import WrappingAggregation
 
 
 @dataclass(frozen=True, eq=False)
-class Parts:
+class RunParts:
     """All that a run consists of: updates go from the workshop by the clock to schedule and summing."""
 
     summing: Summing
@@ -75,7 +75,7 @@ class Parts:
         }
 
 
-def build(config: SimulationConfig, task: Task, state: Mapping[str, Any]) -> Parts:
+def build(config: SimulationConfig, task: Task, state: Mapping[str, Any]) -> RunParts:
     """Build everything, or build it again from a checkpoint's state."""
     try:
         return _build(config, task, state)
@@ -88,7 +88,7 @@ def build(config: SimulationConfig, task: Task, state: Mapping[str, Any]) -> Par
         ) from None
 
 
-def _build(config: SimulationConfig, task: Task, state: Mapping[str, Any]) -> Parts:
+def _build(config: SimulationConfig, task: Task, state: Mapping[str, Any]) -> RunParts:
     labels = task.dataset.train_y.numpy()
     examples = partition(
         config.partition,
@@ -114,7 +114,7 @@ def _build(config: SimulationConfig, task: Task, state: Mapping[str, Any]) -> Pa
         workshop.restore(state)
         logbook.restore(state)
     counts = label_counts(labels, examples, task.dataset.num_classes).tolist()
-    return Parts(summing, schedule, workshop, clock, logbook, initial.size, counts)
+    return RunParts(summing, schedule, workshop, clock, logbook, initial.size, counts)
 
 
 def _generator(config: SimulationConfig, purpose: int) -> np.random.Generator:

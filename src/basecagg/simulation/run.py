@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from basecagg.learning import Task, built_in_task
 from basecagg.schedules.schedule import Vector
-from basecagg.simulation.build import Parts, build
+from basecagg.simulation.build import RunParts, build
 from basecagg.simulation.config import SimulationConfig
 from basecagg.simulation.logbook import VersionRecord
 from basecagg.simulation.run_folder import NO_FOLDER, NoFolder, open_folder
@@ -72,7 +72,7 @@ def simulate(
 
 
 def play(
-    parts: Parts, kept: NoFolder = NO_FOLDER, progress: Progress = lambda record: None
+    parts: RunParts, kept: NoFolder = NO_FOLDER, progress: Progress = lambda record: None
 ) -> tuple[VersionRecord, ...]:
     """Tick until the last version; record, evaluate and checkpoint on the way."""
     logbook, schedule = parts.logbook, parts.schedule
@@ -87,7 +87,7 @@ def play(
     return tuple(logbook.records)
 
 
-def _record(parts: Parts, kept: NoFolder, progress: Progress) -> None:
+def _record(parts: RunParts, kept: NoFolder, progress: Progress) -> None:
     version, model = parts.schedule.version, parts.schedule.model
     now = VersionRecord(version, parts.clock.now, parts.workshop.updates)
     record = parts.logbook.add(now, model, *parts.summing.take_step(version))
