@@ -11,7 +11,7 @@ Neighbours: one unit's contribution becomes zero, and it still uploads noise. St
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 
 ORDERS: tuple[float, ...] = (
@@ -22,7 +22,6 @@ ORDERS: tuple[float, ...] = (
 """α of a sum without sampling. Fixed, so that everybody comes to the same ε."""
 INTEGER_ORDERS = tuple(range(2, 257))
 """α where records are sampled: for these M-T-Z's formula holds for the discrete Gaussian as well."""
-_HALVINGS = 200
 
 
 def uneven(variance: int, honest: int) -> float:
@@ -52,22 +51,20 @@ def epsilon_at(divergences: Sequence[float], delta: float, orders: Sequence[floa
 def _epsilon(divergence: float, order: float, delta: float) -> float:
     if delta * delta + math.expm1(-divergence) > 0:
         return 0.0  # the distance itself is below δ
-    return divergence + math.log1p(-1 / order) - math.log(delta * order) / (order - 1)
+    return divergence + _excess(order, delta)
+
+
+def _excess(order: float, delta: float) -> float:
+    return math.log1p(-1 / order) - math.log(delta * order) / (order - 1)
 
 
 @lru_cache(maxsize=256)
 def rho_within(epsilon: float, delta: float) -> float:
-    """The largest ρ, or a little less, that is within (ε, δ)."""
-    return _largest(lambda rho: epsilon_of(rho, delta) <= epsilon, epsilon + 1)
-
-
-def _largest(fits: Callable[[float], bool], most: float) -> float:
-    """The largest number up to `most` that fits, where all below one that fits do."""
-    low, high = 0.0, most
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    """The largest ρ, or a little less, that is within (ε, δ): every order says how much it allows."""
+    rho = max(0.0, *((epsilon - _excess(order, delta)) / order for order in ORDERS))
+    while epsilon_of(rho, delta) > epsilon:  # by a rounding error
+        rho *= 1 - 1e-15
+    return rho
 
 
 def sampled_divergences(rate: float, ratio: float, uses: int) -> list[float]:
