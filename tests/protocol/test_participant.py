@@ -373,7 +373,9 @@ def lasting(effects):
 
 def test_leaving_and_forgetting_are_written_for_good(ann, town):
     epoch = ann.join(1)
-    assert "membership" in lasting(ann.machine._forget("a reason"))
+    forgotten = lasting(ann.machine._forget("a reason"))
+    assert "membership" in forgotten
+    assert "ledger" in forgotten  # nobody knows what is left of her budget of privacy
     ann.restart()
     assert lasting(ann.machine.receive(town.end(epoch))) == {"membership"}
 

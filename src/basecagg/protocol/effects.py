@@ -81,6 +81,8 @@ class Released:
     weights: tuple[float, ...]
     weighted_sum: npt.NDArray[np.float64]
     inconsistent_holders: tuple[int, ...] = ()
+    applied: bool = True
+    """Whether the model moved by the sum, or only its version: then a member lied about its length."""
 
 
 class Abandoned(Struct, frozen=True, gc=False):

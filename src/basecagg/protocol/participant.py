@@ -37,6 +37,7 @@ from basecagg.protocol.effects import (
 )
 from basecagg.protocol.epoch import SERVER, Agreement, Epoch, LocalFloor, accept
 from basecagg.protocol.key_ring import KeyRing
+from basecagg.protocol.ledger import Ledger
 from basecagg.protocol.messages import (
     Certificate,
     CertifiedRequest,
@@ -419,19 +420,22 @@ class Participant:
     def _forget(self, reason: str) -> list[Effect]:
         """Something may have been answered that is not known here: no sealing key survives that.
 
-        Tombstones stay, masks are burned, the number stays; it can contribute with fresh masks.
+        Tombstones stay, masks are burned, the number stays; it can contribute with fresh masks, but not where
+        that costs privacy: nobody knows what is left of its budget.
         """
         keeper, contributor = self.keeper, self.contributor
         burned = [
             *(keeper.retire() if keeper else []),
             *(contributor.close() if contributor else []),
         ]
+        ledger = contributor.ledger if contributor else Ledger(self._records)
         gone = self._keys.destroy_all()
         self._move("forget", self._membership.epoch)
         self._keeper = None
         return [
             *burned,
             *gone,
+            ledger.exhaust(),
             write("membership", "", self._membership, irreversible=True),
             *self._note("MemoryLost", reason),
             MemoryLost(reason),
