@@ -11,6 +11,7 @@ from rich.console import Console
 from basecagg.commands import _values
 from basecagg.commands._kernels import load_kernels
 from basecagg.planning import planner, rendering
+from basecagg.planning.budget import Budget
 from basecagg.planning.costs import Network
 
 _LINE = planner.DEFAULT_NETWORK
@@ -100,6 +101,42 @@ _LINE = planner.DEFAULT_NETWORK
     help="Versions that an update may be old.",
 )
 @click.option(
+    "--epsilon",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="ε",
+    help="Differential privacy: ε of all that one user uploads. The planner chooses noise z and levels c_l.",
+)
+@click.option(
+    "--delta",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=1e-6,
+    show_default=True,
+    metavar="δ",
+    help="The δ that goes with --epsilon: well below one over the number of users.",
+)
+@click.option(
+    "--uses",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="k",
+    help="Uploads of one user that --epsilon has to cover, k_max.",
+)
+@click.option(
+    "--clip-norm",
+    type=click.FloatRange(min=0, min_open=True),
+    default=1.0,
+    show_default=True,
+    metavar="C",
+    help="With --epsilon: the 2-norm to which an update is clipped, C.",
+)
+@click.option(
+    "--silent",
+    type=click.IntRange(min=1),
+    metavar="T_c",
+    help="Contributors that may work with the server, and add no noise with --epsilon. T unless given.",
+)
+@click.option(
     "--consistency",
     type=click.Choice(["certified", "honest-server"]),
     default="certified",
@@ -133,6 +170,10 @@ def command(
     *,
     dropouts: _values.Portion,
     colluders: _values.Portion | None,
+    epsilon: float | None,
+    delta: float,
+    uses: int,
+    clip_norm: float,
     up: float,
     down: float,
     cpu: bool,
@@ -152,13 +193,18 @@ def command(
       basecagg plan --users 100 --dropouts 0.3 --model-size 1e6
     The same, but 20 holders may collude and 5 may answer wrongly:
       basecagg plan --users 100 --dropouts 0.3 --colluders 20 --liars 5 --model-size 1e6
+    Thirty holders, 6000 users, each of whom uploads three times with ε = 4 in all:
+      basecagg plan --users 30 --dropouts 0.3 --model-size 7850 --contributors 6000 --buffer 600
+      --epsilon 4 --delta 1e-5 --uses 3 --clip-norm 0.3
     """
     users = wishes["num_users"]
+    budget = epsilon and Budget(epsilon=epsilon, delta=delta, max_uses=uses, clip_norm=clip_norm)
     plan = planner.plan(
         planner.Wishes(
             max_dropouts=dropouts.of(users),
             max_colluders=None if colluders is None else colluders.of(users),
             network=Network(up=up, down=down),
+            budget=budget or None,
             **wishes,
         )
     )
