@@ -154,7 +154,7 @@ def test_an_epoch_of_another_operator_is_declined(ann, town):
 
 
 CHANGED = {
-    "protocol": 4,
+    "protocol": 3,
     "number": 9,
     "ends": 5,
     "suite": "mlkem768-x25519",
@@ -177,7 +177,7 @@ def resigned(town, epoch, **changes):
 
 
 def test_another_version_of_the_protocol_is_declined(ann, town):
-    declined(ann, resigned(town, town.epoch(ann.announce()), protocol=4), match="version 4")
+    declined(ann, resigned(town, town.epoch(ann.announce()), protocol=3), match="version 3")
 
 
 def test_another_federation_is_declined(ann, town):
