@@ -1,5 +1,6 @@
 """Every rule of the table has parameters that just meet it, and parameters that break it and are told why."""
 
+import contextlib
 import dataclasses
 import math
 from fractions import Fraction
@@ -124,6 +125,10 @@ BROKEN = {
         (private(levels=2**13), ["σ_i", "lower update_levels c_l = 8192"]),
         (private(levels=1, clip_norm=0.01, noise=0.1), ["outside 3…8192", "raise update_levels"]),
     ],
+    "privacy: c_l·C·s(τ_max) ≥ 1": [
+        (bounded(levels=8, staleness=polynomial()), ["τ_max = 10", "0.727 steps", "c_l = 8"]),
+        (bounded(staleness=polynomial(1e300)), ["= 0 steps"]),
+    ],
     "privacy: δ > 2e^ε·k_max·K·d·2⁻¹²⁷": [
         (private(delta=1e-33), ["δ = 1e-33", "raise δ"]),
         (private(epsilon=1e6), ["ε = 1000000"]),
@@ -135,6 +140,7 @@ BROKEN = {
     "privacy: K·(⌈c_l·C⌉ + 1) + σ_i·√(2K·ln(2d·2⁴⁰)) ≤ (q − 3)/2": [
         (bounded(levels=2**28), ["c_l = 268435456", "(q − 3)/2 = 2,147,483,644"]),
         (private() | {"modulus": 65537}, ["K = 10", "σ_i = 1.45e+03"]),
+        (bounded(levels=2**28) | {"allow_wraparound": True}, ["c_l = 268435456"]),
     ],
     "answers that agree: 0 ≤ E ≤ T": [
         ({"liars": -1}, ["E = -1 ", "possible: E = 0"]),
@@ -226,7 +232,10 @@ JUST_MET = {
         },
         {"clip": 1000, "allow_wraparound": True},
     ],
-    "privacy: 10⁻³⁰ ≤ C ≤ B": [bounded(clip_norm=4), bounded(clip_norm=1e-30)],
+    "privacy: 10⁻³⁰ ≤ C ≤ B": [
+        bounded(clip_norm=4),
+        bounded(clip_norm=1e-30, levels=2**100),
+    ],
     "privacy: s(τ) = 1 in the field, c_g = 1": [private(staleness=polynomial())],
     "privacy: z ≥ 0, and ε > 0 if and only if z > 0": [private(), bounded()],
     "privacy: 0 < δ < 1": [private(delta=0.99), private(delta=1e-6, epsilon=5)],
@@ -237,11 +246,12 @@ JUST_MET = {
         bounded() | {"max_colluding_contributors": 0},
     ],
     "privacy: with noise 3 ≤ σ_i ≤ 2¹³ steps": [private(levels=2**12), private(levels=2)],
+    "privacy: c_l·C·s(τ_max) ≥ 1": [bounded(levels=11, staleness=polynomial())],
     "privacy: δ > 2e^ε·k_max·K·d·2⁻¹²⁷": [private(delta=1e-28, epsilon=12)],
     "privacy: k_max uploads cost at most ε at δ": [private(epsilon=4.02), private(max_uses=3)],
     "privacy: K·(⌈c_l·C⌉ + 1) + σ_i·√(2K·ln(2d·2⁴⁰)) ≤ (q − 3)/2": [
         bounded(levels=2**27),
-        private() | {"modulus": 65537, "allow_wraparound": True},
+        private() | {"modulus": 262147},
     ],
     "answers that agree: 0 ≤ E ≤ T": [
         {"liars": 0},
@@ -440,13 +450,38 @@ def test_what_a_privacy_means():
     square = 1024**2 + 250 + math.sqrt(80 * math.log(2)) * (1024 + math.sqrt(1000) / 2)
     assert mechanism.squared_bound(0) == int(square)
     assert mechanism.variance == math.ceil(4 * int(square) / 2)
-    assert mechanism.total_deviation == pytest.approx(2 * math.sqrt(square), rel=1e-6)
+    assert mechanism.deviation == pytest.approx(math.sqrt(2 * square), rel=1e-6)
     assert mechanism.weight(3) == 0.25
     assert mechanism.cost(0) == pytest.approx(1 / 8, rel=1e-6)
     # What rounding adds is not weighed: more than 1/16 of the cost.
     assert mechanism.cost(3) > 1.02 * mechanism.cost(0) / 16
     assert mechanism.epsilon == pytest.approx(4.01, abs=0.005)
     assert mechanism.budget >= 3 * mechanism.cost(0)
+
+
+EXTREMES = [0.0, -0.0, 5e-324, 1e-300, 1e-30, 1.0, 1e30, 1e300, 1.7e308, math.inf, math.nan]
+
+
+@settings(derandomize=True, max_examples=400, deadline=None)
+@given(
+    numbers=st.fixed_dictionaries(
+        {name: st.sampled_from(EXTREMES) for name in ("clip_norm", "noise", "epsilon", "delta")}
+    ),
+    uses=st.sampled_from([1, 2**63]),
+    sizes=st.fixed_dictionaries(
+        {
+            "update_levels": st.sampled_from([1, 2**10, 2**63]),
+            "buffer_size": st.sampled_from([10, 2**31, 2**63]),
+            "model_size": st.sampled_from([1, 2**63]),
+            "clip": st.sampled_from([4.0, 1e308]),
+        }
+    ),
+)
+def test_whatever_a_stranger_sends_is_taken_or_refused_by_a_rule(numbers, uses, sizes):
+    """Epochs are decoded before their signature is checked: nothing may overflow, or take for ever."""
+    privacy = Privacy(**numbers, max_uses=uses)
+    with contextlib.suppress(ParameterError):
+        parameters(privacy=privacy, weight_levels=1, **sizes)
 
 
 def test_no_sum_with_noise_wraps_around():

@@ -258,9 +258,27 @@ PRIVACY_RULES: tuple[Rule, ...] = (
         "with noise 3 ≤ σ_i ≤ 2¹³ steps",
         lambda _p, v, m: v.noise == 0 or LEAST_DEVIATION**2 <= m.variance <= MOST_DEVIATION**2,
         lambda p, _v, m: (
-            f"the noise of one contributor has σ_i = z·C̃/√(K − T_c) = {m.variance**0.5:.3g} steps, outside"
-            f" {LEAST_DEVIATION}…{MOST_DEVIATION}: {'raise' if m.variance < MOST_DEVIATION else 'lower'}"
+            f"the noise of one contributor has σ_i = z·C̃/√(K − T_c) = {m.deviation:.3g} steps, outside"
+            f" {LEAST_DEVIATION}…{MOST_DEVIATION}: {'raise' if m.deviation < LEAST_DEVIATION else 'lower'}"
             f" update_levels c_l = {p.update_levels}, or change z, C or K"
+        ),
+    ),
+    _of_privacy(
+        "K·(⌈c_l·C⌉ + 1) + σ_i·√(2K·ln(2d·2⁴⁰)) ≤ (q − 3)/2",
+        lambda p, *_: p.largest_sum <= p.room_for_sum,
+        lambda p, v, m: (
+            f"a sum may reach K·(⌈c_l·C⌉ + 1) + σ_i·√(2K·ln(2d·2⁴⁰)) = {p.largest_sum:,} with K ="
+            f" {p.buffer_size}, c_l = {p.update_levels}, C = {v.clip_norm:g} and σ_i = {m.deviation:.3g},"
+            f" but q = {p.modulus} has room for (q − 3)/2 = {p.room_for_sum:,}: lower K, c_l or C"
+        ),
+    ),
+    _of_privacy(
+        "c_l·C·s(τ_max) ≥ 1",
+        lambda p, _v, m: m.longest_update(p.max_staleness) >= 1,
+        lambda p, v, m: (
+            f"an update that is C = {v.clip_norm:g} long and τ_max = {p.max_staleness} versions old has"
+            f" c_l·C·s(τ_max) = {float(m.longest_update(p.max_staleness)):.3g} steps: raise update_levels c_l ="
+            f" {p.update_levels}, lower τ_max, or flatten s"
         ),
     ),
     _of_privacy(
@@ -278,15 +296,6 @@ PRIVACY_RULES: tuple[Rule, ...] = (
             f"k_max = {v.max_uses} uploads with noise z = {v.noise:g} cost ε = {m.epsilon:.4g} at δ ="
             f" {v.delta:g}, more than epsilon = {v.epsilon}; possible: ε = {m.epsilon:.4g}, or a larger z,"
             f" or k_max = {m.uses_within}"
-        ),
-    ),
-    _of_privacy(
-        "K·(⌈c_l·C⌉ + 1) + σ_i·√(2K·ln(2d·2⁴⁰)) ≤ (q − 3)/2",
-        lambda p, *_: p.allow_wraparound or p.largest_sum <= p.room_for_sum,
-        lambda p, v, m: (
-            f"a sum may reach K·(⌈c_l·C⌉ + 1) + σ_i·√(2K·ln(2d·2⁴⁰)) = {p.largest_sum:,} with K ="
-            f" {p.buffer_size}, c_l = {p.update_levels}, C = {v.clip_norm:g} and σ_i = {m.variance**0.5:.3g},"
-            f" but q = {p.modulus} has room for (q − 3)/2 = {p.room_for_sum:,}: lower K, c_l or C"
         ),
     ),
 )

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from decimal import Decimal
+from fractions import Fraction
 from functools import lru_cache
 from typing import Literal
 
@@ -93,9 +95,14 @@ class Mechanism:
         return _variance(self)
 
     @property
-    def total_deviation(self) -> float:
-        """σ: of the noise that counts in a sum, in steps."""
-        return math.sqrt(self.honest * self.variance)
+    def deviation(self) -> float:
+        """σ_i, in steps."""
+        return float(Decimal(self.variance).sqrt())
+
+    def longest_update(self, staleness: int) -> Decimal:
+        """n = c_l·C·s(τ̂), in steps."""
+        weight = exact_value(self.privacy.staleness, staleness)
+        return self.levels * Decimal(self.privacy.clip_norm) * weight
 
     def weight(self, staleness: int) -> float:
         """s(τ̂)"""
@@ -104,7 +111,7 @@ class Mechanism:
     @property
     def largest_element(self) -> int:
         """⌈c_l·C⌉ + 1: no element of a rounded update is larger, whatever its norm was computed to be."""
-        return math.ceil(self.levels * self.privacy.clip_norm) + 1
+        return math.ceil(self.levels * Fraction(self.privacy.clip_norm)) + 1
 
     @property
     def largest_sum(self) -> int:

@@ -129,5 +129,8 @@ def test_what_rounding_adds_does_not_shrink_with_the_weight():
 def test_small_shares_of_noise_cost_more():
     """τ of K-L-S is next to nothing from σ_i = 3, and much below it."""
     assert uneven(9, 600) * math.sqrt(1e6) < 1e-30
+    exact = 10 * sum(math.exp(-2 * math.pi**2 * k / (k + 1)) for k in range(1, 5000))
+    assert exact <= uneven(1, 5000) < 1.01 * exact
+    assert uneven(9, 2**62) >= uneven(9, 600)
     assert uneven(1, 10) > 1e-4
     assert cost_of_upload(100, 1, 10, 10**6) > 100 / (2 * 10)

@@ -20,14 +20,18 @@ ORDERS: tuple[float, ...] = (
     *(2.0**x for x in range(9, 21)),
 )
 """α of a sum without sampling. Fixed, so that everybody comes to the same ε."""
+_TERMS = 1000
 INTEGER_ORDERS = tuple(range(2, 257))
 """α where records are sampled: for these M-T-Z's formula holds for the discrete Gaussian as well."""
 
 
 def uneven(variance: int, honest: int) -> float:
     """τ of K-L-S, Theorem 1: how far a sum of `honest` discrete Gaussians of σ_i² is from being one itself."""
-    steps = range(1, honest)
-    return 10 * math.fsum(math.exp(-2 * math.pi**2 * variance * k / (k + 1)) for k in steps)
+    terms = [
+        math.exp(-2 * math.pi**2 * variance * k / (k + 1)) for k in range(1, min(honest, _TERMS))
+    ]
+    # They fall: the last one bounds all that are left out.
+    return 10 * math.fsum((*terms, max(0, honest - _TERMS) * terms[-1] if terms else 0.0))
 
 
 @lru_cache(maxsize=4096)

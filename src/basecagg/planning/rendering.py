@@ -149,7 +149,7 @@ def _privacy_section(plan: Plan) -> dict[str, RenderableType]:
         ("s(τ̂)", f"{v.staleness}", "by which contributors weigh; the field's own weight is 1"),
         ("z", f"{v.noise:g}", "noise against what one update changes"),
         ("T_c", f"{m.silent}", _silence(m)),
-        ("σ_i", f"{m.variance**0.5:.4g} steps", "of one contributor's noise"),
+        ("σ_i", f"{m.deviation:.4g} steps", "of one contributor's noise"),
         ("noise", f"{rest:.3g}", f"in an element of the mean (σ), {rest / v.clip_norm:.3g} of C"),
     ):
         table.add_row(symbol, value, meaning)
