@@ -19,6 +19,7 @@ from participants import (
     Town,
     quick,  # noqa: F401 - a fixture
 )
+from private import private
 
 from basecagg.channels.identity import enrol
 from basecagg.channels.sealing import SealingKeys
@@ -338,6 +339,30 @@ def test_joining_is_one_transaction(ann, town):
     ann.restart()  # the effects were never carried out: nothing of them has happened
     assert ann.machine.number == 1
     assert ann.machine.key_states()[key.hex()] == "announced"
+
+
+def test_she_does_not_train_for_nothing_when_her_budget_is_spent(ann):
+    """Not in the next epoch either: the budget is one."""
+    p = small(**private(max_uses=1))
+    epoch = ann.join(1, parameters=p)
+    ann.ready_mask(epoch)
+    assert ann.machine.may_train
+    ann.submit(UPDATE)
+    assert ann.machine.refusals()["BudgetSpent"].reason.startswith("all k_max = 1 uploads")
+    ann.restart()
+    ann.ready_mask(ann.join(2, parameters=p))
+    assert ann.machine.working().ready
+    assert not ann.machine.may_train
+
+
+def test_an_old_copy_of_her_does_not_train_where_it_costs_privacy(ann):
+    epoch = ann.join(1, parameters=small(**private()))
+    old = ann.copy()
+    ann.ready_mask(epoch)
+    ann.submit(UPDATE)
+    ann.restore(*old[:1])
+    ann.join(2, parameters=small(**private()))
+    assert not ann.machine.working().may_spend
 
 
 def test_when_she_may_train(ann, town):

@@ -30,9 +30,10 @@ from basecagg.maths.accounting import epsilon_of
 from basecagg.maths.noise import noise_table
 from basecagg.maths.staleness import polynomial
 from basecagg.protocol import masking
-from basecagg.protocol.effects import MaskEnded, Uploaded, sends_of
+from basecagg.protocol.effects import BudgetEnded, MaskEnded, Uploaded, sends_of
 from basecagg.protocol.epoch import LocalFloor
 from basecagg.protocol.messages import Upload, Verdict, signed
+from basecagg.protocol.records import Refusals, parse
 from basecagg.storage.memory import MemoryStore
 
 MANY = 10**6
@@ -170,11 +171,16 @@ def test_the_contributor_stops_when_its_budget_is_spent():
     ledger = federation.contributor("ann").ledger
     mechanism = federation.agreement.parameters.mechanism
     assert (ledger.uses, ledger.spent) == (3, pytest.approx(3 * mechanism.cost(0)))
+    (ended,) = [news for news in federation.take_news() if isinstance(news, BudgetEnded)]
+    told = parse(federation.network.nodes[at("ann")].store.read("refusal", "BudgetSpent"), Refusals)
+    assert ended.reason == told.reason == "all k_max = 3 uploads of ε = 5 at δ = 1e-05 are made"
+    assert not federation.contributor("ann").may_spend
     deal(federation, "ann")
     with pytest.raises(BudgetSpent, match="all k_max = 3 uploads of ε = 5 at δ = 1e-05 are made"):
         submit(federation, "ann", short())
     assert epsilon_of(ledger.spent, 1e-5) <= 5.0
     upload(federation, "bob")
+    assert federation.contributor("bob").may_spend
 
 
 def test_a_refused_or_burned_upload_is_not_refunded():

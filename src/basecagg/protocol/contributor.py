@@ -98,6 +98,12 @@ class Contributor:
         # By name among equals: a restarted contributor goes on in the same order.
         return [m.name for m in sorted(masks, key=lambda mask: (mask.expires, mask.name.key))]
 
+    @property
+    def may_spend(self) -> bool:
+        """Whether its budget of privacy allows another update, where there is one."""
+        mechanism = self._parameters.mechanism
+        return mechanism is None or not mechanism.variance or self.ledger.affords(mechanism)
+
     def receive(self, message: Message) -> list[Effect]:
         """Handle a message from the server, or refuse it with a typed error and no change."""
         handlers: dict[type[Message], Callable[[Any], list[Effect]]] = {
@@ -304,7 +310,7 @@ class Contributor:
         """
         mechanism = self._parameters.mechanism
         if mechanism is not None and mechanism.variance:
-            return [self.ledger.charge(mechanism, staleness)]
+            return self.ledger.charge(mechanism, staleness)
         require_finite(update)
         return self._sent.remember(self._sent.require_fresh(update))
 

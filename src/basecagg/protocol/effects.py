@@ -121,6 +121,12 @@ class MemoryLost(Struct, frozen=True, gc=False):
     reason: str
 
 
+class BudgetEnded(Struct, frozen=True, gc=False):
+    """A contributor made its last upload: its budget of privacy allows no other fresh one."""
+
+    reason: str
+
+
 class PartsWanted(Struct, frozen=True, gc=False):
     """A participant wants to make this version again before it goes on: fetch its `Parts`."""
 
@@ -145,6 +151,7 @@ News: TypeAlias = (
     | Declined
     | Left
     | MemoryLost
+    | BudgetEnded
     | PartsWanted
     | Convicted
 )

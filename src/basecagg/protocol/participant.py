@@ -160,8 +160,8 @@ class Participant:
 
     @property
     def may_train(self) -> bool:
-        """Whether a mask is ready and no earlier update is on its way."""
-        if self.contributor is None or self._is_over:
+        """Whether a mask is ready, no earlier update is on its way, and its budget allows another."""
+        if self.contributor is None or self._is_over or not self.contributor.may_spend:
             return False
         return bool(self.contributor.ready) and "uploaded" not in self.contributor.states().values()
 

@@ -16,6 +16,7 @@ from basecagg.channels.sealing import SealingKeys
 from basecagg.channels.wire import MAX_CONTROL_BYTES, limit_for, pack, unpack
 from basecagg.errors import BASecAggError, Refused, ServerCaught
 from basecagg.protocol.effects import (
+    BudgetEnded,
     Convicted,
     Declined,
     Effect,
@@ -200,6 +201,8 @@ def _tell(news: News) -> None:
             _log(logging.ERROR, "epoch declined", code=code, reason=reason)
         case MemoryLost(reason):
             _log(logging.ERROR, "memory lost", reason=reason)
+        case BudgetEnded(reason):
+            _log(logging.WARNING, "no more updates", reason=reason)
 
 
 def _tell_of_refusal(message: Message, refusal: Refused) -> None:
