@@ -118,10 +118,15 @@ class Member:
         """What the chain of models had come to with this model, or `WrongModel` if it is another."""
         return self.participant.watch.head_of(version, model)
 
-    def submit(self, update: Vector, version: int, head: bytes) -> list[Message]:
-        """Mask an update that was trained from the model with this head."""
+    @property
+    def weighs(self) -> bool:
+        """Whether contributors of this epoch weigh their updates, by how far the model has come since."""
+        return self.participant.working().agreement.parameters.privacy is not None
+
+    def submit(self, update: Vector, version: int, head: bytes, present: int) -> list[Message]:
+        """Mask an update that was trained from the model with this head; the model is at `present` now."""
         contributor = self.participant.working()
-        return self._perform(contributor.submit(update.astype(np.float32), version, head))
+        return self._perform(contributor.submit(update.astype(np.float32), version, head, present))
 
     def reconnect(self) -> list[Message]:
         """Send again what the server has not confirmed."""
