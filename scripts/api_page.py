@@ -38,6 +38,10 @@ SECTIONS: dict[str, dict[str, Iterable[str]]] = {
     "Weights by staleness": {
         "basecagg.maths.staleness": ["constant", "polynomial", "hinge", "StalenessFunction"]
     },
+    "Privacy": {
+        "basecagg.privacy": ["Privacy", "Mechanism"],
+        "basecagg.planning.budget": ["Budget"],
+    },
     "Tables to add to": {
         "basecagg.maths.staleness": ["SHAPES", "Shape", "of_shape"],
         "basecagg.protocol.step_rule": ["OPTIMISERS", "ServerOptimiser"],

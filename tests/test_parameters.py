@@ -1,5 +1,6 @@
 """Every rule of the table has parameters that just meet it, and parameters that break it and are told why."""
 
+import contextlib
 import dataclasses
 import math
 from fractions import Fraction
@@ -13,6 +14,7 @@ from basecagg.errors import ParameterError
 from basecagg.maths.primes import PAPER_MODULUS, is_prime
 from basecagg.maths.staleness import constant, hinge, polynomial
 from basecagg.parameters import RULES, usual_tolerance
+from basecagg.privacy import Privacy
 
 PAPER = {
     "num_users": 100,
@@ -26,6 +28,18 @@ PAPER = {
 
 def parameters(**changes):
     return ProtocolParameters(**(PAPER | changes))
+
+
+def private(*, levels=2**10, **changes):
+    """Changes to the paper's set-up: C = 1, z = 2, three uploads, ε = 4.1 at δ = 10⁻⁵; σ_i is 1455 steps."""
+    usual = {"clip_norm": 1.0, "noise": 2.0, "epsilon": 4.1, "delta": 1e-5, "max_uses": 3}
+    privacy = Privacy(**(usual | changes))
+    return {"privacy": privacy, "update_levels": levels, "weight_levels": 1}
+
+
+def bounded(**changes):
+    """The same without noise."""
+    return private(**({"noise": 0, "epsilon": None} | changes))
 
 
 # Of each rule: changes to the paper's set-up that break it, and what the error must say.
@@ -80,6 +94,53 @@ BROKEN = {
         ({"clip": 51.2}, ["10·64·(65536·51.2 + 1)", "(q − 3)/2 = 2,147,483,644"]),
         ({"clip": 1e308}, ["65536·1e+308"]),
         ({"update_levels": 2**20}, ["1048576·4", "lower K, c_g, c_l or B"]),
+    ],
+    "privacy: 10⁻³⁰ ≤ C ≤ B": [
+        (private(clip_norm=4.5), ["C = 4.5", "B = 4", "possible: clip B = 4.5"]),
+        (bounded(clip_norm=0), ["C = 0"]),
+        (private(clip_norm=math.nan), ["C = nan"]),
+    ],
+    "privacy: s(τ) = 1 in the field, c_g = 1": [
+        (private() | {"weight_levels": 64}, ["c_g = 64", "weigh the noise"]),
+        (private() | {"staleness": polynomial(), "weight_levels": 64}, ["(1+τ)^-1"]),
+    ],
+    "privacy: z ≥ 0, and ε > 0 if and only if z > 0": [
+        (private(noise=-1), ["z = -1"]),
+        (private(noise=math.nan), ["z = nan"]),
+        (private(noise=0), ["z = 0", "ε = 4.1", "nothing is promised"]),
+        (private(epsilon=None), ["ε = None"]),
+        (private(epsilon=0), ["ε = 0"]),
+        (private(epsilon=math.inf), ["ε = inf"]),
+    ],
+    "privacy: 0 < δ < 1": [(private(delta=0), ["δ = 0"]), (private(delta=1), ["δ = 1"])],
+    "privacy: k_max ≥ 1": [(private(max_uses=0), ["k_max = 0"])],
+    "privacy: with noise 1 ≤ T_c < K": [
+        (private() | {"max_colluding_contributors": 0}, ["T_c = 0", "1…K − 1 = 9"]),
+        (
+            private() | {"max_colluding_contributors": 10, "consistency": "honest-server"},
+            ["T_c = 10", "everyone knows its own noise"],
+        ),
+    ],
+    "privacy: with noise 3 ≤ σ_i ≤ 2¹³ steps": [
+        (private(levels=2**13), ["σ_i", "lower update_levels c_l = 8192"]),
+        (private(levels=1, clip_norm=0.01, noise=0.1), ["outside 3…8192", "raise update_levels"]),
+    ],
+    "privacy: c_l·C·s(τ_max) ≥ 1": [
+        (bounded(levels=8, staleness=polynomial()), ["τ_max = 10", "0.727 steps", "c_l = 8"]),
+        (bounded(staleness=polynomial(1e300)), ["= 0 steps"]),
+    ],
+    "privacy: δ > 2e^ε·k_max·K·d·2⁻¹²⁷": [
+        (private(delta=1e-33), ["δ = 1e-33", "raise δ"]),
+        (private(epsilon=1e6), ["ε = 1000000"]),
+    ],
+    "privacy: k_max uploads cost at most ε at δ": [
+        (private(epsilon=4.0), ["k_max = 3", "z = 2", "ε = 4.0", "k_max = 2"]),
+        (private(max_uses=4), ["k_max = 4", "possible: ε = 4.7", "k_max = 3"]),
+    ],
+    "privacy: K·(⌈c_l·C⌉ + 1) + σ_i·√(2K·ln(2d·2⁴⁰)) ≤ (q − 3)/2": [
+        (bounded(levels=2**28), ["c_l = 268435456", "(q − 3)/2 = 2,147,483,644"]),
+        (private() | {"modulus": 65537}, ["K = 10", "σ_i = 1.45e+03"]),
+        (bounded(levels=2**28) | {"allow_wraparound": True}, ["c_l = 268435456"]),
     ],
     "answers that agree: 0 ≤ E ≤ T": [
         ({"liars": -1}, ["E = -1 ", "possible: E = 0"]),
@@ -171,6 +232,27 @@ JUST_MET = {
         },
         {"clip": 1000, "allow_wraparound": True},
     ],
+    "privacy: 10⁻³⁰ ≤ C ≤ B": [
+        bounded(clip_norm=4),
+        bounded(clip_norm=1e-30, levels=2**100),
+    ],
+    "privacy: s(τ) = 1 in the field, c_g = 1": [private(staleness=polynomial())],
+    "privacy: z ≥ 0, and ε > 0 if and only if z > 0": [private(), bounded()],
+    "privacy: 0 < δ < 1": [private(delta=0.99), private(delta=1e-6, epsilon=5)],
+    "privacy: k_max ≥ 1": [private(max_uses=1)],
+    "privacy: with noise 1 ≤ T_c < K": [
+        private() | {"max_colluding_contributors": 1},
+        private() | {"max_colluding_contributors": 9, "consistency": "honest-server"},
+        bounded() | {"max_colluding_contributors": 0},
+    ],
+    "privacy: with noise 3 ≤ σ_i ≤ 2¹³ steps": [private(levels=2**12), private(levels=2)],
+    "privacy: c_l·C·s(τ_max) ≥ 1": [bounded(levels=11, staleness=polynomial())],
+    "privacy: δ > 2e^ε·k_max·K·d·2⁻¹²⁷": [private(delta=1e-28, epsilon=12)],
+    "privacy: k_max uploads cost at most ε at δ": [private(epsilon=4.02), private(max_uses=3)],
+    "privacy: K·(⌈c_l·C⌉ + 1) + σ_i·√(2K·ln(2d·2⁴⁰)) ≤ (q − 3)/2": [
+        bounded(levels=2**27),
+        private() | {"modulus": 262147},
+    ],
     "answers that agree: 0 ≤ E ≤ T": [
         {"liars": 0},
         {"liars": 8, "recovery_threshold": 54},
@@ -220,6 +302,7 @@ def test_a_wrong_type_is_named(name, value):
         "correctness": [None],
         "max_colluding_contributors": [None],
         "min_per_version": [None],
+        "privacy": [None],
     }
     if value in fits.get(name, []):
         assert parameters(**{name: value}) is not None
@@ -342,6 +425,71 @@ def test_a_mask_has_at_least_one_pad_and_less_than_a_share_more(model_size):
     made = parameters(model_size=model_size)
     assert made.padded_size % made.submasks == 0
     assert 1 <= made.padded_size - model_size <= made.submasks
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("clip_norm", "1"),
+        ("noise", True),
+        ("epsilon", "4"),
+        ("max_uses", 1.5),
+        ("staleness", 1),
+        ("unit", "record"),
+        ("delta", None),
+    ],
+)
+def test_a_wrong_type_in_the_privacy_is_named(name, value):
+    with pytest.raises(ParameterError, match=f"{name} = .* of the privacy must be"):
+        private(**{name: value})
+
+
+def test_what_a_privacy_means():
+    """C̃² = n² + d/4 + √(80 ln 2)(n + √d/2) with n = 1024, and σ_i² = z²·C̃²/(K − T_c)."""
+    mechanism = parameters(**private(staleness=polynomial())).mechanism
+    square = 1024**2 + 250 + math.sqrt(80 * math.log(2)) * (1024 + math.sqrt(1000) / 2)
+    assert mechanism.squared_bound(0) == int(square)
+    assert mechanism.variance == math.ceil(4 * int(square) / 2)
+    assert mechanism.deviation == pytest.approx(math.sqrt(2 * square), rel=1e-6)
+    assert mechanism.weight(3) == 0.25
+    assert mechanism.cost(0) == pytest.approx(1 / 8, rel=1e-6)
+    # What rounding adds is not weighed: more than 1/16 of the cost.
+    assert mechanism.cost(3) > 1.02 * mechanism.cost(0) / 16
+    assert mechanism.epsilon == pytest.approx(4.01, abs=0.005)
+    assert mechanism.budget >= 3 * mechanism.cost(0)
+
+
+EXTREMES = [0.0, -0.0, 5e-324, 1e-300, 1e-30, 1.0, 1e30, 1e300, 1.7e308, math.inf, math.nan]
+
+
+@settings(derandomize=True, max_examples=400, deadline=None)
+@given(
+    numbers=st.fixed_dictionaries(
+        {name: st.sampled_from(EXTREMES) for name in ("clip_norm", "noise", "epsilon", "delta")}
+    ),
+    uses=st.sampled_from([1, 2**63]),
+    sizes=st.fixed_dictionaries(
+        {
+            "update_levels": st.sampled_from([1, 2**10, 2**63]),
+            "buffer_size": st.sampled_from([10, 2**31, 2**63]),
+            "model_size": st.sampled_from([1, 2**63]),
+            "clip": st.sampled_from([4.0, 1e308]),
+        }
+    ),
+)
+def test_whatever_a_stranger_sends_is_taken_or_refused_by_a_rule(numbers, uses, sizes):
+    """Epochs are decoded before their signature is checked: nothing may overflow, or take for ever."""
+    privacy = Privacy(**numbers, max_uses=uses)
+    with contextlib.suppress(ParameterError):
+        parameters(privacy=privacy, weight_levels=1, **sizes)
+
+
+def test_no_sum_with_noise_wraps_around():
+    """Even where every share of noise reaches as far as its table: far less than one in 2⁴⁰ sums does."""
+    made = parameters(**private())
+    reach = math.sqrt(20 * made.mechanism.variance * math.log(2000 * 2**40))
+    assert made.largest_sum == 10 * 1025 + math.ceil(reach)
+    assert made.largest_sum <= made.room_for_sum
 
 
 def test_parameters_are_frozen_and_named():

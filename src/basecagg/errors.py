@@ -42,6 +42,10 @@ class LocalProtocolError(BASecAggError):
     """Our own caller broke the order of the protocol."""
 
 
+class BudgetSpent(LocalProtocolError):  # noqa: N818 - the protocol at work, not a fault
+    """A contributor's budget of privacy does not allow another upload."""
+
+
 class MissingHolders(LocalProtocolError):  # noqa: N818 - a state of affairs that may pass
     """An epoch would lack holders that belong to it; `reasons` says why, by name."""
 

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 from basecagg.errors import ParameterError
 from basecagg.maths.primes import PAPER_MODULUS, is_prime
 from basecagg.maths.staleness import Rounding, StalenessFunction, constant, expected_weight, forms
+from basecagg.privacy import LEAST_DEVIATION, MOST_DEVIATION, Mechanism, Privacy
 
 Consistency = Literal["certified", "honest-server"]
 Correctness = Literal["agreed", "honest-holders"]
@@ -65,6 +66,9 @@ class ProtocolParameters:
     """Versions after which an unused mask expires and its shares are deleted."""
     mask_quota: int = 4
     """Masks that one contributor may have dealt ahead."""
+    privacy: Privacy | None = None
+    """How long updates may be and how much noise each contributor adds, if sums are to be private too. T_c is
+    `max_colluding_contributors`: they add no noise, or tell the server theirs."""
     allow_wraparound: bool = False
     """For the experiment that shows what wrap-around does. No epoch accepts it."""
 
@@ -137,11 +141,25 @@ class ProtocolParameters:
         return 4 * numbers
 
     @property
+    def mechanism(self) -> Mechanism | None:
+        """What `privacy` means for these sums."""
+        return self._mechanism(self.update_levels)
+
+    def _mechanism(self, levels: int) -> Mechanism | None:
+        if self.privacy is None:
+            return None
+        silent = self.colluding_contributors
+        return Mechanism(self.privacy, self.buffer_size, silent, self.model_size, levels)
+
+    @property
     def largest_sum(self) -> int:
-        """K·c_g·(c_l·B + 1): no honest sum of updates is larger in any element."""
+        """K·c_g·(c_l·B + 1): no honest sum is larger in any element. With privacy it is the mechanism's."""
         return self._largest_sum(self.clip, self.update_levels)
 
     def _largest_sum(self, clip: float, levels: int) -> int:
+        mechanism = self._mechanism(levels)
+        if mechanism is not None:
+            return mechanism.largest_sum
         largest_update = levels * Fraction(clip) + 1
         return int(self.buffer_size * self.weight_levels * largest_update)
 
@@ -167,6 +185,120 @@ class Rule(NamedTuple):
     holds: Callable[[ProtocolParameters], bool]
     explain: Callable[[ProtocolParameters], str]
 
+
+def _of_privacy(
+    text: str,
+    holds: Callable[[ProtocolParameters, Privacy, Mechanism], bool],
+    explain: Callable[[ProtocolParameters, Privacy, Mechanism], str],
+) -> Rule:
+    """A rule that only matters where there is a `privacy`."""
+
+    def with_privacy(p: ProtocolParameters) -> tuple[ProtocolParameters, Privacy, Mechanism]:
+        assert p.privacy is not None
+        assert p.mechanism is not None
+        return p, p.privacy, p.mechanism
+
+    return Rule(
+        f"privacy: {text}",
+        lambda p: p.privacy is None or holds(*with_privacy(p)),
+        lambda p: explain(*with_privacy(p)),
+    )
+
+
+PRIVACY_RULES: tuple[Rule, ...] = (
+    _of_privacy(
+        "10⁻³⁰ ≤ C ≤ B",
+        lambda p, v, _: 1e-30 <= v.clip_norm <= p.clip,
+        lambda p, v, _: (
+            f"clip_norm C = {v.clip_norm:g} is outside 10⁻³⁰…B = {p.clip:g}: an element of an update that"
+            f" is C long may be as large as C; possible: clip B = {max(v.clip_norm, p.clip):g}"
+        ),
+    ),
+    _of_privacy(
+        "s(τ) = 1 in the field, c_g = 1",
+        lambda p, *_: p.staleness.kind == "constant" and p.weight_levels == 1,
+        lambda p, *_: (
+            f"staleness {p.staleness} with c_g = {p.weight_levels} would weigh the noise as well: with"
+            " privacy contributors weigh their updates before they add it (staleness of the privacy);"
+            " possible: staleness constant, weight_levels = 1"
+        ),
+    ),
+    _of_privacy(
+        "z ≥ 0, and ε > 0 if and only if z > 0",
+        lambda _p, v, _m: (
+            0 <= v.noise < float("inf")
+            and (v.epsilon is None if v.noise == 0 else 0 < (v.epsilon or 0) < float("inf"))
+        ),
+        lambda _p, v, _m: (
+            f"noise z = {v.noise:g} with epsilon ε = {v.epsilon}: with noise there is a positive ε to keep,"
+            " without it nothing is promised; possible: noise > 0 and epsilon > 0, or noise 0 and no epsilon"
+        ),
+    ),
+    _of_privacy(
+        "0 < δ < 1",
+        lambda _p, v, _m: 0 < v.delta < 1,
+        lambda _p, v, _m: (
+            f"delta δ = {v.delta:g} is a probability between 0 and 1, smaller than one over the number of users"
+        ),
+    ),
+    _of_privacy(
+        "k_max ≥ 1",
+        lambda _p, v, _m: v.max_uses >= 1,
+        lambda _p, v, _m: f"max_uses k_max = {v.max_uses} must be at least 1",
+    ),
+    _of_privacy(
+        "with noise 1 ≤ T_c < K",
+        lambda p, v, _: v.noise == 0 or 1 <= p.colluding_contributors < p.buffer_size,
+        lambda p, _v, _m: (
+            f"max_colluding_contributors T_c = {p.colluding_contributors} is outside 1…K − 1 ="
+            f" {p.buffer_size - 1}: everyone knows its own noise, and somebody's has to be unknown"
+        ),
+    ),
+    _of_privacy(
+        "with noise 3 ≤ σ_i ≤ 2¹³ steps",
+        lambda _p, v, m: v.noise == 0 or LEAST_DEVIATION**2 <= m.variance <= MOST_DEVIATION**2,
+        lambda p, _v, m: (
+            f"the noise of one contributor has σ_i = z·C̃/√(K − T_c) = {m.deviation:.3g} steps, outside"
+            f" {LEAST_DEVIATION}…{MOST_DEVIATION}: {'raise' if m.deviation < LEAST_DEVIATION else 'lower'}"
+            f" update_levels c_l = {p.update_levels}, or change z, C or K"
+        ),
+    ),
+    _of_privacy(
+        "K·(⌈c_l·C⌉ + 1) + σ_i·√(2K·ln(2d·2⁴⁰)) ≤ (q − 3)/2",
+        lambda p, *_: p.largest_sum <= p.room_for_sum,
+        lambda p, v, m: (
+            f"a sum may reach K·(⌈c_l·C⌉ + 1) + σ_i·√(2K·ln(2d·2⁴⁰)) = {p.largest_sum:,} with K ="
+            f" {p.buffer_size}, c_l = {p.update_levels}, C = {v.clip_norm:g} and σ_i = {m.deviation:.3g},"
+            f" but q = {p.modulus} has room for (q − 3)/2 = {p.room_for_sum:,}: lower K, c_l or C"
+        ),
+    ),
+    _of_privacy(
+        "c_l·C·s(τ_max) ≥ 1",
+        lambda p, _v, m: m.longest_update(p.max_staleness) >= 1,
+        lambda p, v, m: (
+            f"an update that is C = {v.clip_norm:g} long and τ_max = {p.max_staleness} versions old has"
+            f" c_l·C·s(τ_max) = {float(m.longest_update(p.max_staleness)):.3g} steps: raise update_levels c_l ="
+            f" {p.update_levels}, lower τ_max, or flatten s"
+        ),
+    ),
+    _of_privacy(
+        "δ > 2e^ε·k_max·K·d·2⁻¹²⁷",
+        lambda _p, v, m: v.noise == 0 or m.conversion_delta > 0,
+        lambda _p, v, _m: (
+            f"delta δ = {v.delta:g} is less than what the noise's table costs at ε = {v.epsilon}: raise δ,"
+            " or lower ε"
+        ),
+    ),
+    _of_privacy(
+        "k_max uploads cost at most ε at δ",
+        lambda _p, v, m: v.noise == 0 or m.epsilon <= (v.epsilon or 0),
+        lambda _p, v, m: (
+            f"k_max = {v.max_uses} uploads with noise z = {v.noise:g} cost ε = {m.epsilon:.4g} at δ ="
+            f" {v.delta:g}, more than epsilon = {v.epsilon}; possible: ε = {m.epsilon:.4g}, or a larger z,"
+            f" or k_max = {m.uses_within}"
+        ),
+    ),
+)
 
 RULES: list[Rule] = [
     Rule(
@@ -285,9 +417,10 @@ RULES: list[Rule] = [
             f" {p.buffer_size * p.weight_levels} ≥ q = {p.modulus}"
         ),
     ),
+    *PRIVACY_RULES,
     Rule(
         "K·c_g·(c_l·B + 1) ≤ (q − 3)/2",
-        lambda p: p.allow_wraparound or p.largest_sum <= p.room_for_sum,
+        lambda p: p.allow_wraparound or p.privacy is not None or p.largest_sum <= p.room_for_sum,
         lambda p: (
             f"a sum may reach K·c_g·(c_l·B + 1) = {p.buffer_size}·{p.weight_levels}·"
             f"({p.update_levels}·{p.clip:g} + 1) = {p.largest_sum:,}, but q = {p.modulus} has room for"
@@ -411,6 +544,9 @@ def _check_types(parameters: ProtocolParameters) -> None:
         elif name == "clip":
             number = isinstance(value, int | float) and not isinstance(value, bool)
             _require(number, name, value, "a number")
+        elif name == "privacy":
+            known = value is None or isinstance(value, Privacy)
+            _require(known, name, value, "a Privacy, or None")
         elif name == "staleness":
             known = isinstance(value, StalenessFunction)
             _require(known, name, value, f"a StalenessFunction: {forms()}")

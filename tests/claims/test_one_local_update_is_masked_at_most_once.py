@@ -19,7 +19,6 @@ from parties import (
 )
 
 from basecagg.errors import LocalProtocolError, Refused
-from basecagg.protocol.contributor import Contributor
 from basecagg.protocol.effects import MaskEnded, Send, sends_of
 from basecagg.protocol.messages import (
     Receipt,
@@ -29,6 +28,7 @@ from basecagg.protocol.messages import (
     Verdict,
     signed,
 )
+from basecagg.protocol.sent_updates import SentUpdates
 
 
 @pytest.fixture
@@ -172,7 +172,7 @@ def test_an_older_copy_of_the_store_burns_its_masks(federation):
 
 def test_control_a_contributor_that_sends_it_twice_gives_it_away(federation, monkeypatch):
     """Two sums with the same Δ at different weights, everyone else in them a friend of the server's."""
-    monkeypatch.setattr(Contributor, "_require_fresh", lambda self, update: "")
+    monkeypatch.setattr(SentUpdates, "require_fresh", lambda self, update: "")
     update = fresh_update()
     first = intercept(federation, "victim", update)
     second = intercept(federation, "victim", update)

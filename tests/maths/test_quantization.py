@@ -19,6 +19,7 @@ from basecagg.maths.quantization import (
     quantize,
     quantize_and_mask,
     signed,
+    squared_norm,
 )
 from basecagg.maths.randomness import FieldStream, WordStream
 
@@ -314,3 +315,11 @@ def test_segments_change_nothing(monkeypatch):
     np.testing.assert_array_equal(dequantize(values, 7, Q), whole[0])
     np.testing.assert_array_equal(whole[0], signed(values, Q) / 7)
     assert quantization.magnitude(values, Q) == whole[1] == np.abs(signed(values, Q)).max()
+
+
+@pytest.mark.parametrize("size", [1, 5, 3 * 10**5])
+def test_the_squared_norm_is_exact(size):
+    values = FieldStream(bytes(32), Q).draw(size)
+    values[0] = (Q - 1) // 2 - 1
+    exact = sum(int(k) ** 2 for k in signed(values, Q))
+    assert squared_norm(values, Q) == exact

@@ -19,6 +19,7 @@ from participants import (
     Town,
     quick,  # noqa: F401 - a fixture
 )
+from private import private
 
 from basecagg.channels.identity import enrol
 from basecagg.channels.sealing import SealingKeys
@@ -154,7 +155,7 @@ def test_an_epoch_of_another_operator_is_declined(ann, town):
 
 
 CHANGED = {
-    "protocol": 4,
+    "protocol": 3,
     "number": 9,
     "ends": 5,
     "suite": "mlkem768-x25519",
@@ -177,7 +178,7 @@ def resigned(town, epoch, **changes):
 
 
 def test_another_version_of_the_protocol_is_declined(ann, town):
-    declined(ann, resigned(town, town.epoch(ann.announce()), protocol=4), match="version 4")
+    declined(ann, resigned(town, town.epoch(ann.announce()), protocol=3), match="version 3")
 
 
 def test_another_federation_is_declined(ann, town):
@@ -340,6 +341,30 @@ def test_joining_is_one_transaction(ann, town):
     assert ann.machine.key_states()[key.hex()] == "announced"
 
 
+def test_she_does_not_train_for_nothing_when_her_budget_is_spent(ann):
+    """Not in the next epoch either: the budget is one."""
+    p = small(**private(max_uses=1))
+    epoch = ann.join(1, parameters=p)
+    ann.ready_mask(epoch)
+    assert ann.machine.may_train
+    ann.submit(UPDATE)
+    assert ann.machine.refusals()["BudgetSpent"].reason.startswith("all k_max = 1 uploads")
+    ann.restart()
+    ann.ready_mask(ann.join(2, parameters=p))
+    assert ann.machine.working().ready
+    assert not ann.machine.may_train
+
+
+def test_an_old_copy_of_her_does_not_train_where_it_costs_privacy(ann):
+    epoch = ann.join(1, parameters=small(**private()))
+    old = ann.copy()
+    ann.ready_mask(epoch)
+    ann.submit(UPDATE)
+    ann.restore(*old[:1])
+    ann.join(2, parameters=small(**private()))
+    assert not ann.machine.working().may_spend
+
+
 def test_when_she_may_train(ann, town):
     """With a mask ready, no update on its way, and the epoch not over."""
     assert not ann.machine.may_train
@@ -373,7 +398,9 @@ def lasting(effects):
 
 def test_leaving_and_forgetting_are_written_for_good(ann, town):
     epoch = ann.join(1)
-    assert "membership" in lasting(ann.machine._forget("a reason"))
+    forgotten = lasting(ann.machine._forget("a reason"))
+    assert "membership" in forgotten
+    assert "ledger" in forgotten  # nobody knows what is left of her budget of privacy
     ann.restart()
     assert lasting(ann.machine.receive(town.end(epoch))) == {"membership"}
 

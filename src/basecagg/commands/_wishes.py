@@ -9,6 +9,7 @@ import click
 
 from basecagg.commands import _values
 from basecagg.maths.staleness import forms
+from basecagg.planning.budget import Budget
 from basecagg.planning.planner import DEFAULT_BUFFER, Plan, plan
 
 _COLLUDERS = click.option(
@@ -75,8 +76,37 @@ _CONSISTENCY = click.option(
 )
 
 
-def wishes_options(dropouts: str | None = None) -> _values.Option:
-    """The options; D has to be given unless there is a default for it."""
+_DELTA = click.option(
+    "--delta",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=1e-6,
+    metavar="δ",
+    help="The δ that goes with ε: well below one over the number of users.",
+)
+_USES = click.option(
+    "--uses",
+    type=click.IntRange(min=1),
+    default=1,
+    metavar="k",
+    help="Uploads of one user that ε has to cover, k_max.",
+)
+_CLIP_NORM = click.option(
+    "--clip-norm",
+    type=click.FloatRange(min=0, min_open=True),
+    default=1.0,
+    metavar="C",
+    help="With ε: the 2-norm to which an update is clipped, C.",
+)
+_SILENT = click.option(
+    "--silent",
+    type=click.IntRange(min=1),
+    metavar="T_c",
+    help="Contributors that may work with the server, and with ε add no noise. T unless given.",
+)
+
+
+def wishes_options(dropouts: str | None = None, epsilon: str = "--epsilon") -> _values.Option:
+    """The options; D has to be given unless there is a default for it. `epsilon` is how ε is called."""
     default = {"required": True} if dropouts is None else {"default": dropouts}
     options = (
         click.option(
@@ -88,6 +118,14 @@ def wishes_options(dropouts: str | None = None) -> _values.Option:
         ),
         *(_COLLUDERS, _LIARS, _CORRECTNESS, _BUFFER, _MIN_PER_VERSION),
         *(_CLIP, _STALENESS, _MAX_STALENESS, _CONSISTENCY),
+        click.option(
+            epsilon,
+            "budget_epsilon",
+            type=click.FloatRange(min=0, min_open=True),
+            metavar="ε",
+            help="Differential privacy: ε of all that one user uploads. The planner chooses noise and levels.",
+        ),
+        *(_DELTA, _USES, _CLIP_NORM, _SILENT),
     )
     return stacked(options)
 
@@ -104,10 +142,22 @@ def stacked(options: tuple[_values.Option, ...]) -> _values.Option:
 
 
 def plan_for(
-    num_users: int, *, dropouts: _values.Portion, colluders: _values.Portion | None, **others: Any
+    num_users: int,
+    *,
+    dropouts: _values.Portion,
+    colluders: _values.Portion | None,
+    budget_epsilon: float | None,
+    delta: float,
+    uses: int,
+    clip_norm: float,
+    **others: Any,
 ) -> Plan:
     """The plan for what was typed, and so many holders."""
+    budget = None
+    if budget_epsilon is not None:
+        budget = Budget(epsilon=budget_epsilon, delta=delta, max_uses=uses, clip_norm=clip_norm)
     return plan(
+        budget=budget,
         num_users=num_users,
         max_dropouts=dropouts.of(num_users),
         max_colluders=None if colluders is None else colluders.of(num_users),

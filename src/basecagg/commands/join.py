@@ -59,6 +59,19 @@ _CAUGHT = 3
     " --trust-server.",
 )
 @click.option(
+    "--max-epsilon",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="ε",
+    help="Join only epochs with differential privacy of this ε or less, for all that this user ever uploads.",
+)
+@click.option(
+    "--max-delta",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=1e-5,
+    metavar="δ",
+    help="The largest δ that goes with --max-epsilon.",
+)
+@click.option(
     "--trust-server",
     is_flag=True,
     help="Accept an epoch that protects against an honest server only.",

@@ -71,6 +71,9 @@ def command(
       basecagg plan --users 100 --dropouts 0.3 --model-size 1e6
     The same, but 20 holders may collude and 5 may answer wrongly:
       basecagg plan --users 100 --dropouts 0.3 --colluders 20 --liars 5 --model-size 1e6
+    Thirty holders, 6000 users, each of whom uploads three times with ε = 4 in all:
+      basecagg plan --users 30 --dropouts 0.3 --model-size 7850 --contributors 6000 --buffer 600
+      --epsilon 4 --delta 1e-5 --uses 3 --clip-norm 0.3
     """
     plan = plan_for(num_users, network=Network(up=up, down=down), **wishes)
     if cpu:

@@ -31,7 +31,7 @@ def clip_update(x: Reals, clip: float, *, out: Reals | None = None) -> tuple[Rea
     NaN and ±Inf are refused, not clipped: they say that training went wrong. After an error `out`
     holds nothing of use.
     """
-    x = _checked_reals(x)
+    x = checked_reals(x)
     if not 0 < clip < float("inf"):
         raise ParameterError(
             f"clip B = {clip} must be a positive, finite number", rule="B > 0 and finite"
@@ -109,6 +109,17 @@ def magnitude(values: Elements, modulus: int) -> int:
     return max(int(np.abs(signed(part, modulus)).max()) for part in _segments(values))
 
 
+def squared_norm(values: Elements, modulus: int) -> int:
+    """Σ φ⁻¹(value)², exactly."""
+    return sum(_sum_of_squares(signed(part, modulus)) for part in _segments(values))
+
+
+def _sum_of_squares(numbers: npt.NDArray[np.int64]) -> int:
+    # k = h·2¹⁶ + l with |h| ≤ 2¹⁵ and 0 ≤ l < 2¹⁶: 2²⁰ products of any two are below 2⁵².
+    high, low = numbers >> 16, numbers & 0xFFFF
+    return (int(high @ high) << 32) + (int(high @ low) << 17) + int(low @ low)
+
+
 def signed(values: Elements, modulus: int) -> npt.NDArray[np.int64]:
     """φ⁻¹, Eq. (inv_phi): a value below (q − 1)/2 is positive, any other stands for value − q."""
     require_modulus(modulus, least=3)
@@ -150,11 +161,12 @@ def _checked_inputs(
 ) -> tuple[Reals, Words]:
     _check_levels(levels)
     require_modulus(modulus, least=3)
-    x = _checked_reals(x)
+    x = checked_reals(x)
     return x, checked_shape(random_words, "random_words", x.shape)
 
 
-def _checked_reals(x: Reals) -> Reals:
+def checked_reals(x: Reals) -> Reals:
+    """The vector, if it is one of floats; copied if a kernel could not read it where it lies."""
     if not isinstance(x, np.ndarray):
         raise DataError(f"x must be a numpy array of floats, not {type(x).__name__}")
     if x.dtype not in (np.float32, np.float64) or x.ndim != 1:

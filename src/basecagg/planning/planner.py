@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from inspect import signature
 from itertools import count
-from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeAlias
 
 from basecagg.costs import Network, Phase, phases, storage_per_holder, wire_seconds
 from basecagg.errors import ParameterError
-from basecagg.maths.staleness import StalenessFunction, exact_value, polynomial
+from basecagg.maths.staleness import StalenessFunction, constant, exact_value, polynomial
 from basecagg.parameters import (
     Consistency,
     Correctness,
@@ -23,6 +23,7 @@ from basecagg.parameters import (
     largest_threshold,
     usual_correctness,
 )
+from basecagg.planning.budget import Budget, spend
 from basecagg.planning.shown import Shown
 
 if TYPE_CHECKING:
@@ -74,6 +75,10 @@ class Wishes:
     """Whether answers have to agree, or holders are honest; None: they have to if the server may cheat."""
     network: Network = DEFAULT_NETWORK
     """A user's line."""
+    budget: Budget | None = None
+    """What each contributor is to be promised about its privacy, if anything."""
+    silent: int | None = None
+    """T_c: contributors who may work with the server, and add no noise; T unless given."""
 
     @property
     def agreed(self) -> bool:
@@ -161,7 +166,8 @@ def choose(wishes: Wishes) -> Plan:
     """Choose parameters; what cannot be gets the reason and the nearest choices that can."""
     try:
         skeleton = _skeleton(wishes)
-        parameters = _cheapest_threshold(skeleton.clipped_to(wishes.clip), wishes.network)
+        fine = skeleton if skeleton.privacy else skeleton.clipped_to(wishes.clip)
+        parameters = _cheapest_threshold(fine, wishes.network)
     except ParameterError as error:
         raise ParameterError(f"{error}{_ways_out(wishes)}", rule=error.rule) from None
     return Plan(
@@ -218,16 +224,35 @@ def _skeleton(wishes: Wishes) -> ProtocolParameters:
         buffer_size=_buffer_size(wishes, colluders),
         model_size=wishes.model_size,
         max_staleness=wishes.max_staleness,
-        clip=wishes.clip,
-        update_levels=1,
-        weight_levels=_weight_levels(wishes),
-        staleness=wishes.staleness,
+        max_colluding_contributors=wishes.silent,
+        **_numbers(wishes, colluders),
         mask_lifetime=max(ProtocolParameters.mask_lifetime, 2 * wishes.max_staleness),
         consistency=wishes.consistency,
         correctness=wishes.correctness,
         liars=wishes.liars,
         min_per_version=wishes.min_per_version,
     )
+
+
+def _numbers(wishes: Wishes, colluders: int) -> dict[str, Any]:
+    """How updates become numbers: clip, levels and weights; with a budget also noise, and weights elsewhere."""
+    if wishes.budget is None:
+        weights = _weight_levels(wishes)
+        own: dict[str, Any] = {"staleness": wishes.staleness, "weight_levels": weights}
+        return own | {"clip": wishes.clip, "update_levels": 1}
+    members, silent = _buffer_size(wishes, colluders), _silent(wishes, colluders)
+    mechanism = spend(wishes.budget, members, silent, wishes.model_size, wishes.staleness)
+    return {
+        "staleness": constant(),
+        "weight_levels": 1,
+        "clip": max(wishes.clip, wishes.budget.clip_norm),
+        "update_levels": mechanism.levels,
+        "privacy": mechanism.privacy,
+    }
+
+
+def _silent(wishes: Wishes, colluders: int) -> int:
+    return colluders if wishes.silent is None else wishes.silent
 
 
 def _colluders(wishes: Wishes) -> int:
@@ -243,11 +268,16 @@ def _colluders(wishes: Wishes) -> int:
 
 
 def _buffer_size(wishes: Wishes, colluders: int) -> int:
-    """K: as wished; else the paper's, raised so that colluders cannot surround one honest update, and to m."""
+    """K: as wished; else the paper's, raised so that colluders cannot surround one honest update, and to m.
+
+    With a budget also so that at most half of the noise is lost with the silent ones, if so many are there.
+    """
     if wishes.buffer_size is not None:
         return wishes.buffer_size
-    surrounded = colluders + 2 if wishes.consistency == "certified" else 2
-    return max(DEFAULT_BUFFER, surrounded, wishes.min_per_version or 1)
+    silent = _silent(wishes, colluders)
+    surrounded = silent + 2 if wishes.consistency == "certified" else 2
+    least = max(DEFAULT_BUFFER, surrounded, wishes.min_per_version or 1)
+    return max(least, min(2 * silent, wishes.all_contributors)) if wishes.budget else least
 
 
 def _weight_levels(wishes: Wishes) -> int:
@@ -300,7 +330,7 @@ def _mode(parameters: ProtocolParameters, name: Consistency) -> Mode:
 
 def _ways_out(wishes: Wishes) -> str:
     """Name, for each wish, the nearest value that alone would make a plan possible."""
-    relaxed = replace(wishes, max_colluders=None, buffer_size=None)
+    relaxed = replace(wishes, max_colluders=None, buffer_size=None, silent=None)
     if found := _possible_changes(wishes):
         return f". Possible instead: {found}"
     if found := _possible_changes(relaxed):
@@ -320,11 +350,26 @@ def _possible_changes(wishes: Wishes) -> str:
 def _first_possible(wishes: Wishes, name: str, values: Iterator[object]) -> object | None:
     for value in values:
         try:
-            _skeleton(replace(wishes, **{name: value}))  # type: ignore[arg-type]
+            _skeleton(_with(wishes, name, value))
         except ParameterError:
             continue
         return value
     return None
+
+
+def _with(wishes: Wishes, name: str, value: Any) -> Wishes:
+    """Another wish; one of the budget's has a name that ends so."""
+    of_budget = name.removeprefix("budget.")
+    if of_budget == name:
+        return replace(wishes, **{name: value})
+    assert wishes.budget is not None
+    return replace(wishes, budget=replace(wishes.budget, **{of_budget: value}))
+
+
+def _of_budget(
+    values: Callable[[Budget], Iterator[object]],
+) -> Callable[[Wishes], Iterator[object]]:
+    return lambda wishes: iter(()) if wishes.budget is None else values(wishes.budget)
 
 
 def _nearby(value: int | None, low: int, high: int) -> Iterator[int]:
@@ -337,6 +382,18 @@ def _holders_enough(wishes: Wishes) -> int:
     """With N = 2T + 2D + E + 2 or more, both U and the quorum have room."""
     colluders = max(wishes.max_colluders or 1, wishes.liars)
     return max(wishes.num_users, 2 * (colluders + wishes.max_dropouts) + wishes.liars + 2)
+
+
+def _rising(value: float, factor: float) -> Iterator[float]:
+    """Larger and larger numbers, of two digits."""
+    return (float(f"{value * factor**n:.2g}") for n in range(1, 100))
+
+
+def _falling(value: int) -> Iterator[int]:
+    """Smaller and smaller whole numbers."""
+    while value > 1:
+        value = min(value - 1, int(value / 1.1))
+        yield value
 
 
 def _halves(value: float) -> Iterator[float]:
@@ -359,6 +416,11 @@ _KNOBS: tuple[tuple[str, str, Callable[[Wishes], Iterator[object]]], ...] = (
     ),
     ("m", "min_per_version", lambda w: _nearby(w.min_per_version, 1, w.buffer_size or 1)),
     ("B", "clip", lambda w: _halves(w.clip)),
+    ("T_c", "silent", lambda w: _nearby(w.silent, 1, (w.buffer_size or DEFAULT_BUFFER) - 2)),
+    ("ε", "budget.epsilon", _of_budget(lambda b: _rising(b.epsilon, 1.1))),
+    ("δ", "budget.delta", _of_budget(lambda b: (d for d in _rising(b.delta, 10) if d <= 1e-3))),
+    ("k_max", "budget.max_uses", _of_budget(lambda b: _falling(b.max_uses))),
+    ("C", "budget.clip_norm", _of_budget(lambda b: _halves(b.clip_norm))),
     ("τ_max", "max_staleness", lambda w: map(int, _halves(w.max_staleness))),
     ("consistency", "consistency", lambda _: iter(("honest-server", "certified"))),
 )

@@ -11,8 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from basecagg.costs import live_masks_each, share_bytes
+from basecagg.planning import budget
 from basecagg.planning.calibration import STEPS
 from basecagg.planning.planner import VARYING, Cpu, Option, Plan
+from basecagg.privacy import Mechanism
 from basecagg.protocol.epoch import MOST_PARTS
 
 _CORRECT = {
@@ -26,6 +28,7 @@ def render(plan: Plan) -> RenderableType:
     sections: dict[str, RenderableType] = {
         "Parameters": _parameters(plan),
         "Who meets in a sum": Text(_meeting(plan)),
+        **_privacy_section(plan),
         "No sum wraps around": _proof(plan),
         "Bytes of one user, for one update and one buffer": _traffic(plan),
         "Storage of one holder": _storage(plan),
@@ -48,6 +51,7 @@ def as_dict(plan: Plan) -> dict[str, Any]:
             "room": p.room_for_sum,
             "spare_bits": plan.spare_bits,
         },
+        **_privacy_numbers(plan),
         "phases": [asdict(ph) | {"seconds": network.seconds(ph.up, ph.down)} for ph in plan.phases],
         "storage": {
             "contributors": plan.wishes.all_contributors,
@@ -118,13 +122,81 @@ def _meeting(plan: Plan) -> str:
     )
 
 
+def _privacy_section(plan: Plan) -> dict[str, RenderableType]:
+    """What is promised, what it costs in noise, and what the noise hides."""
+    m = plan.parameters.mechanism
+    if m is None:
+        return {}
+    v, rest = m.privacy, budget.noise_in_mean(m)
+    table = _table()
+    for symbol, value, meaning in (
+        (
+            "ε, δ",
+            f"{v.epsilon:g}, {v.delta:g}",
+            "of all that one user uploads; neighbours: it sends nothing",
+        ),
+        ("k_max", f"{v.max_uses}", f"uploads of one user; all fresh they cost ε = {m.epsilon:.4g}"),
+        (
+            "C",
+            f"{v.clip_norm:g}",
+            "to which an update is clipped in the 2-norm, then weighed by s(τ̂)",
+        ),
+        ("s(τ̂)", f"{v.staleness}", "by which contributors weigh; the field's own weight is 1"),
+        ("z", f"{v.noise:g}", "noise against what one update changes"),
+        ("T_c", f"{m.silent}", _silence(m)),
+        ("σ_i", f"{m.deviation:.4g} steps", "of one contributor's noise"),
+        ("noise", f"{rest:.3g}", f"in an element of the mean (σ), {rest / v.clip_norm:.3g} of C"),
+    ):
+        table.add_row(symbol, value, meaning)
+    note = (
+        f"All elements together, the noise in the mean is {rest * m.size**0.5:.3g} long. A sum longer than"
+        f" honest members can make it is not applied; a lie of {budget.hidden_lie(m):.0f}·C may hide in"
+        " the noise."
+    )
+    return {"Privacy": Group(table, Text(note))}
+
+
+def _silence(m: Mechanism) -> str:
+    factor = m.members / m.honest
+    return (
+        f"contributors without noise: {factor:.3g} times the variance of a trusted server's noise"
+    )
+
+
+def _privacy_numbers(plan: Plan) -> dict[str, Any]:
+    m = plan.parameters.mechanism
+    if m is None:
+        return {}
+    return {
+        "privacy": {
+            "epsilon": m.epsilon,
+            "share_variance": m.variance,
+            "noise_in_mean": budget.noise_in_mean(m),
+            "variance_factor": m.members / m.honest,
+            "hidden_lie": budget.hidden_lie(m),
+        }
+    }
+
+
 def _proof(plan: Plan) -> Text:
     p = plan.parameters
+    if p.mechanism is not None:
+        return _private_proof(plan, p.mechanism)
     return Text(
         f"K·c_g·(c_l·B + 1) = {p.buffer_size}·{p.weight_levels}·({p.update_levels}·{p.clip:g} + 1)"
         f" = {p.largest_sum:,}\n"
         f"(q − 3)/2         = {p.room_for_sum:,}\n"
         f"The first is not larger than the second: {plan.spare_bits:.2f} bits to spare."
+    )
+
+
+def _private_proof(plan: Plan, m: Mechanism) -> Text:
+    p = plan.parameters
+    return Text(
+        f"K·(⌈c_l·C⌉ + 1) + σ_i·√(2K·ln(2d·2⁴⁰)) = {m.members}·{m.largest_element:,} +"
+        f" {m.largest_sum - m.members * m.largest_element:,} = {m.largest_sum:,}\n"
+        f"(q − 3)/2 = {p.room_for_sum:,}\n"
+        f"The first is not larger than the second: {plan.spare_bits:.2f} bits to spare. (Chance: 2⁻⁴⁰.)"
     )
 
 

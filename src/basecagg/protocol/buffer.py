@@ -41,6 +41,7 @@ class Buffer:
         """The version by which the update's buffer opens; refuse it if it is not fresh when its turn comes."""
         if update.base_version > version:
             raise WrongVersion(f"trained from version {update.base_version}, not published yet")
+        self._weighing.require_told(version, update.base_version, update.staleness)
         opens_at = version + opening + len(self.waiting) // self.size
         self._weighing.require_fresh(opens_at, update.base_version)
         if any(other.name.contributor == update.name.contributor for other in self.waiting):

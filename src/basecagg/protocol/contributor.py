@@ -17,12 +17,14 @@ from basecagg.errors import (
     StorageError,
     UnknownMask,
 )
+from basecagg.maths.quantization import require_finite
 from basecagg.maths.randomness import SEED_BYTES, Words, system_entropy
 from basecagg.protocol import life, merkle
 from basecagg.protocol.effects import Effect, Forget, MaskEnded, MaskReady, Persist, Send, Uploaded
 from basecagg.protocol.epoch import MAX_VERSIONS, SERVER, Agreement
 from basecagg.protocol.global_model import Model
-from basecagg.protocol.masking import hide, shares_of
+from basecagg.protocol.ledger import PrivacyLedger
+from basecagg.protocol.masking import hide, hide_with_noise, shares_of
 from basecagg.protocol.messages import (
     MAX_MASKS,
     Credential,
@@ -82,6 +84,8 @@ class Contributor:
         self._confirmed: defaultdict[str, set[int]] = defaultdict(set)
         """By dealing. Nothing is written before there are enough: a restart asks all holders again."""
         self._sent = SentUpdates(records, entropy)
+        self.ledger = PrivacyLedger(records)
+        """What uploads have cost in privacy, in this epoch and before."""
 
     def states(self) -> dict[str, str]:
         """The state of every live mask, by key."""
@@ -93,6 +97,12 @@ class Contributor:
         masks = [mask for mask in self._masks.values() if mask.state == "ready"]
         # By name among equals: a restarted contributor goes on in the same order.
         return [m.name for m in sorted(masks, key=lambda mask: (mask.expires, mask.name.key))]
+
+    @property
+    def may_spend(self) -> bool:
+        """Whether its budget of privacy allows another update, where there is one."""
+        mechanism = self._parameters.mechanism
+        return mechanism is None or not mechanism.variance or self.ledger.affords(mechanism)
 
     def receive(self, message: Message) -> list[Effect]:
         """Handle a message from the server, or refuse it with a typed error and no change."""
@@ -106,9 +116,14 @@ class Contributor:
         return handle(message)
 
     def start(self) -> list[Effect]:
-        """To be carried out once after construction. Masks of an old copy may have been used: burn them."""
+        """To be carried out once after construction. Masks of an old copy may have been used: burn them.
+
+        What else was uploaded since is not known either, so nothing is left of its budget.
+        """
         bound = bind(self._records, self.agreement.id)
-        return [*bound, *(self.close() if self._records.rolled_back else self.reconnect())]
+        if not self._records.rolled_back:
+            return [*bound, *self.reconnect()]
+        return [*bound, *self.close(), self.ledger.exhaust()]
 
     def reconnect(self) -> list[Effect]:
         """The server can be reached again: send again what has had no outcome yet, byte for byte.
@@ -232,14 +247,21 @@ class Contributor:
 
     # --- phase 2: mask an update --------------------------------------------------------------
 
-    def submit(self, update: Model, base_version: int, head: bytes) -> list[Effect]:
-        """Clip, quantise and mask an update Δ (Eq. masked_update), and upload it. The mask is used up."""
-        seen = self._require_fresh(update)
+    def submit(
+        self, update: Model, base_version: int, head: bytes, version: int | None = None
+    ) -> list[Effect]:
+        """Clip, quantise and mask an update Δ (Eq. masked_update), and upload it. The mask is used up.
+
+        With privacy the contributor itself weighs it, by how far the model has come since: to `version`.
+        """
+        self._require_shape(update)
+        staleness = self._own_staleness(base_version, version)
         ready = self.ready
         if not ready:
             raise LocalProtocolError("no mask is ready: deal one and wait for the receipts")
         mask = self._masks[ready[0].key]
-        masked, clipped = hide(update, mask.seed, self._parameters)
+        remembered = self._remember(update, staleness)
+        masked, clipped = self._hide(update, mask.seed, staleness)
         words = masked.astype("<u4", copy=False).tobytes()
         ticket = Ticket(
             self.agreement.id,
@@ -247,6 +269,7 @@ class Contributor:
             base_version,
             head,
             content_hash(words),
+            staleness,
         )
         upload = Upload(signed(ticket, self._signer), words)
         mask.state = life.after(life.CONTRIBUTOR, mask.state, "upload")
@@ -254,20 +277,48 @@ class Contributor:
         key = mask.name.key
         return [
             write("mask", key, mask, irreversible=True),
-            *self._sent.remember(seen),
+            *remembered,
             Persist("ticket", key, encode(upload.ticket), irreversible=True),
             Persist("upload", key, words, irreversible=True),
             Send(SERVER, upload),
             Uploaded(mask.name, clipped),
         ]
 
-    def _require_fresh(self, update: Model) -> str:
-        """Refuse an update that was masked before: two sums with the same Δ give it away."""
+    def _hide(self, update: Model, seed: bytes, staleness: int) -> tuple[Words, int]:
+        """The masked words, and how many elements were clipped: of which nothing is told with privacy."""
+        if self._parameters.privacy is None:
+            return hide(update, seed, self._parameters)
+        fresh = self._entropy(SEED_BYTES)
+        return hide_with_noise(update, seed, staleness, fresh, self._parameters), 0
+
+    def _own_staleness(self, base_version: int, version: int | None) -> int:
+        """τ̂, where contributors weigh by it; what would be refused for its age is not paid for."""
+        if self._parameters.privacy is None or version is None:
+            return 0
+        age, most = version - base_version, self._parameters.max_staleness
+        if not 0 <= age <= most:
+            raise LocalProtocolError(
+                f"trained from version {base_version}, the model is at {version}: an update may be {most}"
+                " versions old at most; download the model again"
+            )
+        return age
+
+    def _remember(self, update: Model, staleness: int) -> list[Effect]:
+        """What has to be known before the upload leaves: what it costs, or which update it is.
+
+        Where there is noise every upload is paid for, also one that is the same as another.
+        """
+        mechanism = self._parameters.mechanism
+        if mechanism is not None and mechanism.variance:
+            return self.ledger.charge(mechanism, staleness)
+        require_finite(update)
+        return self._sent.remember(self._sent.require_fresh(update))
+
+    def _require_shape(self, update: Model) -> None:
         if update.shape != (self._parameters.model_size,):
             raise DataError(
                 f"an update has d = {self._parameters.model_size} elements, not {update.shape}"
             )
-        return self._sent.require_fresh(update)
 
     # --- endings ------------------------------------------------------------------------------
 

@@ -87,6 +87,8 @@ class Released:
     """Divided by the sum of the weights, it is the weighted mean of the updates."""
     inconsistent_holders: tuple[int, ...] = ()
     """Holders whose answers were wrong, by index."""
+    applied: bool = True
+    """Whether the model moved by the sum, or only its version: then a member lied about its length."""
 
 
 class Abandoned(Struct, frozen=True, gc=False):
@@ -125,6 +127,12 @@ class MemoryLost(Struct, frozen=True, gc=False):
     reason: str
 
 
+class BudgetEnded(Struct, frozen=True, gc=False):
+    """A contributor made its last upload: its budget of privacy allows no other fresh one."""
+
+    reason: str
+
+
 class PartsWanted(Struct, frozen=True, gc=False):
     """A participant wants to make this version again before it goes on: fetch its `Parts`."""
 
@@ -149,6 +157,7 @@ News: TypeAlias = (
     | Declined
     | Left
     | MemoryLost
+    | BudgetEnded
     | PartsWanted
     | Convicted
 )

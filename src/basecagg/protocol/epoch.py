@@ -26,6 +26,7 @@ from basecagg.errors import (
 )
 from basecagg.maths.mds_code import MaskCode
 from basecagg.parameters import Consistency, Correctness, ProtocolParameters, usual_per_version
+from basecagg.privacy import Privacy
 from basecagg.protocol.chain import Chain
 from basecagg.protocol.messages import (
     MAX_HOLDERS,
@@ -123,6 +124,10 @@ class LocalFloor:
     """Which versions of the model are made again before they are trained from or summed to."""
     verify_share: float = 0.5
     """p: of the versions, where samples are taken."""
+    max_epsilon: float | None = None
+    """The largest ε of all that is ever uploaded; None to insist on none. Without noise it has no bound."""
+    max_delta: float = 1e-5
+    """The largest δ that goes with it."""
 
     def share_to_verify(self, parameters: ProtocolParameters) -> float:
         """Which part of the versions: all of them, some or none."""
@@ -148,6 +153,18 @@ class LocalFloor:
         if parameters.least_per_version < least:
             raise WrongEpoch(
                 f"min_per_version m = {parameters.least_per_version} is below my floor {least}"
+            )
+        self._require_privacy(parameters.privacy)
+
+    def _require_privacy(self, privacy: Privacy | None) -> None:
+        if self.max_epsilon is None:
+            return
+        if privacy is None or privacy.epsilon is None:
+            raise WrongEpoch(f"my floor is ε = {self.max_epsilon:g}, this epoch adds no noise")
+        if privacy.epsilon > self.max_epsilon or privacy.delta > self.max_delta:
+            raise WrongEpoch(
+                f"it would spend ε = {privacy.epsilon:g} at δ = {privacy.delta:g}, my floor is ε ="
+                f" {self.max_epsilon:g} at δ = {self.max_delta:g}"
             )
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from basecagg.maths.clipping import round_within
 from basecagg.maths.mds_code import MaskCode
+from basecagg.maths.noise import noise_and_mask, noise_table
 from basecagg.maths.quantization import Reals, clip_update, quantize_and_mask, require_finite
 from basecagg.maths.randomness import FieldStream, Words, WordStream, derive_seed
 from basecagg.parameters import ProtocolParameters
@@ -38,6 +40,34 @@ def hide(update: Reals, seed: bytes, parameters: ProtocolParameters) -> tuple[Wo
         draws = coins.draw(out.size), mask.draw(out.size)
         quantize_and_mask(padded, p.update_levels, p.modulus, *draws, out=out)
     return masked, count
+
+
+def hide_with_noise(
+    update: Reals, seed: bytes, staleness: int, fresh: bytes, parameters: ProtocolParameters
+) -> Words:
+    """Clip Δ by its length, weigh it by s(τ̂), round it within C̃, add a share of the noise, mask.
+
+    Coins and noise come from a `fresh` seed that is stored nowhere: the mask's own lies on the disk since it
+    was dealt. The pad has no noise, so that the sum still shows whether it was opened rightly.
+    """
+    p, mechanism = parameters, parameters.mechanism
+    assert mechanism is not None
+    masked = np.empty(p.padded_size, np.uint32)
+    rounded, coins = masked.view(np.int32), WordStream(derive_seed(fresh, "private rounding"))
+    bound, size = mechanism.squared_bound(staleness), p.model_size
+    clip_norm, weight = mechanism.privacy.clip_norm, mechanism.weight(staleness)
+    round_within(update, p.update_levels, clip_norm, weight, bound, coins, rounded[:size])
+    noise, mask = WordStream(derive_seed(fresh, "private noise")), _mask_stream(seed, p)
+    for at in range(0, size, _SEGMENT):
+        here = slice(at, min(at + _SEGMENT, size))
+        words = mask.draw(here.stop - at)
+        if mechanism.variance:
+            table = noise_table(mechanism.variance)
+            noise_and_mask(rounded[here], table, noise, words, p.modulus, masked[here])
+        else:
+            masked[here] = (rounded[here].astype(np.int64) + words) % p.modulus
+    mask.draw(p.padded_size - size, masked[size:])
+    return masked
 
 
 def _mask(seed: bytes, p: ProtocolParameters) -> Words:

@@ -31,7 +31,7 @@ from basecagg.protocol.chain import Chain
 if TYPE_CHECKING:
     from basecagg.protocol.ports import Signer
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 MAX_HOLDERS = 100_000
 MAX_MASKS = 256
 """Of one dealing."""
@@ -52,6 +52,7 @@ Name: TypeAlias = Annotated[
 Version: TypeAlias = Annotated[int, Meta(ge=0, lt=2**62)]
 MAX_LINKS = 10_000
 """Versions that one history may tell of."""
+Staleness: TypeAlias = Annotated[int, Meta(ge=0, lt=2**62)]
 Attempt: TypeAlias = Annotated[int, Meta(ge=0, lt=2**16)]
 """Which request of a version it is: the first is 0, and each burn makes one more."""
 Slot: TypeAlias = tuple[Version, Attempt]
@@ -184,6 +185,8 @@ class Release(Message, frozen=True, tag="Release"):
     """The `signed_digest` of each answer that opened the sum, by holder: none can be changed unseen."""
     wrong: Annotated[tuple[HolderIndex, ...], Meta(max_length=MAX_HOLDERS)]
     """Whose answers did not agree with the others."""
+    applied: bool = True
+    """Whether the model moved by the sum: one that is longer than honest members can make it is not applied."""
     signature: Signature = b""
 
 
@@ -252,6 +255,8 @@ class Ticket(Message, frozen=True, tag="Ticket"):
     head: Digest
     """What the chain of models had come to at that version, as the dealer knows it."""
     upload_hash: Digest
+    staleness: Staleness = 0
+    """τ̂: how old the dealer knew the update to be when it weighed it by s(τ̂); 0 where holders do that."""
     signature: Signature = b""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
@@ -28,6 +29,13 @@ class Opened:
     inconsistent_holders: tuple[int, ...] = ()
     digest: bytes = bytes(32)
     """Of the request that was answered; zeros where nobody is asked."""
+    applied: bool = True
+    """Whether the model is to move by it: False if it is longer than honest members can make it."""
+
+    @property
+    def total_weight(self) -> float:
+        """Σ s, rounded once: `sum` adds up differently from one Python to the next."""
+        return math.fsum(self.weights)
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ from basecagg.protocol.effects import (
 )
 from basecagg.protocol.epoch import SERVER, Agreement, Epoch, LocalFloor, accept
 from basecagg.protocol.key_ring import KeyRing
+from basecagg.protocol.ledger import PrivacyLedger
 from basecagg.protocol.messages import (
     Certificate,
     CertifiedRequest,
@@ -159,8 +160,8 @@ class Participant:
 
     @property
     def may_train(self) -> bool:
-        """Whether a mask is ready and no earlier update is on its way."""
-        if self.contributor is None or self._is_over:
+        """Whether a mask is ready, no earlier update is on its way, and its budget allows another."""
+        if self.contributor is None or self._is_over or not self.contributor.may_spend:
             return False
         return bool(self.contributor.ready) and "uploaded" not in self.contributor.states().values()
 
@@ -419,19 +420,22 @@ class Participant:
     def _forget(self, reason: str) -> list[Effect]:
         """Something may have been answered that is not known here: no sealing key survives that.
 
-        Tombstones stay, masks are burned, the number stays; it can contribute with fresh masks.
+        Tombstones stay, masks are burned, the number stays; it can contribute with fresh masks, but not where
+        that costs privacy: nobody knows what is left of its budget.
         """
         keeper, contributor = self.keeper, self.contributor
         burned = [
             *(keeper.retire() if keeper else []),
             *(contributor.close() if contributor else []),
         ]
+        ledger = contributor.ledger if contributor else PrivacyLedger(self._records)
         gone = self._keys.destroy_all()
         self._move("forget", self._membership.epoch)
         self._keeper = None
         return [
             *burned,
             *gone,
+            ledger.exhaust(),
             write("membership", "", self._membership, irreversible=True),
             *self._note("MemoryLost", reason),
             MemoryLost(reason),

@@ -22,7 +22,7 @@ from basecagg.errors import (
     StorageError,
     WrongModel,
 )
-from basecagg.maths.quantization import dequantize, magnitude
+from basecagg.maths.quantization import dequantize, magnitude, squared_norm
 from basecagg.maths.randomness import Words
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.epoch import SERVER, Agreement
@@ -40,7 +40,7 @@ from basecagg.protocol.messages import (
 )
 from basecagg.protocol.opening import Opened
 from basecagg.protocol.proofs import Caught, Miscalculation
-from basecagg.protocol.server import link_to
+from basecagg.protocol.server import link_to, stepped
 from basecagg.protocol.step_rule import OptimiserState, state_from, state_hash
 from basecagg.protocol.weighing import Weighing
 
@@ -82,7 +82,12 @@ def open_sum(
     update = _require_sound(p, field.sub(total, masks, out=total), sum(weights), agreeing)
     # |update| ≤ (q − 3)/2 < 2³¹ is exact in float64.
     opened = dequantize(update, p.update_levels, p.modulus)
-    return Opened(opened, tuple(weights), wrong, request.digest)
+    if p.mechanism is None:
+        return Opened(opened, tuple(weights), wrong, request.digest)
+    told = [ticket.staleness for ticket in request.tickets]
+    honest = squared_norm(update, p.modulus) <= p.mechanism.squared_sum_bound(told)
+    own = tuple(map(p.mechanism.weight, told))
+    return Opened(opened, own, wrong, request.digest, applied=honest)
 
 
 def _decode(agreement: Agreement, answers: Mapping[int, Answer]) -> tuple[Words, tuple[int, ...]]:
@@ -102,7 +107,9 @@ def _require_sound(p: ProtocolParameters, total: Words, weight: int, agreeing: i
         # Another sum has n − U + 1 answers against it or this one: a distance of the code.
         others = None if p.agreed else agreeing - p.recovery_threshold + 1
         raise NotOpenable("the pad of the sum is not zero: a share or answer is wrong", others)
-    if magnitude(update, p.modulus) > weight * (p.update_levels * p.clip + 1):
+    # With privacy their length is checked instead: such a sum is opened, but not applied.
+    bounded = p.privacy is None
+    if bounded and magnitude(update, p.modulus) > weight * (p.update_levels * p.clip + 1):
         raise NotOpenable("the sum is larger than clipped updates can make it", None)
     return update
 
@@ -219,8 +226,11 @@ def _make_again(
         raise Miscalculated(
             f"it blames the holders {list(release.wrong)}, wrong are {list(opened.inconsistent_holders)}"
         )
-    step = agreement.epoch.step.step
-    model, state = step(*before, opened.weighted_sum, sum(opened.weights))
+    if opened.applied != release.applied:
+        raise Miscalculated(
+            f"it says that the sum is {'' if release.applied else 'not '}applied, and that is wrong"
+        )
+    model, state = stepped(agreement.epoch.step, *before, opened)
     if link_to(release.history.last, model, state, request.digest) != release.history.links[-1]:
         raise Miscalculated("another model or optimiser state follows from the sum")
     return model, state
@@ -237,6 +247,7 @@ def _require_asked(agreement: Agreement, release: Release, request: RecoveryRequ
     weighing = Weighing.of(agreement.parameters)
     for ticket in request.tickets:
         weighing.require_fresh(request.version, ticket.base_version)
+        weighing.require_told(request.version, ticket.base_version, ticket.staleness)
 
 
 def require_answer(

@@ -104,6 +104,15 @@ class Locks(Record):
     of_holders: list[Lock]
 
 
+class Spent(Record):
+    """What a contributor's uploads have cost it in privacy, in all epochs."""
+
+    uploads: list[tuple[float, int]] = []
+    """ρ, and how many uploads had that."""
+    everything: bool = False
+    """Whether this was found to be an older copy of itself: nobody knows what else was uploaded."""
+
+
 class HeldShare(Record):
     """A holder's note on one share; the share itself is the record 'share' of the same key."""
 
@@ -152,6 +161,7 @@ class BufferedUpdate(Struct, frozen=True, kw_only=True, gc=False):
     head: bytes
     content_hash: bytes
     signature: bytes = b""
+    staleness: int = 0
 
 
 class Past(Record):

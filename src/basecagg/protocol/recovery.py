@@ -138,6 +138,7 @@ class Recovery:
             head=ticket.head,
             content_hash=ticket.upload_hash,
             signature=ticket.signature,
+            staleness=ticket.staleness,
         )
 
     def _require_words(self, upload: Upload) -> None:
@@ -250,6 +251,7 @@ class Recovery:
             member.base_version,
             member.head,
             member.content_hash,
+            member.staleness,
             member.signature,
         )
 
@@ -416,7 +418,8 @@ class Recovery:
             (holder, signed_digest(statement(answer), answer.signature))
             for holder, answer in sorted(self._answers.items())
         )
-        release = Release(self.agreement.id, history, made_from, opened.inconsistent_holders)
+        wrong, applied = opened.inconsistent_holders, opened.applied
+        release = Release(self.agreement.id, history, made_from, wrong, applied)
         made = Made(
             release=signed(release, self._signer),
             request=self._request,

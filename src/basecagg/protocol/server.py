@@ -263,8 +263,8 @@ class Server:
     def _step(self, opened: Opened) -> list[Effect]:
         """From Σ s·Δ and Σ s to version t + 1."""
         version, members = self.version, self._members
-        self.model, self.optimiser_state = self.settings.step.step(
-            self.model, self.optimiser_state, opened.weighted_sum, sum(opened.weights)
+        self.model, self.optimiser_state = stepped(
+            self.settings.step, self.model, self.optimiser_state, opened
         )
         self._remember(version + 1, opened.digest)
         return [
@@ -280,6 +280,7 @@ class Server:
                 opened.weights,
                 opened.weighted_sum,
                 opened.inconsistent_holders,
+                opened.applied,
             ),
         ]
 
@@ -347,6 +348,15 @@ class Server:
             *(Forget(kind, outdated) for kind in ("model", "optimiser")),
             write("model-state", "", self._state),
         ]
+
+
+def stepped(
+    rule: StepRule, model: Model, state: OptimiserState, opened: Opened
+) -> tuple[Model, OptimiserState]:
+    """The next model and state: the same ones again if the sum is not to be applied."""
+    if not opened.applied:
+        return model, state
+    return rule.step(model, state, opened.weighted_sum, opened.total_weight)
 
 
 def link_to(version: int, model: Model, state: OptimiserState, digest: bytes) -> Link:

@@ -340,6 +340,7 @@ class ShareKeeper:
         for ticket in request.tickets:
             self._require_usable(ticket, request.version, certified=certified)
             self._weighing.require_fresh(request.version, ticket.base_version)
+            self._weighing.require_told(request.version, ticket.base_version, ticket.staleness)
             if heads.get(ticket.base_version) != ticket.head:
                 raise WrongModel(
                     f"{ticket.mask.contributor} had another model of version {ticket.base_version}",

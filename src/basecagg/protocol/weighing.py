@@ -18,12 +18,15 @@ class Weighing:
     weight_levels: int | None
     """c_g, or None for the real-valued s(τ) of plain FedBuff."""
     rounding: Rounding = "stochastic"
+    by_contributors: bool = False
+    """Whether contributors weigh their own updates, by an age τ̂ that their tickets tell."""
 
     @classmethod
     def of(cls, parameters: ProtocolParameters) -> Weighing:
         """The weighing of an epoch."""
         p = parameters
-        return cls(p.max_staleness, p.staleness, p.weight_levels, p.weight_rounding)
+        own = p.privacy is not None
+        return cls(p.max_staleness, p.staleness, p.weight_levels, p.weight_rounding, own)
 
     def require_fresh(self, version: int, base_version: int) -> None:
         """Refuse τ = t − t_i outside 0…τ_max."""
@@ -33,6 +36,16 @@ class Weighing:
             raise StaleUpdate(
                 f"trained from version {base_version}, more than {self.max_staleness} before"
                 f" {version}: download the model again"
+            )
+
+    def require_told(self, version: int, base_version: int, told: int) -> None:
+        """Refuse an age τ̂ that the update cannot have had when its contributor weighed it."""
+        most = self.max_staleness if self.by_contributors else 0
+        if told > most:
+            raise WrongVersion(f"its ticket tells an age of {told}, at most {most} is possible")
+        if base_version + told > version:
+            raise WrongVersion(
+                f"weighed at version {base_version} + {told}, the model is at {version}"
             )
 
     def weight(self, version: int, base_version: int, coin: bytes) -> int | float:

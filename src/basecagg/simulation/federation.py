@@ -169,7 +169,7 @@ class Federation:
 
     def submit(self, name: str, update: Model, base_version: int, head: bytes) -> None:
         """Let a contributor mask and upload one update."""
-        effects = self.contributor(name).submit(update, base_version, head)
+        effects = self.contributor(name).submit(update, base_version, head, self.server.version)
         self.network.perform(Address("contributor", name), effects)
 
     def take_news(self) -> list[News]:

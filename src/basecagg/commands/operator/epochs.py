@@ -38,7 +38,7 @@ _epoch_options = stacked(
             help="How long the epoch may last. After that no agent answers in it, by its own clock: rotate"
             " before.",
         ),
-        wishes_options(dropouts="20%"),
+        wishes_options(dropouts="20%", epsilon="--privacy-epsilon"),
         click.option(
             "--server-optimiser",
             type=click.Choice(list(OPTIMISERS)),
@@ -210,6 +210,11 @@ async def _begin(
         f" m = {p.least_per_version}, d = {p.model_size:,}, {p.consistency}, {p.correctness}; it ends"
         f" on {datetime.fromtimestamp(epoch.ends, UTC):%Y-%m-%d} at the latest"
     )
+    if p.privacy is not None:
+        click.echo(
+            f"every contributor adds noise z = {p.privacy.noise:g} and uploads {p.privacy.max_uses} times: ε ="
+            f" {p.privacy.epsilon:g} at δ = {p.privacy.delta:g}"
+        )
 
 
 _STEP = ("server_optimiser", "rate", "momentum", "second_momentum", "epsilon", "averaged")

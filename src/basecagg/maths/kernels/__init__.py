@@ -14,10 +14,13 @@ def warm_up() -> float:
     start = time.perf_counter()
     import numpy as np
 
+    from basecagg.maths.clipping import round_within
     from basecagg.maths.kernels.accumulate import add_row, reduce_totals, subtract_row
     from basecagg.maths.mds_code import MaskCode
+    from basecagg.maths.noise import noise_and_mask, noise_table
     from basecagg.maths.prime_field import PrimeField
     from basecagg.maths.quantization import clip_update, quantize
+    from basecagg.maths.randomness import WordStream
 
     field, one = PrimeField(), np.ones(1, np.uint32)
     for operation in (field.add, field.sub, field.mul):
@@ -29,6 +32,11 @@ def warm_up() -> float:
     for dtype in (np.float32, np.float64):
         clip_update(np.ones(1, dtype), 1.0)
         quantize(np.ones(1, dtype), 1, field.modulus, one)
+        words, rounded = WordStream(bytes(32)), np.zeros(1, np.int32)
+        round_within(np.ones(1, dtype), 1, 1.0, 1.0, 1, words, rounded)
+    noise_and_mask(
+        rounded, noise_table(1), words, np.zeros(1, np.uint32), field.modulus, one.copy()
+    )
     total, q = np.zeros(1, np.uint64), np.uint32(field.modulus)
     add_row(total, one)
     subtract_row(total, one, q)

@@ -293,9 +293,11 @@ class Agent:
         if trained.shape != start.model.shape:
             raise DataError(f"training returned {trained.size} numbers, not {start.model.size}")
         update = start.model - trained
+        weighs = await self._in_thread(lambda: member.weighs)
+        present = await self._version() if weighs else start.version
         try:
             messages = await self._in_thread(
-                lambda: member.submit(update, start.version, start.head)
+                lambda: member.submit(update, start.version, start.head, present)
             )
         except LocalProtocolError as error:  # its mask expired, or it trained to no effect
             _LOG.warning("update", outcome="dropped", reason=str(error))

@@ -16,6 +16,7 @@ from basecagg.channels.sealing import SealingKeys
 from basecagg.channels.wire import MAX_CONTROL_BYTES, limit_for, pack, unpack
 from basecagg.errors import BASecAggError, Refused, ServerCaught
 from basecagg.protocol.effects import (
+    BudgetEnded,
     Convicted,
     Declined,
     Effect,
@@ -118,10 +119,15 @@ class LocalMember:
         """What the chain of models had come to with this model, or `WrongModel` if it is another."""
         return self.participant.watch.head_of(version, model)
 
-    def submit(self, update: Vector, version: int, head: bytes) -> list[Message]:
-        """Mask an update that was trained from the model with this head."""
+    @property
+    def weighs(self) -> bool:
+        """Whether contributors of this epoch weigh their updates, by how far the model has come since."""
+        return self.participant.working().agreement.parameters.privacy is not None
+
+    def submit(self, update: Vector, version: int, head: bytes, present: int) -> list[Message]:
+        """Mask an update that was trained from the model with this head; the model is at `present` now."""
         contributor = self.participant.working()
-        return self._perform(contributor.submit(update.astype(np.float32), version, head))
+        return self._perform(contributor.submit(update.astype(np.float32), version, head, present))
 
     def reconnect(self) -> list[Message]:
         """Send again what the server has not confirmed."""
@@ -201,6 +207,8 @@ def _tell(news: News) -> None:
             _LOG.error("epoch declined", code=code, reason=reason)
         case MemoryLost(reason):
             _LOG.error("memory lost", reason=reason)
+        case BudgetEnded(reason):
+            _LOG.warning("no more updates", reason=reason)
 
 
 def _tell_of_refusal(message: Message, refusal: Refused) -> None:

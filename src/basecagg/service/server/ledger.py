@@ -116,7 +116,7 @@ class Ledger:
             answers=len(progress.answered) if progress else 0,
             inconsistent=news.inconsistent_holders if isinstance(news, Released) else (),
             seconds=progress.seconds(began, time.monotonic()) if progress else {},
-            reason="" if isinstance(news, Released) else news.reason,
+            reason=_reason(news),
         )
         key = f"{news.version:016d}/{entry.digest.hex()[:16]}"
         self._store.commit([write(_KIND, key, entry)])
@@ -126,3 +126,10 @@ class Ledger:
     def _note_inconsistent(self, entry: LedgerEntry) -> None:
         names = self._holder_names
         self.inconsistent.update(names[holder] for holder in entry.inconsistent)
+
+
+def _reason(news: Released | Abandoned) -> str:
+    """Why the model did not move, if it did not."""
+    if isinstance(news, Abandoned):
+        return news.reason
+    return "" if news.applied else "longer than honest members can make it: not applied"

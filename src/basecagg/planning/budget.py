@@ -1,0 +1,106 @@
+"""From a budget (ε, δ) to noise: the least z that keeps it, and levels c_l that suit it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from basecagg.errors import ParameterError
+from basecagg.maths.staleness import StalenessFunction
+from basecagg.privacy import LEAST_DEVIATION, MOST_DEVIATION, Mechanism, Privacy
+
+_ROUNDING = 1.02
+"""C̃² may be this much more than (c_l·C)²: what rounding to steps costs."""
+_QUICK = 2**11
+"""σ_i up to which noise is drawn as fast as can be."""
+_MOST_BITS = 30
+_DIGITS = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """What a contributor is to be promised."""
+
+    epsilon: float
+    """ε"""
+    delta: float = 1e-6
+    """δ"""
+    max_uses: int = 1
+    """k_max: fresh uploads of one contributor."""
+    clip_norm: float = 1.0
+    """C"""
+
+
+def spend(
+    budget: Budget, members: int, silent: int, size: int, staleness: StalenessFunction
+) -> Mechanism:
+    """The mechanism with the least noise that keeps the budget in sums of K members, T_c of them silent."""
+    _require_possible(budget, members, silent)
+    privacy = Privacy(
+        clip_norm=budget.clip_norm,
+        noise=1.0,
+        epsilon=budget.epsilon,
+        delta=budget.delta,
+        max_uses=budget.max_uses,
+        staleness=staleness,
+    )
+    mechanism = Mechanism(privacy, members, silent, size, 1)
+    if mechanism.conversion_delta <= 0:
+        raise ParameterError(
+            f"δ = {budget.delta:g} is too small for ε = {budget.epsilon:g}, K = {members} and d = {size}",
+            rule="privacy: δ > 2e^ε·k_max·K·d·2⁻¹²⁷",
+        )
+    mechanism = replace(mechanism, privacy=replace(privacy, noise=_least_noise(mechanism)))
+    return replace(mechanism, levels=_levels(mechanism))
+
+
+def _require_possible(budget: Budget, members: int, silent: int) -> None:
+    sane = budget.epsilon > 0 and 0 < budget.delta < 1 and budget.max_uses >= 1
+    if not sane:
+        raise ParameterError(
+            f"ε = {budget.epsilon:g} must be positive, δ = {budget.delta:g} between 0 and 1, k_max ="
+            f" {budget.max_uses} at least 1",
+            rule="privacy: ε > 0, 0 < δ < 1, k_max ≥ 1",
+        )
+    if not 1 <= silent < members:
+        raise ParameterError(
+            f"of K = {members} members T_c = {silent} may be silent: there must be one, and one less than K",
+            rule="privacy: with noise 1 ≤ T_c < K",
+        )
+
+
+def _least_noise(mechanism: Mechanism) -> float:
+    """z = √(k_max/2ρ_max), rounded up to a number that people can read."""
+    exact = math.sqrt(mechanism.privacy.max_uses / (2 * mechanism.budget))
+    unit = 10.0 ** (math.floor(math.log10(exact)) - _DIGITS + 1)
+    return float(f"{math.ceil(exact / unit) * unit:.{_DIGITS}g}")
+
+
+def _levels(mechanism: Mechanism) -> int:
+    """c_l: the coarsest power of two at which rounding costs next to nothing; else the finest with a table."""
+    choices = [replace(mechanism, levels=2**bits) for bits in range(_MOST_BITS)]
+    wide = [m for m in choices if m.variance >= LEAST_DEVIATION**2]
+    fine = [m for m in wide if m.variance <= _QUICK**2 and _rounding(m) <= _ROUNDING]
+    possible = [m for m in wide if m.variance <= MOST_DEVIATION**2]
+    chosen = fine[:1] or possible[-1:] or wide[:1] or choices[-1:]
+    return chosen[0].levels
+
+
+def _rounding(mechanism: Mechanism) -> float:
+    return mechanism.squared_bound(0) / (mechanism.levels * mechanism.privacy.clip_norm) ** 2
+
+
+# --- what remains -----------------------------------------------------------------------------
+
+
+def noise_in_mean(mechanism: Mechanism) -> float:
+    """The standard deviation of the noise in one element of the mean of K fresh updates."""
+    deviation = math.sqrt(mechanism.members * mechanism.variance)
+    return deviation / (mechanism.levels * mechanism.members)
+
+
+def hidden_lie(mechanism: Mechanism) -> float:
+    """How long a lie may be, in C̃, that the bound of a sum need not show: the others send nothing but noise."""
+    bound = mechanism.squared_sum_bound([0] * mechanism.members)
+    noise = mechanism.size * mechanism.members * mechanism.variance
+    return math.sqrt(max(0, bound - noise) / mechanism.squared_bound(0))

@@ -1,0 +1,139 @@
+"""A budget gets the least noise that keeps it; one that cannot be kept gets the nearest that can."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+from click.testing import CliRunner
+
+from basecagg.commands._values import portion
+from basecagg.commands.operator.epochs import _plan, start
+from basecagg.commands.plan import command
+from basecagg.errors import ParameterError
+from basecagg.maths.accounting import epsilon_of
+from basecagg.maths.staleness import constant, polynomial
+from basecagg.parameters import ProtocolParameters
+from basecagg.planning.budget import Budget, hidden_lie, noise_in_mean, spend
+from basecagg.planning.planner import Wishes, choose
+
+MNIST = Wishes(
+    num_users=30,
+    max_dropouts=9,
+    model_size=7850,
+    contributors=6000,
+    buffer_size=600,
+    budget=Budget(epsilon=4.0, delta=1e-5, max_uses=3, clip_norm=0.3),
+)
+PHONES = Wishes(num_users=100, max_dropouts=30, model_size=10**6, budget=Budget(epsilon=4.0))
+
+
+def test_the_figures_of_the_lab():
+    """K = 600, C = 0.3, three uploads at ε = 4, δ = 10⁻⁵: z = 2.005, 2¹¹ levels, σ_i ≈ 52."""
+    p = choose(MNIST).parameters
+    assert (p.privacy.noise, p.update_levels) == (2.005, 2**11)
+    assert math.sqrt(p.mechanism.variance) == pytest.approx(52, abs=1.5)
+    assert noise_in_mean(p.mechanism) == pytest.approx(2.005 * 0.3 / 600, rel=0.02)
+
+
+@pytest.mark.parametrize("wishes", [MNIST, PHONES, replace(PHONES, silent=1)])
+def test_the_budget_is_kept_with_no_more_noise_than_it_takes(wishes):
+    chosen = choose(wishes).parameters
+    mechanism, budget = chosen.mechanism, wishes.budget
+    assert epsilon_of(budget.max_uses * mechanism.cost(0), budget.delta) <= budget.epsilon
+    less = replace(mechanism, privacy=replace(chosen.privacy, noise=chosen.privacy.noise * 0.995))
+    assert less.epsilon > budget.epsilon
+    assert chosen.largest_sum <= chosen.room_for_sum
+    assert isinstance(chosen, ProtocolParameters)
+
+
+def test_contributors_weigh_and_the_field_does_not():
+    p = choose(replace(MNIST, staleness=polynomial(0.5))).parameters
+    assert (p.staleness, p.weight_levels) == (constant(), 1)
+    assert p.privacy.staleness == polynomial(0.5)
+
+
+def test_the_buffer_grows_so_that_silent_contributors_cost_half_at_most():
+    assert choose(PHONES).parameters.buffer_size == 16
+    assert choose(replace(PHONES, buffer_size=10)).parameters.buffer_size == 10
+    assert choose(replace(PHONES, budget=None)).parameters.buffer_size == 10
+    assert choose(replace(PHONES, contributors=12)).parameters.buffer_size == 12
+    alone = choose(replace(PHONES, silent=1)).parameters
+    assert (alone.buffer_size, alone.colluding_contributors) == (10, 1)
+
+
+def test_a_long_clip_needs_a_long_bound():
+    assert (
+        choose(replace(MNIST, budget=replace(MNIST.budget, clip_norm=9.0))).parameters.clip == 9.0
+    )
+
+
+@pytest.mark.parametrize(("members", "size"), [(100, 132), (10, 69)])
+def test_what_a_liar_can_hide(members, size):
+    """z = 2, d = 7850; the figures are for as many members without noise as the lab had: one."""
+    budget = Budget(epsilon=4.01, delta=1e-5, max_uses=3)
+    assert hidden_lie(spend(budget, members, 1, 7850, constant())) == pytest.approx(size, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("changes", "possible"),
+    [
+        ({"epsilon": 0.001}, "ε = 0.08"),
+        ({"max_uses": 10**5, "epsilon": 1.0}, "k_max = "),
+        ({"delta": 1e-31}, "δ = 1e-28"),
+        ({"clip_norm": 1e9}, "C = "),
+    ],
+)
+def test_an_impossible_budget_gets_the_nearest_that_can_be(changes, possible):
+    wishes = replace(PHONES, budget=replace(PHONES.budget, **changes))
+    with pytest.raises(ParameterError, match=f"Possible instead: .*{possible}"):
+        choose(wishes)
+
+
+@pytest.mark.parametrize("changes", [{"epsilon": 0.0}, {"delta": 1.0}, {"max_uses": 0}])
+def test_a_budget_that_is_none_is_refused(changes):
+    with pytest.raises(ParameterError, match="must be positive"):
+        choose(replace(MNIST, budget=replace(MNIST.budget, **changes)))
+
+
+def test_more_silent_ones_than_members_get_fewer():
+    with pytest.raises(ParameterError, match=r"T_c = 600 .*Possible instead: .*T_c = 598"):
+        choose(replace(MNIST, silent=600))
+
+
+OPTIONS = "--users 100 --dropouts 0.3 --model-size 1e5 --no-cpu --epsilon 4 --delta 1e-6 --uses 2"
+
+
+def test_the_command_says_what_remains():
+    shown = CliRunner().invoke(command, OPTIONS.split(), terminal_width=200)
+    assert shown.exit_code == 0, shown.output
+    for words in (
+        "Privacy",
+        "2 times the variance",
+        "in an element of the mean",
+        "may hide in the",
+    ):
+        assert words in shown.output
+    told = CliRunner().invoke(command, [*OPTIONS.split(), "--json"])
+    numbers = json.loads(told.output)
+    assert numbers["privacy"]["epsilon"] <= 4
+    assert numbers["parameters"]["privacy"]["max_uses"] == 2
+    assert numbers["wrap_around"]["largest_sum"] <= numbers["wrap_around"]["room"]
+
+
+def test_the_operator_begins_epochs_with_the_same_words():
+    """`--epsilon` is Adam's there."""
+    flags = {flag for each in start.params for flag in each.opts}
+    assert {"--privacy-epsilon", "--delta", "--uses", "--clip-norm", "--silent"} <= flags
+    typed = {"dropouts": portion("20%"), "colluders": None, "model_size": 1000}
+    typed |= {"budget_epsilon": 4.0, "delta": 1e-6, "uses": 1, "clip_norm": 1.0, "silent": None}
+    privacy = _plan(30, **typed).privacy
+    assert (privacy.epsilon, privacy.delta, privacy.max_uses) == (4.0, 1e-6, 1)
+    assert _plan(30, **typed | {"budget_epsilon": None}).privacy is None
+
+
+def test_without_epsilon_nothing_is_said_about_privacy():
+    shown = CliRunner().invoke(command, OPTIONS.split("--epsilon", maxsplit=1)[0].split())
+    assert "Privacy" not in shown.output

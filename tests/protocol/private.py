@@ -1,0 +1,30 @@
+"""Federations whose sums are private: K = 3, one of them silent, three uploads each."""
+
+from __future__ import annotations
+
+from parties import make_federation
+
+from basecagg.maths.staleness import constant
+from basecagg.privacy import Privacy
+
+NOISE = {"noise": 2.0, "epsilon": 5.0, "delta": 1e-5, "max_uses": 3}
+
+
+def private(levels=2**10, **changes) -> dict:
+    """Changes to the usual parameters of a test."""
+    privacy = Privacy(**({"clip_norm": 1.0} | (NOISE | changes)))
+    return {
+        "privacy": privacy,
+        "update_levels": levels,
+        "weight_levels": 1,
+        "staleness": constant(),
+    }
+
+
+def bounded(**changes) -> dict:
+    """The same without noise: only lengths are bounded."""
+    return private(**({"noise": 0.0, "epsilon": None} | changes))
+
+
+def make(options: dict | None = None, **changes):
+    return make_federation(**((private() if options is None else options) | changes))
