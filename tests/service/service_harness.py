@@ -35,7 +35,7 @@ from basecagg.service.training import RoundInfo, Vector
 log_to(io.StringIO(), "DEBUG")  # every line is written, so that a bad one is found
 
 SMALL = ProtocolParameters(
-    num_users=7,
+    num_holders=7,
     recovery_threshold=3,
     max_colluders=2,
     max_dropouts=2,

@@ -104,12 +104,12 @@ def stacked(options: tuple[_values.Option, ...]) -> _values.Option:
 
 
 def plan_for(
-    num_users: int, *, dropouts: _values.Portion, colluders: _values.Portion | None, **others: Any
+    num_holders: int, *, dropouts: _values.Portion, colluders: _values.Portion | None, **others: Any
 ) -> Plan:
     """The plan for what was typed, and so many holders."""
     return plan(
-        num_users=num_users,
-        max_dropouts=dropouts.of(num_users),
-        max_colluders=None if colluders is None else colluders.of(num_users),
+        num_holders=num_holders,
+        max_dropouts=dropouts.of(num_holders),
+        max_colluders=None if colluders is None else colluders.of(num_holders),
         **others,
     )

@@ -65,7 +65,7 @@ MAX_LAG = 10_000
 server could have a name remembered for ever."""
 
 
-class ShareKeeper:
+class Holder:
     """One holder of an epoch. Rebuilt from its records after a restart, it goes on where it was."""
 
     def __init__(
@@ -214,7 +214,7 @@ class ShareKeeper:
             raise QuotaExceeded(f"{self._live[dealer]} masks are live already", peer=dealer)
 
     def _require_mine(self, parcel: Parcel, parcel_hash: bytes) -> None:
-        dealing, count = parcel.dealing, self._parameters.num_users
+        dealing, count = parcel.dealing, self._parameters.num_holders
         root = merkle.root_from(self.index, count, parcel_hash, parcel.path)
         if parcel.holder != self.index or root != dealing.root:
             raise WrongRecipient(
@@ -498,7 +498,7 @@ class ShareKeeper:
     def _move(self, held: HeldShare, event: str) -> None:
         """One step in the life of a share, and the count of live ones with it."""
         was_live = held.state in _LIVE
-        held.state = life.after(life.SHARE_KEEPER, held.state, event)
+        held.state = life.after(life.HOLDER, held.state, event)
         self._live[held.name.contributor] += (held.state in _LIVE) - was_live
 
     def _drop_answers(self, digests: Iterable[str]) -> list[Effect]:
