@@ -154,6 +154,19 @@ def test_a_plain_request_is_never_answered_in_certified_mode(certified):
             assert isinstance(reply, Endorsement)
 
 
+def test_whoever_answered_still_endorses_the_same_request(certified):
+    """A server that lost its certificate gets it together again, also from those who never endorsed."""
+    request = request_for(certified, members(certified))
+    question = certify(certified, request, USERS[:QUORUM])
+    assert len(answers(certified, question)) == 7
+    for name in USERS:
+        for _ in range(2):
+            (reply,) = ask(certified, name, request)
+            assert isinstance(reply, Endorsement)
+        certified.start(holder_at(name))
+        assert certified.holder(name).remembers(certify(certified, request).certificate)
+
+
 def test_one_sum_after_another_at_one_version(certified):
     """A buffer that burned does not stop the next one at the same t."""
     first = request_for(certified, members(certified, *USERS[:3]))
