@@ -27,7 +27,9 @@ class BareCycle:
     def __init__(self, p: ProtocolParameters, signatures: int, checks: int) -> None:
         """Prepare what is not a primitive of the cycle."""
         self._p, self._signatures, self._checks = p, signatures, checks
-        self._code = MaskCode(p.num_users, p.recovery_threshold, p.max_colluders, modulus=p.modulus)
+        self._code = MaskCode(
+            p.num_holders, p.recovery_threshold, p.max_colluders, modulus=p.modulus
+        )
         self._field = PrimeField(p.modulus)
         self._weights = [p.weight_levels] * p.buffer_size
         self._identity, self._verifier, self._statement = (
@@ -81,7 +83,7 @@ class BareCycle:
 
     def _add_shares(self) -> None:
         self._answers = {}
-        for holder in range(self._p.num_users):
+        for holder in range(self._p.num_holders):
             rows = [np.frombuffer(shares[holder], np.uint32) for shares in self._held]
             self._answers[holder] = self._field.weighted_sum(rows, self._weights)
 

@@ -23,7 +23,7 @@ from basecagg.channels.identity import Ed25519Verifier, Identity
 from basecagg.channels.unprotected import NoVerifier
 from basecagg.protocol.effects import Store
 from basecagg.protocol.epoch import Agreement
-from basecagg.protocol.share_keeper import ShareKeeper
+from basecagg.protocol.holder import Holder
 from basecagg.simulation.federation import Federation
 from basecagg.simulation.loopback import AT_SERVER, Address
 from basecagg.storage.participant import ParticipantStore
@@ -35,7 +35,7 @@ from reproduction.cycle import run_cycle
 
 RESULTS = Path(__file__).parent / "results" / "cycle.json"
 PARAMETERS = ProtocolParameters(
-    num_users=100,
+    num_holders=100,
     recovery_threshold=62,
     max_colluders=8,
     max_dropouts=30,
@@ -88,11 +88,11 @@ class BenchFederation(Federation):
         assert isinstance(identity, Identity)
         return identity
 
-    def _build_keeper(self, name: str, store: Store) -> ShareKeeper:
+    def _build_holder(self, name: str, store: Store) -> Holder:
         """A holder of its own: it shares no note of checked signatures with the others."""
         own = Agreement(self.agreement.epoch, self.agreement.verifier)
         index = own.holder_names.index(name)
-        return ShareKeeper(own, index, self.identity(name), self._secret(name), store)
+        return Holder(own, index, self.identity(name), self._secret(name), store)
 
 
 class CountingFederation(BenchFederation):

@@ -81,7 +81,7 @@ def committee(holders: int, buffer_size: int, d: int) -> ProtocolParameters:
     """A committee that does without a fifth of its holders."""
     colluders = max(1, holders // 6)
     return ProtocolParameters(
-        num_users=holders,
+        num_holders=holders,
         recovery_threshold=holders - colluders - holders // 5,
         max_colluders=colluders,
         max_dropouts=holders // 5,

@@ -21,9 +21,9 @@ from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.contributor import Contributor
 from basecagg.protocol.effects import Effect, Store, sends_of, writes_of
 from basecagg.protocol.epoch import Agreement, Epoch
+from basecagg.protocol.holder import Holder
 from basecagg.protocol.messages import Credential, HolderKey, Message, signed
 from basecagg.protocol.records import Role
-from basecagg.protocol.share_keeper import ShareKeeper
 from basecagg.service import framing
 from basecagg.service.connection import Connection, Unreachable
 from basecagg.service.operator.folder import create
@@ -111,7 +111,7 @@ class Stand:
         self._operator = Office(folder / "operator", folder / "anchors")
         self.connection: Connection = self._operator.connect()
         self.tls = ssl.create_default_context(cafile=folder / "operator" / "ca.pem")
-        self.holders = self._make("holder", parameters.num_users)
+        self.holders = self._make("holder", parameters.num_holders)
         self.contributors = self._make("phone", contributors)
         self.server: subprocess.Popen[bytes] | None = None
 
@@ -146,8 +146,8 @@ class Stand:
         epoch = await self._operator.start(self.connection, self.parameters)
         self.agreement = self._accept(epoch)
         self.epoch = epoch.id.hex()
-        self.keepers = [
-            ShareKeeper(self.agreement, i, h.identity, secrets[h.name], h.store)
+        self.machines = [
+            Holder(self.agreement, i, h.identity, secrets[h.name], h.store)
             for i, h in enumerate(self.holders)
         ]
 
@@ -184,14 +184,14 @@ class Stand:
 
     async def hold(self, index: int) -> None:
         """A holder's life: take letters, answer."""
-        holder, keeper = self.holders[index], self.keepers[index]
-        await holder.perform(keeper.start())
+        holder, machine = self.holders[index], self.machines[index]
+        await holder.perform(machine.start())
         while True:
             messages = await holder.mail(self.epoch, 20)
             for at in range(0, len(messages), _TOGETHER):
                 group = messages[at : at + _TOGETHER]
-                effects = [effect for message in group for effect in keeper.receive(message)]
-                await holder.perform([*effects, *keeper.acknowledge()])
+                effects = [effect for message in group for effect in machine.receive(message)]
+                await holder.perform([*effects, *machine.acknowledge()])
 
     async def version(self) -> int:
         """The present version."""

@@ -65,7 +65,7 @@ def measure(step: StepRule) -> dict[str, float]:
 
 def _federation(step: StepRule) -> Federation:
     p = ProtocolParameters(
-        num_users=USERS,
+        num_holders=USERS,
         recovery_threshold=USERS - DROPOUTS - COLLUDERS,
         max_colluders=COLLUDERS,
         max_dropouts=DROPOUTS,

@@ -7,15 +7,15 @@ from basecagg.channels.identity import Ed25519Verifier, Identity, enrol
 from basecagg.channels.sealing import SealingSecret, make_sealer
 from basecagg.maths.staleness import polynomial
 from basecagg.protocol.contributor import Contributor
-from basecagg.protocol.epoch import Holder, accept, draft_epoch
+from basecagg.protocol.epoch import Seat, accept, draft_epoch
+from basecagg.protocol.holder import Holder
 from basecagg.protocol.recovery import Recovery
 from basecagg.protocol.server import Server, ServerSettings, first_link
-from basecagg.protocol.share_keeper import ShareKeeper
 from basecagg.simulation.loopback import AT_SERVER, Address, Loopback
 from basecagg.storage.memory import MemoryStore
 
 parameters = ProtocolParameters(
-    num_users=7, max_colluders=1, max_dropouts=2, recovery_threshold=4,
+    num_holders=7, max_colluders=1, max_dropouts=2, recovery_threshold=4,
     buffer_size=3, model_size=1000, staleness=polynomial(1.0),
 )  # fmt: skip
 users, model = [f"user-{i}" for i in range(7)], np.zeros(1000, np.float32)
@@ -25,7 +25,7 @@ sealing = {name: SealingSecret.create() for name in users}
 # The operator signs an epoch and the model that it begins with; everyone checks it against the operator's key.
 epoch = draft_epoch(
     federation="example", parameters=parameters, operator=signing["operator"],
-    holders=[Holder(u, signing[u].public_key, sealing[u].public_key) for u in users],
+    holders=[Seat(u, signing[u].public_key, sealing[u].public_key) for u in users],
     server_key=signing["server"].public_key, enrolment_key=signing["enrolment"].public_key,
     first=first_link(model),
 )  # fmt: skip
@@ -37,8 +37,8 @@ recovery = Recovery(agreement, signing["server"], store)
 server = Server(ServerSettings.of(agreement), recovery, store, model)
 network.add(AT_SERVER, server, store)
 for index, user in enumerate(users):
-    keeper = ShareKeeper(agreement, index, signing[user], sealing[user], store := MemoryStore())
-    network.add(Address("holder", user), keeper, store)
+    holder = Holder(agreement, index, signing[user], sealing[user], store := MemoryStore())
+    network.add(Address("holder", user), holder, store)
     credential = enrol(signing["enrolment"], agreement.id, user, signing[user].public_key)
     sealer, store = make_sealer("x25519"), MemoryStore()
     contributor = Contributor(agreement, credential, signing[user], sealer, store)

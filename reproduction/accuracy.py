@@ -302,7 +302,7 @@ def _lead(setting: Setting, results: Results) -> str:
 
 def _choices(setting: Setting) -> list[str]:
     p = setting.config().protocol_parameters(model_size=1)
-    people = f"N = {p.num_users}, T = {p.max_colluders}, D = {p.max_dropouts}, U = {p.recovery_threshold}"
+    people = f"N = {p.num_holders}, T = {p.max_colluders}, D = {p.max_dropouts}, U = {p.recovery_threshold}"
     if setting.protocol == "unmasked":
         people = "U, T and D, which play no part without masks"
     return [

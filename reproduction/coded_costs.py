@@ -232,7 +232,7 @@ def coded_parameters(cell: Cell, members: int) -> ProtocolParameters:
     """Honest-server mode; U = N − D, T = N/2 or the largest possible."""
     ages = IN_ROUNDS if cell.protocol == "lightsecagg" else _BY_AGE
     return ProtocolParameters(
-        num_users=cell.users,
+        num_holders=cell.users,
         recovery_threshold=cell.survivors,
         max_colluders=cell.colluders,
         max_dropouts=cell.dropouts,

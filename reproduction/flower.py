@@ -138,7 +138,7 @@ def _secagg(updates: Sequence[Vector], shares: int, threshold: int) -> tuple[flo
 
     graph = random_regular(users, shares - 1) if shares < users else ()
     parameters = SecAggParameters(
-        num_users=users, threshold=threshold, vector_size=size, graph=graph
+        num_holders=users, threshold=threshold, vector_size=size, graph=graph
     )
     round_ = SecAggRound(parameters)
     outcome = round_.run(read)
@@ -156,7 +156,7 @@ def basecagg_seconds(updates: Sequence[Vector], threshold: int, colluders: int) 
     users, size = len(updates), updates[0].size
     federation = Federation(
         ProtocolParameters(
-            num_users=users,
+            num_holders=users,
             recovery_threshold=threshold,
             max_colluders=colluders,
             max_dropouts=users - threshold,

@@ -99,7 +99,7 @@ class BufferedFederation:
     def __init__(self, members: int, size: int) -> None:
         """Publish versions 0 … K."""
         parameters = ProtocolParameters(
-            num_users=members,
+            num_holders=members,
             recovery_threshold=members - 2,
             max_colluders=2,
             max_dropouts=2,

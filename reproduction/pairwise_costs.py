@@ -98,7 +98,7 @@ def measure_pairwise(cell: Cell) -> Row:
 def _warm_up() -> None:
     """Compile or load the kernels, so that no round is charged for it."""
     inputs = {user: np.zeros(1, np.uint32) for user in range(3)}
-    SecAggRound(SecAggParameters(num_users=3, threshold=2, vector_size=1)).run(
+    SecAggRound(SecAggParameters(num_holders=3, threshold=2, vector_size=1)).run(
         inputs, {"inputs": {0}}
     )
 
@@ -108,7 +108,7 @@ def _short_round(cell: Cell) -> ShortRound:
     _warm_up()
     setting, users = setting_of(cell), cell.users
     parameters = SecAggParameters(
-        num_users=users, threshold=setting.threshold, vector_size=SHORT, graph=setting.graph
+        num_holders=users, threshold=setting.threshold, vector_size=SHORT, graph=setting.graph
     )
     generator = np.random.default_rng(users)
     inputs = generator.integers(0, PAPER_MODULUS, (users, SHORT), dtype=np.uint32)

@@ -61,10 +61,10 @@ SECTIONS: dict[str, dict[str, Iterable[str]]] = {
         "basecagg.channels.wire": ["pack"],
     },
     "The machines": {
-        "basecagg.protocol.epoch": ["Holder", "draft_epoch", "accept"],
+        "basecagg.protocol.epoch": ["Seat", "draft_epoch", "accept"],
         "basecagg.protocol.server": ["Server", "ServerSettings", "first_link"],
         "basecagg.protocol.recovery": ["Recovery"],
-        "basecagg.protocol.share_keeper": ["ShareKeeper"],
+        "basecagg.protocol.holder": ["Holder"],
         "basecagg.protocol.contributor": ["Contributor"],
         "basecagg.protections.pairs": ["require_compatible"],
         "basecagg.channels.identity": ["Identity", "Ed25519Verifier", "enrol"],

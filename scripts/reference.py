@@ -141,7 +141,7 @@ def mask_life_page() -> str:
     meanings = name_docs(life)
     titles = {
         "CONTRIBUTOR": "A mask at the contributor",
-        "SHARE_KEEPER": "A share at the holder",
+        "HOLDER": "A share at the holder",
         "SERVER": "A mask at the server",
         "SEALING_KEY": "A sealing key at the participant",
         "PARTICIPANT": "A participant",

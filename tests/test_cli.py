@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from basecagg import __version__, cli, errors
 
-PAPER = ("--users", "100", "--dropouts", "0.3", "--model-size", "1e6")
+PAPER = ("--holders", "100", "--dropouts", "0.3", "--model-size", "1e6")
 
 
 def run(*args: str, columns: int = 80) -> Result:
@@ -154,7 +154,7 @@ def test_plan_as_json_says_the_same() -> None:
 
 
 def test_plan_predicts_processor_time() -> None:
-    small = ("--users", "10", "--dropouts", "3", "--model-size", "1e4")
+    small = ("--holders", "10", "--dropouts", "3", "--model-size", "1e4")
     shown = json.loads(run("plan", *small, "--json").stdout)
     times = shown["cpu_seconds"]
     assert set(times) == {str(row["recovery_threshold"]) for row in shown["options"]}
@@ -197,6 +197,6 @@ def test_what_cannot_be_read_is_a_usage_error(option: str, text: str, words: str
 def test_a_number_or_a_part(text: str, count: int) -> None:
     """A part is rounded up, and 0.3 of 100 is 30, not the 30.000000000000004 of floats."""
     shown = run(
-        "plan", "--users", "100", "--dropouts", text, "--model-size", "9", "--no-cpu", "--json"
+        "plan", "--holders", "100", "--dropouts", text, "--model-size", "9", "--no-cpu", "--json"
     )
     assert json.loads(shown.stdout)["parameters"]["max_dropouts"] == count

@@ -27,7 +27,7 @@ from basecagg.simulation.loopback import Letter
 
 # U − T = 4 and d = 10 numbers: shares of ⌈11/4⌉ = 3 numbers = 12 bytes, padded to 12 numbers = 48 bytes.
 SMALL = ProtocolParameters(
-    num_users=8,
+    num_holders=8,
     recovery_threshold=6,
     max_colluders=2,
     max_dropouts=0,
@@ -65,7 +65,7 @@ def on_the_wire(p: ProtocolParameters) -> dict[str, list[int]]:
         HONEST,
         replace(
             SMALL,
-            num_users=40,
+            num_holders=40,
             recovery_threshold=24,
             max_dropouts=8,
             buffer_size=9,

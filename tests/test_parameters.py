@@ -17,7 +17,7 @@ from basecagg.parameters import RULES, usual_tolerance
 from basecagg.privacy import Privacy
 
 PAPER = {
-    "num_users": 100,
+    "num_holders": 100,
     "recovery_threshold": 62,
     "max_colluders": 8,
     "max_dropouts": 30,
@@ -51,8 +51,8 @@ BROKEN = {
         ({"modulus": -7}, ["q = -7 "]),
     ],
     "2 ≤ N ≤ q − 1": [
-        ({"num_users": 1}, ["N = 1 ", "2…4294967290"]),
-        ({"num_users": 7, "modulus": 7}, ["N = 7 ", "2…6", "nonzero"]),
+        ({"num_holders": 1}, ["N = 1 ", "2…4294967290"]),
+        ({"num_holders": 7, "modulus": 7}, ["N = 7 ", "2…6", "nonzero"]),
     ],
     "T ≥ 1": [({"max_colluders": 0}, ["T = 0", "at least 1"])],
     "D ≥ 0": [({"max_dropouts": -1}, ["D = -1", "negative"])],
@@ -153,7 +153,7 @@ BROKEN = {
         ),
         ({"liars": 3}, ["100 − 30 − 3 = 67", "U = 59 or T = 5 or D = 27 or E = 0 or N = 103"]),
         (
-            {"num_users": 2, "recovery_threshold": 2, "max_colluders": 1, "max_dropouts": 0},
+            {"num_holders": 2, "recovery_threshold": 2, "max_colluders": 1, "max_dropouts": 0},
             ["U + T = 2 + 1", "possible: N = 3, or correctness='honest-holders'"],
         ),
         (
@@ -178,7 +178,7 @@ JUST_MET = {
     "q is a prime below 2³²": [{"modulus": 2**32 - 5}, {"modulus": 2**32 - 17}],
     "2 ≤ N ≤ q − 1": [
         {
-            "num_users": 6,
+            "num_holders": 6,
             "modulus": 7,
             "recovery_threshold": 2,
             "max_colluders": 1,
@@ -189,7 +189,7 @@ JUST_MET = {
             "allow_wraparound": True,
         },
         {
-            "num_users": 2,
+            "num_holders": 2,
             "recovery_threshold": 2,
             "max_colluders": 1,
             "max_dropouts": 0,
@@ -393,7 +393,7 @@ def test_what_is_not_chosen_gets_the_largest_numbers_that_fit(consistency, chose
 def test_the_usual_tolerance_makes_parameters(consistency, correctness, holders):
     dropouts, colluders, threshold = usual_tolerance(holders, 10, consistency, correctness)
     made = ProtocolParameters(
-        num_users=holders,
+        num_holders=holders,
         recovery_threshold=threshold,
         max_colluders=colluders,
         max_dropouts=dropouts,
@@ -494,7 +494,7 @@ def test_no_sum_with_noise_wraps_around():
 
 def test_parameters_are_frozen_and_named():
     with pytest.raises(dataclasses.FrozenInstanceError):
-        parameters().num_users = 3
+        parameters().num_holders = 3
     with pytest.raises(TypeError):
         ProtocolParameters(100, 70, 8, 30, 10, 1000)
 

@@ -28,7 +28,7 @@ def basecagg(*arguments: object) -> str:
     return CliRunner().invoke(main, [str(each) for each in arguments]).output
 
 
-PLAN = ("plan", "--users", 20, "--dropouts", 4, "--model-size", 100, "--no-cpu", "--staleness")
+PLAN = ("plan", "--holders", 20, "--dropouts", 4, "--model-size", 100, "--no-cpu", "--staleness")
 
 
 def test_a_staleness_function(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +97,7 @@ def test_all_kinds_of_masks_have_a_server() -> None:
 
 def test_a_rule_of_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
     small = Rule("d ≤ 9", lambda p: p.model_size <= 9, lambda p: f"d = {p.model_size} is large")
-    values = {"num_users": 9, "recovery_threshold": 4, "max_colluders": 1, "max_dropouts": 2}
+    values = {"num_holders": 9, "recovery_threshold": 4, "max_colluders": 1, "max_dropouts": 2}
     assert ProtocolParameters(**values, buffer_size=3, model_size=10)
     monkeypatch.setattr("basecagg.parameters.RULES", [*RULES, small])
     with pytest.raises(ParameterError, match="d = 10 is large"):

@@ -48,7 +48,7 @@ result = simulate(SimulationConfig(users=8, buffer_size=4, model="logistic", ver
 assert result.versions[-1].version == 2
 """
 TRIALS = {
-    "plan": program("plan --users 100 --dropouts 0.3 --model-size 1e6"),
+    "plan": program("plan --holders 100 --dropouts 0.3 --model-size 1e6"),
     "README": python(code_of("README.md")),
     # All of the arithmetic, compiled afresh.
     "first sum": python(code_of("docs/tutorial/first-sum.md")),

@@ -33,15 +33,15 @@ def share_bytes(p: ProtocolParameters) -> int:
 
 def shares_bytes(p: ProtocolParameters, *, sealed: bool = True) -> int:
     """All N shares of one mask."""
-    return p.num_users * (share_bytes(p) + (OVERHEAD if sealed else 0))
+    return p.num_holders * (share_bytes(p) + (OVERHEAD if sealed else 0))
 
 
 def message_bytes(p: ProtocolParameters) -> dict[str, int]:
     """One message of each kind, by its name; a receipt is for as many masks as a buffer holds."""
     share, request = share_bytes(p), TICKET * p.buffer_size + 171
     return {
-        "Shipment": shares_bytes(p) + p.num_users * (HASH + 3) + 354,
-        "Parcel": share + OVERHEAD + HASH * longest_path(p.num_users) + 350,
+        "Shipment": shares_bytes(p) + p.num_holders * (HASH + 3) + 354,
+        "Parcel": share + OVERHEAD + HASH * longest_path(p.num_holders) + 350,
         "Receipt": NAME * p.buffer_size + 116,
         "Upload": ELEMENT * p.padded_size + TICKET + 16,
         "RecoveryRequest": request,
@@ -81,7 +81,9 @@ def phases(p: ProtocolParameters) -> tuple[Phase, ...]:
     if p.consistency == "certified":
         asked, answered = asked + size["CertifiedRequest"], answered + size["Endorsement"]
     return (
-        Phase("deal", f"{p.num_users} sealed shares of its mask, ahead of time", size["Shipment"]),
+        Phase(
+            "deal", f"{p.num_holders} sealed shares of its mask, ahead of time", size["Shipment"]
+        ),
         Phase(
             "keep",
             f"one sealed share of each of {p.buffer_size} masks",
@@ -149,7 +151,7 @@ class Prices:
 
     def deal(self) -> float:
         """Contributor: draw a mask, encode it, seal a share for every holder, sign."""
-        shares = self._p.num_users * (self._seal + ENCODE_ELEMENT * self._p.share_size)
+        shares = self._p.num_holders * (self._seal + ENCODE_ELEMENT * self._p.share_size)
         return self._sign + shares
 
     def mask(self) -> float:

@@ -25,7 +25,7 @@ _MOST_LEVEL_BITS = 31
 class ProtocolParameters:
     """All that a federation agrees on before the first mask is dealt. N, U, T and D count *holders*."""
 
-    num_users: int
+    num_holders: int
     """N: holders of shares. In the paper every user is one."""
     recovery_threshold: int
     """U: right answers that determine a sum."""
@@ -90,7 +90,7 @@ class ProtocolParameters:
     @property
     def quorum(self) -> int:
         """⌊(N + T)/2⌋ + 1 signatures: two requests cannot both have so many."""
-        return (self.num_users + self.max_colluders) // 2 + 1
+        return (self.num_holders + self.max_colluders) // 2 + 1
 
     @property
     def colluding_contributors(self) -> int:
@@ -137,7 +137,7 @@ class ProtocolParameters:
     @property
     def parts_bytes(self) -> int:
         """What a version is made from, at most: K uploads, the model before it, and N answers."""
-        numbers = (self.buffer_size + 1) * self.padded_size + self.num_users * self.share_size
+        numbers = (self.buffer_size + 1) * self.padded_size + self.num_holders * self.share_size
         return 4 * numbers
 
     @property
@@ -308,9 +308,9 @@ RULES: list[Rule] = [
     ),
     Rule(
         "2 ≤ N ≤ q − 1",
-        lambda p: 2 <= p.num_users <= p.modulus - 1,
+        lambda p: 2 <= p.num_holders <= p.modulus - 1,
         lambda p: (
-            f"num_users N = {p.num_users} is outside 2…{p.modulus - 1}: every holder needs a nonzero"
+            f"num_holders N = {p.num_holders} is outside 2…{p.modulus - 1}: every holder needs a nonzero"
             f" point of its own in a field of {p.modulus} elements"
         ),
     ),
@@ -337,19 +337,19 @@ RULES: list[Rule] = [
     ),
     Rule(
         "U ≤ N − D",
-        lambda p: p.recovery_threshold <= p.num_users - p.max_dropouts,
+        lambda p: p.recovery_threshold <= p.num_holders - p.max_dropouts,
         lambda p: (
             f"recovery_threshold U = {p.recovery_threshold} is more than N − D ="
-            f" {p.num_users} − {p.max_dropouts} = {p.num_users - p.max_dropouts}:"
+            f" {p.num_holders} − {p.max_dropouts} = {p.num_holders - p.max_dropouts}:"
             " with D holders gone no sum could be opened"
         ),
     ),
     Rule(
         "certified mode: quorum ⌊(N + T)/2⌋ + 1 ≤ N − D",
-        lambda p: p.consistency != "certified" or p.quorum <= p.num_users - p.max_dropouts,
+        lambda p: p.consistency != "certified" or p.quorum <= p.num_holders - p.max_dropouts,
         lambda p: (
             f"a certificate needs quorum ⌊(N + T)/2⌋ + 1 = {p.quorum} holders but only N − D ="
-            f" {p.num_users - p.max_dropouts} are sure to be there: lower D or T, add holders,"
+            f" {p.num_holders - p.max_dropouts} are sure to be there: lower D or T, add holders,"
             " or use consistency='honest-server'"
         ),
     ),
@@ -441,8 +441,8 @@ RULES: list[Rule] = [
         lambda p: not p.agreed or _missing_answers(p) <= 0,
         lambda p: (
             f"a sum opens when U + T = {p.recovery_threshold} + {p.max_colluders} answers agree, but only"
-            f" N − D − E = {p.num_users} − {p.max_dropouts} − {p.liars} ="
-            f" {p.num_users - p.max_dropouts - p.liars} right ones are sure to come; possible:"
+            f" N − D − E = {p.num_holders} − {p.max_dropouts} − {p.liars} ="
+            f" {p.num_holders - p.max_dropouts - p.liars} right ones are sure to come; possible:"
             f" {_enough_answers(p)}, or correctness='honest-holders', with which T liars write the sum"
         ),
     ),
@@ -476,7 +476,9 @@ RULES: list[Rule] = [
 
 
 def _missing_answers(p: ProtocolParameters) -> int:
-    return p.recovery_threshold - largest_threshold(p.num_users, p.max_dropouts, p.recovery_margin)
+    return p.recovery_threshold - largest_threshold(
+        p.num_holders, p.max_dropouts, p.recovery_margin
+    )
 
 
 def _enough_answers(p: ProtocolParameters) -> str:
@@ -489,7 +491,7 @@ def _enough_answers(p: ProtocolParameters) -> str:
         ("E", p.liars, 0),
     )
     lower = [f"{s} = {value - missing}" for s, value, low in least if value - missing >= low]
-    return " or ".join([*lower, f"N = {p.num_users + missing}"])
+    return " or ".join([*lower, f"N = {p.num_holders + missing}"])
 
 
 _CHOICES = {
@@ -505,13 +507,13 @@ def usual_correctness(consistency: Consistency) -> Correctness:
     return "agreed" if consistency == "certified" else "honest-holders"
 
 
-def largest_threshold(num_users: int, max_dropouts: int, margin: int) -> int:
+def largest_threshold(num_holders: int, max_dropouts: int, margin: int) -> int:
     """N − D less the margin T + E: with a larger U a sum might never open."""
-    return num_users - max_dropouts - margin
+    return num_holders - max_dropouts - margin
 
 
 def usual_tolerance(
-    num_users: int,
+    num_holders: int,
     buffer_size: int,
     consistency: Consistency,
     correctness: Correctness | None = None,
@@ -523,11 +525,11 @@ def usual_tolerance(
 ) -> tuple[int, int, int]:
     """D, T and U as chosen; else 30 % of the holders, the largest T up to 8 that fits, the largest U."""
     agreed = (correctness or usual_correctness(consistency)) == "agreed"
-    dropouts = int(0.3 * num_users) if max_dropouts is None else max_dropouts
-    quorum = num_users - 2 * dropouts - 2 if consistency == "certified" else num_users
-    readable = (num_users - dropouts - liars) // 3 if agreed else num_users - dropouts - 1
+    dropouts = int(0.3 * num_holders) if max_dropouts is None else max_dropouts
+    quorum = num_holders - 2 * dropouts - 2 if consistency == "certified" else num_holders
+    readable = (num_holders - dropouts - liars) // 3 if agreed else num_holders - dropouts - 1
     colluders = max_colluders or max(1, liars, min(8, quorum, readable, buffer_size - 2))
-    most = largest_threshold(num_users, dropouts, colluders + liars if agreed else 0)
+    most = largest_threshold(num_holders, dropouts, colluders + liars if agreed else 0)
     return dropouts, colluders, recovery_threshold or most
 
 

@@ -113,7 +113,7 @@ def test_the_limits_are_bulk_and_4_kib_or_16_mib():
     p = CONVERSATION[0].agreement.parameters
     share = 4 * p.share_size + 4096
     bulk = {
-        Shipment: p.num_users * share + 4096,
+        Shipment: p.num_holders * share + 4096,
         Parcel: share,
         Answer: share,
         Upload: 4 * p.padded_size + 4096,

@@ -10,7 +10,7 @@ from parties import (
     ask,
     certify,
     deal,
-    holder,
+    holder_at,
     intercept,
     make_federation,
     one_round,
@@ -36,7 +36,8 @@ from basecagg.errors import (
     WrongRecipient,
     WrongVersion,
 )
-from basecagg.protocol import merkle, share_keeper
+from basecagg.protocol import holder, merkle
+from basecagg.protocol.holder import Holder
 from basecagg.protocol.messages import (
     Closing,
     Dealing,
@@ -46,7 +47,6 @@ from basecagg.protocol.messages import (
     sealing_context,
     signed,
 )
-from basecagg.protocol.share_keeper import ShareKeeper
 from basecagg.storage.memory import MemoryStore
 
 MODES = pytest.mark.parametrize("consistency", ["certified", "honest-server"])
@@ -239,7 +239,7 @@ def test_that_expired(federation):
 def farthest(federation, name="user-0"):
     """The last version that this holder believes in, for a mask dealt now."""
     lifetime = federation.agreement.parameters.mask_lifetime
-    return federation.keeper(name).version + lifetime + 10_000
+    return federation.holder(name).version + lifetime + 10_000
 
 
 @pytest.mark.parametrize("beyond", [1, 2**60])
@@ -258,7 +258,7 @@ def test_dealt_while_the_holder_was_away(federation):
 
 
 def test_control_without_the_bound_a_name_is_kept_for_ever(federation, monkeypatch):
-    monkeypatch.setattr(share_keeper, "MAX_LAG", 2**62)
+    monkeypatch.setattr(holder, "MAX_LAG", 2**62)
     parcel = dealt(federation, share_of(federation), expires=2**60)
     ask(federation, "user-0", parcel)
     over = signed(
@@ -267,7 +267,7 @@ def test_control_without_the_bound_a_name_is_kept_for_ever(federation, monkeypat
     )
     ask(federation, "user-0", over)
     one_round(federation)
-    assert federation.keeper("user-0").states()[parcel.dealing.masks[0].key] == "closed"
+    assert federation.holder("user-0").states()[parcel.dealing.masks[0].key] == "closed"
 
 
 def test_more_than_a_dealer_may_have(federation):
@@ -308,7 +308,7 @@ def test_replayed_after_it_was_spent(consistency):
     assert len(answers(federation, question)) == 7
     _all_parcels_are_refused(federation, caught, KnownMask)
     for name in USERS:  # nor after a restart
-        federation.start(holder(name))
+        federation.start(holder_at(name))
     _all_parcels_are_refused(federation, caught, KnownMask)
 
 
@@ -331,16 +331,16 @@ def test_replayed_after_it_was_opened_and_expired(consistency):
     caught = _deal_and_catch(federation)
     for turn in range(4):
         one_round(federation, [USERS[(turn + step) % 7] for step in range(3)])
-    known = {key for name in USERS for key in federation.keeper(name).states()}
+    known = {key for name in USERS for key in federation.holder(name).states()}
     assert not known & {mask.key for parcel in caught for mask in parcel.dealing.masks}
     _all_parcels_are_refused(federation, caught, MaskExpired)
 
 
 def test_replayed_to_a_holder_that_restarted_from_an_old_copy(federation):
     caught = _deal_and_catch(federation)
-    copy = MemoryStore(federation.network.nodes[holder("user-0")].store.snapshot())
+    copy = MemoryStore(federation.network.nodes[holder_at("user-0")].store.snapshot())
     copy.rolled_back = True
-    federation.start(holder("user-0"), copy)
+    federation.start(holder_at("user-0"), copy)
     _all_parcels_are_refused(federation, [p for p in caught if p.holder == 0], Retired)
 
 
@@ -378,7 +378,7 @@ def test_messages_that_are_not_for_a_holder(federation):
 
 
 def test_control_without_tombstones_a_replayed_share_opens_twice(monkeypatch):
-    """A keeper that forgets names answers for one mask twice, and the server has the victim's update."""
+    """A holder that forgets names answers for one mask twice, and the server has the victim's update."""
 
     def forget(self, request):
         names = [mask.key for mask in request.masks]
@@ -386,7 +386,7 @@ def test_control_without_tombstones_a_replayed_share_opens_twice(monkeypatch):
             self._held.pop(key, None)
         return []
 
-    monkeypatch.setattr(ShareKeeper, "_advance", forget)
+    monkeypatch.setattr(Holder, "_advance", forget)
     federation = make_federation(consistency="honest-server")
     caught = _deal_and_catch(federation)
     victim, friend, pal = (intercept(federation, name) for name in USERS[:3])

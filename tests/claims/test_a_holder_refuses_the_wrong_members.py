@@ -23,8 +23,8 @@ from parties import (
 from basecagg.channels.unprotected import NoVerifier
 from basecagg.channels.wire import MAX_CONTROL_BYTES, pack, unpack
 from basecagg.errors import BadSignature, ChannelError, UnknownMask, WrongEpoch, WrongMembers
+from basecagg.protocol.holder import Holder
 from basecagg.protocol.messages import MaskName, Ticket, signed
-from basecagg.protocol.share_keeper import ShareKeeper
 
 MODES = pytest.mark.parametrize("consistency", ["certified", "honest-server"])
 
@@ -55,7 +55,7 @@ def test_nobody_at_all():
     with pytest.raises(ChannelError):
         unpack(pack(nothing), MAX_CONTROL_BYTES)
     with pytest.raises(WrongMembers):
-        federation.keeper("user-0").receive(nothing)
+        federation.holder("user-0").receive(nothing)
 
 
 @MODES
@@ -135,7 +135,7 @@ def test_a_request_of_another_epoch(consistency):
     request = request_for(federation, uploads(federation, *USERS[:3]))
     for name in USERS:
         with pytest.raises(WrongEpoch):
-            other.keeper(name).receive(request)
+            other.holder(name).receive(request)
     foreign = msgspec.structs.replace(request, epoch=other.agreement.id, signature=b"")
     all_refuse(federation, signed(foreign, federation.identity("server")), WrongEpoch)
 
@@ -159,7 +159,7 @@ def test_too_few_of_one_base_version(consistency):
 
 @MODES
 def test_control_a_sum_of_one_is_that_update(monkeypatch, consistency):
-    monkeypatch.setattr(ShareKeeper, "_require_members", lambda self, request: None)
+    monkeypatch.setattr(Holder, "_require_members", lambda self, request: None)
     federation = make_federation(consistency=consistency)
     (victim,) = uploads(federation, "victim")
     request = request_for(federation, [victim])
@@ -170,7 +170,7 @@ def test_control_a_sum_of_one_is_that_update(monkeypatch, consistency):
 
 def test_control_friends_of_one_name_surround_the_victim(monkeypatch):
     """Two masks of one friend: the sum minus what the friend knows is the victim's update."""
-    monkeypatch.setattr(ShareKeeper, "_require_members", lambda self, request: None)
+    monkeypatch.setattr(Holder, "_require_members", lambda self, request: None)
     federation = make_federation()
     members = uploads(federation, "friend", "friend", "victim")
     request = request_for(federation, members)

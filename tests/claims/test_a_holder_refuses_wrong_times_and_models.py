@@ -11,7 +11,7 @@ from parties import (
     certify,
     deal,
     endorse,
-    holder,
+    holder_at,
     intercept,
     make_federation,
     one_round,
@@ -30,8 +30,8 @@ from basecagg.errors import (
     WrongModel,
     WrongVersion,
 )
+from basecagg.protocol.holder import Holder
 from basecagg.protocol.messages import CertifiedRequest, Endorsement, Parcel
-from basecagg.protocol.share_keeper import ShareKeeper
 
 MODES = pytest.mark.parametrize("consistency", ["certified", "honest-server"])
 
@@ -173,7 +173,7 @@ def endorsed_at_0_and_then_1(federation):
     question = CertifiedRequest(first, certificate_of(first, votes))
     members = uploads(federation, "dan", "eve", "fay")
     endorse(federation, request_for(federation, members, 1, question.certificate))
-    assert {federation.keeper(name).version for name in USERS} == {1}
+    assert {federation.holder(name).version for name in USERS} == {1}
     return question
 
 
@@ -181,10 +181,10 @@ def test_a_late_answer_does_not_turn_time_back():
     federation = make_federation()
     question = endorsed_at_0_and_then_1(federation)
     assert len(answers(federation, question)) == 7
-    assert {federation.keeper(name).version for name in USERS} == {1}
+    assert {federation.holder(name).version for name in USERS} == {1}
     for name in USERS:
-        federation.start(holder(name))
-    assert {federation.keeper(name).version for name in USERS} == {1}
+        federation.start(holder_at(name))
+    assert {federation.holder(name).version for name in USERS} == {1}
     assert len(answers(federation, question)) == 7  # and it can be asked for again
 
 
@@ -241,14 +241,14 @@ def test_a_spent_mask_does_not_come_back_after_its_expiry():
 
 
 def test_control_if_time_ran_back_the_mask_would_open_twice(monkeypatch):
-    advance = ShareKeeper._advance
+    advance = Holder._advance
 
     def turn_back(self, request):
         effects = advance(self, request)
         self._progress.version = request.version
         return effects
 
-    monkeypatch.setattr(ShareKeeper, "_advance", turn_back)
+    monkeypatch.setattr(Holder, "_advance", turn_back)
     federation = make_federation(max_staleness=2, mask_lifetime=3, min_per_version=1)
     assert replay_after_expiry(federation) is True
 
@@ -264,7 +264,7 @@ def test_a_repeated_endorsement_is_identical():
 def test_control_without_the_version_rule_a_server_skips_ahead(monkeypatch):
     """It could then age updates at will, and weigh them as it likes."""
     for rule in ("_require_version", "_require_history"):
-        monkeypatch.setattr(ShareKeeper, rule, lambda self, request: None)
+        monkeypatch.setattr(Holder, rule, lambda self, request: None)
     federation = make_federation()
     request = request_for(federation, uploads(federation, *USERS[:3]), 10)
     assert len(endorse(federation, request)) == 7

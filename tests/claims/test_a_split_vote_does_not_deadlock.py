@@ -11,7 +11,7 @@ from parties import (
     colluding_answer,
     endorse,
     exact_sum,
-    holder,
+    holder_at,
     intercept,
     make_federation,
     one_round,
@@ -24,8 +24,8 @@ from parties import (
 )
 
 from basecagg.errors import MaskTaken
+from basecagg.protocol.holder import Holder
 from basecagg.protocol.messages import CertifiedRequest, Closing, Endorsement, signed
-from basecagg.protocol.share_keeper import ShareKeeper
 
 
 def split_vote(federation, majority):
@@ -56,7 +56,7 @@ def test_training_goes_on_after_the_masks_are_closed():
     )
     for name in USERS:
         assert ask(federation, name, closing) == []
-        assert federation.network.nodes[holder(name)].store.scan("share") == []
+        assert federation.network.nodes[holder_at(name)].store.scan("share") == []
     one_round(federation)
     assert federation.server.version == 1
 
@@ -104,9 +104,9 @@ def test_only_a_quorum_is_answered(majority):
 
 def test_control_an_override_without_a_certificate_reveals_an_update(monkeypatch):
     """If votes could be changed at will, both requests were certified: 3 + 3 answers and a colluder."""
-    checked = ShareKeeper._require_usable
+    checked = Holder._require_usable
     monkeypatch.setattr(
-        ShareKeeper,
+        Holder,
         "_require_usable",
         lambda self, ticket, version, certified: checked(self, ticket, version, certified=True),
     )

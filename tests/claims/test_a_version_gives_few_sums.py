@@ -15,7 +15,7 @@ from parties import (
     certify,
     fresh_update,
     head_at,
-    holder,
+    holder_at,
     intercept,
     make_federation,
     refuse,
@@ -90,7 +90,7 @@ def test_the_slots_are_remembered():
     federation = make_federation()
     ask_for_all(federation, updates(), attempts=(0, 0, 0, 0))
     for name in USERS:
-        federation.start(holder(name))
+        federation.start(holder_at(name))
     federation.network.in_flight.clear()
     members = [intercept(federation, name) for name in USERS[4:7]]
     for name in USERS:

@@ -25,8 +25,8 @@ from basecagg.simulation.loopback import AT_SERVER
 
 MOVED = 1000
 """What liars want to add to the first number of the sum, in levels: too little to be noticed by its size."""
-ONE = {"num_users": 5, "recovery_threshold": 2, "max_colluders": 1, "max_dropouts": 1, "liars": 1}
-TWO = {"num_users": 8, "recovery_threshold": 3, "max_colluders": 2, "max_dropouts": 1, "liars": 2}
+ONE = {"num_holders": 5, "recovery_threshold": 2, "max_colluders": 1, "max_dropouts": 1, "liars": 1}
+TWO = {"num_holders": 8, "recovery_threshold": 3, "max_colluders": 2, "max_dropouts": 1, "liars": 2}
 TRUSTING = {"correctness": "honest-holders", "liars": 0}
 
 
@@ -154,7 +154,7 @@ def check(asked, liars, order, deadlines, together):
 
 def coalitions(p):
     """Every set of at most T holders."""
-    holders = range(p.num_users)
+    holders = range(p.num_holders)
     return [liars for count in range(p.max_colluders + 1) for liars in combinations(holders, count)]
 
 
@@ -168,7 +168,7 @@ TOGETHER = pytest.mark.parametrize("together", [True, False], ids=["together", "
 @TOGETHER
 def test_all_coalitions_in_every_place(asked, together):
     """Who lies first, last or between; all answers come, and the deadlines are after all of them."""
-    n = asked.parameters.num_users
+    n = asked.parameters.num_holders
     for liars in coalitions(asked.parameters):
         for order in rotations(n):
             check(asked, liars, order, (n, n), together)
@@ -177,7 +177,7 @@ def test_all_coalitions_in_every_place(asked, together):
 @TOGETHER
 def test_all_coalitions_at_every_deadline(asked, together):
     """The second deadline gives up if answers disagree by then; liars answer first."""
-    n = asked.parameters.num_users
+    n = asked.parameters.num_holders
     for liars in coalitions(asked.parameters):
         order = [*liars, *(holder for holder in range(n) if holder not in liars)]
         for last in range(n + 1):
@@ -187,7 +187,7 @@ def test_all_coalitions_at_every_deadline(asked, together):
 def test_with_d_holders_gone_e_liars_cannot_stop_it(asked):
     """N − D ≥ U + T + E, with equality here."""
     p = asked.parameters
-    here = list(range(p.num_users - p.max_dropouts))
+    here = list(range(p.num_holders - p.max_dropouts))
     for liars in combinations(here, p.liars):
         check(asked, liars, here, (len(here), len(here)), together=True)
 
@@ -203,7 +203,7 @@ def test_a_sum_is_decoded_once_more_for_each_liar_at_most(asked, monkeypatch):
     p = asked.parameters
     for liars in coalitions(p):
         calls.clear()
-        order = sorted(range(p.num_users), key=lambda holder: holder not in liars)
+        order = sorted(range(p.num_holders), key=lambda holder: holder not in liars)
         check(asked, liars, order, (len(order), len(order)), together=True)
         assert len(calls) <= 1 + len(liars)
 
@@ -222,7 +222,7 @@ def test_every_order_every_coalition_and_every_two_deadlines(together):
 @TOGETHER
 @pytest.mark.parametrize("consistency", ["certified", "honest-server"])
 def test_many_orders_and_deadlines_with_larger_coalitions(together, consistency):
-    three = {"num_users": 12, "recovery_threshold": 4, "max_colluders": 3, "max_dropouts": 2}
+    three = {"num_holders": 12, "recovery_threshold": 4, "max_colluders": 3, "max_dropouts": 2}
     asked = ask(**three, liars=3, buffer_size=5, consistency=consistency, correctness="agreed")
     generator = random.Random(7)
     for _ in range(4000):
@@ -240,7 +240,7 @@ def test_control_liars_write_the_sum_when_holders_are_taken_to_be_honest(numbers
     """The answers of T liars and the first honest one are U, and they say what the server wants."""
     asked = ask(**numbers | TRUSTING)
     p = asked.parameters
-    order = list(range(p.num_users))
+    order = list(range(p.num_holders))
     liars, friends = order[: p.max_colluders], order[p.max_colluders :][: p.recovery_threshold - 1]
     outcome, count = hear(asked, order, asked.lies(liars, friends, True), (len(order),))
     assert isinstance(outcome, Opened)
@@ -258,7 +258,7 @@ def test_control_with_one_answer_less_they_write_it_too(asked, monkeypatch):
         "answers_needed",
         property(lambda p: p.recovery_threshold + p.max_colluders - 1),
     )
-    order = list(range(p.num_users))
+    order = list(range(p.num_holders))
     liars, friends = order[: p.max_colluders], order[p.max_colluders :][: p.recovery_threshold - 1]
     outcome, _ = hear(asked, order, asked.lies(liars, friends, True), (len(order),))
     assert isinstance(outcome, Opened)
@@ -268,7 +268,7 @@ def test_control_with_one_answer_less_they_write_it_too(asked, monkeypatch):
 # --- what is planned ------------------------------------------------------------------------------
 
 WISHES = {
-    "num_users": 12,
+    "num_holders": 12,
     "max_dropouts": 1,
     "model_size": 50,
     "max_colluders": 3,

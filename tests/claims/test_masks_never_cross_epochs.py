@@ -8,7 +8,7 @@ from parties import (
     at,
     certify,
     deal,
-    holder,
+    holder_at,
     intercept,
     make_federation,
     one_round,
@@ -88,7 +88,7 @@ def test_everything_said_in_the_first_is_refused_in_the_second(first, second):
                 second.server.receive(sender.contributor, message)
             continue
         else:
-            machine = second.keeper("user-0")
+            machine = second.holder("user-0")
         with pytest.raises(WrongEpoch):
             machine.receive(message)
 
@@ -106,7 +106,7 @@ def test_a_share_of_the_first_dealt_again_in_the_second_does_not_open(first, sec
     for parcel in parcels:
         moved = Parcel(dealing, parcel.holder, parcel.path, parcel.sealed)
         with pytest.raises(WrongRecipient, match="does not open here"):
-            second.keeper(USERS[parcel.holder]).receive(moved)
+            second.holder(USERS[parcel.holder]).receive(moved)
 
 
 def test_a_credential_of_the_first_is_worth_nothing_in_the_second(first, second):
@@ -128,7 +128,7 @@ def test_a_ticket_for_the_second_does_not_find_the_mask_of_the_first(first, seco
     request = request_for(second, [signed(ticket, first.identity("ann")), *others])
     assert request.epoch == second.agreement.id
     with pytest.raises(UnknownMask):
-        second.keeper("user-0").receive(request)
+        second.holder("user-0").receive(request)
 
 
 def test_endorsements_of_the_first_do_not_certify_in_the_second(first, second):
@@ -138,15 +138,15 @@ def test_endorsements_of_the_first_do_not_certify_in_the_second(first, second):
     others = [intercept(second, name) for name in USERS[:3]]
     request = request_for(second, others, 1, certificate)
     with pytest.raises(WrongEpoch):
-        second.keeper("user-0").receive(request)
+        second.holder("user-0").receive(request)
 
 
 def test_a_holder_does_not_take_its_old_store_along(first, second):
     """Else the shares of the first would serve in the second."""
     deal(first, "ann")
-    store = first.network.nodes[holder("user-0")].store
+    store = first.network.nodes[holder_at("user-0")].store
     with pytest.raises(StorageError, match="belongs to epoch"):
-        second.start(holder("user-0"), store)
+        second.start(holder_at("user-0"), store)
 
 
 def test_a_contributor_does_not_take_its_old_store_along(first, second):
@@ -168,13 +168,13 @@ def test_a_contributor_burns_its_masks_when_the_epoch_closes(first):
 
 
 def test_control_with_one_store_for_both_a_share_would_cross(first, second, monkeypatch):
-    """Without the tie, a keeper of the second endorses a mask that was dealt in the first."""
-    monkeypatch.setattr("basecagg.protocol.share_keeper.bind", lambda records, epoch: [])
+    """Without the tie, a holder of the second endorses a mask that was dealt in the first."""
+    monkeypatch.setattr("basecagg.protocol.holder.bind", lambda records, epoch: [])
     tickets = []
     for name in ("ann", "bob", "cat"):
         old = intercept(first, name).ticket
         ticket = Ticket(second.agreement.id, old.mask, 0, second.server.head, old.upload_hash)
         tickets.append(signed(ticket, first.identity(name)))
-    second.start(holder("user-0"), first.network.nodes[holder("user-0")].store)
+    second.start(holder_at("user-0"), first.network.nodes[holder_at("user-0")].store)
     (vote,) = ask(second, "user-0", request_for(second, tickets))
     assert vote.epoch == second.agreement.id

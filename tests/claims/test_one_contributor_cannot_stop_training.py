@@ -6,7 +6,7 @@ from parties import (
     at,
     deal,
     exact_sum,
-    holder,
+    holder_at,
     make_federation,
     one_round,
     released,
@@ -23,7 +23,7 @@ MODES = pytest.mark.parametrize("consistency", ["certified", "honest-server"])
 def without(federation, *names):
     """Take these holders away; the returned function brings them back as they were."""
     nodes = federation.network.nodes
-    away = {holder(name): nodes.pop(holder(name)) for name in names}
+    away = {holder_at(name): nodes.pop(holder_at(name)) for name in names}
     return lambda: nodes.update(away)
 
 
@@ -94,7 +94,7 @@ def test_a_receipt_that_was_missing_makes_them_fit():
     federation.network.run()
     assert not released(federation)
     for name in USERS[5:]:
-        federation.start(holder(name))  # it comes back, and ann's share is delivered
+        federation.start(holder_at(name))  # it comes back, and ann's share is delivered
     federation.network.run()
     (news,) = released(federation)
     assert exact_sum(news, submitted, federation.agreement.parameters)
@@ -148,8 +148,8 @@ def test_with_the_same_shipment_again_and_again():
     shipment = federation.network.in_flight[0]
     assert isinstance(shipment.message, Shipment)
     federation.network.run()
-    before = federation.network.nodes[holder("user-0")].store.snapshot()
+    before = federation.network.nodes[holder_at("user-0")].store.snapshot()
     federation.network.in_flight.extend([shipment] * 5)
     federation.network.run()
-    assert federation.network.nodes[holder("user-0")].store.snapshot() == before
+    assert federation.network.nodes[holder_at("user-0")].store.snapshot() == before
     assert len(federation.network.nodes[at("mallory")].machine.ready) == 1

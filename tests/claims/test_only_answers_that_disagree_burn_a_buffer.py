@@ -5,7 +5,7 @@ from parties import (
     USERS,
     deal,
     exact_sum,
-    holder,
+    holder_at,
     make_federation,
     one_round,
     refuse,
@@ -37,7 +37,7 @@ def stuck(consistency, **changes):
     federation = make_federation(consistency=consistency, **changes)
     deal(federation, *USERS[:3])
     nodes = federation.network.nodes
-    away = {holder(name): nodes.pop(holder(name)) for name in GONE}
+    away = {holder_at(name): nodes.pop(holder_at(name)) for name in GONE}
     seen = []
     federation.network.observers.append(seen.append)
     submitted = one_round(federation)
@@ -90,7 +90,7 @@ def four_answer(correctness):
     federation = make_federation(consistency="honest-server", correctness=correctness)
     deal(federation, *USERS[:3])
     for name in USERS[4:]:
-        federation.network.nodes.pop(holder(name))
+        federation.network.nodes.pop(holder_at(name))
     return federation, one_round(federation)
 
 
@@ -117,7 +117,7 @@ def quarrel(consistency, dealers=USERS[:3], **changes):
     federation = make_federation(consistency=consistency, correctness="agreed", **changes)
     deal(federation, *dealers)
     nodes = federation.network.nodes
-    away = {holder(name): nodes.pop(holder(name)) for name in USERS[5:]}
+    away = {holder_at(name): nodes.pop(holder_at(name)) for name in USERS[5:]}
     lie(federation, USERS[:1], slice(0, 1))
     seen = []
     federation.network.observers.append(seen.append)
@@ -144,7 +144,7 @@ def test_then_the_buffer_burns_and_everyone_is_told(consistency):
     closings = [letter for letter in seen if isinstance(letter.message, Closing)]
     assert {letter.to.name for letter in closings} == set(USERS)
     for name in USERS[:3]:
-        assert not federation.network.nodes[holder(name)].store.scan("share")
+        assert not federation.network.nodes[holder_at(name)].store.scan("share")
 
 
 @MODES

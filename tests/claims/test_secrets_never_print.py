@@ -4,7 +4,7 @@ import logging
 
 import numpy as np
 import pytest
-from parties import SIZE, USERS, at, deal, fresh_update, holder, make_federation, submit
+from parties import SIZE, USERS, at, deal, fresh_update, holder_at, make_federation, submit
 from rich.pretty import pretty_repr
 
 from basecagg.channels.identity import Ed25519Verifier, Identity
@@ -46,7 +46,7 @@ def secrets_of(federation) -> list[bytes]:
     stores = {address: node.store for address, node in federation.network.nodes.items()}
     ann = federation.contributor("user-0")
     seeds = [mask.seed for mask in ann._masks.values() if mask.seed]
-    shares = [value for name in USERS for _, value in stores[holder(name)].scan("share")]
+    shares = [value for name in USERS for _, value in stores[holder_at(name)].scan("share")]
     keys = [federation.identity(name).secret_bytes() for name in (*USERS, "server", "operator")]
     sealing = [federation._secret(name).secret_bytes() for name in USERS]
     found = [*seeds, *shares, *keys, *sealing, ann._sent._salt]
@@ -120,14 +120,14 @@ def test_of_effects_and_messages(federation):
         assert f"{update[0]:.6f}" not in repr(effect)
 
 
-def test_of_a_keepers_effects(federation):
+def test_of_a_holders_effects(federation):
     seen = []
     federation.network.observers.append(lambda letter: seen.append(letter.message))
     deal(federation, "user-3")
     parcel = next(each for each in seen if isinstance(each, Parcel) and each.holder == 0)
     fresh = make_federation()
     with pytest.raises(BASecAggError) as caught:
-        fresh.keeper("user-0").receive(parcel)
+        fresh.holder("user-0").receive(parcel)
     assert_silent(federation, [*seen, caught.value])
 
 

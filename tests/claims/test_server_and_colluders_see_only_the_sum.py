@@ -25,7 +25,7 @@ class Setting:
     q: int
     colluders: tuple[int, ...]
     max_colluders: int = 1
-    num_users: int = 4
+    num_holders: int = 4
     recovery_threshold: int = 3
     weights: tuple[int, int] = (1, 2)
     points: tuple[int, ...] | None = None  # other points than the code's
@@ -48,7 +48,7 @@ def shares_of_all_masks(s):
     if s.points:
         powers = [[x**u for u in range(s.recovery_threshold)] for x in s.points]
         return (np.array(powers) @ rows % s.q).astype(np.uint32)
-    code = MaskCode(s.num_users, s.recovery_threshold, s.max_colluders, s.q)
+    code = MaskCode(s.num_holders, s.recovery_threshold, s.max_colluders, s.q)
     return code.encode(rows[: s.submasks].reshape(-1), rows[s.submasks :])
 
 
@@ -67,7 +67,7 @@ def seen_of_masks(s):
     first = np.repeat(shares, number, axis=1)
     second = first if s.mask_reused else np.tile(shares, number)
     seen = [member[holder] for holder in s.colluders for member in (first, second)]
-    asked = [(holder, s.weights) for holder in range(s.num_users)] + list(s.conflicting)
+    asked = [(holder, s.weights) for holder in range(s.num_holders)] + list(s.conflicting)
     seen += [field.weighted_sum([first[h], second[h]], weights) for h, weights in asked]
     return digits(s.q, seen).reshape(number, number)
 
@@ -81,7 +81,7 @@ def masked(s, update):
 def distributions(s):
     """For each weighted sum, how often anything is seen: a sorted list for all updates with that sum."""
     of_masks, updates = seen_of_masks(s), all_vectors(s.q, s.submasks).T
-    room = s.q ** (len(s.colluders) * 2 + s.num_users + len(s.conflicting))
+    room = s.q ** (len(s.colluders) * 2 + s.num_holders + len(s.conflicting))
     assert room * s.q ** (2 * s.submasks) < 2**31  # every sight has a number of its own
     alone = [masked(s, update) for update in updates]
     by_sum = defaultdict(list)

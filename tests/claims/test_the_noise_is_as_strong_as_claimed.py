@@ -33,7 +33,7 @@ CONFIDENCE = 0.95
 
 def parameters(noise=1.0):
     return ProtocolParameters(
-        num_users=10,
+        num_holders=10,
         recovery_threshold=2,
         max_colluders=1,
         max_dropouts=0,

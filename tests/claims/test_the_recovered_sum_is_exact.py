@@ -8,7 +8,7 @@ from parties import (
     deal,
     exact_sum,
     fresh_update,
-    holder,
+    holder_at,
     make_federation,
     one_round,
     released,
@@ -79,7 +79,7 @@ def test_with_any_holders_gone(consistency, gone):
     federation = make_federation(consistency=consistency)
     deal(federation, *USERS[:3])
     for name in gone:
-        federation.stop(holder(name))
+        federation.stop(holder_at(name))
     submitted = one_round(federation)
     (news,) = released(federation)
     assert exact_sum(news, submitted, federation.agreement.parameters)
@@ -119,12 +119,12 @@ def test_in_any_order_of_the_answers(consistency):
 @BOTH_MODES
 def test_when_a_committee_holds_the_shares(consistency):
     """Holders who never contribute, contributors who never hold."""
-    committee = [f"keeper-{index}" for index in range(7)]
+    committee = [f"holder-{index}" for index in range(7)]
     federation = make_federation(consistency=consistency, holders=committee)
     submitted = one_round(federation, ["phone-1", "phone-22", "phone-333"])
     (news,) = released(federation)
     assert exact_sum(news, submitted, federation.agreement.parameters)
-    assert at("keeper-0") not in federation.network.nodes
+    assert at("holder-0") not in federation.network.nodes
 
 
 @pytest.mark.parametrize("suite", ["x25519", "mlkem768-x25519"])

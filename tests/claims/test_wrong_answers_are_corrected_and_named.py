@@ -8,7 +8,7 @@ from parties import (
     abandoned,
     deal,
     exact_sum,
-    holder,
+    holder_at,
     make_federation,
     nothing_changes,
     one_hop,
@@ -85,7 +85,7 @@ def test_with_a_liar_and_a_holder_gone():
     """N − D ≥ U + T + E: six answers, one of them wrong."""
     federation = make_federation(liars=1, max_dropouts=1)
     submitted = [submit(federation, name) for name in USERS[:3]]
-    federation.stop(holder("user-6"))
+    federation.stop(holder_at("user-6"))
     lie(federation, ["user-1"])
     federation.network.run()
     (news,) = released(federation)

@@ -30,7 +30,7 @@ from basecagg.flower.visits import (
     write,
 )
 from basecagg.parameters import ProtocolParameters
-from basecagg.protocol.epoch import Epoch, Holder, draft_epoch
+from basecagg.protocol.epoch import Epoch, Seat, draft_epoch
 from basecagg.protocol.messages import EpochEnd, Parcel, Receipt
 from basecagg.protocol.server import first_link
 from basecagg.storage.participant import ParticipantStore
@@ -115,9 +115,9 @@ def test_a_node_killed_while_it_leaves_answers_nothing_again(
     node_id, folder, end = heard.a_holder()
     with OpenNode(folder) as node:
         node.wake()
-        keeper = node.participant.keeper
-        assert keeper is not None
-        used = [mask for mask, state in keeper.states().items() if state in ("spent", "closed")]
+        holder = node.participant.holder
+        assert holder is not None
+        used = [mask for mask, state in holder.states().items() if state in ("spent", "closed")]
     replayed = [p for p in heard.of(node_id, Parcel) if p.dealing.masks[0].key in used]
     assert replayed
     for commit in range(4):
@@ -144,7 +144,7 @@ def test_an_old_copy_is_noticed_by_whoever_writes_to_it_first(tmp_path: Path) ->
     with OpenNode(folder) as node:
         node.wake()
         assert node.participant.agreement is not None  # it really is the older one
-        assert node.participant.keeper is None
+        assert node.participant.holder is None
 
 
 # --- an epoch that nobody signed ------------------------------------------------------------------------
@@ -171,7 +171,7 @@ def test_a_bad_epoch_is_not_kept_and_does_not_block_a_goodbye(tmp_path: Path) ->
 
 def epoch_by(operator: Identity) -> Epoch:
     parameters = ProtocolParameters(
-        num_users=4,
+        num_holders=4,
         recovery_threshold=3,
         max_colluders=1,
         max_dropouts=1,
@@ -180,7 +180,7 @@ def epoch_by(operator: Identity) -> Epoch:
         consistency="honest-server",
     )
     holders = [
-        Holder(f"h{index}", Identity.create().public_key, SealingSecret.create().public_key)
+        Seat(f"h{index}", Identity.create().public_key, SealingSecret.create().public_key)
         for index in range(4)
     ]
     return draft_epoch(

@@ -21,7 +21,7 @@ from basecagg.storage.memory import MemoryStore
 from basecagg.storage.server import ServerStore
 
 FOUR = ProtocolParameters(
-    num_users=4,
+    num_holders=4,
     recovery_threshold=2,
     max_colluders=1,
     max_dropouts=0,
@@ -72,7 +72,7 @@ def test_a_key_that_its_node_did_not_sign_founds_nothing() -> None:
     with pytest.raises(BadSignature):
         operator.sign_epoch(FOUR, holders, CHARGE, FIRST, PAPER_STEP)
     assert store.snapshot() == before
-    fewer = replace(FOUR, num_users=3)
+    fewer = replace(FOUR, num_holders=3)
     assert operator.sign_epoch(fewer, holders[:3], CHARGE, FIRST, PAPER_STEP).epoch.number == 1
 
 

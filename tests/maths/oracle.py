@@ -17,28 +17,28 @@ def weighted_sum(rows, weights, q):
     ]
 
 
-def points(num_users, q):
+def points(num_holders, q):
     """1…N; in the paper's field g·ζ^k·ω^s: tens of s, for k = 0, ±1, ±7, ±49, ±2 …, for g = 1, 2, …
 
     Up to 299 holders there is no ζ. A g that is in a coset already is left out.
     """
     if q != PAPER_MODULUS:
-        return list(range(1, num_users + 1))
+        return list(range(1, num_holders + 1))
     eta, zeta = (
         next(r for b in range(2, 99) if (r := pow(b, (q - 1) // n, q)) != 1) for n in (5, 19)
     )
     omega = -eta % q
     sixes = [[a, -a, 7 * a, -7 * a, 49 * a, -49 * a] for a in (1, 2, 4)]
     powers_of_zeta = [0, *sixes[0], *sixes[1], *sixes[2]]
-    if num_users < 300:
+    if num_holders < 300:
         powers_of_zeta = [0]
     coset = [pow(zeta, k, q) * pow(omega, s, q) % q for k in powers_of_zeta for s in range(10)]
     found, g = [], 0
-    while len(found) < num_users:
+    while len(found) < num_holders:
         g += 1
         if g not in found:
             found += [g * root % q for root in coset]
-    return found[:num_users]
+    return found[:num_holders]
 
 
 def encode(mask, noise, where, submasks, q):

@@ -25,7 +25,7 @@ RNG = np.random.default_rng(2022)
 
 
 def new_code(vector):
-    keys = ("num_users", "recovery_threshold", "max_colluders", "modulus")
+    keys = ("num_holders", "recovery_threshold", "max_colluders", "modulus")
     return MaskCode(**{key: vector[key] for key in keys})
 
 
@@ -63,9 +63,9 @@ def spoil(answers, holders, q, rng=RNG, columns=None):
 # ---- against the vectors ----
 
 
-@pytest.mark.parametrize("vector", VECTORS["points"], ids=lambda v: f"{v['num_users']}")
+@pytest.mark.parametrize("vector", VECTORS["points"], ids=lambda v: f"{v['num_holders']}")
 def test_points_match_the_vectors(vector):
-    points = MaskCode(vector["num_users"], 2, 1, vector["modulus"]).points
+    points = MaskCode(vector["num_holders"], 2, 1, vector["modulus"]).points
     assert points.dtype == np.uint32
     assert points.tolist() == vector["points"]
 
@@ -119,16 +119,16 @@ def test_only_a_dict_from_holders_is_decoded(shares):
 @st.composite
 def codes(draw):
     q = draw(st.sampled_from(PRIMES))
-    num_users = draw(st.integers(2, min(q - 1, 45)))
-    threshold = draw(st.integers(2, num_users))
-    return MaskCode(num_users, threshold, draw(st.integers(1, threshold - 1)), q)
+    num_holders = draw(st.integers(2, min(q - 1, 45)))
+    threshold = draw(st.integers(2, num_holders))
+    return MaskCode(num_holders, threshold, draw(st.integers(1, threshold - 1)), q)
 
 
 @given(codes(), st.integers(1, 3), st.integers(0, 2**32))
 def test_any_u_shares_decode_as_the_oracle_says(code, columns, seed):
     rng, q = np.random.default_rng(seed), code.field.modulus
     mask, noise = drawn(code, columns, rng)
-    where = oracle.points(code.num_users, q)
+    where = oracle.points(code.num_holders, q)
     shares = code.encode(mask, noise)
     assert code.points.tolist() == where
     assert shares.tolist() == oracle.encode(mask.tolist(), noise.tolist(), where, code.submasks, q)
@@ -148,7 +148,7 @@ def test_every_set_of_u_holders_will_do(q):
 
 
 @pytest.mark.parametrize(
-    ("num_users", "threshold", "colluders", "q"),
+    ("num_holders", "threshold", "colluders", "q"),
     [
         (299, 200, 150, Q),  # small cosets
         (300, 200, 150, Q),  # large cosets
@@ -158,11 +158,11 @@ def test_every_set_of_u_holders_will_do(q):
         (96, 90, 1, 97),
     ],
 )
-def test_large_codes_equal_the_oracle(num_users, threshold, colluders, q):
-    code = MaskCode(num_users, threshold, colluders, q)
+def test_large_codes_equal_the_oracle(num_holders, threshold, colluders, q):
+    code = MaskCode(num_holders, threshold, colluders, q)
     mask, noise = drawn(code, 1)
     shares = code.encode(mask, noise)
-    where = oracle.points(num_users, q)
+    where = oracle.points(num_holders, q)
     expected = oracle.encode(mask.tolist(), noise.tolist(), where, code.submasks, q)
     assert shares.tolist() == expected
     answers = some(shares, threshold)
@@ -174,10 +174,10 @@ def test_large_codes_equal_the_oracle(num_users, threshold, colluders, q):
 
 @pytest.mark.parametrize("q", [2**31 - 1, 2**31 + 11, Q])
 @pytest.mark.parametrize("value", ["q − 1", "(q − 1)/2", "(q + 1)/2", "2³¹"])
-@pytest.mark.parametrize(("num_users", "threshold"), [(9, 8), (45, 40), (310, 245)])
-def test_no_sum_outgrows_its_room_at_extreme_values(q, value, num_users, threshold):
+@pytest.mark.parametrize(("num_holders", "threshold"), [(9, 8), (45, 40), (310, 245)])
+def test_no_sum_outgrows_its_room_at_extreme_values(q, value, num_holders, threshold):
     extreme = {"q − 1": q - 1, "(q − 1)/2": q // 2, "(q + 1)/2": q // 2 + 1, "2³¹": 2**31 % q}
-    code = MaskCode(num_users, threshold, 3, q)
+    code = MaskCode(num_holders, threshold, 3, q)
     mask = np.full(code.submasks * 2, extreme[value], np.uint32)
     noise = np.full((3, 2), extreme[value], np.uint32)
     shares = code.encode(mask, noise)
@@ -201,12 +201,12 @@ def test_a_model_of_any_size_comes_back_once_padded(size):
 
 
 @pytest.mark.parametrize("columns", [1, 127, 128, 129, 159, 160, 161, 20_005])
-@pytest.mark.parametrize("num_users", [9, 23, 301])
-def test_columns_are_independent_however_they_are_cut(columns, num_users):
-    code = MaskCode(num_users, 7, 3, threads=3)
+@pytest.mark.parametrize("num_holders", [9, 23, 301])
+def test_columns_are_independent_however_they_are_cut(columns, num_holders):
+    code = MaskCode(num_holders, 7, 3, threads=3)
     mask, noise = drawn(code, columns)
     shares = code.encode(mask, noise)
-    alone = MaskCode(num_users, 7, 3, threads=1)
+    alone = MaskCode(num_holders, 7, 3, threads=1)
     for c in {0, columns // 2, columns - 1}:
         column = np.ascontiguousarray(mask.reshape(4, columns)[:, c])
         assert (shares[:, [c]] == alone.encode(column, np.ascontiguousarray(noise[:, [c]]))).all()
@@ -228,11 +228,11 @@ def test_a_weighted_sum_of_shares_is_the_share_of_the_weighted_sum():
 
 
 @pytest.mark.parametrize(
-    ("num_users", "q"), [(4, 5), (6, 7), (96, 97), (299, Q), (1000, Q), (5000, Q)]
+    ("num_holders", "q"), [(4, 5), (6, 7), (96, 97), (299, Q), (1000, Q), (5000, Q)]
 )
-def test_points_are_distinct_and_nonzero(num_users, q):
-    points = MaskCode(num_users, 2, 1, q).points
-    assert np.unique(points).size == num_users
+def test_points_are_distinct_and_nonzero(num_holders, q):
+    points = MaskCode(num_holders, 2, 1, q).points
+    assert np.unique(points).size == num_holders
     assert points.min() > 0
     assert points.max() < q
 
@@ -298,18 +298,18 @@ def test_a_code_survives_pickling():
     again = pickle.loads(pickle.dumps(code))
     assert repr(again) == repr(code)
     assert again.field.threads == 3
-    assert "num_users=12, recovery_threshold=5, max_colluders=2, modulus=97" in repr(code)
+    assert "num_holders=12, recovery_threshold=5, max_colluders=2, modulus=97" in repr(code)
 
 
 # ---- wrong shares ----
 
 
-@pytest.mark.parametrize(("num_users", "threshold", "q"), [(12, 4, Q), (6, 2, 7), (30, 11, 97)])
-def test_every_number_of_wrong_shares_up_to_the_bound_is_corrected(num_users, threshold, q):
-    code = MaskCode(num_users, threshold, 1, q)
+@pytest.mark.parametrize(("num_holders", "threshold", "q"), [(12, 4, Q), (6, 2, 7), (30, 11, 97)])
+def test_every_number_of_wrong_shares_up_to_the_bound_is_corrected(num_holders, threshold, q):
+    code = MaskCode(num_holders, threshold, 1, q)
     mask, noise = drawn(code, 5)
     shares = code.encode(mask, noise)
-    for number in range(threshold, num_users + 1):
+    for number in range(threshold, num_holders + 1):
         answers = some(shares, number)
         for errors in range((number - threshold) // 2 + 1):
             wrong = tuple(sorted(RNG.permutation(sorted(answers))[:errors].tolist()))

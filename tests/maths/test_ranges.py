@@ -29,7 +29,7 @@ from basecagg.maths.ranges import (
 from basecagg.parameters import ProtocolParameters
 
 PAPER = ProtocolParameters(
-    num_users=100,
+    num_holders=100,
     recovery_threshold=62,
     max_colluders=8,
     max_dropouts=30,

@@ -26,7 +26,7 @@ def epoch_line(**changes: object) -> EpochLine:
     numbers = {
         "format": 2,
         "id": "e",
-        "num_users": N,
+        "num_holders": N,
         "recovery_threshold": U,
         "max_colluders": T,
         "buffer_size": K,

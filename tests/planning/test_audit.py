@@ -68,7 +68,7 @@ def views(draw: st.DrawFn) -> Transcript:
     threshold = draw(st.integers(colluders + 1, holders))
     point = st.integers(0, min(modulus, 9) - 1)
     epoch = epoch_line(
-        num_users=holders,
+        num_holders=holders,
         recovery_threshold=threshold,
         max_colluders=colluders,
         buffer_size=2,
@@ -149,7 +149,7 @@ def test_sums_of_different_masks_are_judged_apart() -> None:
 
 def test_the_papers_size() -> None:
     epoch = epoch_line(
-        num_users=100,
+        num_holders=100,
         recovery_threshold=70,
         max_colluders=8,
         buffer_size=10,

@@ -20,14 +20,14 @@ from basecagg.planning.budget import Budget, hidden_lie, noise_in_mean, spend
 from basecagg.planning.planner import Wishes, choose
 
 MNIST = Wishes(
-    num_users=30,
+    num_holders=30,
     max_dropouts=9,
     model_size=7850,
     contributors=6000,
     buffer_size=600,
     budget=Budget(epsilon=4.0, delta=1e-5, max_uses=3, clip_norm=0.3),
 )
-PHONES = Wishes(num_users=100, max_dropouts=30, model_size=10**6, budget=Budget(epsilon=4.0))
+PHONES = Wishes(num_holders=100, max_dropouts=30, model_size=10**6, budget=Budget(epsilon=4.0))
 
 
 def test_the_figures_of_the_lab():
@@ -103,7 +103,7 @@ def test_more_silent_ones_than_members_get_fewer():
         choose(replace(MNIST, silent=600))
 
 
-OPTIONS = "--users 100 --dropouts 0.3 --model-size 1e5 --no-cpu --epsilon 4 --delta 1e-6 --uses 2"
+OPTIONS = "--holders 100 --dropouts 0.3 --model-size 1e5 --no-cpu --epsilon 4 --delta 1e-6 --uses 2"
 
 
 def test_the_command_says_what_remains():

@@ -11,7 +11,7 @@ from basecagg.planning import calibration
 from basecagg.planning.calibration import STEPS
 
 SMALL = ProtocolParameters(
-    num_users=8,
+    num_holders=8,
     recovery_threshold=6,
     max_colluders=2,
     max_dropouts=0,
@@ -60,4 +60,4 @@ def test_the_trials_stay_small_for_the_largest_model() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(calibration, "_Trial", Trial)
         calibration.predict(p, ["answer"])
-    assert max(widths) * p.num_users <= calibration.WIDE
+    assert max(widths) * p.num_holders <= calibration.WIDE

@@ -15,7 +15,7 @@ from basecagg.maths.staleness import constant, hinge, polynomial
 from basecagg.parameters import ProtocolParameters
 from basecagg.planning.planner import Wishes, choose
 
-PAPER = Wishes(num_users=100, max_dropouts=30, model_size=1_000_000)
+PAPER = Wishes(num_holders=100, max_dropouts=30, model_size=1_000_000)
 
 
 def test_the_papers_federation_gets_the_default_parameters() -> None:
@@ -101,7 +101,7 @@ def test_a_mask_outlives_the_oldest_update() -> None:
 
 wishes = st.builds(
     Wishes,
-    num_users=st.integers(2, 40),
+    num_holders=st.integers(2, 40),
     max_dropouts=st.integers(0, 20),
     max_colluders=st.none() | st.integers(1, 25),
     buffer_size=st.none() | st.integers(2, 30),
@@ -116,11 +116,11 @@ wishes = st.builds(
 def all_allowed(w: Wishes) -> list[ProtocolParameters]:
     """Every (T, K, U) that the rules allow, by brute force over T and U; K as wished or very large."""
     found = []
-    for colluders in range(1, w.num_users + 1) if w.max_colluders is None else [w.max_colluders]:
-        for threshold in range(1, w.num_users - w.max_dropouts + 1):
+    for colluders in range(1, w.num_holders + 1) if w.max_colluders is None else [w.max_colluders]:
+        for threshold in range(1, w.num_holders - w.max_dropouts + 1):
             try:
                 p = ProtocolParameters(
-                    num_users=w.num_users,
+                    num_holders=w.num_holders,
                     recovery_threshold=threshold,
                     max_colluders=colluders,
                     max_dropouts=w.max_dropouts,
@@ -216,7 +216,7 @@ IMPOSSIBLE = {
     "answers that agree": replace(PAPER, max_dropouts=10, max_colluders=45),
     "buffer": replace(PAPER, max_colluders=20, buffer_size=10),
     "nobody colludes": replace(PAPER, max_colluders=0),
-    "one holder": replace(PAPER, num_users=1, max_dropouts=0),
+    "one holder": replace(PAPER, num_holders=1, max_dropouts=0),
     "clip": replace(PAPER, clip=1e9),
     "staleness": replace(PAPER, max_staleness=10**9),
     "members of a version": replace(PAPER, buffer_size=10, min_per_version=11),
@@ -225,7 +225,7 @@ FIELDS = {
     "T": ("max_colluders", int),
     "D": ("max_dropouts", int),
     "E": ("liars", int),
-    "N": ("num_users", int),
+    "N": ("num_holders", int),
     "K": ("buffer_size", int),
     "m": ("min_per_version", int),
     "B": ("clip", float),

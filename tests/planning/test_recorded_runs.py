@@ -29,6 +29,7 @@ from basecagg.planning.transcript import (
 )
 from basecagg.protocol.effects import Effect, Persist, Released, Send
 from basecagg.protocol.epoch import SERVER
+from basecagg.protocol.holder import Holder
 from basecagg.protocol.messages import (
     Answer,
     CertifiedRequest,
@@ -39,7 +40,6 @@ from basecagg.protocol.messages import (
     RecoveryRequest,
     signed,
 )
-from basecagg.protocol.share_keeper import ShareKeeper
 from basecagg.simulation.federation import Federation
 from basecagg.simulation.loopback import AT_SERVER, Address, Letter, Loopback
 from basecagg.storage.memory import MemoryStore
@@ -71,7 +71,7 @@ class Recorded:
 
     def __post_init__(self) -> None:
         parameters = ProtocolParameters(
-            num_users=N,
+            num_holders=N,
             recovery_threshold=U,
             max_colluders=T,
             max_dropouts=D,
@@ -242,7 +242,7 @@ def test_an_update_in_clear_is_written_down() -> None:
 # --- broken ones ------------------------------------------------------------------------------
 
 
-class Careless(ShareKeeper):
+class Careless(Holder):
     """Keeps all its shares for ever and answers whatever it is asked."""
 
     def receive(self, message: Message) -> list[Effect]:
@@ -266,7 +266,7 @@ class Careless(ShareKeeper):
 def with_careless(names: Iterable[str], **options) -> Recorded:
     run = Recorded(**options)
     for name in names:
-        run.federation.keeper(name).__class__ = Careless
+        run.federation.holder(name).__class__ = Careless
     return run
 
 

@@ -52,6 +52,6 @@ def test_powers_of_two(number: int, shown: str) -> None:
     ],
 )
 def test_who_meets_in_a_sum(wished: dict[str, int], note: str) -> None:
-    chosen = plan(num_users=20, max_dropouts=4, model_size=100, **wished)
+    chosen = plan(num_holders=20, max_dropouts=4, model_size=100, **wished)
     (said,) = as_dict(chosen)["notes"]
     assert note in said

@@ -26,7 +26,7 @@ KINDS = pytest.mark.parametrize("ages", [IN_ROUNDS, BUFFERED], ids=["lightsecagg
 
 def federation(ages: dict[str, Any]) -> Federation:
     parameters = ProtocolParameters(
-        num_users=N,
+        num_holders=N,
         recovery_threshold=N - D,
         max_colluders=1,
         max_dropouts=D,

@@ -51,7 +51,7 @@ def plain_sum(inputs: Mapping[int, Words], users: tuple[int, ...]) -> list[int]:
 
 def parameters(users: int, threshold: int, degree: int = 0, size: int = D) -> SecAggParameters:
     graph = random_regular(users, degree) if degree else ()
-    return SecAggParameters(num_users=users, threshold=threshold, vector_size=size, graph=graph)
+    return SecAggParameters(num_holders=users, threshold=threshold, vector_size=size, graph=graph)
 
 
 # --- exact within the bound ---------------------------------------------------------------------
@@ -235,7 +235,7 @@ def test_with_both_shares_a_server_would_read_one_input() -> None:
             answer = client.unmask(UnmaskRequest(uploads[user].round, survivors))
             shares = dict(answer.seed_shares + answer.key_shares)
             kept[user] = np.frombuffer(shares[victim], np.uint32)
-    sharing = SecretSharing(p.num_users, p.threshold)
+    sharing = SecretSharing(p.num_holders, p.threshold)
     [private_seed], [key] = sharing.recover(seeds), sharing.recover(keys)
     peers = [round_.clients[user]._masking_key.public_key for user in range(4)]
     pairwise = [AgreementKey(key).agree(peer, mask_purpose(uploads[0].round)) for peer in peers]
@@ -373,7 +373,7 @@ def test_a_wrong_share_of_a_key_is_noticed_when_it_is_recovered() -> None:
 )
 def test_bad_parameters_name_their_rule(users: int, threshold: int, size: int) -> None:
     with pytest.raises(ParameterError):
-        SecAggParameters(num_users=users, threshold=threshold, vector_size=size)
+        SecAggParameters(num_holders=users, threshold=threshold, vector_size=size)
 
 
 def test_secrets_do_not_print() -> None:

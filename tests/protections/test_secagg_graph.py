@@ -43,7 +43,7 @@ def test_other_degrees_are_refused(degree: int) -> None:
 @pytest.mark.parametrize("graph", [((1,), ()), ((1,), (0,), ()), ((0, 1), (0, 1))])
 def test_what_is_no_graph_is_refused(graph: tuple[tuple[int, ...], ...]) -> None:
     with pytest.raises(ParameterError, match="graph"):
-        SecAggParameters(num_users=2, threshold=2, vector_size=1, graph=graph)
+        SecAggParameters(num_holders=2, threshold=2, vector_size=1, graph=graph)
 
 
 def test_the_chosen_degree_holds_in_a_simulation() -> None:

@@ -29,6 +29,7 @@ from basecagg.protocol.effects import (
     sends_of,
     writes_of,
 )
+from basecagg.protocol.holder import Holder
 from basecagg.protocol.messages import (
     Answer,
     Certificate,
@@ -43,7 +44,6 @@ from basecagg.protocol.messages import (
     encode,
 )
 from basecagg.protocol.server import Server
-from basecagg.protocol.share_keeper import ShareKeeper
 from basecagg.simulation.federation import Federation
 from basecagg.simulation.loopback import AT_SERVER, Address, Letter, Loopback
 from basecagg.storage.memory import MemoryStore
@@ -57,7 +57,7 @@ WEIGHTS = 2**4  # c_g
 def small(consistency: str = "certified", **changes: object) -> ProtocolParameters:
     """Four holders, one may be gone; sums of three, of any versions; masks and updates that age quickly."""
     chosen = {
-        "num_users": 4,
+        "num_holders": 4,
         "recovery_threshold": 2 if consistency == "certified" else 3,
         "max_colluders": 1,
         "max_dropouts": 1,
@@ -200,7 +200,7 @@ class Judge:
     def inspect(self, nodes: Loopback) -> None:
         """Nothing admitted is missing, no version went back, no version has two models."""
         for address, node in nodes.nodes.items():
-            if isinstance(node.machine, Server | ShareKeeper):
+            if isinstance(node.machine, Server | Holder):
                 version = node.machine.version
                 assert version >= self._versions.get(address, 0), f"{address} went back"
                 self._versions[address] = version

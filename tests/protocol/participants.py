@@ -22,7 +22,7 @@ from basecagg.channels.wire import MAX_CONTROL_BYTES, unpack
 from basecagg.errors import ChannelError, Refused
 from basecagg.protocol.contributor import Contributor
 from basecagg.protocol.effects import Effect, News, Send, perform, sends_of
-from basecagg.protocol.epoch import NEVER, Agreement, Epoch, Holder, LocalFloor, draft_epoch
+from basecagg.protocol.epoch import NEVER, Agreement, Epoch, LocalFloor, Seat, draft_epoch
 from basecagg.protocol.letters import take
 from basecagg.protocol.mailroom import _parcels
 from basecagg.protocol.messages import (
@@ -96,11 +96,11 @@ class Town:
 
     def epoch(self, sealing_key: bytes, number: int = 1, *, ends=NEVER, **changes) -> Epoch:
         """An epoch in which Ann is holder 0 with this sealing key."""
-        others = [Holder(name, self.key(name), self._sealing[name]) for name in OTHERS]
+        others = [Seat(name, self.key(name), self._sealing[name]) for name in OTHERS]
         told = {
             "federation": self.federation,
             "parameters": PARAMETERS,
-            "holders": [Holder(ANN, self.key(ANN), sealing_key), *others],
+            "holders": [Seat(ANN, self.key(ANN), sealing_key), *others],
             "server_key": self.key("server"),
             "enrolment_key": self.key("enrolment"),
             "operator": self.identities["operator"],

@@ -52,7 +52,7 @@ _seeds = itertools.count()
 def parameters(**changes) -> ProtocolParameters:
     """N = 7, U = 4, T = 1, D = 2, K = 3, d = 50, s(τ) = 1/(1 + τ)."""
     usual = {
-        "num_users": 7,
+        "num_holders": 7,
         "recovery_threshold": 4,
         "max_colluders": 1,
         "max_dropouts": 2,
@@ -80,7 +80,7 @@ def make_federation(
     )
 
 
-def holder(name: str) -> Address:
+def holder_at(name: str) -> Address:
     return Address("holder", name)
 
 
@@ -254,7 +254,7 @@ def ask(federation: Federation, name: str, message: Message) -> list[Message]:
     message = unpack(pack(message), MAX_CONTROL_BYTES)
     waiting = list(federation.network.in_flight)
     federation.network.in_flight.clear()
-    federation.network.deliver(holder(name), [Letter("server", holder(name), message)])
+    federation.network.deliver(holder_at(name), [Letter("server", holder_at(name), message)])
     replies = [letter.message for letter in federation.network.in_flight]
     federation.network.in_flight.clear()
     federation.network.in_flight.extend(waiting)
@@ -311,7 +311,10 @@ def reveals(federation: Federation, candidate: np.ndarray, weight: int, victim: 
 
 def colluding_answer(federation: Federation, name: str, request: RecoveryRequest) -> dict:
     """A holder that works with the server answers whatever it is asked, from the shares in its store."""
-    store, q = federation.network.nodes[holder(name)].store, federation.agreement.parameters.modulus
+    store, q = (
+        federation.network.nodes[holder_at(name)].store,
+        federation.agreement.parameters.modulus,
+    )
     total = sum(
         weigh(federation, ticket, request.version)
         * np.frombuffer(store.read("share", ticket.mask.key), "<u4").astype(object)
@@ -366,10 +369,10 @@ def nothing_changes(federation: Federation, address: Address):
 
 def refuse(federation: Federation, name: str, message: Message, error: type[Refused]) -> Refused:
     """The holder refuses with this very error, sends no byte of a share, and remembers nothing of it."""
-    with nothing_changes(federation, holder(name)):
+    with nothing_changes(federation, holder_at(name)):
         replies = ask(federation, name, message)
     address, refusal = federation.network.refusals[-1]
-    assert address == holder(name)
+    assert address == holder_at(name)
     assert type(refusal) is error, refusal
     assert [type(reply) for reply in replies] == [Refusal]
     assert not share_bytes_in(federation, replies)
@@ -400,7 +403,7 @@ def share_bytes_in(federation: Federation, messages: Iterable[Message]) -> bool:
     shares = [
         value
         for name in federation.agreement.holder_names
-        for _, value in federation.network.nodes[holder(name)].store.scan("share")
+        for _, value in federation.network.nodes[holder_at(name)].store.scan("share")
     ]
     return any(
         share[start : start + 8] in sent

@@ -16,7 +16,7 @@ from basecagg.channels.identity import Ed25519Verifier, Identity, enrol
 from basecagg.channels.sealing import SealingSecret
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol import merkle
-from basecagg.protocol.epoch import Agreement, Epoch, Holder, accept, draft_epoch, endorsement_in
+from basecagg.protocol.epoch import Agreement, Epoch, Seat, accept, draft_epoch, endorsement_in
 from basecagg.protocol.messages import (
     Answer,
     Certificate,
@@ -82,7 +82,7 @@ def sealing_key(name: str) -> bytes:
 def agreement() -> Agreement:
     """N = 4, U = 3, T = 1, D = 1, K = 3."""
     p = ProtocolParameters(
-        num_users=4,
+        num_holders=4,
         recovery_threshold=3,
         max_colluders=1,
         max_dropouts=0,
@@ -92,7 +92,7 @@ def agreement() -> Agreement:
     epoch = draft_epoch(
         federation="sample",
         parameters=p,
-        holders=[Holder(name, identity(name).public_key, sealing_key(name)) for name in HOLDERS],
+        holders=[Seat(name, identity(name).public_key, sealing_key(name)) for name in HOLDERS],
         server_key=identity("server").public_key,
         enrolment_key=identity("enrolment").public_key,
         operator=identity("operator"),

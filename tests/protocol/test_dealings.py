@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from parties import at, deal, holder, make_federation, one_hop, one_round
+from parties import at, deal, holder_at, make_federation, one_hop, one_round
 
 from basecagg.errors import (
     KnownMask,
@@ -107,7 +107,7 @@ def test_a_restarted_dealer_ships_the_same_bytes(federation):
 
 def test_a_restarted_server_knows_who_confirmed(federation):
     """From the parcels that still lie there. Holder 6 was away; each of the masks says so."""
-    away = holder(federation.agreement.holder_names[6])
+    away = holder_at(federation.agreement.holder_names[6])
     federation.stop(away)
     deal(federation, "ann", count=MASKS)
     federation.start(AT_SERVER)
@@ -122,7 +122,7 @@ def test_a_restarted_server_knows_who_confirmed(federation):
 
 def test_a_holder_that_was_away_forgets_what_is_over_and_keeps_the_rest(federation):
     """The parcel that waits for it has shares of a mask that was opened meanwhile."""
-    away = holder(federation.agreement.holder_names[6])
+    away = holder_at(federation.agreement.holder_names[6])
     federation.stop(away)
     people = ("ann", "bob", "cat")
     deal(federation, *people, count=2)
@@ -130,15 +130,15 @@ def test_a_holder_that_was_away_forgets_what_is_over_and_keeps_the_rest(federati
     assert federation.server.version == 1
     federation.start(away)
     federation.network.run()
-    keeper = federation.keeper(away.name)
-    assert sorted(keeper.states().values()) == ["closed"] * 3 + ["held"] * 3
+    holder = federation.holder(away.name)
+    assert sorted(holder.states().values()) == ["closed"] * 3 + ["held"] * 3
     kept = {key for key, _ in federation.network.nodes[away].store.scan("share")}
     assert kept == {name.key for each in people for name in federation.contributor(each).ready}
 
 
 def test_a_lost_receipt_is_given_again_for_what_is_still_of_use(federation):
     """One of the masks is over by then; the holder keeps its share of the other, and the server must know."""
-    lost = holder(federation.agreement.holder_names[6])
+    lost = holder_at(federation.agreement.holder_names[6])
     people = ("ann", "bob", "cat")
     for name in people:
         federation.network.perform(at(name), federation.contributor(name).deal(0, 2))
@@ -162,7 +162,7 @@ def test_no_mask_or_far_too_many(federation, count):
 
 
 def test_parcels_are_kept_until_the_last_mask_is_over(federation):
-    away = holder(federation.agreement.holder_names[6])
+    away = holder_at(federation.agreement.holder_names[6])
     federation.stop(away)
     people = ("ann", "bob", "cat")
     deal(federation, *people, count=2)
@@ -183,7 +183,7 @@ def both_refuse(federation, true, forged, error):
         federation.server.receive("ann", forged)
     parcel = parcels(federation, true)[0]
     with pytest.raises(error):
-        federation.keeper("user-0").receive(replace(parcel, dealing=forged.dealing))
+        federation.holder("user-0").receive(replace(parcel, dealing=forged.dealing))
 
 
 def test_a_name_twice_in_one_dealing(federation):
@@ -206,15 +206,15 @@ def test_a_known_name_among_new_ones(federation):
     """Also with the very same envelopes: a holder would confirm a mask that it does not keep."""
     shipment = shipped(federation, count=2)
     parcel = parcels(federation, shipment)[0]
-    keeper = federation.keeper("user-0")
-    keeper.receive(parcel)
+    holder = federation.holder("user-0")
+    holder.receive(parcel)
     first = shipment.dealing.masks[0]
     other = resigned(federation, shipment, masks=(first, MaskName("ann", bytes(16))))
     with pytest.raises(KnownMask):
         federation.server.receive("ann", other)
     with pytest.raises(KnownMask):
-        keeper.receive(replace(parcel, dealing=other.dealing))
-    (send,) = keeper.acknowledge()
+        holder.receive(replace(parcel, dealing=other.dealing))
+    (send,) = holder.acknowledge()
     assert send.message.masks == shipment.dealing.masks
 
 
@@ -224,7 +224,7 @@ def test_the_same_names_in_another_order_do_not_open(federation):
     parcel = parcels(federation, shipment)[0]
     turned = resigned(federation, shipment, masks=shipment.dealing.masks[::-1])
     with pytest.raises(WrongRecipient, match="does not open"):
-        federation.keeper("user-0").receive(replace(parcel, dealing=turned.dealing))
+        federation.holder("user-0").receive(replace(parcel, dealing=turned.dealing))
 
 
 def test_more_masks_than_a_dealer_may_have(federation):
@@ -358,14 +358,14 @@ def test_a_dealing_of_far_too_many_masks_is_not_even_hashed(federation):
 
 
 def test_what_is_over_makes_room_for_the_parcels_of_a_holder_that_returns(federation):
-    away, people = holder(federation.agreement.holder_names[6]), ("ann", "bob", "cat")
+    away, people = holder_at(federation.agreement.holder_names[6]), ("ann", "bob", "cat")
     most = federation.agreement.masks_per_contributor
     federation.network.deliver = without_closings(federation.network, away)
     for _ in range(most):
         one_round(federation, people)
     del federation.network.deliver
-    keeper = federation.keeper(away.name)
-    assert keeper._live["ann"] == most
+    holder = federation.holder(away.name)
+    assert holder._live["ann"] == most
     federation.stop(away)
     deal(federation, "ann", count=2)
     federation.start(away)
@@ -389,6 +389,6 @@ def test_closing_one_mask_leaves_the_others(federation):
     deal(federation, "ann", count=MASKS)
     first, *others = federation.contributor("ann").ready
     closing = Closing(federation.agreement.id, 0, (first,), "burned")
-    keeper = federation.keeper("user-0")
-    keeper.receive(signed(closing, federation.identity("server")))
-    assert keeper.states() == {first.key: "closed"} | {name.key: "held" for name in others}
+    holder = federation.holder("user-0")
+    holder.receive(signed(closing, federation.identity("server")))
+    assert holder.states() == {first.key: "closed"} | {name.key: "held" for name in others}

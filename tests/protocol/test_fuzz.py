@@ -27,6 +27,7 @@ from basecagg.protocol.buffer import Buffer
 from basecagg.protocol.contributor import Contributor
 from basecagg.protocol.effects import refusal_reply, sends_of
 from basecagg.protocol.epoch import Epoch, accept
+from basecagg.protocol.holder import Holder
 from basecagg.protocol.mailroom import Mailroom
 from basecagg.protocol.messages import (
     Closing,
@@ -47,7 +48,6 @@ from basecagg.protocol.messages import (
 from basecagg.protocol.plain import PlainOpening
 from basecagg.protocol.recovery import Recovery
 from basecagg.protocol.server import Server, ServerSettings
-from basecagg.protocol.share_keeper import ShareKeeper
 from basecagg.protocol.weighing import Weighing
 from basecagg.simulation.loopback import AT_SERVER, Address, Letter, Station
 from basecagg.storage.memory import MemoryStore
@@ -389,7 +389,7 @@ def large_letter(scene, kind, number):
 # --- negative controls ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("machine", [ShareKeeper, Server, Contributor])
+@pytest.mark.parametrize("machine", [Holder, Server, Contributor])
 def test_a_machine_that_changes_before_it_refuses_is_found(machine, monkeypatch):
     receive = machine.receive
 

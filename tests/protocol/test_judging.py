@@ -25,7 +25,7 @@ from cheats import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from parties import USERS, deal, holder, make_federation, one_round, released, submit
+from parties import USERS, deal, holder_at, make_federation, one_round, released, submit
 
 from basecagg.channels.identity import Ed25519Verifier, Identity
 from basecagg.channels.wire import MAGIC, pack, unpack_file
@@ -227,7 +227,7 @@ def test_a_dealer_whose_shares_do_not_fit_frames_nobody(victims):
     federation = make_federation()
     deal(federation, *USERS[:3])
     for name in USERS[:victims]:
-        store = federation.network.nodes[holder(name)].store
+        store = federation.network.nodes[holder_at(name)].store
         (key,) = [key for key in store.keys("share") if key.startswith("user-0/")]
         share = np.frombuffer(store.read("share", key), "<u4").copy()
         share[0] ^= 1

@@ -10,7 +10,7 @@ from basecagg.protocol import life
 
 TABLES = {
     "contributor": life.CONTRIBUTOR,
-    "share keeper": life.SHARE_KEEPER,
+    "holder": life.HOLDER,
     "server": life.SERVER,
     "sealing key": life.SEALING_KEY,
     "person": life.PERSON,
@@ -91,12 +91,12 @@ def test_the_documentation_shows_this_table(table):
 
 def test_machines_are_in_states_of_their_tables():
     federation = make_federation()
-    seen = {"contributor": set(), "share keeper": set(), "server": set()}
+    seen = {"contributor": set(), "holder": set(), "server": set()}
 
     def look():
         for name in USERS:
             seen["contributor"] |= set(federation.contributor(name).states().values())
-            seen["share keeper"] |= set(federation.keeper(name).states().values())
+            seen["holder"] |= set(federation.holder(name).states().values())
         masks = federation.server.opening.mailroom._masks.values()
         seen["server"] |= {mask.state for mask in masks}
 
@@ -109,7 +109,7 @@ def test_machines_are_in_states_of_their_tables():
     federation.network.run()
     look()
     assert seen["contributor"] == {"dealt", "ready", "uploaded"}
-    assert seen["share keeper"] == {"held", "endorsed", "spent", "closed"}
+    assert seen["holder"] == {"held", "endorsed", "spent", "closed"}
     assert seen["server"] == {"dealt", "buffered", "requested", "opened", "refused"}
     for name, states in seen.items():
         assert states <= set(TABLES[name])

@@ -19,7 +19,7 @@ TWO_COLLUDERS = parameters(
 
 def rows_of(p):
     """The polynomials behind the shares, one row a coefficient: the sub-masks, then the noise."""
-    code = MaskCode(p.num_users, p.recovery_threshold, p.max_colluders, p.modulus)
+    code = MaskCode(p.num_holders, p.recovery_threshold, p.max_colluders, p.modulus)
     some = masking.shares_of(SEED, code, p)[: p.recovery_threshold].astype(object)
     points = code.points[: p.recovery_threshold].astype(np.uint64)
     inverse = coefficient_rows(points, p.recovery_threshold, p.modulus).astype(object)

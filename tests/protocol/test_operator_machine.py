@@ -29,7 +29,7 @@ from basecagg.errors import (
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol import life
 from basecagg.protocol.effects import sends_of, writes_of
-from basecagg.protocol.epoch import Epoch, Holder, accept
+from basecagg.protocol.epoch import Epoch, Seat, accept
 from basecagg.protocol.invitations import proof
 from basecagg.protocol.messages import (
     Credential,
@@ -54,7 +54,7 @@ FOUNDATION = Foundation(
     server_key=SERVER.public_key,
 )
 FOUR = ProtocolParameters(
-    num_users=4,
+    num_holders=4,
     recovery_threshold=2,
     max_colluders=1,
     max_dropouts=0,
@@ -69,7 +69,7 @@ SUNK = bytes(32)
 
 
 def of(count: int) -> ProtocolParameters:
-    return replace(FOUR, num_users=count)
+    return replace(FOUR, num_holders=count)
 
 
 def holder_key(name: str, *, after: int = 0, sealing: bytes | None = None, **changes) -> HolderKey:
@@ -872,7 +872,7 @@ def test_without_the_rule_on_missing_holders_the_judge_objects(monkeypatch):
         Operator,
         "_committee",
         lambda self, without: [
-            Holder(n, self._people[n].signing_key, self._announced[n].sealing_key)
+            Seat(n, self._people[n].signing_key, self._announced[n].sealing_key)
             for n in real(self, without)
             if n in self._announced
         ],

@@ -39,7 +39,7 @@ from basecagg.protocol.effects import (
     MemoryLost,
     writes_of,
 )
-from basecagg.protocol.epoch import Holder, LocalFloor
+from basecagg.protocol.epoch import LocalFloor, Seat
 from basecagg.protocol.messages import (
     Answer,
     Endorsement,
@@ -145,7 +145,7 @@ def test_a_good_epoch_is_joined_and_held(ann, town):
     epoch = ann.join(number=3)
     assert ann.news[-1] == Joined(3, epoch.id, holds=True)
     assert (ann.machine.number, ann.machine.state) == (3, "inside")
-    assert ann.machine.keeper is not None
+    assert ann.machine.holder is not None
     assert ann.machine.contributor is not None
 
 
@@ -239,7 +239,7 @@ def test_the_very_same_epoch_changes_nothing(ann, town):
     assert ann.offer(epoch, town.credential(epoch)) is None
     ann.restart()
     assert ann.offer(epoch) is None
-    held = ann.machine.keeper.states()
+    held = ann.machine.holder.states()
     assert set(held.values()) == {"spent", "held"}
     assert ann.copy()[1] == before[1]
 
@@ -287,7 +287,7 @@ def test_an_unknown_or_destroyed_key_only_contributes(ann, town):
     for number, key in ((2, old), (3, STRANGER.public_key)):
         epoch = town.epoch(key, number)
         assert ann.offer(epoch, town.credential(epoch)) == Joined(number, epoch.id, holds=False)
-        assert ann.machine.keeper is None
+        assert ann.machine.holder is None
         parcel, _ = town.deal(epoch, "w")
         ann.hear(parcel)
         assert isinstance(ann.refusals[-1], Retired)
@@ -301,13 +301,13 @@ def test_a_key_that_joined_another_epoch_is_refused(ann, town):
 
 def test_another_signing_key_under_her_name_is_refused(ann, town):
     sealing = ann.announce()
-    holders = [Holder(ANN, STRANGER.public_key, sealing), *town.epoch(sealing).holders[1:]]
+    holders = [Seat(ANN, STRANGER.public_key, sealing), *town.epoch(sealing).holders[1:]]
     declined(ann, town.epoch(sealing, holders=holders), match="another signing key under my name")
 
 
 def test_an_epoch_in_which_she_holds_nothing_is_joined(ann, town):
     elsewhere = town.epoch(ann.announce())
-    eve = Holder("eve", STRANGER.public_key, elsewhere.holders[1].sealing_key)
+    eve = Seat("eve", STRANGER.public_key, elsewhere.holders[1].sealing_key)
     epoch = town.epoch(ann.announce(), holders=[eve, *elsewhere.holders[1:]])
     assert ann.offer(epoch) == Joined(1, epoch.id, holds=False)
 
@@ -427,7 +427,7 @@ def test_nothing_of_an_epoch_follows_into_the_next(ann, town):
     assert [kind for kind in kinds if not ann.store.keys(kind)] == []
     following = ann.join(2)
     assert [news.state for news in ann.news if isinstance(news, MaskEnded)] == ["burned"] * 3
-    assert ann.machine.keeper.states() == {}
+    assert ann.machine.holder.states() == {}
     assert [kind for kind in kinds if ann.store.keys(kind)] == ["epoch"]
     assert ann.store.read("epoch", "") == following.id
     ann.hear(town.end(following))
@@ -473,7 +473,7 @@ def test_the_end_of_another_epoch_is_none_of_hers(ann, town):
     ann.join(2)
     ann.hear(town.end(first))
     assert isinstance(ann.refusals[-1], WrongEpoch)
-    assert ann.machine.keeper is not None
+    assert ann.machine.holder is not None
 
 
 def test_her_own_clock_stops_an_epoch_at_once_and_destroys_it_later(ann, town):
@@ -562,7 +562,7 @@ def test_a_floor_that_was_raised_stops_the_present_epoch(ann, town, old_copy):
 def forgot(ann, number):
     """No sealing key, no share, no mask to use; the number is what it was."""
     assert ann.machine.key_states() == {}
-    assert ann.machine.keeper is None
+    assert ann.machine.holder is None
     assert ann.machine.contributor is None or not ann.machine.contributor.states()
     assert ann.machine.number == number
     return any(isinstance(news, MemoryLost) for news in ann.news)
@@ -635,7 +635,7 @@ def test_an_anchor_one_behind_is_a_crash_and_costs_nothing(ann, town, monkeypatc
     anchor = ann.anchor.read_bytes()
     ann.hear(town.closing(epoch, *parcels[0].dealing.masks))
     ann.restore(None, anchor)
-    assert ann.machine.keeper is not None
+    assert ann.machine.holder is not None
     assert not [news for news in ann.news if isinstance(news, MemoryLost)]
 
 
@@ -690,7 +690,7 @@ def test_other_certificates_are_no_reason_to_forget(ann, town):
         town.certified(unseen, town.vote(unseen, 0)),
     )
     assert not [news for news in ann.news if isinstance(news, MemoryLost)]
-    assert ann.machine.keeper is not None
+    assert ann.machine.holder is not None
 
 
 # --- fingerprints ---------------------------------------------------------------------------------
@@ -864,4 +864,4 @@ def test_a_store_whose_anchor_fails_says_nothing_more(ann, town, monkeypatch):
             ann.hear(town.request(epoch, [ticket for _, ticket in dealt]))
     assert ann.sent == before
     ann.restart()
-    assert set(ann.machine.keeper.states().values()) == {"endorsed"}
+    assert set(ann.machine.holder.states().values()) == {"endorsed"}

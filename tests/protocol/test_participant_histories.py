@@ -85,7 +85,7 @@ class History:
 
     def choose(self):
         """Anything; but who holds no shares any more is soon asked to do so again."""
-        if self.ann.machine.keeper is None and self.dice.random() < 0.4:
+        if self.ann.machine.holder is None and self.dice.random() < 0.4:
             return self.found_epoch
         (action,) = self.dice.choices(list(self.actions), list(self.actions.values()))
         return action

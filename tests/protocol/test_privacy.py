@@ -14,7 +14,7 @@ from parties import (
     at,
     deal,
     fresh_update,
-    holder,
+    holder_at,
     intercept,
     make_federation,
     one_round,
@@ -55,7 +55,7 @@ def noise_of_a_sum(size=MANY, *, away=(), **options):
     for name, update in zip(USERS[:3], updates, strict=True):
         submit(federation, name, update)
     for name in away:
-        federation.stop(holder(name))
+        federation.stop(holder_at(name))
     federation.network.run()
     (news,) = released(federation)
     p = federation.agreement.parameters

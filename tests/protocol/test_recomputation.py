@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 from cheats import account_of, operator_key
-from parties import USERS, at, deal, holder, parameters, submit
+from parties import USERS, at, deal, holder_at, parameters, submit
 
 from basecagg.channels.identity import Ed25519Verifier
 from basecagg.channels.wire import pack, unpack_file
@@ -57,7 +57,7 @@ def made(federation: Federation) -> tuple[bytes, bytes]:
 
 def random_round(federation: Federation, chance: np.random.Generator) -> None:
     """Three of seven, from any recent version, while up to two holders are away; with restarts."""
-    away = [holder(name) for name in chance.choice(USERS, chance.integers(0, 2), replace=False)]
+    away = [holder_at(name) for name in chance.choice(USERS, chance.integers(0, 2), replace=False)]
     names = [str(name) for name in chance.permutation(USERS)[:3]]
     deal(federation, *names)
     for name in names:

@@ -26,6 +26,7 @@ from basecagg.errors import LocalProtocolError
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.contributor import Contributor
 from basecagg.protocol.effects import Persist
+from basecagg.protocol.holder import Holder
 from basecagg.protocol.messages import (
     CertifiedRequest,
     Link,
@@ -33,7 +34,6 @@ from basecagg.protocol.messages import (
     certificate_of,
 )
 from basecagg.protocol.server import Server
-from basecagg.protocol.share_keeper import ShareKeeper
 from basecagg.simulation.loopback import AT_SERVER, Address, Letter
 from basecagg.storage.memory import MemoryStore
 
@@ -253,7 +253,7 @@ def memory_of(machine):
     if isinstance(machine, Server):
         waiting = [update.name for update in machine.buffer.waiting]
         return machine.version, waiting, machine.opening.outstanding(), machine.model.tobytes()
-    if isinstance(machine, ShareKeeper):
+    if isinstance(machine, Holder):
         return machine.version, machine.states()
     assert isinstance(machine, Contributor)
     return machine.states(), set(machine.ready)

@@ -12,7 +12,7 @@ from parties import (
     deal,
     exact_sum,
     fresh_update,
-    holder,
+    holder_at,
     intercept,
     make_federation,
     nothing_changes,
@@ -315,9 +315,9 @@ def turned_away(federation, name, **changes):
     federation.network.run()
     state, reason = verdicts(federation)[name]
     assert state == "refused"
-    for keeper in USERS:
-        assert federation.keeper(keeper).states()[submitted.ticket.mask.key] == "closed"
-        store = federation.network.nodes[holder(keeper)].store
+    for holder in USERS:
+        assert federation.holder(holder).states()[submitted.ticket.mask.key] == "closed"
+        store = federation.network.nodes[holder_at(holder)].store
         assert store.read("share", submitted.ticket.mask.key) is None
     assert submitted.ticket.mask not in [each.name for each in federation.server.buffer.waiting]
     return reason
@@ -457,12 +457,12 @@ def test_old_hashes_are_forgotten():
 def test_a_holder_that_missed_a_closing_hears_of_it_when_it_is_back(federation):
     """Else it would keep shares of opened masks, and its room for their dealers, until they expire."""
     deal(federation, *USERS[:4])
-    node = federation.network.nodes.pop(holder("user-6"))
+    node = federation.network.nodes.pop(holder_at("user-6"))
     opened = {each.ticket.mask.key for each in one_round(federation)}
     refused = submit(federation, "user-3", base=9).ticket.mask.key
     federation.network.run()
-    federation.network.nodes[holder("user-6")] = node
-    assert set(federation.keeper("user-6").states().values()) == {"held"}
+    federation.network.nodes[holder_at("user-6")] = node
+    assert set(federation.holder("user-6").states().values()) == {"held"}
     missed = federation.server.opening.unanswered("user-6", 1)
     told = {
         mask.key: each.outcome
@@ -471,9 +471,9 @@ def test_a_holder_that_missed_a_closing_hears_of_it_when_it_is_back(federation):
         for mask in each.masks
     }
     assert told == {**dict.fromkeys(opened, "opened"), refused: "burned"}
-    federation.start(holder("user-6"))
+    federation.start(holder_at("user-6"))
     federation.network.run()
-    assert federation.keeper("user-6").states() == dict.fromkeys({*opened, refused}, "closed")
+    assert federation.holder("user-6").states() == dict.fromkeys({*opened, refused}, "closed")
     assert node.store.scan("share") == []
 
 
@@ -519,7 +519,7 @@ def test_a_restart_keeps_who_waits_in_order(federation):
 def test_a_holder_that_is_asked_hears_also_what_else_it_missed():
     federation = make_federation(consistency="honest-server")
     deal(federation, *USERS[:3])
-    federation.network.nodes.pop(holder("user-6"))
+    federation.network.nodes.pop(holder_at("user-6"))
     deal(federation, "ann")
     for name in USERS[:3]:
         submit(federation, name)

@@ -22,7 +22,7 @@ from basecagg.service.operator.office import Office
 from basecagg.service.problems import Problem
 
 PARAMETERS = ProtocolParameters(
-    num_users=5,
+    num_holders=5,
     recovery_threshold=3,
     max_colluders=1,
     max_dropouts=1,
@@ -31,7 +31,7 @@ PARAMETERS = ProtocolParameters(
     max_staleness=20,
     min_per_version=1,  # nobody gives way, so whatever is missing in the end was lost
 )
-NAMES = [f"user-{index}" for index in range(PARAMETERS.num_users)]
+NAMES = [f"user-{index}" for index in range(PARAMETERS.num_holders)]
 
 
 class Proxy:

@@ -30,7 +30,7 @@ from basecagg.service.signing import Caller
 from basecagg.storage.memory import MemoryStore
 
 URL = "https://test"
-NAMES = [f"user-{index}" for index in range(SMALL.num_users)]
+NAMES = [f"user-{index}" for index in range(SMALL.num_holders)]
 
 
 class MemoryEpoch(MemoryStore):

@@ -35,7 +35,7 @@ from basecagg.service.training import RoundInfo, Vector
 log_to(io.StringIO(), "DEBUG")  # every line is written, so that a bad one is found
 
 SMALL = ProtocolParameters(
-    num_users=7,
+    num_holders=7,
     recovery_threshold=3,
     max_colluders=2,
     max_dropouts=2,
@@ -228,8 +228,10 @@ async def federation(folder: Path, **serve: Any) -> AsyncIterator[Federation]:
 
 
 async def _all_hung_up() -> None:
-    """A call that was being accepted while the server stopped ends only when its caller is seen to be gone."""
+    """Hang up for httpcore, which forgets a socket if it is cancelled in the handshake."""
     transports = asyncio.get_running_loop()._transports  # type: ignore[attr-defined]
     async with asyncio.timeout(5):
-        while any(transport._sock is not None for transport in transports.values()):
+        while left := [each for each in transports.values() if each._sock is not None]:
+            for transport in left:
+                transport.abort()
             await asyncio.sleep(0.01)

@@ -33,7 +33,7 @@ from basecagg.service.server.app import Api, make_app
 from basecagg.service.signing import Caller
 
 pytestmark = pytest.mark.usefixtures("quick")
-NAMES = [f"user-{index}" for index in range(SMALL.num_users)]
+NAMES = [f"user-{index}" for index in range(SMALL.num_holders)]
 
 
 def line(fed: Federation, name: str) -> Connection:

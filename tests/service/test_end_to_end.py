@@ -13,13 +13,13 @@ from service_harness import SMALL, Nudge, federation
 
 from basecagg.errors import DataError
 from basecagg.maths.randomness import Words
+from basecagg.protocol.holder import Holder
 from basecagg.protocol.messages import MaskName
-from basecagg.protocol.share_keeper import ShareKeeper
 from basecagg.service.connection import Connection
 from basecagg.service.problems import Problem
 from basecagg.service.signing import Caller
 
-NAMES = [f"user-{index}" for index in range(SMALL.num_users)]
+NAMES = [f"user-{index}" for index in range(SMALL.num_holders)]
 
 
 def test_a_federation_learns_over_tls(tmp_path: Path) -> None:
@@ -41,16 +41,16 @@ def test_the_operator_is_told_whose_answers_were_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It lies in one number; the model learns all the same, and a restart does not forget who it was."""
-    honest = ShareKeeper._share
+    honest = Holder._share
     liar = NAMES[3]
 
-    def share(self: ShareKeeper, mask: MaskName) -> Words:
+    def share(self: Holder, mask: MaskName) -> Words:
         words = honest(self, mask).copy()
         if self.agreement.holder_names[self.index] == liar:
             words[0] = (int(words[0]) + 1) % SMALL.modulus
         return words
 
-    monkeypatch.setattr(ShareKeeper, "_share", share)
+    monkeypatch.setattr(Holder, "_share", share)
 
     async def story() -> None:
         async with federation(tmp_path) as fed:
@@ -240,7 +240,7 @@ def test_users_of_every_speed_go_on_though_each_version_needs_three(tmp_path: Pa
 def test_a_committee_of_holders_serves_contributors_who_hold_nothing(tmp_path: Path) -> None:
     async def story() -> None:
         async with federation(tmp_path) as fed:
-            committee = [f"holder-{index}" for index in range(SMALL.num_users)]
+            committee = [f"holder-{index}" for index in range(SMALL.num_holders)]
             crowd = [f"phone-{index}" for index in range(5)]
             for name in committee:
                 fed.launch(fed.profile(name, await fed.invite(name, "holder")), None)

@@ -238,7 +238,7 @@ def test_a_member_without_a_key_stops_the_next_epoch_unless_it_is_left_out(tmp_p
             await announce(scene, *(fresh_key(scene, name, after=1) for name in NAMES[1:]))
             with pytest.raises(MissingHolders, match=f"{ANN}: its key was signed into epoch 1"):
                 await scene.operator.start(scene.boss, SMALL)
-            fewer = replace(SMALL, num_users=6, max_dropouts=1)
+            fewer = replace(SMALL, num_holders=6, max_dropouts=1)
             epoch = await scene.operator.start(scene.boss, fewer, without=[ANN])
             assert ANN not in [holder.name for holder in epoch.holders]
             assert [type(m) for m in news(await ask(scene, ""))] == [Epoch, Credential]

@@ -16,7 +16,7 @@ from basecagg.channels.sealing import SealingSecret
 from basecagg.channels.wire import pack, unpack
 from basecagg.errors import DataError, LocalProtocolError, MissingHolders, WrongEpoch
 from basecagg.parameters import ProtocolParameters
-from basecagg.protocol.epoch import Epoch, Holder, LocalFloor, accept
+from basecagg.protocol.epoch import Epoch, LocalFloor, Seat, accept
 from basecagg.protocol.messages import EpochEnd, HolderKey, signed
 from basecagg.protocol.operator import OPERATOR, Operator
 from basecagg.service.connection import Connection
@@ -37,7 +37,7 @@ NAMES = tuple(f"h{index:02}" for index in range(20))
 COLLUDERS = NAMES[:3]
 SHOWN = (*COLLUDERS, *NAMES[10:14])
 MANY = ProtocolParameters(
-    num_users=20,
+    num_holders=20,
     recovery_threshold=9,
     max_colluders=8,
     max_dropouts=3,
@@ -45,7 +45,7 @@ MANY = ProtocolParameters(
     model_size=50,
 )
 FEW = ProtocolParameters(
-    num_users=7,
+    num_holders=7,
     recovery_threshold=4,
     max_colluders=2,
     max_dropouts=1,
@@ -143,9 +143,9 @@ def test_the_operator_signs_no_committee_that_the_server_trimmed(tmp_path: Path)
 def test_without_that_rule_the_trimmed_committee_is_signed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def shown(self: Operator, without: object) -> list[Holder]:
+    def shown(self: Operator, without: object) -> list[Seat]:
         known = sorted(self._announced.items())
-        return [Holder(n, self.people[n].signing_key, key.sealing_key) for n, key in known]
+        return [Seat(n, self.people[n].signing_key, key.sealing_key) for n, key in known]
 
     monkeypatch.setattr(Operator, "_committee", shown)
     epoch = trim(tmp_path)
@@ -170,7 +170,7 @@ def test_a_key_that_was_heard_once_cannot_be_hidden_any_more(tmp_path: Path) -> 
         async with office(tmp_path, lies) as (operator, line):
             await operator.look(line)
             lies.keys = {}
-            assert (await operator.start(line, MANY)).parameters.num_users == 20
+            assert (await operator.start(line, MANY)).parameters.num_holders == 20
 
     asyncio.run(story())
 

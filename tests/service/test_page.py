@@ -13,7 +13,7 @@ import httpx
 import pytest
 from service_harness import SMALL, Federation, Nudge, federation
 
-NAMES = [f"user-{index}" for index in range(SMALL.num_users)]
+NAMES = [f"user-{index}" for index in range(SMALL.num_holders)]
 PAGES = ("/", "/status", "/metrics")
 
 

@@ -23,7 +23,7 @@ from basecagg.service.operator.office import Office
 from basecagg.service.server_folder import ServerFolder, renew_server_key
 from basecagg.service.signing import Caller
 
-NAMES = [f"user-{index}" for index in range(SMALL.num_users)]
+NAMES = [f"user-{index}" for index in range(SMALL.num_holders)]
 
 
 async def back_up(fed: Federation) -> Path:

@@ -17,7 +17,7 @@ from service_harness import SMALL, Federation, Nudge, federation, free_port
 from basecagg.errors import LeaseLost, StorageError
 from basecagg.service.server.serving import running
 
-NAMES = [f"user-{index}" for index in range(SMALL.num_users)]
+NAMES = [f"user-{index}" for index in range(SMALL.num_holders)]
 
 
 def overtake(folder: Path) -> None:

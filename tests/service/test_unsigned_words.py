@@ -106,7 +106,7 @@ def test_a_restored_identity_holds_nothing_in_the_same_epoch(tmp_path, key_outsi
     epoch = server.town.epoch(member.announce().sealing_key)
     secrets = load(member._store, "sealing", SealingKeyRecord)
     member.hear_of_epochs([Numbered(0, pack(epoch))])
-    assert member.participant.keeper is not None
+    assert member.participant.holder is not None
     member.close()
     identity = (tmp_path / ANN / "identity.json").read_bytes()
     shutil.rmtree(tmp_path)
@@ -119,7 +119,7 @@ def test_a_restored_identity_holds_nothing_in_the_same_epoch(tmp_path, key_outsi
         member = life()
     member.hear_of_epochs([Numbered(0, pack(epoch))])
     assert member.participant.agreement.id == epoch.id
-    assert (member.participant.keeper is not None) == key_outside
+    assert (member.participant.holder is not None) == key_outside
     member.close()
 
 

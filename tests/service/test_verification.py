@@ -20,7 +20,7 @@ from basecagg.service.operator.export import export
 from basecagg.service.server.host import EpochHost
 
 pytestmark = pytest.mark.usefixtures("quick")
-NAMES = [f"user-{index}" for index in range(SMALL.num_users)]
+NAMES = [f"user-{index}" for index in range(SMALL.num_holders)]
 
 
 async def trained(fed: Federation) -> None:

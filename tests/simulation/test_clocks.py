@@ -75,7 +75,7 @@ def test_a_stopwatch_may_be_used_instead_of_the_prices() -> None:
 def test_prices_grow_with_what_they_are_for() -> None:
     def prices(cryptography: bool = True, **changes: object) -> Prices:
         values: dict[str, object] = {
-            "num_users": 20,
+            "num_holders": 20,
             "recovery_threshold": 12,
             "max_colluders": 2,
             "max_dropouts": 6,

@@ -18,7 +18,7 @@ from basecagg.storage.participant import ParticipantStore
 from basecagg.storage.server import ServerStore
 
 PARAMETERS = ProtocolParameters(
-    num_users=4,
+    num_holders=4,
     recovery_threshold=2,
     max_colluders=1,
     max_dropouts=1,
@@ -121,12 +121,12 @@ def test_a_restored_holder_answers_nothing_any_more(opened, tmp_path):
     for letter in before:
         if letter.to == HOLDER and isinstance(letter.message, Parcel | CertifiedRequest):
             with pytest.raises(Retired):
-                opened.keeper("user-0").receive(letter.message)
+                opened.holder("user-0").receive(letter.message)
     del opened.sent[: len(before)]
     assert opened.sent_by(HOLDER, Answer | Endorsement) == []
     opened.restart(HOLDER)  # now from a store that is current again: still retired
     with pytest.raises(Retired):
-        opened.keeper("user-0").receive(before[0].message)
+        opened.holder("user-0").receive(before[0].message)
 
 
 def test_without_the_anchor_a_restored_holder_would_answer_again(opened, tmp_path):
@@ -139,7 +139,7 @@ def test_without_the_anchor_a_restored_holder_would_answer_again(opened, tmp_pat
         for letter in opened.sent
         if letter.to == HOLDER and isinstance(letter.message, CertifiedRequest)
     ]
-    answers = sends_of(opened.keeper("user-0").receive(request))
+    answers = sends_of(opened.holder("user-0").receive(request))
     assert [type(send.message) for send in answers] == [Answer]
 
 

@@ -92,7 +92,7 @@ def field_vectors():
 
 
 def code_vectors():
-    small = {"num_users": 4, "recovery_threshold": 3, "max_colluders": 1, "modulus": 7}
+    small = {"num_holders": 4, "recovery_threshold": 3, "max_colluders": 1, "modulus": 7}
     shares = [[1, 2], [3, 4], [5, 6], [0, 1]]
     good = {str(h): share for h, share in enumerate(shares)}
     three = {h: good[h] for h in "012"}
@@ -110,7 +110,7 @@ def code_vectors():
             _code("paper's field, long sums", Q, 26, 26, 3, 1, range(26)),
         ],
         "points": [
-            {"num_users": n, "modulus": q, "points": oracle.points(n, q)}
+            {"num_holders": n, "modulus": q, "points": oracle.points(n, q)}
             for n, q in ((4, 5), (6, 7), (10, Q), (299, Q), (300, Q), (401, Q))
         ],
         "corrected": [
@@ -132,12 +132,12 @@ def code_vectors():
             *(
                 _bad(f"new, {case}", "new", "ParameterError", text, **{**small, **change})
                 for case, text, change in (
-                    ("one holder", "N = 1 ", {"num_users": 1}),
-                    ("more holders than points", "N = 7 ", {"num_users": 7}),
+                    ("one holder", "N = 1 ", {"num_holders": 1}),
+                    ("more holders than points", "N = 7 ", {"num_holders": 7}),
                     ("T = 0", "T = 0 ", {"max_colluders": 0}),
                     ("U = T", "U = 1 ", {"recovery_threshold": 1}),
                     ("U > N", "U = 5 ", {"recovery_threshold": 5}),
-                    ("fraction", "num_users = 4.0 must be a whole", {"num_users": 4.0}),
+                    ("fraction", "num_holders = 4.0 must be a whole", {"num_holders": 4.0}),
                     ("truth", "max_colluders = True", {"max_colluders": True}),
                     ("not prime", "prime", {"modulus": 9}),
                 )
@@ -213,7 +213,7 @@ def _code(name, q, N, U, T, m, holders):
     assert oracle.decode(chosen, where, U, U - T, q) == mask
     return {
         "name": name,
-        "num_users": N,
+        "num_holders": N,
         "recovery_threshold": U,
         "max_colluders": T,
         "modulus": q,
@@ -232,7 +232,7 @@ def _spoiled(name, q, N, U, T, holders, errors):
         for c in columns:
             error = 1 + numbers(f"{name}/{holder}/{c}", 1, q - 1)[0]
             answers[holder][c] = (answers[holder][c] + error) % q
-    keep = ("name", "num_users", "recovery_threshold", "max_colluders", "modulus")
+    keep = ("name", "num_holders", "recovery_threshold", "max_colluders", "modulus")
     found = oracle.correct(answers, oracle.points(N, q), U, U - T, q)
     return {**{k: vector[k] for k in keep}, "shares": answers}, vector["mask"], found
 

@@ -112,7 +112,7 @@ def limit_for(message_type: type[Message], parameters: ProtocolParameters) -> in
     """The most bytes that a message of this type may take in an epoch with these parameters."""
     share = 4 * parameters.share_size + _ENVELOPE_BYTES
     bulk = {
-        Shipment: parameters.num_users * share + _ENVELOPE_BYTES,
+        Shipment: parameters.num_holders * share + _ENVELOPE_BYTES,
         Parcel: share,
         Answer: share,
         Upload: 4 * parameters.padded_size + _ENVELOPE_BYTES,

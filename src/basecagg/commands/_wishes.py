@@ -142,7 +142,7 @@ def stacked(options: tuple[_values.Option, ...]) -> _values.Option:
 
 
 def plan_for(
-    num_users: int,
+    num_holders: int,
     *,
     dropouts: _values.Portion,
     colluders: _values.Portion | None,
@@ -158,8 +158,8 @@ def plan_for(
         budget = Budget(epsilon=budget_epsilon, delta=delta, max_uses=uses, clip_norm=clip_norm)
     return plan(
         budget=budget,
-        num_users=num_users,
-        max_dropouts=dropouts.of(num_users),
-        max_colluders=None if colluders is None else colluders.of(num_users),
+        num_holders=num_holders,
+        max_dropouts=dropouts.of(num_holders),
+        max_colluders=None if colluders is None else colluders.of(num_holders),
         **others,
     )

@@ -20,7 +20,7 @@ _LINE = planner.DEFAULT_NETWORK
 
 @click.command("plan", short_help="Choose parameters for a federation and show what they cost.")
 @click.option(
-    "--users", "num_users", type=int, required=True, metavar="N", help="Holders of shares, N."
+    "--holders", "num_holders", type=int, required=True, metavar="N", help="Holders of shares, N."
 )
 @wishes_options()
 @click.option(
@@ -56,7 +56,7 @@ _LINE = planner.DEFAULT_NETWORK
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 def command(
-    *, num_users: int, up: float, down: float, cpu: bool, as_json: bool, **wishes: Any
+    *, num_holders: int, up: float, down: float, cpu: bool, as_json: bool, **wishes: Any
 ) -> None:
     """Choose parameters for a federation and show what they cost.
 
@@ -68,14 +68,14 @@ def command(
 
     \b
     Example: 100 phones, of which 30 may vanish, and a model of a million numbers:
-      basecagg plan --users 100 --dropouts 0.3 --model-size 1e6
+      basecagg plan --holders 100 --dropouts 0.3 --model-size 1e6
     The same, but 20 holders may collude and 5 may answer wrongly:
-      basecagg plan --users 100 --dropouts 0.3 --colluders 20 --liars 5 --model-size 1e6
+      basecagg plan --holders 100 --dropouts 0.3 --colluders 20 --liars 5 --model-size 1e6
     Thirty holders, 6000 users, each of whom uploads three times with ε = 4 in all:
-      basecagg plan --users 30 --dropouts 0.3 --model-size 7850 --contributors 6000 --buffer 600
+      basecagg plan --holders 30 --dropouts 0.3 --model-size 7850 --contributors 6000 --buffer 600
       --epsilon 4 --delta 1e-5 --uses 3 --clip-norm 0.3
     """
-    plan = plan_for(num_users, network=Network(up=up, down=down), **wishes)
+    plan = plan_for(num_holders, network=Network(up=up, down=down), **wishes)
     if cpu:
         load_kernels()
         plan = plan.measured()

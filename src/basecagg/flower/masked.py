@@ -118,7 +118,7 @@ class MaskedCoordinator(Coordinator):
         p = parameters
         LOG.info(
             "epoch signed: N = %d holders, U = %d, T = %d, D = %d, K = %d, d = %d",
-            *(p.num_users, p.recovery_threshold, p.max_colluders, p.max_dropouts),
+            *(p.num_holders, p.recovery_threshold, p.max_colluders, p.max_dropouts),
             *(p.buffer_size, p.model_size),
         )
         self._start_machine(self.agreement)

@@ -250,7 +250,7 @@ class Settings:
             liars=self.liars,
         )
         return ProtocolParameters(
-            num_users=num_holders,
+            num_holders=num_holders,
             recovery_threshold=threshold,
             max_colluders=colluders,
             max_dropouts=dropouts,

@@ -53,7 +53,7 @@ class MaskCode:
 
     def __init__(
         self,
-        num_users: int,
+        num_holders: int,
         recovery_threshold: int,
         max_colluders: int,
         modulus: int = PAPER_MODULUS,
@@ -62,23 +62,23 @@ class MaskCode:
     ) -> None:
         """The code for N, U, T and q. Long rows are shared by `threads` threads, or by all cores."""
         self.field = PrimeField(modulus, threads=threads)
-        _check_parameters(num_users, recovery_threshold, max_colluders, modulus)
-        self.num_users = num_users
+        _check_parameters(num_holders, recovery_threshold, max_colluders, modulus)
+        self.num_holders = num_holders
         self.recovery_threshold = recovery_threshold
         self.max_colluders = max_colluders
-        self._points, self._encoder = _evaluation(num_users, recovery_threshold, modulus)
+        self._points, self._encoder = _evaluation(num_holders, recovery_threshold, modulus)
         self._decoder = lru_cache(_KEPT_DECODERS)(self._make_decoder)
 
     def __repr__(self) -> str:
         """N, U, T and q."""
         return (
-            f"MaskCode(num_users={self.num_users}, recovery_threshold={self.recovery_threshold},"
+            f"MaskCode(num_holders={self.num_holders}, recovery_threshold={self.recovery_threshold},"
             f" max_colluders={self.max_colluders}, modulus={self.field.modulus})"
         )
 
     def __reduce__(self) -> tuple[Callable[..., MaskCode], tuple[int, int, int, int]]:
         """Pickle the parameters: the rest is made of them."""
-        numbers = self.num_users, self.recovery_threshold, self.max_colluders, self.field.modulus
+        numbers = self.num_holders, self.recovery_threshold, self.max_colluders, self.field.modulus
         return partial(MaskCode, threads=self.field.threads), numbers
 
     @property
@@ -105,7 +105,7 @@ class MaskCode:
             )
         columns = mask.size // self.submasks
         noise = checked_shape(noise, "noise", (self.max_colluders, columns))
-        out = destination(out, (self.num_users, columns), mask, noise)
+        out = destination(out, (self.num_holders, columns), mask, noise)
         pieces = addresses_of(mask.reshape(self.submasks, columns))
         rows = np.concatenate([pieces, addresses_of(noise)])
         if self._run(self._encoder, rows, addresses_of(out), columns):
@@ -210,9 +210,11 @@ class MaskCode:
         if not isinstance(shares, Mapping):
             raise DataError(f"shares must be a dict from holder to share, not {type(shares)}")
         for holder in shares:
-            known = isinstance(holder, int | np.integer) and 0 <= holder < self.num_users
+            known = isinstance(holder, int | np.integer) and 0 <= holder < self.num_holders
             if not known:
-                raise DataError(f"holder {holder!r} is unknown: holders are 0…{self.num_users - 1}")
+                raise DataError(
+                    f"holder {holder!r} is unknown: holders are 0…{self.num_holders - 1}"
+                )
         if len(shares) < self.recovery_threshold:
             raise DecodingError(
                 f"{len(shares)} shares are too few, U = {self.recovery_threshold} are needed:"
@@ -228,15 +230,15 @@ class MaskCode:
 
 
 @lru_cache(_KEPT_CODES)
-def _evaluation(num_users: int, coefficients: int, modulus: int) -> tuple[Numbers, _Kernel]:
+def _evaluation(num_holders: int, coefficients: int, modulus: int) -> tuple[Numbers, _Kernel]:
     """The points, and the kernel that takes coefficients to values at the points."""
     if modulus == PAPER_MODULUS:
-        coset = roots.SMALL_COSET if num_users < _MANY_HOLDERS else roots.LARGE_COSET
-        points = np.array(roots.points(coset, num_users), np.uint64)
-        if num_users > roots.SMALL_COSET:
-            return points, CosetEvaluation(coset, num_users, coefficients)
+        coset = roots.SMALL_COSET if num_holders < _MANY_HOLDERS else roots.LARGE_COSET
+        points = np.array(roots.points(coset, num_holders), np.uint64)
+        if num_holders > roots.SMALL_COSET:
+            return points, CosetEvaluation(coset, num_holders, coefficients)
     else:
-        points = np.arange(1, num_users + 1, dtype=np.uint64)
+        points = np.arange(1, num_holders + 1, dtype=np.uint64)
     return points, Product(vandermonde(points, coefficients, modulus), modulus)
 
 
@@ -259,14 +261,14 @@ def _first_difference(expected: Elements, shares: Sequence[Elements]) -> int | N
 
 
 def _check_parameters(N: int, U: int, T: int, q: int) -> None:
-    for name, value in (("num_users", N), ("recovery_threshold", U), ("max_colluders", T)):
+    for name, value in (("num_holders", N), ("recovery_threshold", U), ("max_colluders", T)):
         if not isinstance(value, int) or isinstance(value, bool):
             raise ParameterError(
                 f"{name} = {value!r} must be a whole number", rule=f"{name} is a whole number"
             )
     if not 2 <= N <= q - 1:
         raise ParameterError(
-            f"num_users N = {N} is outside 2…{q - 1}: every holder needs a nonzero point of its own"
+            f"num_holders N = {N} is outside 2…{q - 1}: every holder needs a nonzero point of its own"
             f" in a field of {q} elements",
             rule="2 ≤ N ≤ q − 1",
         )

@@ -39,8 +39,8 @@ REPEATS, LONG_ENOUGH = 3, 0.02
 
 def predict(p: ProtocolParameters, steps: Iterable[str] = STEPS) -> dict[str, float]:
     """Time steps at two widths; extend the line through them to the share size of `p`. In seconds."""
-    wide = min(p.share_size, max(2, WIDE // p.num_users))
-    narrow = min(wide - 1, max(1, NARROW // p.num_users))
+    wide = min(p.share_size, max(2, WIDE // p.num_holders))
+    narrow = min(wide - 1, max(1, NARROW // p.num_holders))
     if wide == p.share_size:
         return _measure(_Trial(p, wide), steps)
     low, high = _measure(_Trial(p, narrow), steps), _measure(_Trial(p, wide), steps)
@@ -73,13 +73,13 @@ class _Trial:
         self.p, self.width, self.size = p, width, p.submasks * width
         self.field = PrimeField(p.modulus, threads=1)
         self.code = MaskCode(
-            p.num_users, p.recovery_threshold, p.max_colluders, p.modulus, threads=1
+            p.num_holders, p.recovery_threshold, p.max_colluders, p.modulus, threads=1
         )
         self.stream, self.coins = FieldStream(new_seed(), p.modulus), WordStream(new_seed())
         self.update = np.linspace(-p.clip, p.clip, self.size, dtype=np.float32)
         self.secret = self.stream.draw(self.size)
         self.uploads = self._draw(p.buffer_size, self.size)
-        self.shares = self._draw(max(p.num_users, p.buffer_size), width)
+        self.shares = self._draw(max(p.num_holders, p.buffer_size), width)
         self.codeword = self.code.encode(self.secret, self._draw(p.max_colluders, width))
         self.weights = np.full(p.buffer_size, p.weight_levels, np.uint32)
         self.first_holder = count()
@@ -91,7 +91,7 @@ class _Trial:
 
     def seal(self) -> None:
         private, public = self.keys
-        for share in self.shares[: self.p.num_users]:
+        for share in self.shares[: self.p.num_holders]:
             key = HKDF(SHA256(), 32, None, b"calibration").derive(private.exchange(public))
             AESGCM(key).encrypt(bytes(12), share.tobytes(), b"names")
 
@@ -105,7 +105,7 @@ class _Trial:
     def decode(self) -> None:
         # Other holders each time, as in life: the code remembers how it decoded for the last ones.
         first = next(self.first_holder)
-        holders = [(first + i) % self.p.num_users for i in range(self.p.answers_needed)]
+        holders = [(first + i) % self.p.num_holders for i in range(self.p.answers_needed)]
         answers = {holder: self.codeword[holder] for holder in holders}
         masked = self.field.weighted_sum(self.uploads, self.weights)
         self.field.sub(masked, self.code.correct(answers, self.p.answers_needed)[0])

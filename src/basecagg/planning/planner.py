@@ -47,7 +47,7 @@ TABLE_ROWS = 6
 class Wishes:
     """What the federation is, and what it wants to withstand."""
 
-    num_users: int
+    num_holders: int
     """N: holders of shares."""
     max_dropouts: int
     """D: holders that may be gone when a sum is opened."""
@@ -88,12 +88,12 @@ class Wishes:
     def largest_threshold(self, colluders: int) -> int:
         """N − D − T − E: right answers that surely come, less the T that liars may add. N − D without liars."""
         margin = colluders + self.liars if self.agreed else 0
-        return largest_threshold(self.num_users, self.max_dropouts, margin)
+        return largest_threshold(self.num_holders, self.max_dropouts, margin)
 
     @property
     def all_contributors(self) -> int:
         """`contributors` with its default filled in: in the paper every user is holder and contributor."""
-        return self.num_users if self.contributors is None else self.contributors
+        return self.num_holders if self.contributors is None else self.contributors
 
 
 class Option(NamedTuple):
@@ -209,7 +209,7 @@ def _skeleton(wishes: Wishes) -> ProtocolParameters:
     colluders = _colluders(wishes)
     top = wishes.largest_threshold(colluders)
     if top < colluders + 1:
-        sure = f"{wishes.num_users} − {wishes.max_dropouts}"
+        sure = f"{wishes.num_holders} − {wishes.max_dropouts}"
         agreed = f"N − D − T − E = {sure} − {colluders} − {wishes.liars}"
         raise ParameterError(
             f"U must be at least T + 1 = {colluders + 1}, or T = {colluders} holders could read masks, and at"
@@ -217,7 +217,7 @@ def _skeleton(wishes: Wishes) -> ProtocolParameters:
             rule="T + 1 ≤ U ≤ N − D − T − E" if wishes.agreed else "T + 1 ≤ U ≤ N − D",
         )
     return ProtocolParameters(
-        num_users=wishes.num_users,
+        num_holders=wishes.num_holders,
         recovery_threshold=top,
         max_colluders=colluders,
         max_dropouts=wishes.max_dropouts,
@@ -263,7 +263,7 @@ def _colluders(wishes: Wishes) -> int:
     sure = wishes.largest_threshold(0)
     limits = [buffer_size - 2, sure // 3 if wishes.agreed else sure // 2]
     if wishes.consistency == "certified":
-        limits.append(wishes.num_users - 2 * wishes.max_dropouts - 1)
+        limits.append(wishes.num_holders - 2 * wishes.max_dropouts - 1)
     return max(1, wishes.liars, min(limits))
 
 
@@ -381,7 +381,7 @@ def _nearby(value: int | None, low: int, high: int) -> Iterator[int]:
 def _holders_enough(wishes: Wishes) -> int:
     """With N = 2T + 2D + E + 2 or more, both U and the quorum have room."""
     colluders = max(wishes.max_colluders or 1, wishes.liars)
-    return max(wishes.num_users, 2 * (colluders + wishes.max_dropouts) + wishes.liars + 2)
+    return max(wishes.num_holders, 2 * (colluders + wishes.max_dropouts) + wishes.liars + 2)
 
 
 def _rising(value: float, factor: float) -> Iterator[float]:
@@ -402,11 +402,11 @@ def _halves(value: float) -> Iterator[float]:
 
 
 _KNOBS: tuple[tuple[str, str, Callable[[Wishes], Iterator[object]]], ...] = (
-    ("T", "max_colluders", lambda w: _nearby(w.max_colluders, 1, w.num_users)),
-    ("D", "max_dropouts", lambda w: _nearby(w.max_dropouts, 0, w.num_users)),
+    ("T", "max_colluders", lambda w: _nearby(w.max_colluders, 1, w.num_holders)),
+    ("D", "max_dropouts", lambda w: _nearby(w.max_dropouts, 0, w.num_holders)),
     ("E", "liars", lambda w: _nearby(w.liars, 0, w.liars)),
     ("correctness", "correctness", lambda _: iter(("honest-holders", "agreed"))),
-    ("N", "num_users", lambda w: _nearby(w.num_users, 2, _holders_enough(w))),
+    ("N", "num_holders", lambda w: _nearby(w.num_holders, 2, _holders_enough(w))),
     (
         "K",
         "buffer_size",

@@ -143,7 +143,7 @@ def epoch_line(agreement: Agreement) -> EpochLine:
     return EpochLine(
         format=2,
         id=agreement.id.hex(),
-        num_users=p.num_users,
+        num_holders=p.num_holders,
         recovery_threshold=p.recovery_threshold,
         max_colluders=p.max_colluders,
         buffer_size=p.buffer_size,

@@ -79,7 +79,7 @@ def _parameters(plan: Plan) -> Table:
     p = plan.parameters
     table = _table()
     for symbol, name, value, meaning in (
-        ("N", "num_users", f"{p.num_users}", "holders of shares"),
+        ("N", "num_holders", f"{p.num_holders}", "holders of shares"),
         ("D", "max_dropouts", f"{p.max_dropouts}", "holders that may be gone"),
         ("T", "max_colluders", f"{p.max_colluders}", "holders that learn nothing together"),
         (
@@ -271,7 +271,7 @@ def _measured_cells(option: Option, cpu: Cpu) -> tuple[str, ...]:
 
 def _modes(plan: Plan) -> Table:
     p = plan.parameters
-    sure = p.num_users - p.max_dropouts
+    sure = p.num_holders - p.max_dropouts
     good = {
         "certified": f"possible: quorum {p.quorum} of the {sure} holders that are sure to be there",
         "honest-server": "possible: private as long as the server follows the protocol",

@@ -45,7 +45,7 @@ class EpochLine(TranscriptLine, frozen=True, tag="epoch", kw_only=True):
 
     format: Literal[2]
     id: Label
-    num_users: Count
+    num_holders: Count
     """N"""
     recovery_threshold: Count
     """U"""
@@ -251,8 +251,8 @@ class Transcript:
 
     def require_holder(self, holder: int) -> None:
         """Refuse an index that no holder has."""
-        if not 0 <= holder < self.epoch.num_users:
-            raise DataError(f"there is no holder {holder}; N = {self.epoch.num_users}")
+        if not 0 <= holder < self.epoch.num_holders:
+            raise DataError(f"there is no holder {holder}; N = {self.epoch.num_holders}")
 
 
 class Scribe:
@@ -339,9 +339,9 @@ def _require_sound(epoch: EpochLine) -> None:
     e = epoch
     if not is_prime(e.modulus):
         raise DataError(f"the modulus q = {e.modulus} is not prime")
-    if len(e.points) != e.num_users or not all(point < e.modulus for point in e.points):
-        raise DataError(f"not N = {e.num_users} evaluation points below q")
-    if not 0 <= e.max_colluders < e.recovery_threshold <= e.num_users:
+    if len(e.points) != e.num_holders or not all(point < e.modulus for point in e.points):
+        raise DataError(f"not N = {e.num_holders} evaluation points below q")
+    if not 0 <= e.max_colluders < e.recovery_threshold <= e.num_holders:
         raise DataError(
-            f"T = {e.max_colluders} < U = {e.recovery_threshold} ≤ N = {e.num_users} does not hold"
+            f"T = {e.max_colluders} < U = {e.recovery_threshold} ≤ N = {e.num_holders} does not hold"
         )

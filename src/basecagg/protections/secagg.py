@@ -35,7 +35,7 @@ RoundId: TypeAlias = Annotated[bytes, Meta(min_length=16, max_length=16)]
 class SecAggParameters:
     """All that a round agrees on. Users are 0 … N−1."""
 
-    num_users: int
+    num_holders: int
     """N"""
     threshold: int
     """t: shares that give a secret back; t − 1 colluders among a user's neighbours learn nothing."""
@@ -46,13 +46,13 @@ class SecAggParameters:
 
     def __post_init__(self) -> None:
         """Check every number; the graph must be one."""
-        if self.num_users < 2:
-            raise ParameterError(f"num_users N = {self.num_users} is below 2", rule="N ≥ 2")
+        if self.num_holders < 2:
+            raise ParameterError(f"num_holders N = {self.num_holders} is below 2", rule="N ≥ 2")
         if not self.graph:
-            object.__setattr__(self, "graph", complete(self.num_users))
+            object.__setattr__(self, "graph", complete(self.num_holders))
         if self.vector_size < 1:
             raise ParameterError(f"vector_size d = {self.vector_size} is below 1", rule="d ≥ 1")
-        _check_graph(self.graph, self.num_users)
+        _check_graph(self.graph, self.num_holders)
         fewest = 1 + min(map(len, self.graph))
         if not 2 <= self.threshold <= fewest:
             raise ParameterError(
@@ -66,10 +66,10 @@ class SecAggParameters:
         return PAPER_MODULUS
 
 
-def _check_graph(graph: Graph, num_users: int) -> None:
+def _check_graph(graph: Graph, num_holders: int) -> None:
     edges = {(user, other) for user, others in enumerate(graph) for other in others}
     symmetric = all((other, user) in edges and other != user for user, other in edges)
-    if len(graph) != num_users or not symmetric:
+    if len(graph) != num_holders or not symmetric:
         raise ParameterError(
             "the graph does not join N users both ways; use complete() or random_regular()",
             rule="the graph is undirected on 0…N−1",

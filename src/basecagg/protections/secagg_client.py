@@ -189,7 +189,7 @@ class SecAggClient:
     def _check_survivors(self, request: UnmaskRequest) -> set[int]:
         self._require_round(request.round)
         survivors = set(request.survivors)
-        if self.user not in survivors or not survivors <= set(range(self._parameters.num_users)):
+        if self.user not in survivors or not survivors <= set(range(self._parameters.num_holders)):
             raise WrongMembers("the survivors are not users of this round, with me", peer=_SERVER)
         self._require_enough((survivors & set(self._held)) - {self.user})
         return survivors

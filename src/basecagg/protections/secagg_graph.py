@@ -21,26 +21,26 @@ Graph: TypeAlias = tuple[tuple[int, ...], ...]
 """The neighbours of every user, in order, without the user itself."""
 
 
-def complete(num_users: int) -> Graph:
+def complete(num_holders: int) -> Graph:
     """Everybody with everybody."""
-    everyone = range(num_users)
+    everyone = range(num_holders)
     return tuple(tuple(other for other in everyone if other != user) for user in everyone)
 
 
 def random_regular(
-    num_users: int, degree: int, entropy: Callable[[int], bytes] = system_entropy
+    num_holders: int, degree: int, entropy: Callable[[int], bytes] = system_entropy
 ) -> Graph:
     """Every user with k = `degree` others (k even): a Harary graph on a random permutation."""
-    if not (2 <= degree < num_users and degree % 2 == 0):
+    if not (2 <= degree < num_holders and degree % 2 == 0):
         raise ParameterError(
-            f"degree k = {degree} must be even and between 2 and N − 1 = {num_users - 1}",
+            f"degree k = {degree} must be even and between 2 and N − 1 = {num_holders - 1}",
             rule="k is even, 2 ≤ k < N",
         )
-    seats = np.argsort(np.frombuffer(entropy(8 * num_users), "<u8"), kind="stable")
-    neighbours: list[tuple[int, ...]] = [()] * num_users
+    seats = np.argsort(np.frombuffer(entropy(8 * num_holders), "<u8"), kind="stable")
+    neighbours: list[tuple[int, ...]] = [()] * num_holders
     offsets = [offset for step in range(1, degree // 2 + 1) for offset in (-step, step)]
     for seat, user in enumerate(seats):
-        around = {int(seats[(seat + offset) % num_users]) for offset in offsets}
+        around = {int(seats[(seat + offset) % num_holders]) for offset in offsets}
         neighbours[user] = tuple(sorted(around))
     return tuple(neighbours)
 
@@ -52,7 +52,7 @@ def neighbourhood(graph: Graph, user: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=256)
 def choose_degree(
-    num_users: int, colluders: int, dropouts: int, failure: float = 2.0**-30
+    num_holders: int, colluders: int, dropouts: int, failure: float = 2.0**-30
 ) -> tuple[int, int] | None:
     """The least even k, with its threshold t, that keeps T colluders out and survives D dropouts.
 
@@ -61,12 +61,12 @@ def choose_degree(
     colluders and dropouts, so that the others stay connected (Bell et al. 2020, §3.3; exact tails in place of
     their bounds). None if no k < N − 1 does: then only the complete graph gives the guarantee.
     """
-    for degree in range(2, num_users - 1, 2):
+    for degree in range(2, num_holders - 1, 2):
         for threshold in range(2, degree + 1):
-            curious = _tail(num_users - 1, colluders, degree, threshold)
-            deserted = _tail(num_users - 1, dropouts, degree, degree - threshold + 1)
-            cut = _all_in(num_users - 1, min(num_users - 1, colluders + dropouts), degree // 2)
-            if num_users * (curious + deserted + cut) <= failure:
+            curious = _tail(num_holders - 1, colluders, degree, threshold)
+            deserted = _tail(num_holders - 1, dropouts, degree, degree - threshold + 1)
+            cut = _all_in(num_holders - 1, min(num_holders - 1, colluders + dropouts), degree // 2)
+            if num_holders * (curious + deserted + cut) <= failure:
                 return degree, threshold
     return None
 

@@ -243,7 +243,7 @@ class SecAggServer:
     def _expected_users(self) -> Sequence[int] | Mapping[int, FromUser]:
         before = {"shares": "keys", "inputs": "shares", "unmasking": "inputs"}
         if self.phase == "keys":
-            return range(self._parameters.num_users)
+            return range(self._parameters.num_holders)
         return self._received[before[self.phase]]
 
     def _check(self, message: FromUser) -> None:

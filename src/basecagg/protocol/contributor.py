@@ -205,7 +205,7 @@ class Contributor:
         return tuple(self._sealer.seal(*envelope) for envelope in envelopes)
 
     def _contexts(self, names: Sequence[MaskName]) -> list[bytes]:
-        count = self._parameters.num_users
+        count = self._parameters.num_holders
         return [sealing_context(self.agreement.id, names, index) for index in range(count)]
 
     def _ship(

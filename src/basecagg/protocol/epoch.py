@@ -66,8 +66,8 @@ MAX_VERSIONS = 1_000_000
 """Of one epoch. A contributor has only the server's word for a version, and believes in no later one."""
 
 
-class Holder(Message, frozen=True, tag="Holder"):
-    """One keeper of shares: its name and public keys."""
+class Seat(Message, frozen=True, tag="Seat"):
+    """A holder's place in the committee: its name and public keys."""
 
     name: Name
     signing_key: PublicKey
@@ -91,7 +91,7 @@ class Epoch(Message, frozen=True, tag="Epoch"):
     """When it is over by everybody's own clock."""
     parameters: ProtocolParameters
     suite: Suite
-    holders: Annotated[tuple[Holder, ...], Meta(min_length=2, max_length=MAX_HOLDERS)]
+    holders: Annotated[tuple[Seat, ...], Meta(min_length=2, max_length=MAX_HOLDERS)]
     points: Annotated[tuple[int, ...], Meta(min_length=2, max_length=MAX_HOLDERS)]
     server_key: PublicKey
     enrolment_key: PublicKey
@@ -190,7 +190,7 @@ class Agreement:
     def code(self) -> MaskCode:
         """The T-private MDS code of this epoch."""
         p = self.parameters
-        return MaskCode(p.num_users, p.recovery_threshold, p.max_colluders, modulus=p.modulus)
+        return MaskCode(p.num_holders, p.recovery_threshold, p.max_colluders, modulus=p.modulus)
 
     def holder_index(self, name: str) -> int | None:
         """The index of a holder, or None for anybody else."""
@@ -314,7 +314,7 @@ def draft_epoch(
     *,
     federation: str,
     parameters: ProtocolParameters,
-    holders: Sequence[Holder],
+    holders: Sequence[Seat],
     server_key: bytes,
     enrolment_key: bytes,
     operator: Signer,
@@ -328,7 +328,7 @@ def draft_epoch(
 ) -> Epoch:
     """The operator's part: lay down an epoch and sign it."""
     p = parameters
-    code = MaskCode(p.num_users, p.recovery_threshold, p.max_colluders, modulus=p.modulus)
+    code = MaskCode(p.num_holders, p.recovery_threshold, p.max_colluders, modulus=p.modulus)
     epoch = Epoch(
         PROTOCOL_VERSION,
         federation,
@@ -368,13 +368,13 @@ def _require_sound(agreement: Agreement) -> None:
         )
     if parameters.allow_wraparound:
         raise WrongEpoch("allow_wraparound is for experiments; no epoch may use it")
-    if len(epoch.holders) != parameters.num_users:
-        raise WrongEpoch(f"{len(epoch.holders)} holders are listed, N = {parameters.num_users}")
-    if len(set(agreement.holder_names)) != parameters.num_users:
+    if len(epoch.holders) != parameters.num_holders:
+        raise WrongEpoch(f"{len(epoch.holders)} holders are listed, N = {parameters.num_holders}")
+    if len(set(agreement.holder_names)) != parameters.num_holders:
         raise WrongEpoch("a holder is listed twice")
     if SERVER in agreement.holder_names:
         raise WrongEpoch(f"no participant may be called '{SERVER}'")
-    if len({holder.signing_key for holder in epoch.holders}) != parameters.num_users:
+    if len({holder.signing_key for holder in epoch.holders}) != parameters.num_holders:
         raise WrongEpoch("two holders have the same signing key")
     unfit = [
         h.name for h in epoch.holders if not agreement.verifier.fits(epoch.suite, h.sealing_key)

@@ -27,7 +27,7 @@ CONTRIBUTOR: Table = {
 }
 """A dealer's own mask. It is used for one upload, ever; 'opened', 'refused', 'burned', 'expired' are final."""
 
-SHARE_KEEPER: Table = {
+HOLDER: Table = {
     "unknown": {"parcel": "held"},
     "held": {"endorse": "endorsed", "answer": "spent", "close": "closed", "expire": "expired"},
     "endorsed": {

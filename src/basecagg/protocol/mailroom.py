@@ -46,7 +46,7 @@ class Mailroom:
 
     def _who_confirmed(self) -> dict[str, set[int]]:
         """Of every live dealing all holders but those whose parcels lie here: confirming one deletes it."""
-        everyone = range(self.agreement.parameters.num_users)
+        everyone = range(self.agreement.parameters.num_holders)
         confirmed = {dealing: set(everyone) for dealing in self._live_of_dealing}
         for holder in everyone:
             for dealing in self._records.keys(pending(holder)):
@@ -71,7 +71,9 @@ class Mailroom:
     def common_holders(self, names: Iterable[MaskName]) -> set[int]:
         """The holders that confirmed a share of every one of these masks."""
         sets = [self.holders_of(name) for name in names]
-        return set.intersection(*sets) if sets else set(range(self.agreement.parameters.num_users))
+        return (
+            set.intersection(*sets) if sets else set(range(self.agreement.parameters.num_holders))
+        )
 
     def relay(self, sender: str, shipment: Shipment, version: int) -> list[Effect]:
         """Store a dealing and send each holder its parcel; when it comes again, only send.
@@ -191,7 +193,7 @@ class Mailroom:
             return []
         del self._live_of_dealing[mask.dealing]
         self._told.pop(mask.dealing, None)
-        everyone, confirmed = range(self.agreement.parameters.num_users), self._confirmed
+        everyone, confirmed = range(self.agreement.parameters.num_holders), self._confirmed
         missing = sorted(set(everyone) - confirmed.pop(mask.dealing))
         parcels = [Forget(pending(index), mask.dealing) for index in missing]
         return [Forget("relay", mask.dealing), *parcels]
@@ -229,9 +231,9 @@ class Mailroom:
         parameters = self.agreement.parameters
         most = 4 * parameters.share_size * len(shipment.dealing.masks) + _SEALING_OVERHEAD
         counts = {len(shipment.leaves), len(shipment.sealed)}
-        if counts != {parameters.num_users} or max(map(len, shipment.sealed)) > most:
+        if counts != {parameters.num_holders} or max(map(len, shipment.sealed)) > most:
             raise Malformed(
-                f"a shipment has {parameters.num_users} envelopes of {most} bytes at most"
+                f"a shipment has {parameters.num_holders} envelopes of {most} bytes at most"
             )
         if _levels(shipment.leaves)[-1][0] != shipment.dealing.root:
             raise Malformed("the envelopes do not lead to the signed root")

@@ -29,7 +29,7 @@ from basecagg.errors import (
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol import invitations, life
 from basecagg.protocol.effects import Effect, Forget, Persist, Send
-from basecagg.protocol.epoch import NEVER, SERVER, Epoch, Holder, accept, draft_epoch
+from basecagg.protocol.epoch import NEVER, SERVER, Epoch, Seat, accept, draft_epoch
 from basecagg.protocol.messages import (
     Credential,
     EpochEnd,
@@ -350,14 +350,12 @@ class Operator:
         self._number = number
         return Persist("highest", "", b"%d" % number, irreversible=True)
 
-    def _committee(self, without: Collection[str]) -> list[Holder]:
+    def _committee(self, without: Collection[str]) -> list[Seat]:
         missing = self.missing(without)
         if missing:
             raise MissingHolders(missing)
         names = self.holders(without)
-        return [
-            Holder(n, self._people[n].signing_key, self._announced[n].sealing_key) for n in names
-        ]
+        return [Seat(n, self._people[n].signing_key, self._announced[n].sealing_key) for n in names]
 
     def end(self, last_version: int, head: bytes) -> list[Effect]:
         """Sign that the present epoch is over. What was once signed is given again."""

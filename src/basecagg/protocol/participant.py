@@ -36,6 +36,7 @@ from basecagg.protocol.effects import (
     Send,
 )
 from basecagg.protocol.epoch import SERVER, Agreement, Epoch, LocalFloor, accept
+from basecagg.protocol.holder import Holder
 from basecagg.protocol.key_ring import KeyRing
 from basecagg.protocol.ledger import PrivacyLedger
 from basecagg.protocol.messages import (
@@ -58,7 +59,6 @@ from basecagg.protocol.model_watch import ModelWatch
 from basecagg.protocol.ports import Memory, SealingSuite, Signer, Verifier
 from basecagg.protocol.proofs import Caught, Proof, evidence_of, in_words
 from basecagg.protocol.records import Membership, Refusals, load, parse, write
-from basecagg.protocol.share_keeper import ShareKeeper
 
 GRACE = 86_400
 """Seconds an epoch is kept since the clock first said that it is over, if nobody else does: clocks jump."""
@@ -114,7 +114,7 @@ class Participant:
         self._membership = self._load_membership()
         self._agreement = self._load_agreement()
         self._credential = self._load_credential()
-        self._keeper: ShareKeeper | None = None
+        self._holder: Holder | None = None
         self._contributor: Contributor | None = None
         self._watch: ModelWatch | None = None
         self._waiting: Message | None = None
@@ -139,10 +139,10 @@ class Participant:
         return self._agreement
 
     @property
-    def keeper(self) -> ShareKeeper | None:
+    def holder(self) -> Holder | None:
         """Its holder, if the epoch lists a sealing key of it that it still has."""
         self._build()
-        return self._keeper
+        return self._holder
 
     @property
     def contributor(self) -> Contributor | None:
@@ -307,9 +307,9 @@ class Participant:
             if self.contributor is None:
                 raise NotEnrolled("this participant does not contribute")
             return self.contributor.receive(message)
-        if self.keeper is None:
+        if self.holder is None:
             raise Retired("this participant holds no shares in this epoch")
-        if not all(map(self.keeper.remembers, _certificates_in(message))):
+        if not all(map(self.holder.remembers, _certificates_in(message))):
             return self._forget("somebody else endorsed a request with my key")
         requests = list(_requests_in(message))
         for request in requests:
@@ -317,7 +317,7 @@ class Participant:
             if self.watch.is_due(request.version):
                 self._waiting = message
                 return [PartsWanted(request.version)]
-        effects = self.keeper.receive(message)
+        effects = self.holder.receive(message)
         return [*effects, *(e for request in requests for e in self.watch.remember(request))]
 
     def _take_up(self) -> list[Effect]:
@@ -340,7 +340,7 @@ class Participant:
 
     def acknowledge(self) -> list[Effect]:
         """One signed receipt for all parcels taken since the last one."""
-        return self._keeper.acknowledge() if self._keeper else []
+        return self._holder.acknowledge() if self._holder else []
 
     def reconnect(self) -> list[Effect]:
         """The server can be reached again: send again what has had no outcome yet."""
@@ -423,15 +423,15 @@ class Participant:
         Tombstones stay, masks are burned, the number stays; it can contribute with fresh masks, but not where
         that costs privacy: nobody knows what is left of its budget.
         """
-        keeper, contributor = self.keeper, self.contributor
+        holder, contributor = self.holder, self.contributor
         burned = [
-            *(keeper.retire() if keeper else []),
+            *(holder.retire() if holder else []),
             *(contributor.close() if contributor else []),
         ]
         ledger = contributor.ledger if contributor else PrivacyLedger(self._records)
         gone = self._keys.destroy_all()
         self._move("forget", self._membership.epoch)
-        self._keeper = None
+        self._holder = None
         return [
             *burned,
             *gone,
@@ -451,7 +451,7 @@ class Participant:
         if self._built:
             return
         self._built = True
-        self._keeper = self._contributor = self._watch = None
+        self._holder = self._contributor = self._watch = None
         agreement = self._agreement
         if agreement is None:
             return
@@ -460,7 +460,7 @@ class Participant:
         key = self._keys.joined()
         index = agreement.holder_index(self.pins.name)
         if key is not None and index is not None:
-            self._keeper = ShareKeeper(agreement, index, self._signer, key, self._records)
+            self._holder = Holder(agreement, index, self._signer, key, self._records)
         if self._credential is not None:
             self._contributor = Contributor(
                 agreement,
@@ -472,13 +472,13 @@ class Participant:
             )
 
     def _start_machines(self) -> list[Effect]:
-        machines = (self.keeper, self.contributor)
+        machines = (self.holder, self.contributor)
         return [effect for machine in machines if machine for effect in machine.start()]
 
     def _end_machines(self) -> list[Effect]:
         """Nothing of the epoch is kept but that it was."""
         burned = self.contributor.close() if self.contributor else []
-        self._keeper = self._contributor = self._watch = None
+        self._holder = self._contributor = self._watch = None
         self._built = True
         kinds = ((kind, key) for kind in _MACHINES for key in self._records.keys(kind))
         return [*burned, *(Forget(kind, key) for kind, key in kinds)]

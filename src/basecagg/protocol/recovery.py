@@ -176,7 +176,7 @@ class Recovery:
         others = self.mailroom.dealers - suspects if suspects else frozenset()
         if len(others) >= self._parameters.buffer_size:
             updates = [update for update in updates if update.name.contributor in others]
-        common = set(range(self._parameters.num_users))
+        common = set(range(self._parameters.num_holders))
         together: list[BufferedUpdate] = []
         for update in updates:
             mask = self.mailroom.find(update.name)

@@ -312,7 +312,7 @@ class SecureAggregation(ServerAggregation):
         self._federation = Federation(
             self._parameters,
             beginning.model,
-            holders=[f"{prefix}-{index}" for index in range(self._parameters.num_users)],
+            holders=[f"{prefix}-{index}" for index in range(self._parameters.num_holders)],
             step=beginning.step,
             keep=int(config.verify and not self._late),
             make_store=beginning.store,
@@ -429,7 +429,7 @@ class SecureAggregation(ServerAggregation):
         seconds = self.network.meter.seconds
         server = seconds["server"] - before.get("server", 0.0)
         holders = seconds["holder"] - before.get("holder", 0.0)
-        return server + holders / self._parameters.num_users
+        return server + holders / self._parameters.num_holders
 
     def upload_bytes(self, model_size: int) -> int:
         """Bytes of one upload."""

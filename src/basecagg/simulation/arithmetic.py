@@ -29,7 +29,7 @@ class ArithmeticAggregation(MaskedAggregation):
         p = self._parameters = beginning.config.protocol_parameters(beginning.model.size)
         self._prices = Prices(p, cryptography=False)
         self._field = PrimeField(p.modulus)
-        self._code = MaskCode(p.num_users, p.recovery_threshold, p.max_colluders, p.modulus)
+        self._code = MaskCode(p.num_holders, p.recovery_threshold, p.max_colluders, p.modulus)
         return Weighing.of(p), p.least_per_version
 
     def prepare(self, user: int) -> float:
@@ -55,7 +55,7 @@ class ArithmeticAggregation(MaskedAggregation):
     def _open_masks(self, names: Iterable[MaskName], weights: list[int]) -> Words:
         """The weighted sum of the masks: every holder adds up its shares, and U of the sums are decoded."""
         p = self._parameters
-        holders = range(p.num_users - p.recovery_threshold, p.num_users)
+        holders = range(p.num_holders - p.recovery_threshold, p.num_holders)
         seeds = (seed_of(self._config.seed, name) for name in names)
         # The holders do the same with their rows, so they do it all together.
         rows = [shares_of(seed, self._code, p)[holders.start :].reshape(-1) for seed in seeds]

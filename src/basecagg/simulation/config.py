@@ -203,11 +203,11 @@ class SimulationConfig:
         """With too many holders gone at every recovery no sum would open, and the run would never end."""
         certified = parameters.consistency == "certified"
         needed = max(parameters.answers_needed, parameters.quorum if certified else 0)
-        gone = int(self.holder_dropout * parameters.num_users)
-        if parameters.num_users - gone < needed:
+        gone = int(self.holder_dropout * parameters.num_holders)
+        if parameters.num_holders - gone < needed:
             raise ParameterError(
-                f"holder_dropout = {self.holder_dropout:g} leaves {parameters.num_users - gone} of"
-                f" {parameters.num_users} holders, and a sum needs {needed}: lower it, or"
+                f"holder_dropout = {self.holder_dropout:g} leaves {parameters.num_holders - gone} of"
+                f" {parameters.num_holders} holders, and a sum needs {needed}: lower it, or"
                 " recovery_threshold",
                 rule="holders that stay ≥ answers needed and quorum",
             )
@@ -265,7 +265,7 @@ class SimulationConfig:
         chosen: dict[str, Any] = {name: getattr(self, name) for name in _AS_THEY_ARE}
         chosen |= {"staleness": self.staleness_function, **self.pair.guard.fixes}
         return ProtocolParameters(
-            num_users=holders,
+            num_holders=holders,
             recovery_threshold=threshold,
             max_colluders=colluders,
             max_dropouts=dropouts,

@@ -18,13 +18,13 @@ from basecagg.maths.randomness import system_entropy
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.contributor import Contributor
 from basecagg.protocol.effects import News, Released, Store
-from basecagg.protocol.epoch import Agreement, Holder, accept, draft_epoch
+from basecagg.protocol.epoch import Agreement, Seat, accept, draft_epoch
 from basecagg.protocol.global_model import Model
+from basecagg.protocol.holder import Holder
 from basecagg.protocol.messages import Credential, Link, Suite
 from basecagg.protocol.ports import Verifier
 from basecagg.protocol.recovery import Recovery
 from basecagg.protocol.server import Server, ServerSettings, first_link
-from basecagg.protocol.share_keeper import ShareKeeper
 from basecagg.protocol.step_rule import PAPER_STEP, StepRule
 from basecagg.simulation.loopback import AT_SERVER, Address, Loopback, Machine
 from basecagg.storage.memory import MemoryStore
@@ -78,7 +78,7 @@ class Federation:
         self._identities: dict[str, Identity | NoIdentity] = {}
         self._secrets: dict[str, SealingSecret | NoSealing] = {}
         self._credentials: dict[str, Credential] = {}
-        names = holders or [f"user-{index}" for index in range(parameters.num_users)]
+        names = holders or [f"user-{index}" for index in range(parameters.num_holders)]
         first = first_link(initial_model)
         self.agreement = self._agree(parameters, names, first, step, max_burns)
         for address in (AT_SERVER, *(Address("holder", name) for name in names)):
@@ -138,10 +138,10 @@ class Federation:
         assert isinstance(machine, Contributor)
         return machine
 
-    def keeper(self, name: str) -> ShareKeeper:
+    def holder(self, name: str) -> Holder:
         """The holder of this name."""
         machine = self.network.nodes[Address("holder", name)].machine
-        assert isinstance(machine, ShareKeeper)
+        assert isinstance(machine, Holder)
         return machine
 
     def start(self, address: Address, store: Store | None = None) -> None:
@@ -155,7 +155,7 @@ class Federation:
             self._stores[address] = self._make_store(address)
         machine = self._build(address, self._stores[address])
         self.network.add(address, machine, self._stores[address])
-        if isinstance(machine, ShareKeeper) and AT_SERVER in self.network.nodes:
+        if isinstance(machine, Holder) and AT_SERVER in self.network.nodes:
             self.network.perform(AT_SERVER, self.server.reconnect(address.name))
 
     def stop(self, address: Address) -> None:
@@ -191,7 +191,7 @@ class Federation:
             self.identity(role) for role in ("operator", "enrolment", "server")
         )
         holders = [
-            Holder(name, self.identity(name).public_key, self._secret(name).public_key)
+            Seat(name, self.identity(name).public_key, self._secret(name).public_key)
             for name in names
         ]
         epoch = draft_epoch(
@@ -227,7 +227,7 @@ class Federation:
     def _build(self, address: Address, store: Store) -> Machine:
         builders: dict[str, Callable[[str, Store], Machine]] = {
             "server": self._build_server,
-            "holder": self._build_keeper,
+            "holder": self._build_holder,
             "contributor": self._build_contributor,
         }
         return builders[address.role](address.name, store)
@@ -237,9 +237,9 @@ class Federation:
         settings = ServerSettings.of(self.agreement, self._keep)
         return Server(settings, recovery, store, self._initial_model)
 
-    def _build_keeper(self, name: str, store: Store) -> ShareKeeper:
+    def _build_holder(self, name: str, store: Store) -> Holder:
         index = self.agreement.holder_names.index(name)
-        return ShareKeeper(self.agreement, index, self.identity(name), self._secret(name), store)
+        return Holder(self.agreement, index, self.identity(name), self._secret(name), store)
 
     def _build_contributor(self, name: str, store: Store) -> Contributor:
         identity = self.identity(name)

@@ -19,13 +19,13 @@ from basecagg.errors import Refused
 from basecagg.protocol.contributor import Contributor
 from basecagg.protocol.effects import Effect, News, Store, perform
 from basecagg.protocol.epoch import SERVER
+from basecagg.protocol.holder import Holder
 from basecagg.protocol.letters import BATCHED, answered
 from basecagg.protocol.messages import Message
 from basecagg.protocol.participant import TO_CONTRIBUTORS
 from basecagg.protocol.server import Server
-from basecagg.protocol.share_keeper import ShareKeeper
 
-Machine: TypeAlias = Server | ShareKeeper | Contributor
+Machine: TypeAlias = Server | Holder | Contributor
 
 
 class Address(NamedTuple):
@@ -123,7 +123,7 @@ class Loopback:
         for letter in letters:
             receive = partial(node.receive, letter)
             effects += answered(letter.sender, letter.message, receive, refused)
-        if isinstance(node.machine, ShareKeeper):
+        if isinstance(node.machine, Holder):
             effects += node.machine.acknowledge()
         self.perform(address, effects)
 

@@ -125,7 +125,7 @@ def round_parameters(config: SimulationConfig, users: int, model_size: int) -> S
             degree, threshold = sparse
             graph = random_regular(users, degree)
             return SecAggParameters(
-                num_users=users, threshold=threshold, vector_size=model_size, graph=graph
+                num_holders=users, threshold=threshold, vector_size=model_size, graph=graph
             )
     threshold = max(2, ceil(2 * survivors / 3))
-    return SecAggParameters(num_users=users, threshold=threshold, vector_size=model_size)
+    return SecAggParameters(num_holders=users, threshold=threshold, vector_size=model_size)

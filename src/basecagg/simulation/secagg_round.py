@@ -52,7 +52,7 @@ class SecAggRound:
         with self.timed("user", "keys"):
             self.clients = {
                 user: SecAggClient(parameters, round_id, user, entropy=entropy(user))
-                for user in range(parameters.num_users)
+                for user in range(parameters.num_holders)
             }
 
     def run(

@@ -205,7 +205,7 @@ async def _begin(
 
     epoch = await _when_keys_are_there(office, connection, patience, begin)
     click.echo(
-        f"epoch {epoch.number} from version {epoch.first_version}: N = {p.num_users}, U ="
+        f"epoch {epoch.number} from version {epoch.first_version}: N = {p.num_holders}, U ="
         f" {p.recovery_threshold}, T = {p.max_colluders}, D = {p.max_dropouts}, K = {p.buffer_size},"
         f" m = {p.least_per_version}, d = {p.model_size:,}, {p.consistency}, {p.correctness}; it ends"
         f" on {datetime.fromtimestamp(epoch.ends, UTC):%Y-%m-%d} at the latest"
@@ -225,10 +225,10 @@ def _step(server_optimiser: str, rate: float | None, **others: Any) -> StepRule:
     return StepRule(server_optimiser, rate=chosen, **others)
 
 
-def _plan(num_users: int, **wishes: Any) -> ProtocolParameters:
-    if num_users < 2:
-        raise DataError(f"{num_users} holders have enrolled: at least 2 are needed")
-    return plan_for(num_users, **wishes).parameters
+def _plan(num_holders: int, **wishes: Any) -> ProtocolParameters:
+    if num_holders < 2:
+        raise DataError(f"{num_holders} holders have enrolled: at least 2 are needed")
+    return plan_for(num_holders, **wishes).parameters
 
 
 async def _when_keys_are_there(

@@ -26,7 +26,7 @@ def warm_up() -> float:
     for operation in (field.add, field.sub, field.mul):
         operation(one, one)
     field.weighted_sum([one], [1])
-    code = MaskCode(num_users=11, recovery_threshold=2, max_colluders=1)
+    code = MaskCode(num_holders=11, recovery_threshold=2, max_colluders=1)
     shares = code.encode(one, one.reshape(1, 1))
     code.correct(dict(enumerate(shares)), code.recovery_threshold)
     for dtype in (np.float32, np.float64):

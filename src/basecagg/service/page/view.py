@@ -69,7 +69,7 @@ def _epoch(host: EpochHost) -> dict[str, Any]:
         "number": host.agreement.epoch.number,
         "version": version,
         "K": p.buffer_size,
-        "N": p.num_users,
+        "N": p.num_holders,
         "U": p.recovery_threshold,
         "T": p.max_colluders,
         "D": p.max_dropouts,

@@ -11,7 +11,7 @@ from parties import (
     certify,
     deal,
     endorse,
-    holder,
+    holder_at,
     intercept,
     make_federation,
     one_hop,
@@ -44,7 +44,7 @@ def question_for(federation, request):
 
 
 def store_of(federation, name="user-0"):
-    return federation.network.nodes[holder(name)].store
+    return federation.network.nodes[holder_at(name)].store
 
 
 # --- keeping ----------------------------------------------------------------------------------
@@ -54,36 +54,36 @@ def parcels(federation, *dealers):
     """The parcels for the first holder."""
     for name in dealers:
         federation.deal(name)
-    letters = [each for each in one_hop(federation) if each.to == holder("user-0")]
+    letters = [each for each in one_hop(federation) if each.to == holder_at("user-0")]
     federation.network.in_flight.clear()
     return [each.message for each in letters]
 
 
 def test_one_receipt_for_a_batch(federation):
-    keeper, batch = federation.keeper("user-0"), parcels(federation, "ann", "bob", "cat")
+    holder, batch = federation.holder("user-0"), parcels(federation, "ann", "bob", "cat")
     for parcel in batch:
-        effects = keeper.receive(parcel)
+        effects = holder.receive(parcel)
         assert [type(effect) for effect in effects] == [Persist, Persist]  # nothing is sent yet
         store_of(federation).commit(writes_of(effects))
-    (send,) = keeper.acknowledge()
+    (send,) = holder.acknowledge()
     assert send.message.masks == tuple(parcel.dealing.masks[0] for parcel in batch)
-    assert keeper.acknowledge() == []
+    assert holder.acknowledge() == []
 
 
 def test_the_same_parcel_again_is_confirmed_again_and_not_stored_again(federation):
-    keeper, (parcel,) = federation.keeper("user-0"), parcels(federation, "ann")
-    keeper.receive(parcel)
-    keeper.acknowledge()
-    assert keeper.receive(parcel) == []
-    assert len(keeper.acknowledge()) == 1
-    assert list(keeper.states().values()) == ["held"]
+    holder, (parcel,) = federation.holder("user-0"), parcels(federation, "ann")
+    holder.receive(parcel)
+    holder.acknowledge()
+    assert holder.receive(parcel) == []
+    assert len(holder.acknowledge()) == 1
+    assert list(holder.states().values()) == ["held"]
 
 
 def test_a_refused_parcel_is_not_confirmed(federation):
-    keeper, (parcel,) = federation.keeper("user-1"), parcels(federation, "ann")
+    holder, (parcel,) = federation.holder("user-1"), parcels(federation, "ann")
     with pytest.raises(Exception, match="not the one dealt"):
-        keeper.receive(parcel)
-    assert keeper.acknowledge() == []
+        holder.receive(parcel)
+    assert holder.acknowledge() == []
 
 
 # --- answering --------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ def test_the_answer_is_the_weighted_sum_of_the_shares(federation):
 
 def test_spent_is_written_before_the_answer_is_sent(federation):
     question = question_for(federation, request_for(federation, members(federation)))
-    effects = federation.keeper("user-0").receive(question)
+    effects = federation.holder("user-0").receive(question)
     assert isinstance(effects[-1], Send)
     assert len(sends_of(effects)) == 1
     written = [e for e in effects if isinstance(e, Persist)]
@@ -120,7 +120,7 @@ def test_the_same_question_is_answered_with_the_same_bytes(federation):
     """Also after a restart, for the answer is kept until the next version."""
     question = question_for(federation, request_for(federation, members(federation)))
     first = ask(federation, "user-0", question)
-    federation.start(holder("user-0"))
+    federation.start(holder_at("user-0"))
     assert ask(federation, "user-0", question) == first
     assert isinstance(first[0], Answer)
 
@@ -134,7 +134,7 @@ def test_the_shares_are_gone_when_the_answer_leaves(federation):
 
 def test_an_endorsement_is_written_before_it_is_sent(certified):
     request = request_for(certified, members(certified))
-    effects = certified.keeper("user-0").receive(request)
+    effects = certified.holder("user-0").receive(request)
     assert isinstance(effects[-1].message, Endorsement)
     assert all(isinstance(effect, Persist) and effect.irreversible for effect in effects[:-1])
     assert store_of(certified).scan("share") != []
@@ -152,6 +152,19 @@ def test_a_plain_request_is_never_answered_in_certified_mode(certified):
         for name in USERS:
             (reply,) = ask(certified, name, request)
             assert isinstance(reply, Endorsement)
+
+
+def test_whoever_answered_still_endorses_the_same_request(certified):
+    """A server that lost its certificate gets it together again, also from those who never endorsed."""
+    request = request_for(certified, members(certified))
+    question = certify(certified, request, USERS[:QUORUM])
+    assert len(answers(certified, question)) == 7
+    for name in USERS:
+        for _ in range(2):
+            (reply,) = ask(certified, name, request)
+            assert isinstance(reply, Endorsement)
+        certified.start(holder_at(name))
+        assert certified.holder(name).remembers(certify(certified, request).certificate)
 
 
 def test_one_sum_after_another_at_one_version(certified):
@@ -175,7 +188,7 @@ def test_closing_deletes_the_share_and_keeps_the_name(federation):
     (mask,) = federation.contributor("ann").ready
     assert ask(federation, "user-0", closing(federation, [mask])) == []
     assert store_of(federation).scan("share") == []
-    assert federation.keeper("user-0").states() == {mask.key: "closed"}
+    assert federation.holder("user-0").states() == {mask.key: "closed"}
     assert ask(federation, "user-0", closing(federation, [mask])) == []  # twice is once
 
 
@@ -183,7 +196,7 @@ def test_a_closed_share_is_gone_for_good(federation):
     """An older copy of the store would still have it."""
     deal(federation, "ann")
     (mask,) = federation.contributor("ann").ready
-    effects = federation.keeper("user-0").receive(closing(federation, [mask]))
+    effects = federation.holder("user-0").receive(closing(federation, [mask]))
     assert Forget("share", mask.key) in effects
     assert [e.irreversible for e in effects if isinstance(e, Persist) and e.kind == "held"] == [
         True
@@ -220,7 +233,7 @@ def test_hashes_of_models_are_kept_as_long_as_updates_may_come_from_them(federat
     )
     for turn in range(5):
         one_round(federation, [USERS[(turn + step) % 7] for step in range(3)])
-    assert sorted(federation.keeper("user-0")._progress.heads) == [2, 3, 4]
+    assert sorted(federation.holder("user-0")._progress.heads) == [2, 3, 4]
 
 
 def test_disk_use_stays_bounded(federation):
@@ -238,7 +251,7 @@ def test_disk_use_stays_bounded(federation):
         assert len(kinds.get("vote", {})) <= turn + 1
     assert max(sizes[6:]) <= max(sizes[:6])
     assert len(store_of(federation).scan("answer")) <= 1
-    assert len(federation.keeper("user-0").states()) <= 3 * 5
+    assert len(federation.holder("user-0").states()) <= 3 * 5
 
 
 def test_unused_masks_expire(federation):
@@ -251,7 +264,7 @@ def test_unused_masks_expire(federation):
     (mask,) = federation.contributor("idle").ready
     for turn in range(4):
         one_round(federation, [USERS[(turn + step) % 7] for step in range(3)])
-    assert mask.key not in federation.keeper("user-0").states()
+    assert mask.key not in federation.holder("user-0").states()
     assert store_of(federation).read("share", mask.key) is None
 
 
@@ -264,9 +277,9 @@ def test_a_restart_in_every_state(certified):
 
     def restart():
         for name in USERS:
-            before = certified.keeper(name).states(), certified.keeper(name).version
-            certified.start(holder(name))
-            assert (certified.keeper(name).states(), certified.keeper(name).version) == before
+            before = certified.holder(name).states(), certified.holder(name).version
+            certified.start(holder_at(name))
+            assert (certified.holder(name).states(), certified.holder(name).version) == before
 
     restart()
     request = request_for(certified, submitted)
@@ -286,37 +299,37 @@ def test_an_older_copy_ends_the_holders_epoch(federation):
     deal(federation, "ann")
     copy = MemoryStore(store_of(federation).snapshot())
     copy.rolled_back = True
-    federation.start(holder("user-0"), copy)
+    federation.start(holder_at("user-0"), copy)
     assert copy.scan("share") == []
-    keeper = federation.keeper("user-0")
-    assert set(keeper.states().values()) == {"closed"}
+    holder = federation.holder("user-0")
+    assert set(holder.states().values()) == {"closed"}
     copy.rolled_back = False
-    federation.start(holder("user-0"))  # for good
+    federation.start(holder_at("user-0"))  # for good
     with pytest.raises(Retired):
-        federation.keeper("user-0").receive(parcels(federation, "bob")[0])
+        federation.holder("user-0").receive(parcels(federation, "bob")[0])
 
 
 def test_training_goes_on_without_a_retired_holder(federation):
     copy = MemoryStore(store_of(federation).snapshot())
     copy.rolled_back = True
-    federation.start(holder("user-0"), copy)
+    federation.start(holder_at("user-0"), copy)
     one_round(federation)
     assert federation.server.version == 1
 
 
 def test_an_unexpected_message(federation):
-    keeper = federation.keeper("user-0")
+    holder = federation.holder("user-0")
     for message in (
         Receipt(federation.agreement.id, 0, ()),
         federation.agreement.epoch,
         intercept(federation, "ann").upload,
     ):
         with pytest.raises(Malformed):
-            keeper.receive(message)
+            holder.receive(message)
 
 
 def test_committee_members_need_not_contribute():
-    committee = [f"keeper-{index}" for index in range(7)]
+    committee = [f"holder-{index}" for index in range(7)]
     federation = make_federation(holders=committee)
     one_round(federation, ["p1", "p2", "p3"])
     assert federation.server.version == 1

@@ -39,7 +39,6 @@ from basecagg.protocol.messages import (
     CertifiedRequest,
     Closing,
     Dealing,
-    Endorsement,
     Inquiry,
     MaskName,
     Message,
@@ -65,7 +64,7 @@ MAX_LAG = 10_000
 server could have a name remembered for ever."""
 
 
-class ShareKeeper:
+class Holder:
     """One holder of an epoch. Rebuilt from its records after a restart, it goes on where it was."""
 
     def __init__(
@@ -214,7 +213,7 @@ class ShareKeeper:
             raise QuotaExceeded(f"{self._live[dealer]} masks are live already", peer=dealer)
 
     def _require_mine(self, parcel: Parcel, parcel_hash: bytes) -> None:
-        dealing, count = parcel.dealing, self._parameters.num_users
+        dealing, count = parcel.dealing, self._parameters.num_holders
         root = merkle.root_from(self.index, count, parcel_hash, parcel.path)
         if parcel.holder != self.index or root != dealing.root:
             raise WrongRecipient(
@@ -246,15 +245,16 @@ class ShareKeeper:
 
     def _consider(self, request: RecoveryRequest) -> list[Effect]:
         """A request without a certificate: endorse it, or (honest-server mode) answer it."""
-        digest = request.digest
-        if digest.hex() in self._answers:
+        digest, certified = request.digest, self._parameters.consistency == "certified"
+        answered = digest.hex() in self._answers
+        if certified and (answered or self._endorsed(request, digest)):
+            return self._vote(
+                request
+            )  # whoever asks without a certificate has lost it, or votes for it
+        if answered:
             return self._answer_again(digest)
-        if self._endorsed(request, digest):
-            return [Send(SERVER, self._endorsement(request))]
         self._check(request, certified=False)
-        if self._parameters.consistency == "certified":
-            return self._endorse(request, digest)
-        return self._answer(request, digest)
+        return self._endorse(request, digest) if certified else self._answer(request, digest)
 
     def _answer_certified(self, certified: CertifiedRequest) -> list[Effect]:
         request, digest = certified.request, certified.request.digest
@@ -290,13 +290,16 @@ class ShareKeeper:
             self._move(held, "endorse")
             held.digest = digest
             effects.append(write("held", mask.key, held, irreversible=True))
-        self._votes.add(digest.hex())
-        effects.append(Persist("vote", digest.hex(), b"", irreversible=True))
-        effects += self._advance(request)
-        return [*effects, Send(SERVER, self._endorsement(request))]
+        return [*effects, *self._advance(request), *self._vote(request)]
 
-    def _endorsement(self, request: RecoveryRequest) -> Endorsement:
-        return signed(endorsement_of(request, self.index), self._signer)
+    def _vote(self, request: RecoveryRequest) -> list[Effect]:
+        """Endorse; that I did so is written before it is sent, once."""
+        digest = request.digest.hex()
+        fresh = digest not in self._votes
+        self._votes.add(digest)
+        noted: list[Effect] = [Persist("vote", digest, b"", irreversible=True)] if fresh else []
+        endorsement = signed(endorsement_of(request, self.index), self._signer)
+        return [*noted, Send(SERVER, endorsement)]
 
     def _answer(self, request: RecoveryRequest, digest: bytes) -> list[Effect]:
         """Σ s̄·share, with weights computed here. The shares are gone when the answer leaves."""
@@ -499,7 +502,7 @@ class ShareKeeper:
     def _move(self, held: HeldShare, event: str) -> None:
         """One step in the life of a share, and the count of live ones with it."""
         was_live = held.state in _LIVE
-        held.state = life.after(life.SHARE_KEEPER, held.state, event)
+        held.state = life.after(life.HOLDER, held.state, event)
         self._live[held.name.contributor] += (held.state in _LIVE) - was_live
 
     def _drop_answers(self, digests: Iterable[str]) -> list[Effect]:
