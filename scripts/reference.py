@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import sys
 from dataclasses import MISSING, Field, fields
@@ -21,7 +22,8 @@ from basecagg.flower.settings import Settings
 from basecagg.parameters import RULES, ProtocolParameters
 from basecagg.protocol import life
 
-REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
+ROOT = Path(__file__).parent.parent
+REFERENCE = ROOT / "docs" / "reference"
 HEADER = "<!-- Written by scripts/reference.py (`make docs`). Edit the code, not this page. -->\n\n"
 
 
@@ -34,6 +36,7 @@ def main() -> None:
         "settings.md": settings_page(),
         "mask-life.md": mask_life_page(),
         "flower.md": flower_page(),
+        "files.md": files_page(),
     }
     stale = [name for name, text in pages.items() if _read(REFERENCE / name) != text]
     if "--check" in sys.argv:
@@ -44,6 +47,27 @@ def main() -> None:
 
 def _read(path: Path) -> str:
     return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
+def files_page() -> str:
+    """Every file with the first sentence of its docstring, room by room."""
+    intro = "Every file in a line, room by room: the first words of its docstring.\n"
+    rooms = ["src/basecagg", "reproduction", "benchmarks", "scripts"]
+    folders = sorted({path.parent for room in rooms for path in ROOT.glob(f"{room}/**/*.py")})
+    sections = "\n".join(_files(folder) for folder in folders)
+    return f"{HEADER}# Files\n\n{intro}\n{sections}"
+
+
+def _files(folder: Path) -> str:
+    rows = "".join(
+        f"| `{path.name}` | {_first_words(path)} |\n" for path in sorted(folder.glob("*.py"))
+    )
+    return f"## {folder.relative_to(ROOT).as_posix()}\n\n| file | what it is |\n|---|---|\n{rows}"
+
+
+def _first_words(path: Path) -> str:
+    docs = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
+    return docs.split("\n\n")[0].replace("\n", " ").replace("|", "\\|")
 
 
 def cli_page() -> str:
