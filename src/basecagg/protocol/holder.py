@@ -39,6 +39,7 @@ from basecagg.protocol.messages import (
     CertifiedRequest,
     Closing,
     Dealing,
+    Endorsement,
     Inquiry,
     MaskName,
     Message,
@@ -246,11 +247,9 @@ class Holder:
     def _consider(self, request: RecoveryRequest) -> list[Effect]:
         """A request without a certificate: endorse it, or (honest-server mode) answer it."""
         digest, certified = request.digest, self._parameters.consistency == "certified"
-        answered = digest.hex() in self._answers
-        if certified and (answered or self._endorsed(request, digest)):
-            return self._vote(
-                request
-            )  # whoever asks without a certificate has lost it, or votes for it
+        answered, voted = digest.hex() in self._answers, digest.hex() in self._votes
+        if (answered and voted) or self._endorsed(request, digest):
+            return [Send(SERVER, self._endorsement(request))]  # my vote is lost, or the certificate
         if answered:
             return self._answer_again(digest)
         self._check(request, certified=False)
@@ -265,11 +264,15 @@ class Holder:
         if not certificate.is_for(request):
             raise BadCertificate("the certificate is for another request", peer=SERVER)
         self.agreement.require_certificate(certificate)
+        vote: list[Effect] = []
         if not self._endorsed(request, digest):
             self._check(request, certified=True)
+            # A server that loses its certificate can ask for it again, if I endorsed no other.
+            if all(self._held[mask.key].state == "held" for mask in request.masks):
+                vote = self._vote(digest)
         known = (request.version, request.history.head, digest)
         self._progress.certified = max(self._progress.certified, known)
-        return self._answer(request, digest)
+        return [*vote, *self._answer(request, digest)]
 
     def _answer_again(self, digest: bytes) -> list[Effect]:
         """The answer may have been lost: send the identical bytes."""
@@ -290,16 +293,16 @@ class Holder:
             self._move(held, "endorse")
             held.digest = digest
             effects.append(write("held", mask.key, held, irreversible=True))
-        return [*effects, *self._advance(request), *self._vote(request)]
+        effects += [*self._vote(digest), *self._advance(request)]
+        return [*effects, Send(SERVER, self._endorsement(request))]
 
-    def _vote(self, request: RecoveryRequest) -> list[Effect]:
-        """Endorse; that I did so is written before it is sent, once."""
-        digest = request.digest.hex()
-        fresh = digest not in self._votes
-        self._votes.add(digest)
-        noted: list[Effect] = [Persist("vote", digest, b"", irreversible=True)] if fresh else []
-        endorsement = signed(endorsement_of(request, self.index), self._signer)
-        return [*noted, Send(SERVER, endorsement)]
+    def _vote(self, digest: bytes) -> list[Effect]:
+        """From now on I stand for this request, and for no other with one of its masks."""
+        self._votes.add(digest.hex())
+        return [Persist("vote", digest.hex(), b"", irreversible=True)]
+
+    def _endorsement(self, request: RecoveryRequest) -> Endorsement:
+        return signed(endorsement_of(request, self.index), self._signer)
 
     def _answer(self, request: RecoveryRequest, digest: bytes) -> list[Effect]:
         """Σ s̄·share, with weights computed here. The shares are gone when the answer leaves."""
