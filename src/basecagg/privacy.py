@@ -22,7 +22,7 @@ from basecagg.maths.norm_bounds import (
     squared_bound,
     squared_sum_bound,
 )
-from basecagg.maths.staleness import StalenessFunction, constant, exact_value
+from basecagg.maths.staleness import StalenessFunction, constant, exact_value, forms
 
 Unit = Literal["user"]
 LEAST_DEVIATION, MOST_DEVIATION = 3, 2**13
@@ -62,7 +62,7 @@ class Privacy:
         whole = isinstance(self.max_uses, int) and not isinstance(self.max_uses, bool)
         _require(whole, "max_uses", self.max_uses, "a whole number")
         known = isinstance(self.staleness, StalenessFunction)
-        _require(known, "staleness", self.staleness, "constant(), polynomial(α) or hinge(a, b)")
+        _require(known, "staleness", self.staleness, f"a StalenessFunction: {forms()}")
         _require(self.unit == "user", "unit", self.unit, "'user'")
 
 

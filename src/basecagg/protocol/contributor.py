@@ -19,6 +19,7 @@ from basecagg.errors import (
 )
 from basecagg.maths.quantization import require_finite
 from basecagg.maths.randomness import SEED_BYTES, Words, system_entropy
+from basecagg.privacy import Mechanism
 from basecagg.protocol import life, merkle
 from basecagg.protocol.effects import Effect, Forget, MaskEnded, MaskReady, Persist, Send, Uploaded
 from basecagg.protocol.epoch import MAX_VERSIONS, SERVER, Agreement
@@ -101,8 +102,13 @@ class Contributor:
     @property
     def may_spend(self) -> bool:
         """Whether its budget of privacy allows another update, where there is one."""
+        return self._paid is None or self.ledger.affords(self._paid)
+
+    @property
+    def _paid(self) -> Mechanism | None:
+        """By what an upload is paid for; None where there is no noise."""
         mechanism = self._parameters.mechanism
-        return mechanism is None or not mechanism.variance or self.ledger.affords(mechanism)
+        return mechanism if mechanism is not None and mechanism.variance else None
 
     def receive(self, message: Message) -> list[Effect]:
         """Handle a message from the server, or refuse it with a typed error and no change."""
@@ -260,8 +266,8 @@ class Contributor:
         if not ready:
             raise LocalProtocolError("no mask is ready: deal one and wait for the receipts")
         mask = self._masks[ready[0].key]
-        remembered = self._remember(update, staleness)
         masked, clipped = self._hide(update, mask.seed, staleness)
+        remembered = self._remember(update, staleness)
         words = masked.astype("<u4", copy=False).tobytes()
         ticket = Ticket(
             self.agreement.id,
@@ -288,6 +294,10 @@ class Contributor:
         """The masked words, and how many elements were clipped: of which nothing is told with privacy."""
         if self._parameters.privacy is None:
             return hide(update, seed, self._parameters)
+        if self._paid is None:
+            require_finite(
+                update
+            )  # with noise it is taken for zeros, or it could be told from outside
         fresh = self._entropy(SEED_BYTES)
         return hide_with_noise(update, seed, staleness, fresh, self._parameters), 0
 
@@ -308,10 +318,8 @@ class Contributor:
 
         Where there is noise every upload is paid for, also one that is the same as another.
         """
-        mechanism = self._parameters.mechanism
-        if mechanism is not None and mechanism.variance:
-            return self.ledger.charge(mechanism, staleness)
-        require_finite(update)
+        if self._paid is not None:
+            return self.ledger.charge(self._paid, staleness)
         return self._sent.remember(self._sent.require_fresh(update))
 
     def _require_shape(self, update: Model) -> None:

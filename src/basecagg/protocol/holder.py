@@ -287,14 +287,20 @@ class Holder:
         )
 
     def _endorse(self, request: RecoveryRequest, digest: bytes) -> list[Effect]:
-        effects: list[Effect] = []
+        return [
+            *self._bind(request, digest, "endorse"),
+            *self._vote(digest),
+            *self._advance(request),
+            Send(SERVER, self._endorsement(request)),
+        ]
+
+    def _bind(self, request: RecoveryRequest, digest: bytes, event: str) -> list[Effect]:
+        """Every member's share serves this request, and no other from now on."""
         for mask in request.masks:
             held = self._held[mask.key]
-            self._move(held, "endorse")
+            self._move(held, event)
             held.digest = digest
-            effects.append(write("held", mask.key, held, irreversible=True))
-        effects += [*self._vote(digest), *self._advance(request)]
-        return [*effects, Send(SERVER, self._endorsement(request))]
+        return [write("held", m.key, self._held[m.key], irreversible=True) for m in request.masks]
 
     def _vote(self, digest: bytes) -> list[Effect]:
         """From now on I stand for this request, and for no other with one of its masks."""
@@ -312,17 +318,14 @@ class Holder:
         answer = signed(
             Answer(self.agreement.id, request.version, digest, self.index, words), self._signer
         )
-        effects: list[Effect] = []
-        for mask in request.masks:
-            held = self._held[mask.key]
-            self._move(held, "answer")
-            held.digest = digest
-            effects.append(write("held", mask.key, held, irreversible=True))
-            effects.append(Forget("share", mask.key))
         self._answers[digest.hex()] = answer
-        effects.append(Persist("answer", digest.hex(), encode(answer), irreversible=True))
-        effects += self._advance(request)
-        return [*effects, Send(SERVER, answer)]
+        return [
+            *self._bind(request, digest, "answer"),
+            *(Forget("share", mask.key) for mask in request.masks),
+            Persist("answer", digest.hex(), encode(answer), irreversible=True),
+            *self._advance(request),
+            Send(SERVER, answer),
+        ]
 
     def _weight(self, version: int, ticket: Ticket) -> int:
         coin = coin_of(self.agreement.id, ticket.mask)

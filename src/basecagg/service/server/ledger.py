@@ -18,7 +18,7 @@ from basecagg.protocol.messages import (
     Message,
     RecoveryRequest,
 )
-from basecagg.protocol.records import load, write
+from basecagg.protocol.records import load, version_key, write
 
 _KIND = "ledger"
 
@@ -118,7 +118,7 @@ class Ledger:
             seconds=progress.seconds(began, time.monotonic()) if progress else {},
             reason=_reason(news),
         )
-        key = f"{news.version:016d}/{entry.digest.hex()[:16]}"
+        key = f"{version_key(news.version)}/{entry.digest.hex()[:16]}"
         self._store.commit([write(_KIND, key, entry)])
         self._note_inconsistent(entry)
         self.news.append(entry)
