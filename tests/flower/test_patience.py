@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from audit import noting_sums
 from fake_grid import FakeGrid, flat, make_grid
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from small_app import initial_arrays, make_app, small_strategy
 
@@ -18,7 +18,8 @@ from basecagg.channels.wire import unpack
 from basecagg.errors import LocalProtocolError, ParameterError
 from basecagg.flower import BufferedSecAgg, basecagg_mod, loop
 from basecagg.flower.line import Line
-from basecagg.flower.visits import unpack_letters
+from basecagg.flower.node_view import NodeView
+from basecagg.flower.visits import NodeReport, unpack_letters
 from basecagg.protocol.effects import Abandoned
 from basecagg.protocol.messages import RecoveryRequest
 from basecagg.protocol.opening import Burned
@@ -197,6 +198,50 @@ def test_when_every_app_fails_the_run_ends_and_names_them(
     with pytest.raises(LocalProtocolError, match="4 times in a row") as caught:
         start(small_strategy(protection=protection, max_failures=4), grid)
     assert sum(str(node_id) in str(caught.value) for node_id in grid.nodes) >= 2
+
+
+@pytest.mark.parametrize("way", ["raises", "dies"])
+@pytest.mark.parametrize(
+    ("protection", "evaluates"), [("basecagg", 0), ("basecagg", 1), ("none", 1)]
+)
+def test_a_node_that_only_trains_badly_is_given_up(
+    tmp_path: Path, protection: Any, evaluates: int, way: str
+) -> None:
+    """It holds shares and evaluates well: none of that makes up for trainings that come to nothing."""
+    tried: list[int] = []
+
+    def fails(message: Message, context: Context, call_next: Any) -> Message:
+        if message.metadata.message_type == "train" and context.node_id == victim:
+            tried.append(context.node_id)
+            raise ValueError("as if")
+        return call_next(message, context)  # type: ignore[no-any-return]
+
+    def dies(node_id: int, message: Message) -> Error | None:
+        trains = node_id == victim and "arrays" in message.content
+        if way == "raises" or not trains or message.metadata.message_type != "train":
+            return None
+        tried.append(node_id)
+        return Error(1, "as if its process had died")
+
+    grid = make_grid(6, make_app([*mods_of(protection), fails]), tmp_path, fault=dies)
+    victim = next(iter(grid.nodes))
+    options = {"evaluate_metrics": {"mse": 200.0}} if evaluates else {}
+    strategy = small_strategy(
+        protection=protection, concurrency=6, fraction_evaluate=evaluates, max_failures=3, **options
+    )
+    start(strategy, grid, versions=15)
+    assert len(tried) == 3
+
+
+def test_a_node_that_never_ends_its_training_is_given_up() -> None:
+    view, report, now = NodeView(1, "1"), NodeReport(activity="running"), 0.0
+    for _ in range(3):
+        assert not view.is_hopeless(3)
+        view.doing = "train"
+        for _ in range(2):
+            view.note_activity(report, now, interval=1, patience=10)
+            now += 21
+    assert view.is_hopeless(3)
 
 
 def test_a_node_that_recovers_is_trained_again(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 
-from basecagg.errors import Malformed
 from basecagg.flower.visits import NodeReport, Task
 from basecagg.protocol.messages import HolderKey, MaskName, Parcel, Receipt
 from basecagg.protocol.messages import Message as Letter
@@ -37,7 +36,7 @@ class NodeView:
     """In a row: visits that came to nothing."""
     rest_until: float = 0.0
     lapses: int = 0
-    """In a row: visits on which its app failed; as a holder it goes on."""
+    """In a row: trainings that came to nothing, whatever else it did well meanwhile; as a holder it goes on."""
     dropped: int = 0
     """All that came to nothing in this run."""
     train_after: float = 0.0
@@ -80,21 +79,27 @@ class NodeView:
 
     def fail(self, now: float, problem: str) -> None:
         """A visit came to nothing: let it rest, and take nothing for delivered."""
+        if self.doing and self.began is None:  # the work that it was sent came to nothing too
+            self._count_lapse(now)
         self.rest_until = now + _rest(self.failures)
         self.failures += 1
-        self.dropped += 1
-        self.problem = problem
+        self._drop(problem)
         self.lose()
-        _LOG.warning("node %d: %s", self.node_id, problem)
 
     def lapse(self, now: float, problem: str) -> None:
         """Its app failed: do not let it train for a while."""
-        self.train_after = now + _rest(self.lapses)
-        self.lapses += 1
-        self.dropped += 1
-        self.problem = problem
+        self._count_lapse(now)
+        self._drop(problem)
         self.task = self.doing = ""
         self.began = None
+
+    def _count_lapse(self, now: float) -> None:
+        self.train_after = now + _rest(self.lapses)
+        self.lapses += 1
+
+    def _drop(self, problem: str) -> None:
+        self.dropped += 1
+        self.problem = problem
         _LOG.warning("node %d: %s", self.node_id, problem)
 
     def goes_on(self, now: float, interval: float) -> None:
@@ -104,7 +109,7 @@ class NodeView:
         self.collect_at = max(now + interval, self.began + _EARLY * self.lasted)
 
     def finish(self, now: float) -> None:
-        """It has done what it was told."""
+        """It has trained as it was told: only that ends a row of trainings that came to nothing."""
         self.doing, self.lapses = "", 0
         if self.began is not None:
             self.lasted, self.began = now - self.began, None
@@ -112,15 +117,18 @@ class NodeView:
     def note_activity(
         self, report: NodeReport, now: float, interval: float, patience: float
     ) -> None:
-        """What became of its training. A node that does not end one that takes too long takes up a place."""
+        """What became of its work. A node that does not end one that takes too long takes up a place."""
         if report.activity == "running":
             if self.began is not None and now - self.began > 2 * patience:
-                raise Malformed(f"it has been training for {now - self.began:.0f} s")
-            self.goes_on(now, interval)
+                self.lapse(now, f"it has been training for {now - self.began:.0f} s")
+            else:
+                self.goes_on(now, interval)
         elif report.activity == "failed":
             self.lapse(now, f"its app failed with {report.problem}")
         elif report.activity == "no mask":  # receipts were lost: have it ask for them again
             self.doing, self.resume = "", True
+        elif report.activity == "idle":  # it was visited for something else, or has not joined yet
+            self.doing, self.began = "", None
         elif self.doing == "evaluate":
             self.doing, self.task = "", "train"
         else:

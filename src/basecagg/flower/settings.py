@@ -121,9 +121,9 @@ class Settings:
     min_available_nodes: int = 2
     """Nodes that must be there before anything begins."""
     max_failures: int = 5
-    """Failures in a row after which a node trains no more until it reconnects. What it fails at is dropped,
-    counted and named in the log, and it is asked again after a pause; when fewer than K nodes are left the run
-    ends."""
+    """Failures in a row (trainings, whatever it does well between them, or messages) after which a node trains
+    no more until it reconnects. What it fails at is dropped, counted and named in the log, and it is asked
+    again after a pause; when fewer than K nodes are left the run ends."""
     arrayrecord_key: str = "arrays"
     """Where the app's model is in a message."""
     configrecord_key: str = "config"
