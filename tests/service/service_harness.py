@@ -224,10 +224,10 @@ async def federation(folder: Path, **serve: Any) -> AsyncIterator[Federation]:
         await fed.connection.close()
         await fed.stop_server()
         fed.operator.close()
-        await _all_hung_up()
+        await all_hung_up()
 
 
-async def _all_hung_up() -> None:
+async def all_hung_up() -> None:
     """Hang up for httpcore, which forgets a socket if it is cancelled in the handshake."""
     transports = asyncio.get_running_loop()._transports  # type: ignore[attr-defined]
     async with asyncio.timeout(5):

@@ -17,8 +17,10 @@ from service_harness import Federation, Nudge, federation
 from basecagg.cli import main
 from basecagg.commands import join, operator, serve
 from basecagg.errors import DataError, StorageError
+from basecagg.protocol.global_model import model_hash
 from basecagg.service.connection import Unreachable
 from basecagg.service.invitation_file import read_invitation
+from basecagg.service.operator.office import Office
 
 
 def every_command(command: click.Command) -> Iterator[click.Command]:
@@ -60,6 +62,14 @@ def test_init_makes_both_folders_and_says_what_to_do(tmp_path: Path) -> None:
     more = ("certificate", "--host", "h", "--host", "10.0.0.1", "--out", out)
     assert run(operator.command, "--folder", folder, *more).exit_code == 0
     assert (tmp_path / "new" / "tls.key").exists()
+
+
+def test_a_federation_has_a_name_that_its_invitations_can_carry(tmp_path: Path) -> None:
+    init = ("init", "--name", "ten hospitals", "--url", "https://h:1")
+    done = run(operator.command, "--folder", str(tmp_path / "op"), *init)
+    assert isinstance(done.exception, DataError)
+    assert "'ten hospitals' is no name" in str(done.exception)
+    assert not (tmp_path / "op").exists()
 
 
 def test_without_a_server_the_operator_is_told_so(tmp_path: Path) -> None:
@@ -157,10 +167,15 @@ def test_the_life_of_a_federation_in_commands(tmp_path: Path) -> None:
             moved = await fed.model()
             assert moved[:40].min() > 0
             assert moved[:40].max() < moved[40:].min() / 2
+            other = ("--model", str(tmp_path / "other.npy"))
+            np.save(tmp_path / "other.npy", np.full(50, 7.0))
+            refused = await desk("start", *other, *plan)
+            assert "goes on with its own model" in str(refused.exception)
             rotated = await desk("rotate", *plan)
             assert "is closed at version" in rotated.output
             assert "epoch 2 from version" in rotated.output, rotated.exception
             await desk.reach(5)
+            assert (await fed.model()).max() < 2  # not the one that was refused
             closed = await desk("close")
             assert "epoch 2 is closed" in closed.output
             status = await desk("status")
@@ -172,9 +187,13 @@ def test_the_life_of_a_federation_in_commands(tmp_path: Path) -> None:
             six = ("--dropouts", "1", "--colluders", "2", "--buffer", "4")
             again = await desk("start", *model, "--without", "user-3", *six)
             assert isinstance(again.exception, DataError)  # it is no holder at present
-            again = await desk("start", *model, *six)
+            again = await desk("start", *other, *six)
             assert "epoch 3 from version" in again.output, again.exception
             assert "N = 6" in again.output
+            obeyed = Office(tmp_path / "operator", tmp_path / "anchors")
+            first = obeyed.epoch.first
+            assert first.model_hash == model_hash(first.version, np.full(50, 7.0, "<f4"))
+            obeyed.close()
 
     asyncio.run(story())
 
@@ -184,10 +203,11 @@ def test_a_bad_name_leads_nowhere(tmp_path: Path) -> None:
         async with federation(tmp_path / "fed") as fed:
             desk = Desk(fed)
             out = tmp_path / "out"
-            for name in ("..", "../x", ".hidden", "a b"):
-                done = await desk("invite", name, "--out", str(out))
+            for name in ("..", "../x", ".hidden", "a b", "server", "", "ü", "x" * 65):
+                done = await desk("invite", "good", name, "--out", str(out))
                 assert isinstance(done.exception, DataError), name
-            assert not out.exists()
+            assert not out.exists()  # nor is anybody else invited by such a command
+            assert "good" not in (await desk("status")).output
             assert not list(tmp_path.glob("*.invitation"))
 
     asyncio.run(story())

@@ -82,6 +82,17 @@ def test_other_files_are_no_invitations(tmp_path: Path, content: bytes) -> None:
         read_invitation(tmp_path / "x")
 
 
+@pytest.mark.parametrize(
+    "change", [{"name": "../x"}, {"federation": "a b"}, {"url": "http://x"}, {"url": "https://a b"}]
+)
+def test_an_invitation_with_a_bad_name_or_address_is_not_read(
+    tmp_path: Path, change: dict[str, str]
+) -> None:
+    write_invitation(tmp_path / "x", msgspec.structs.replace(invitation(), **change))
+    with pytest.raises(DataError, match="not a valid document"):
+        read_invitation(tmp_path / "x")
+
+
 def test_a_profile_belongs_to_one_invitation(tmp_path: Path) -> None:
     first = Profile.open(tmp_path / "alice", invitation())
     again = Profile.open(tmp_path / "alice", invitation())

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from cryptography import x509
 from service_harness import SMALL, Federation, Nudge, federation
 
 NAMES = [f"user-{index}" for index in range(SMALL.num_holders)]
@@ -131,6 +132,18 @@ def test_metrics_are_in_the_format_of_prometheus(tmp_path: Path) -> None:
             sample = re.compile(r'basecagg_[a-z_]+(\{[a-z]+="[^"\\]*"\})? -?\d+(\.\d+)?')
             assert all(line.startswith("# ") or sample.fullmatch(line) for line in lines)
             assert 'basecagg_requests_total{status="200"} 1' in lines
+
+    asyncio.run(story())
+
+
+def test_metrics_tell_when_the_certificate_expires(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with federation(tmp_path, open_here=True) as fed, client(fed) as browser:
+            text = (await browser.get("/metrics")).text
+            told = re.search(r"^basecagg_certificate_expires_timestamp_seconds (\d+)$", text, re.M)
+            assert told is not None
+            shown = x509.load_pem_x509_certificate((fed.options.folder / "tls.pem").read_bytes())
+            assert int(told[1]) == shown.not_valid_after_utc.timestamp()
 
     asyncio.run(story())
 

@@ -136,7 +136,7 @@ class Operator:
     def invite(self, name: str, role: Role, token: bytes) -> list[Effect]:
         """Expect somebody new. While nobody has come, the same invitation stands, with its first token."""
         self._require_memory()
-        _require_name(name)
+        require_free(name)
         known = self._people.get(name)
         if known is not None and known.state == "invited" and known.role == role:
             return []
@@ -174,7 +174,7 @@ class Operator:
     def vouch(self, name: str, role: Role, signing_key: bytes) -> list[Effect]:
         """Admit a key that the operator got in person, without an invitation."""
         self._require_memory()
-        _require_name(name)
+        require_free(name)
         fresh = Person(role=role, state="unknown", after=self._closed_number())
         person = self._people.get(name, fresh)
         if person.role != role or not life.allows(life.PERSON, person.state, "vouch"):
@@ -421,13 +421,19 @@ class Operator:
             )
 
 
-def _require_name(name: str) -> None:
+def require_name(name: str) -> None:
+    """Refuse what cannot be the name of a person or a federation: it becomes part of paths and messages."""
     try:
         msgspec.convert(name, Name)
     except msgspec.ValidationError:
         raise DataError(
             f"{name!r} is no name: up to 64 letters, digits, '.', '_', '@', '-', not with a dot first"
         ) from None
+
+
+def require_free(name: str) -> None:
+    """Refuse what no person can be called."""
+    require_name(name)
     if name in RESERVED:
         raise DataError(f"the name {name} is taken: it is the {name}'s own")
 

@@ -20,7 +20,7 @@ import msgspec
 
 from basecagg.channels.wire import MAX_CONTROL_BYTES
 from basecagg.errors import ChannelError
-from basecagg.service import framing
+from basecagg.service import framing, line_faults
 from basecagg.service.logs import Log
 from basecagg.service.problems import Problem
 from basecagg.service.signing import TIME_HEADER, Caller, sign_request
@@ -40,6 +40,10 @@ Result = TypeVar("Result")
 
 class Unreachable(ChannelError):  # noqa: N818 - a state of affairs that may pass
     """The server does not answer; it may later."""
+
+
+class UntrustedServer(Unreachable):
+    """Somebody answers, but shows no certificate that could be believed."""
 
 
 class Connection:
@@ -117,8 +121,14 @@ class Connection:
                 async with ask() as reply:
                     return Reply(reply.status_code, reply.headers, await _read(reply, limit))
         except Exception as error:  # whatever a library makes of what came: it came from outside
-            what = f"the server at {self._client.base_url} does not answer"
-            raise Unreachable(f"{what} ({type(error).__name__})") from None
+            raise self._fault(error) from None
+
+    def _fault(self, error: Exception) -> Unreachable:
+        server = f"the server at {self._client.base_url}"
+        certificate = line_faults.certificate_fault(error)
+        if certificate:
+            return UntrustedServer(f"{server} is not believed: {certificate}")
+        return Unreachable(f"{server} does not answer ({line_faults.other_fault(error)})")
 
     def _set_clock(self, reply: Reply) -> None:
         stamp = _digits(reply.headers.get(TIME_HEADER, ""))
@@ -195,7 +205,8 @@ class Patience:
             try:
                 return await attempt()
             except Unreachable as fault:
-                _LOG.info("retry", reason=str(fault))
+                needs_people = isinstance(fault, UntrustedServer)
+                _LOG(logging.WARNING if needs_people else logging.INFO, "retry", reason=str(fault))
                 asked = 0.0
             except Problem as problem:
                 if problem.code in final or problem.status in final:

@@ -12,6 +12,8 @@ from basecagg.protocol.messages import Digest, Name, PublicKey, Suite, Version
 from basecagg.protocol.records import Role
 
 Phase: TypeAlias = Literal["waiting", "open", "closing", "closed"]
+Address: TypeAlias = Annotated[str, Meta(max_length=300, pattern=r"\Ahttps://[!-~]+\Z")]
+"""Where a server is reached. Never without TLS."""
 Secret: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=32)]
 MAX_KEY_BYTES = 4096
 """Of a frame with a holder's sealing key."""
@@ -47,7 +49,7 @@ class Invitation(Document, frozen=True):
     federation: Name
     name: Name
     role: Role
-    url: str
+    url: Address
     operator_key: PublicKey
     token: Secret
     after: Version

@@ -131,6 +131,10 @@ async def start(office: Office, connection: Connection, *, model: str, **chosen:
     """
     from basecagg.service.operator.export import initial_model
 
+    if (await office.look(connection)).phase in ("open", "closing"):
+        raise DataError(
+            "an epoch is open, and goes on with its own model: rotate, or close it first"
+        )
     vector, statistics = initial_model(model)
     if statistics and not chosen["averaged"] and chosen["server_optimiser"] != "sgd":
         chosen["averaged"] = statistics
@@ -146,6 +150,7 @@ async def start(office: Office, connection: Connection, *, model: str, **chosen:
 async def rotate(office: Office, connection: Connection, **chosen: Any) -> None:
     """End the present epoch and start the next, with fresh keys and the present members."""
     await _close(office, connection)
+    await office.set_model(connection, None)  # a `start` that failed may have left one behind
     overview = await office.look(connection)
     await _begin(office, connection, overview.model_size, **chosen)
 

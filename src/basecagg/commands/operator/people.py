@@ -41,6 +41,10 @@ async def invite(
     office: Office, connection: Connection, *, names: tuple[str, ...], role: Role, out: Path
 ) -> None:
     """Write an invitation for each of NAMES. Send it by a way that others cannot read."""
+    from basecagg.protocol.operator import require_free
+
+    for name in names:  # all of them before anybody is invited
+        require_free(name)
     for name in names:
         _write_invitation(out, await office.invite(connection, name, role))
 

@@ -16,7 +16,7 @@ import msgspec
 from basecagg.channels.identity import Identity
 from basecagg.errors import DataError
 from basecagg.protocol.messages import Suite
-from basecagg.protocol.operator import OPERATOR, found
+from basecagg.protocol.operator import OPERATOR, found, require_name
 from basecagg.service.documents import Document, Secret, from_json, to_json
 from basecagg.service.operator.certificates import (
     Certified,
@@ -55,6 +55,7 @@ def create(
     anchor_folder: Path | None = None,
 ) -> Path:
     """Make the operator's folder, and in it the server's, which is to be moved to the server."""
+    require_name(federation)
     host = urlsplit(url).hostname
     if not url.startswith("https://") or host is None:
         raise DataError(f"'{url}' is not an address like https://host:8443")

@@ -195,9 +195,10 @@ class Office:
         """Let members know that other sealing keys than theirs are wanted."""
         await self._order(connection, AskForKeys(names=tuple(names)))
 
-    async def set_model(self, connection: Connection, model: Vector) -> None:
-        """The model that the first epoch begins with."""
-        await connection.call("PUT", "/v1/model", np.asarray(model, "<f4").tobytes())
+    async def set_model(self, connection: Connection, model: Vector | None) -> None:
+        """The model that the next epoch begins with; None: with what the last one made."""
+        data = b"" if model is None else np.asarray(model, "<f4").tobytes()
+        await connection.call("PUT", "/v1/model", data)
 
     async def start(
         self,

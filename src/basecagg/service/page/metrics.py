@@ -20,6 +20,10 @@ def render(service: Service) -> str:
         ("online", "gauge", "Participants heard of lately.", len(online(service))),
         ("jobs_waiting", "gauge", "Messages before the machine.", service.worker.waiting),
     ]
+    if activity.certificate_ends is not None:
+        text = "When the TLS certificate expires, in seconds since 1970."
+        ends = int(activity.certificate_ends)
+        single.append(("certificate_expires_timestamp_seconds", "gauge", text, ends))
     lines = _family("requests_total", "HTTP requests by status.", activity.requests, "status")
     if host is not None:
         waiting = len(host.machine.buffer.waiting)

@@ -65,6 +65,8 @@ class Activity:
     burned: int = 0
     corrected: int = 0
     scores: list[tuple[int, float]] = field(default_factory=list)
+    certificate_ends: float | None = None
+    """When the certificate that callers are shown expires, in seconds since 1970; None behind a proxy."""
 
     def note(self, entries: Sequence[LedgerEntry]) -> None:
         """Buffers have ended."""

@@ -158,8 +158,13 @@ class Epochs:
     # --- its successor ----------------------------------------------------------------------------
 
     def set_model(self, data: bytes) -> None:
-        """What the next epoch begins with, as little-endian float32."""
-        model = np.frombuffer(data, MODEL_DTYPE) if data and len(data) % 4 == 0 else None
+        """What the next epoch begins with, as little-endian float32; nothing: what the last one made."""
+        if self.phase in ("open", "closing"):
+            raise Problem(409, "EpochOpen", "a model begins an epoch: close the present one first")
+        if not data:
+            self.store.commit([Forget("initial-model", "")])
+            return
+        model = np.frombuffer(data, MODEL_DTYPE) if len(data) % 4 == 0 else None
         if model is None or not np.isfinite(model).all():
             raise Problem(400, "Malformed", "a model is finite little-endian float32 numbers")
         self.store.commit([Persist("initial-model", "", data)])

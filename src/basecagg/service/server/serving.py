@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import logging
 import signal
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import h11
 import uvicorn
+from cryptography import x509
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from basecagg.channels.identity import Identity
+from basecagg.errors import DataError
 from basecagg.service.documents import from_json
 from basecagg.service.logs import Log
 from basecagg.service.page.routes import Page
@@ -32,6 +36,8 @@ from basecagg.storage.server import ServerStore
 
 _LOG = Log("basecagg.service")
 _HEADER_SECONDS = 15.0
+_SOON = timedelta(days=30)
+"""Before a certificate expires it is time to renew it."""
 _TLS = {"ssl_certfile": "tls.pem", "ssl_keyfile": "tls.key"}
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
 
@@ -78,9 +84,7 @@ async def running(options: ServeOptions) -> AsyncIterator[uvicorn.Server]:
     """A server that is ready to serve; everything else about it is taken care of."""
     data = read_file(options.folder / "server.json", "the server's folder")
     folder: ServerFolder = from_json(data, ServerFolder)
-    if options.tls:
-        for name in _TLS.values():
-            read_file(options.folder / name, "the server's certificate or its key")
+    certificate_ends = _certificate_ends(options.folder) if options.tls else None
     settings = ServiceSettings(
         federation=folder.federation,
         operator_key=folder.operator_key,
@@ -97,6 +101,7 @@ async def running(options: ServeOptions) -> AsyncIterator[uvicorn.Server]:
         return ServerStore(database, namespace, wait=options.wait, anchor_folder=kept)
 
     service = Service(settings, identities, open_store)
+    service.activity.certificate_ends = certificate_ends
     page = Page(service, folder.page_token, open_here=options.open_here)
     api = Api(
         service,
@@ -116,6 +121,25 @@ async def running(options: ServeOptions) -> AsyncIterator[uvicorn.Server]:
         _LOG.info("stopped")
     if service.lost is not None:
         raise service.lost
+
+
+def _certificate_ends(folder: Path) -> float:
+    """When it expires, in seconds since 1970. It and its key must be there."""
+    certificate, _ = (
+        read_file(folder / name, "the server's certificate or its key") for name in _TLS.values()
+    )
+    try:
+        ends = x509.load_pem_x509_certificate(certificate).not_valid_after_utc
+    except ValueError as error:
+        raise DataError(f"{folder / 'tls.pem'} is no certificate: {error}") from None
+    left = ends - datetime.now(UTC)
+    _LOG(
+        logging.INFO if left > _SOON else logging.WARNING,
+        "certificate",
+        expires=ends.isoformat(),
+        days=left.days,
+    )
+    return ends.timestamp()
 
 
 class _Server(uvicorn.Server):
