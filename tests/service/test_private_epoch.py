@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
+from click.testing import CliRunner
 from service_harness import SMALL, Federation, Nudge, federation
 
+from basecagg.commands import operator
+from basecagg.maths.randomness import Words
 from basecagg.maths.staleness import polynomial
 from basecagg.privacy import Privacy
+from basecagg.protocol.contributor import Contributor
 from basecagg.protocol.effects import Released
 from basecagg.protocol.ledger import PrivacyLedger
 from basecagg.protocol.messages import MaskName
@@ -66,6 +73,49 @@ def test_every_agent_stops_when_its_budget_is_spent(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
+BOUNDED = replace(
+    PRIVATE, privacy=Privacy(clip_norm=1.0, staleness=polynomial()), max_colluding_contributors=2
+)
+
+
+def test_the_operator_sees_who_was_in_sums_that_were_not_applied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four of seven send far more than they may: one is in every sum. A restart does not forget that."""
+    honest, liars = Contributor._hide, NAMES[:4]
+
+    def hide(self: Contributor, *arguments: Any) -> tuple[Words, int]:
+        words, clipped = honest(self, *arguments)
+        if self.name in liars:
+            words[0] = (int(words[0]) + 2**25) % SMALL.modulus
+        return words, clipped
+
+    monkeypatch.setattr(Contributor, "_hide", hide)
+
+    async def story() -> None:
+        async with federation(tmp_path) as fed:
+            await fed.join(NAMES, lambda name: Nudge())
+            await fed.start_epoch(BOUNDED)
+            async with asyncio.timeout(60):
+                while not (seen := (await fed.operator.look(fed.connection)).unapplied):
+                    await asyncio.sleep(0.05)
+            assert len(seen) >= BOUNDED.buffer_size
+            assert set(seen) & set(liars)
+            await fed.stop_server()
+            await fed.start_server()
+            after = (await fed.operator.look(fed.connection)).unapplied
+            assert all(after[name] >= count for name, count in seen.items())
+            fed.operator.close()
+            place = ["--folder", str(fed.folder / "operator")]
+            place += ["--anchors", str(fed.folder / "anchors")]
+            ask = partial(CliRunner().invoke, operator.command, [*place, "status"])
+            told = (await asyncio.to_thread(ask)).output
+            named = [line for line in told.splitlines() if "too long to be honest" in line]
+            assert {line.split()[0] for line in named} >= set(seen)
+
+    asyncio.run(story())
+
+
 def test_the_server_notes_who_was_in_a_sum_that_was_not_applied() -> None:
     members = tuple(MaskName(name, bytes(16)) for name in NAMES[:3])
     for applied in (True, False):
@@ -75,3 +125,4 @@ def test_the_server_notes_who_was_in_a_sum_that_was_not_applied() -> None:
         (entry,) = ledger.take_news()
         assert entry.members == tuple(member.key for member in members)
         assert ("not applied" in entry.reason) is not applied
+        assert ledger.unapplied == ({} if applied else dict.fromkeys(NAMES[:3], 1))

@@ -155,5 +155,7 @@ class Overview(Document, frozen=True):
     """Frames, as they came; the operator checks them itself."""
     inconsistent: dict[str, int] = {}
     """How many answers of a holder were corrected in this epoch."""
+    unapplied: dict[str, int] = {}
+    """How many sums with a member were too long to be applied in this epoch."""
     trouble: str = ""
     """Why no sum is opened until the operator does something about it."""

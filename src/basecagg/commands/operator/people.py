@@ -110,7 +110,9 @@ async def status(office: Office, connection: Connection) -> None:
         wanting = f"; next epoch: {missing[name]}" if name in missing else ""
         wrong = overview.inconsistent.get(name)
         lied = f"; {wrong} wrong answers corrected (a bad dealing looks the same)" if wrong else ""
-        click.echo(f"  {name:30} {person.role}, {person.state}{wanting}{lied}")
+        in_lies = overview.unapplied.get(name)
+        long = f"; in {in_lies} sums too long to be honest, not applied" if in_lies else ""
+        click.echo(f"  {name:30} {person.role}, {person.state}{wanting}{lied}{long}")
     for enrolment in overview.enrolments:
         click.echo(f"  {enrolment.name:30} waits for `enrol`")
     if overview.trouble:

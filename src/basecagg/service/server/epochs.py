@@ -118,6 +118,7 @@ class Epochs:
             members=tuple(registry.members.values()),
             holder_keys={name: pack(key) for name, key in registry.holder_keys.items()},
             inconsistent=dict(host.ledger.inconsistent) if host else {},
+            unapplied=dict(host.ledger.unapplied) if host else {},
             trouble=host.trouble if host else "",
         )
 

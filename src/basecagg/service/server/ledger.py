@@ -38,6 +38,7 @@ class LedgerEntry(Struct, frozen=True, kw_only=True):
     inconsistent: tuple[int, ...] = ()
     seconds: dict[str, float] = {}
     reason: str = ""
+    applied: bool = True
 
 
 @dataclass
@@ -70,8 +71,10 @@ class Ledger:
         """Buffers that ended since somebody last looked."""
         self.inconsistent: Counter[str] = Counter()
         """Answers corrected in this epoch, by holder. A bad dealing makes an honest one look wrong."""
+        self.unapplied: Counter[str] = Counter()
+        """Sums that were too long to be applied in this epoch, by member: one of theirs is a lie."""
         for entry in load(store, _KIND, LedgerEntry).values():
-            self._note_inconsistent(entry)
+            self._note(entry)
 
     def lines(self) -> list[tuple[str, bytes]]:
         """What became of every buffer, as it is stored."""
@@ -117,15 +120,18 @@ class Ledger:
             inconsistent=news.inconsistent_holders if isinstance(news, Released) else (),
             seconds=progress.seconds(began, time.monotonic()) if progress else {},
             reason=_reason(news),
+            applied=not isinstance(news, Released) or news.applied,
         )
         key = f"{version_key(news.version)}/{entry.digest.hex()[:16]}"
         self._store.commit([write(_KIND, key, entry)])
-        self._note_inconsistent(entry)
+        self._note(entry)
         self.news.append(entry)
 
-    def _note_inconsistent(self, entry: LedgerEntry) -> None:
+    def _note(self, entry: LedgerEntry) -> None:
         names = self._holder_names
         self.inconsistent.update(names[holder] for holder in entry.inconsistent)
+        if not entry.applied:
+            self.unapplied.update(key.rpartition("/")[0] for key in entry.members)
 
 
 def _reason(news: Released | Abandoned) -> str:
