@@ -13,6 +13,8 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
+ENDLESS = 20_000
+"""Messages after which a run is taken for one that would never end: a test has to fail, not to hang."""
 Fault = Callable[[int, Message], "Error | str | None"]
 """An error in place of the reply, "late" to reply another time, "lost" to lose the reply, or None."""
 
@@ -48,6 +50,7 @@ class FakeGrid(Grid):
             busy = [m.metadata.dst_node_id for m in self.outstanding.values()]
             assert node_id not in busy, f"two messages to node {node_id}"
             self.sent += 1
+            assert self.sent < ENDLESS, "this run does not end"
             message.metadata.__dict__["_message_id"] = f"message-{self.sent}"
             self.outstanding[message.metadata.message_id] = message
             ids.append(message.metadata.message_id)

@@ -9,26 +9,37 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import flwr.server.strategy as older
 import flwr.serverapp.strategy as flowers
 import numpy as np
 import pytest
 from fake_grid import FakeGrid, make_grid
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.client import Client, NumPyClient
+from flwr.clientapp import ClientApp
+from flwr.common import ndarrays_to_parameters
+from flwr.server import Server, SimpleClientManager
+from flwr.server.compat.grid_client_proxy import GridClientProxy
 from flwr.serverapp.strategy import FedAvg, Strategy
 from small_app import initial_arrays, make_app, small_strategy
 
 from basecagg.errors import LocalProtocolError, ParameterError
 from basecagg.flower import BufferedSecAgg, basecagg_mod
 
-PLAUSIBLE = {"noise_multiplier": 0.01, "num_sampled_clients": 4, "clipping_norm": 9.0}
+PLAUSIBLE = {
+    "noise_multiplier": 0.01,
+    "num_sampled_clients": 4,
+    "clipping_norm": 9.0,
+    "clip_norm": 9.0,
+}
 """What Flower's wrappers must be told; one that asks for something new fails here and is looked at."""
 WRITTEN = {"basecagg-protection": "none"}
 
 
 class BarrierGrid(FakeGrid):
-    """A grid on which Flower's own strategies run too; it keeps all that nodes say."""
+    """A grid on which Flower's own strategies run too; it keeps all arrays of what nodes say."""
 
-    heard: list[Message]
+    heard: list[list[Any]]
 
     def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
         ids = self.push_messages(list(messages))
@@ -36,23 +47,32 @@ class BarrierGrid(FakeGrid):
 
 
 def grid_of(folder: Path, mods: list[Any], trainings: list[Any], **run_config: Any) -> BarrierGrid:
-    app = make_app(mods, watch=lambda _, before, after: trainings.append(after))
+    return listening(
+        make_app(mods, lambda _, before, after: trainings.append(after)), folder, run_config
+    )
+
+
+def listening(app: ClientApp, folder: Path, run_config: Any) -> BarrierGrid:
     grid = make_grid(4, app, folder)
     for node in grid.nodes.values():
         node.context.run_config.update(run_config)
     barrier = BarrierGrid(grid.nodes)
     barrier.heard = []
-    barrier.after.append(lambda _, reply: barrier.heard.append(reply))
+    barrier.after.append(lambda _, reply: barrier.heard.append(numbers_in(reply)))
     return barrier
 
 
+def numbers_in(reply: Message) -> list[Any]:
+    """At once: Flower's older strategies empty the records that they have read."""
+    arrays = [] if reply.has_error() else reply.content.array_records.values()
+    return [array.numpy().ravel() for record in arrays for array in record.values()]
+
+
 def clear_updates(grid: BarrierGrid, trainings: Iterable[Any]) -> int:
-    """Replies that hold a trained model: any array in which one of its numbers stands as it was trained."""
+    """Replies with a trained model: any array in which one of its numbers stands as it was trained."""
     trained = np.concatenate([np.zeros(0, np.float32), *trainings])
     found = 0
-    for reply in grid.heard:
-        arrays = [] if reply.has_error() else reply.content.array_records.values()
-        numbers = [array.numpy().ravel() for record in arrays for array in record.values()]
+    for numbers in grid.heard:
         floats = [each for each in numbers if each.dtype.kind == "f"]
         found += any(np.isin(each, trained).any() for each in floats)
     return found
@@ -66,8 +86,8 @@ def public_methods(strategy: Any) -> list[str]:
     return [name for name, _ in methods if not name.startswith("_")]
 
 
-def wrappers() -> list[type]:
-    classes = [each for _, each in inspect.getmembers(flowers, inspect.isclass)]
+def wrappers(module: Any = flowers) -> list[type]:
+    classes = [each for _, each in inspect.getmembers(module, inspect.isclass)]
     return [each for each in classes if "strategy" in inspect.signature(each).parameters]
 
 
@@ -109,6 +129,7 @@ WAYS: dict[str, Build] = {
 
 def test_flower_ships_the_wrappers_that_are_tried() -> None:
     assert len(wrappers()) >= 4
+    assert len(wrappers(older)) >= 6
     assert {"start", "configure_train", "aggregate_train"} <= set(public_methods(small_strategy()))
 
 
@@ -149,6 +170,78 @@ def test_a_wrapper_is_refused_in_words(tmp_path: Path, kind: type, protection: A
     strategy = wrapped(kind, small_strategy(protection=protection))
     with pytest.raises(LocalProtocolError, match="call its start"):
         use(strategy, "start", grid_of(tmp_path, [], []))
+
+
+# --- Flower's older strategies, with a loop and messages of their own ---
+
+OLDER: dict[str, Build] = {
+    "bare": lambda strategy: strategy,
+    **{kind.__name__: partial(wrapped, kind) for kind in wrappers(older)},
+}
+
+
+def older_app(mods: list[Any], trainings: list[Any]) -> ClientApp:
+    class Trains(NumPyClient):
+        def get_parameters(self, config: Any) -> Any:
+            return initial_arrays().to_numpy_ndarrays()
+
+        def fit(self, parameters: Any, config: Any) -> Any:
+            rng = np.random.default_rng()
+            trained = [each + rng.normal(size=each.shape).astype(np.float32) for each in parameters]
+            trainings.append(np.concatenate(trained))
+            return trained, 10, {}
+
+    def make(context: Context) -> Client:
+        return Trains().to_client()
+
+    return ClientApp(make, mods=mods)
+
+
+def run_older(strategy: Any, grid: BarrierGrid) -> None:
+    """A round as Flower's older server runs it."""
+    manager = SimpleClientManager()
+    for node_id in grid.nodes:
+        manager.register(GridClientProxy(node_id, grid, run_id=1))
+    server = Server(client_manager=manager, strategy=strategy)
+    server.set_max_workers(1)  # the grid is not for threads
+    server.fit(num_rounds=1, timeout=None)
+
+
+@pytest.mark.parametrize("mods", [[], [basecagg_mod]], ids=["no mod", "mod"])
+@pytest.mark.parametrize("way", list(OLDER))
+def test_no_older_wrapper_lets_an_update_out_in_clear(
+    tmp_path: Path, way: str, mods: list[Any]
+) -> None:
+    trainings: list[Any] = []
+    grid = listening(older_app(mods, trainings), tmp_path, {})
+    with pytest.raises(LocalProtocolError, match="call its start"):
+        run_older(OLDER[way](small_strategy(buffer_size=2)), grid)
+    assert not clear_updates(grid, trainings)
+    assert not trainings
+
+
+@pytest.mark.parametrize("way", list(OLDER))
+def test_no_method_of_an_older_wrapper_trains(tmp_path: Path, way: str) -> None:
+    strategy = OLDER[way](small_strategy(buffer_size=2))
+    values = {"parameters": ndarrays_to_parameters([]), "server_round": 1, "client_manager": None}
+    for name in ("initialize_parameters", "configure_fit", "evaluate"):
+        method = getattr(strategy, name)
+        wanted = inspect.signature(method).parameters
+        with pytest.raises(LocalProtocolError, match="call its start"):
+            method(**{key: value for key, value in values.items() if key in wanted})
+
+
+@pytest.mark.parametrize(("mods", "found"), [([], 4), ([basecagg_mod], 0)], ids=["no mod", "mod"])
+def test_the_same_finds_updates_of_an_older_strategy(
+    tmp_path: Path, mods: list[Any], found: int
+) -> None:
+    """Without ours in it. A node that has the mod lets nothing out for it either."""
+    trainings: list[Any] = []
+    grid = listening(older_app(mods, trainings), tmp_path, {})
+    initial = ndarrays_to_parameters(initial_arrays().to_numpy_ndarrays())
+    inner = older.FedAvg(initial_parameters=initial)
+    run_older(wrapped(older.DifferentialPrivacyServerSideFixedClipping, inner), grid)
+    assert clear_updates(grid, trainings) == found
 
 
 # --- subclasses ---

@@ -98,6 +98,12 @@ class OwnLoop(Strategy):
         """Refuse: there are no replies in clear."""
         raise _refusal("aggregate_evaluate")
 
+    def _refuse_older(self, *_: Any, **__: Any) -> Any:
+        """Refuse what `flwr.server`, Flower's older loop, and its wrappers would call."""
+        raise _refusal("a method of flwr.server's strategies")
+
+    initialize_parameters = configure_fit = aggregate_fit = evaluate = _refuse_older
+
 
 def _hand_on(
     name: str, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -117,6 +123,6 @@ def _is_other(kind: type) -> bool:
 
 def _refusal(name: str) -> LocalProtocolError:
     return LocalProtocolError(
-        f"{name} of BufferedSecAgg was called: it cannot be wrapped or run in rounds, because updates"
+        f"{name} was called on BufferedSecAgg: it cannot be wrapped or run in rounds, because updates"
         " would leave the nodes in clear. Do not wrap it; call its start()"
     )
