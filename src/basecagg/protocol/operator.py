@@ -127,6 +127,12 @@ class Operator:
         return self._standing.epoch
 
     @property
+    def server_keys(self) -> set[bytes]:
+        """What the server may sign with: as the last epoch says, or the next one will."""
+        present = {self.epoch.server_key} if self.epoch else set()
+        return present | {self._server_key}
+
+    @property
     def suspended(self) -> bool:
         """Whether nothing is signed because this is an older copy."""
         return self._standing.suspended

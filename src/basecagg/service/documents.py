@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from basecagg.errors import DataError
+from basecagg.protocol.audit_log import AuditEnd
 from basecagg.protocol.messages import Digest, Name, PublicKey, Suite, Version
 from basecagg.protocol.records import Role
 
@@ -15,6 +16,8 @@ Phase: TypeAlias = Literal["waiting", "open", "closing", "closed"]
 Address: TypeAlias = Annotated[str, Meta(max_length=300, pattern=r"\Ahttps://[!-~]+\Z")]
 """Where a server is reached. Never without TLS."""
 Secret: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=32)]
+ONLINE_SECONDS = 90.0
+"""Who was heard of within so many counts as being there: an agent asks for mail twice a minute."""
 MAX_KEY_BYTES = 4096
 """Of a frame with a holder's sealing key."""
 
@@ -159,3 +162,16 @@ class Overview(Document, frozen=True):
     """How many sums with a member were too long to be applied in this epoch."""
     trouble: str = ""
     """Why no sum is opened until the operator does something about it."""
+    uptime: int = 0
+    """Seconds since the server started."""
+    seen: dict[str, int] = {}
+    """How many seconds ago each member was last heard of, since the server started."""
+    retired: tuple[str, ...] = ()
+    """Holders that said since that they answer nothing more in this epoch: their stores were older copies."""
+
+
+class AuditPage(Document, frozen=True):
+    """Server → operator: some entries of its audit log, and the log's signed end."""
+
+    entries: list[bytes]
+    end: AuditEnd | None

@@ -7,12 +7,12 @@ from pathlib import Path
 import click
 
 from basecagg.commands import _values
-from basecagg.commands.operator import epochs, keys, people
+from basecagg.commands.operator import epochs, keys, log, people
 from basecagg.commands.operator.office import Place
 
 _COMMANDS = (
     *(keys.init, keys.certificate),
-    *(people.invite, people.replace, people.enrol, people.revoke, people.status),
+    *(people.invite, people.replace, people.enrol, people.revoke, people.status, log.log),
     *(epochs.start, epochs.rotate, epochs.close),
     *(keys.recover, epochs.export),
 )

@@ -179,6 +179,7 @@ async def export(office: Office, connection: Connection, *, path: Path, model: s
     from basecagg.service.operator.export import export as write
 
     version, vector, pedigree = await office.fetch_model(connection)
+    office.note_export(version, path)
     proven = write(vector, path, model, pedigree)
     click.echo(f"version {version} → {path}{'' if proven else ', without a chain proof'}")
 

@@ -15,7 +15,7 @@ from basecagg.errors import printable
 if TYPE_CHECKING:
     from basecagg.protocol.records import Role
     from basecagg.service.connection import Connection
-    from basecagg.service.documents import Invitation
+    from basecagg.service.documents import Invitation, Overview
     from basecagg.service.operator.office import Office
 
 _out = click.option(
@@ -107,13 +107,38 @@ async def status(office: Office, connection: Connection) -> None:
         click.echo("an older copy of the operator, which signs nothing: `operator recover` it")
     missing = office.machine.missing()
     for name, person in sorted(office.machine.people.items()):
+        there = _presence(name, person.state, overview)
         wanting = f"; next epoch: {missing[name]}" if name in missing else ""
         wrong = overview.inconsistent.get(name)
         lied = f"; {wrong} wrong answers corrected (a bad dealing looks the same)" if wrong else ""
         in_lies = overview.unapplied.get(name)
         long = f"; in {in_lies} sums too long to be honest, not applied" if in_lies else ""
-        click.echo(f"  {name:30} {person.role}, {person.state}{wanting}{lied}{long}")
+        click.echo(f"  {name:30} {person.role}, {person.state}{there}{wanting}{lied}{long}")
     for enrolment in overview.enrolments:
         click.echo(f"  {enrolment.name:30} waits for `enrol`")
     if overview.trouble:
         click.echo(printable(f"no sum is opened: {overview.trouble}"))
+
+
+def _presence(name: str, state: str, overview: Overview) -> str:
+    """Whether an admitted person is there, as far as the server has heard since it started."""
+    from basecagg.service.documents import ONLINE_SECONDS
+
+    if state != "admitted":
+        return ""
+    age = overview.seen.get(name)
+    if age is None:
+        there = f"; not seen since the server started {_ago(overview.uptime)}"
+    elif age < ONLINE_SECONDS:
+        there = "; online"
+    else:
+        there = f"; last seen {_ago(age)}"
+    return f"{there}; retired until the next epoch" if name in overview.retired else there
+
+
+def _ago(seconds: int) -> str:
+    units = ((86_400, "days"), (3600, "hours"), (60, "minutes"))
+    for size, unit in units:
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit} ago"
+    return f"{seconds} seconds ago"

@@ -7,6 +7,7 @@ enrolment key, so it can neither sign an epoch nor invent contributors.
 from __future__ import annotations
 
 import secrets
+import time
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
@@ -15,6 +16,7 @@ import msgspec
 
 from basecagg.channels.identity import Identity
 from basecagg.errors import DataError
+from basecagg.protocol.audit_log import AuditLog
 from basecagg.protocol.messages import Suite
 from basecagg.protocol.operator import OPERATOR, found, require_name
 from basecagg.service.documents import Document, Secret, from_json, to_json
@@ -83,7 +85,10 @@ def create(
         write_private(folder / "ca.pem", authority.certificate)
         write_private(folder / "ca.key", authority.key)
     with open_store(folder, anchor_folder) as store:
-        store.commit(found())
+        noted = AuditLog(federation, OPERATOR, store).note(
+            operator, int(time.time()), "founded", url=url
+        )
+        store.commit([*found(), *noted])
     write_private(folder / "operator.json", to_json(stored))
     if not public_pki:
         certify_server(folder, folder / "server", [host])

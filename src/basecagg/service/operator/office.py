@@ -13,22 +13,26 @@ from basecagg.channels.identity import Ed25519Verifier, Identity
 from basecagg.channels.wire import pack, unpack, unpack_file
 from basecagg.errors import ChannelError, DataError, LocalProtocolError, Refused
 from basecagg.parameters import ProtocolParameters
-from basecagg.protocol.effects import Effect, Send, perform
+from basecagg.protocol.audit_log import AuditLog, CheckedLog, Fact, purpose_of
+from basecagg.protocol.chain import Chain
+from basecagg.protocol.effects import Effect, Persist, Send, perform, writes_of
 from basecagg.protocol.epoch import SERVER, Epoch
 from basecagg.protocol.invitations import admission_hash
 from basecagg.protocol.judging import trace
 from basecagg.protocol.messages import HolderKey, Link
 from basecagg.protocol.operator import OPERATOR, Foundation, Operator
 from basecagg.protocol.proofs import Pedigree
-from basecagg.protocol.records import Role
+from basecagg.protocol.records import Role, parse, write
 from basecagg.protocol.step_rule import PAPER_STEP, StepRule
 from basecagg.service.connection import Connection
 from basecagg.service.documents import (
     MAX_KEY_BYTES,
     Admit,
     AskForKeys,
+    AuditPage,
     CloseEpoch,
     EndEpoch,
+    Enrolment,
     Invitation,
     Invite,
     Member,
@@ -76,6 +80,7 @@ class Office:
         )
         verifier = Ed25519Verifier()
         self.machine = Operator(foundation, self.identity, enrolment, verifier, self._store)
+        self._audit = AuditLog(s.federation, OPERATOR, self._store)
         self._perform(self.machine.start())
 
     def close(self) -> None:
@@ -96,12 +101,14 @@ class Office:
 
     async def invite(self, connection: Connection, name: str, role: Role) -> Invitation:
         """An invitation, the same again while nobody has used it. It admits one key under one name."""
-        self._perform(self.machine.invite(name, role, os.urandom(32)))
+        self._perform(
+            self.machine.invite(name, role, os.urandom(32)), "invited", name=name, role=role
+        )
         return await self._hand_out(connection, name)
 
     async def replace(self, connection: Connection, name: str) -> Invitation:
         """Another invitation for somebody whose disk was lost; the old key is out with the next epoch."""
-        self._perform(self.machine.replace(name, os.urandom(32)))
+        self._perform(self.machine.replace(name, os.urandom(32)), "replaced", name=name)
         return await self._hand_out(connection, name)
 
     async def _hand_out(self, connection: Connection, name: str) -> Invitation:
@@ -129,18 +136,29 @@ class Office:
             try:
                 effects = self.machine.admit(enrolment.name, enrolment.signing_key, enrolment.proof)
             except Refused as refusal:
-                _LOG.warning("enrolment", refused=str(refusal))
+                self._note_refused(enrolment, str(refusal))
                 continue
-            await self._announce(connection, overview, enrolment.name, self._perform(effects))
+            key = enrolment.signing_key.hex()
+            credentials = self._perform(effects, "admitted", name=enrolment.name, key=key)
+            await self._announce(connection, overview, enrolment.name, credentials)
             admitted.append(enrolment.name)
         return admitted
+
+    def _note_refused(self, enrolment: Enrolment, reason: str) -> None:
+        """Once for each key: the server shows it again whenever somebody looks."""
+        _LOG.warning("enrolment", refused=reason)
+        mark = f"{enrolment.name}/{enrolment.signing_key.hex()}"
+        if self._store.read("refused", mark) is None:
+            facts = {"name": enrolment.name, "key": enrolment.signing_key.hex(), "reason": reason}
+            self._perform([Persist("refused", mark, b"-")], "refused", **facts)
 
     async def vouch(
         self, connection: Connection, name: str, role: Role, signing_key: bytes
     ) -> None:
         """Admit a key that the operator got in person, without an invitation."""
         overview = await self.look(connection)
-        credentials = self._perform(self.machine.vouch(name, role, signing_key))
+        effects = self.machine.vouch(name, role, signing_key)
+        credentials = self._perform(effects, "admitted", name=name, key=signing_key.hex())
         await self._announce(connection, overview, name, credentials)
 
     async def _announce(
@@ -155,7 +173,7 @@ class Office:
 
     async def revoke(self, connection: Connection, name: str) -> None:
         """Take nothing more from a member. Other holders forget it with the next epoch."""
-        self._perform(self.machine.revoke(name))
+        self._perform(self.machine.revoke(name), "revoked", name=name)
         await self._order(connection, Revoke(name=name))
 
     # --- epochs -----------------------------------------------------------------------------------
@@ -219,11 +237,13 @@ class Office:
         first = Link(overview.version, overview.model_hash, bytes(32), overview.head)
         ends = int(time.time() + days * _DAY)
         if server_key is not None:
-            self._perform(self.machine.trust_server(server_key))
+            trusted = self.machine.trust_server(server_key)
+            self._perform(trusted, "server key trusted", key=server_key.hex())
         effects = self.machine.begin(
             parameters, first, step=step, max_burns=max_burns, without=without, ends=ends
         )
-        frames = {send.recipient: pack(send.message) for send in self._perform(effects)}
+        sends = self._perform(effects, "epoch signed", number=self.machine.number)
+        frames = {send.recipient: pack(send.message) for send in sends}
         epoch = frames.pop(SERVER)
         order = StartEpoch(epoch=epoch, credentials=frames)
         await self._order(connection, order)
@@ -246,22 +266,63 @@ class Office:
         """An epoch that this operator does not remember, or that never arrived, has no end to be signed."""
         if self.epoch is None or overview.epoch_id != self.epoch.id:
             return
-        (end,) = self._perform(self.machine.end(overview.version, overview.head))
+        effects = self.machine.end(overview.version, overview.head)
+        facts = {"number": self.epoch.number, "version": overview.version}
+        (end,) = self._perform(effects, "epoch ended", **facts)
         await self._order(connection, EndEpoch(frame=pack(end.message)))
 
     async def recover(self, connection: Connection, above: int, confirmed: Collection[str]) -> None:
         """Go on from an older copy of the folder: above a number, with the people who were confirmed."""
-        self._perform(self.machine.recover(above, confirmed))
+        effects = self.machine.recover(above, confirmed)
+        self._perform(effects, "recovered", above=above, confirmed=" ".join(sorted(confirmed)))
         for name, person in self.machine.people.items():
             if person.state == "revoked":
                 await self._order(connection, Revoke(name=name))
+
+    # --- the audit log ----------------------------------------------------------------------------
+
+    def note_export(self, version: int, path: Path) -> None:
+        """The model has left the federation: say so before it does."""
+        self._perform(self._note("exported", version=version, path=str(path)))
+
+    def own_log(self) -> CheckedLog:
+        """What this operator did. `DataError` if its log was changed."""
+        audit, keys = self._audit, {self.identity.public_key}
+        return CheckedLog(audit.purpose, audit.entries(), audit.end, keys, Ed25519Verifier())
+
+    async def server_log(self, connection: Connection) -> CheckedLog:
+        """What the server did. `DataError` if its log was changed, or is not what was seen here before."""
+        entries: list[bytes] = []
+        page = await self._audit_page(connection, 0)
+        while page.entries:
+            entries += page.entries
+            page = await self._audit_page(connection, len(entries))
+        purpose = purpose_of(self._stored.federation, SERVER)
+        keys = self.machine.server_keys
+        log = CheckedLog(purpose, entries, page.end, keys, Ed25519Verifier())
+        seen = self._store.read("seen-log", "")
+        if seen is not None:
+            log.require_extends(parse(seen, Chain))
+        self._perform([write("seen-log", "", log.head)])
+        return log
+
+    async def _audit_page(self, connection: Connection, start: int) -> AuditPage:
+        reply = await connection.call("GET", "/v1/audit", query={"start": start})
+        page: AuditPage = from_json(reply.content, AuditPage)
+        return page
 
     # --- the folder and the line ------------------------------------------------------------------
 
     async def _order(self, connection: Connection, order: Order) -> None:
         await connection.call("POST", "/v1/operator", to_json(order))
 
-    def _perform(self, effects: Sequence[Effect]) -> list[Send]:
+    def _note(self, event: str, /, **facts: Fact) -> list[Persist]:
+        return self._audit.note(self.identity, int(time.time()), event, **facts)
+
+    def _perform(self, effects: Sequence[Effect], event: str = "", /, **facts: Fact) -> list[Send]:
+        """Carry out what the machine wants, with an entry in the audit log if that changes anything."""
+        if event and writes_of(effects):
+            effects = [*effects, *self._note(event, **facts)]
         try:
             return perform(self._store, effects)
         except BaseException:

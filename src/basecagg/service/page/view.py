@@ -6,11 +6,11 @@ import hashlib
 import time
 from typing import Any
 
+from basecagg.service.documents import ONLINE_SECONDS
 from basecagg.service.server.core import Service
 from basecagg.service.server.host import EpochHost
 from basecagg.service.server.ledger import LedgerEntry
 
-_ONLINE_SECONDS = 90.0
 _SHOWN_ENTRIES = 30
 
 
@@ -19,7 +19,7 @@ def online(service: Service) -> dict[str, float]:
     now = time.time()
     ages = {name: now - seen for name, seen in service.activity.last_seen.items()}
     return {
-        n: age for n, age in ages.items() if age < _ONLINE_SECONDS and n in service.registry.members
+        n: age for n, age in ages.items() if age < ONLINE_SECONDS and n in service.registry.members
     }
 
 

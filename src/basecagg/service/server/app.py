@@ -85,6 +85,7 @@ class Api:
             ("GET", "/v1/mailbox", self.mailbox),
             ("GET", "/v1/operator", self.overview),
             ("POST", "/v1/operator", self.order),
+            ("GET", "/v1/audit", self.audit),
         ]
         return [Route(path, handler, methods=[method]) for method, path, handler in table]
 
@@ -108,7 +109,7 @@ class Api:
         self._strangers.require(_address(request))
         body = await self._read(request, _JSON_BYTES)
         enrolment: Enrolment = _document(body, Enrolment)
-        await self._service.worker.do(lambda: self._service.registry.enrol(enrolment))
+        await self._service.enrol(enrolment)
         return JSONResponse({"enrolment": "received"}, 202)
 
     # --- for members ------------------------------------------------------------------------------
@@ -206,6 +207,13 @@ class Api:
         body = await self._operator(request, _OPERATOR_BYTES)
         overview = await self._service.obey(_document(body, Order))
         return Response(to_json(overview), media_type="application/json")
+
+    async def audit(self, request: Request) -> Response:
+        """The server's audit log, some entries at a time."""
+        await self._operator(request, 0)
+        start = _integer(request, "start", 0)
+        page = await self._service.worker.do(lambda: self._service.epochs.audit_page(start))
+        return Response(to_json(page), media_type="application/json")
 
     async def set_model(self, request: Request) -> Response:
         """The initial model of the next epoch."""

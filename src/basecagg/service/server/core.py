@@ -7,7 +7,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
+
+import msgspec
 
 from basecagg.channels.identity import Identity
 from basecagg.channels.wire import limit_for
@@ -28,6 +31,7 @@ from basecagg.service.documents import (
     AskForKeys,
     CloseEpoch,
     EndEpoch,
+    Enrolment,
     Invite,
     Order,
     Overview,
@@ -47,6 +51,8 @@ from basecagg.service.server.worker import MachineThread
 
 _TAKEN = (Shipment, Upload, Receipt, Endorsement, Answer, Witness, Refusal)
 _REMEMBERED_ENTRIES = 200
+_REFUSED = 409
+"""The status of what the protocol refuses."""
 Result = TypeVar("Result")
 _LOG = Log("basecagg.service")
 
@@ -94,6 +100,8 @@ class Service:
         self.activity = Activity()
         self.lost: LeaseLost | None = None
         """Why this process has to end: another one has the database."""
+        self._refusals: Counter[tuple[str, str]] = Counter()
+        """How often somebody was refused since the start, by name and code."""
         self._waiting = WaitingRoom()
         self.epochs = Epochs(settings, identities, open_store, self._waiting.notify)
         self.worker = MachineThread(self)
@@ -134,7 +142,11 @@ class Service:
             return
         before = host.published
         host.flush()
-        self.activity.note(host.ledger.take_news())
+        news = host.ledger.take_news()
+        self.activity.note(news)
+        if news:
+            self.epochs.note_sums(news)
+            self.epochs.store.flush()
         if host.published is not before:
             self._waiting.change_soon()
 
@@ -161,7 +173,34 @@ class Service:
     async def receive(self, sender: str, frame: bytes) -> None:
         """A participant's message, for the machine."""
         message = self._parse(frame)
-        await self.ask(lambda host: host.receive(sender, message))
+        try:
+            await self.ask(lambda host: host.receive(sender, message))
+        except Problem as problem:
+            if problem.status == _REFUSED:
+                await self._note_refusal(sender, problem.code)
+            raise
+
+    async def enrol(self, enrolment: Enrolment) -> None:
+        """Somebody hands in its keys."""
+
+        def enrol() -> None:
+            known = self.registry.enrolments.get(enrolment.name)
+            self.registry.enrol(enrolment)
+            if known is None and enrolment.name in self.registry.enrolments:
+                self.epochs.note("enrolled", name=enrolment.name)
+
+        try:
+            await self.worker.do(enrol)
+        except Problem as problem:
+            await self._note_refusal("", problem.code)  # nobody knows who it was
+            raise
+
+    async def _note_refusal(self, name: str, code: str) -> None:
+        """The 1st, 2nd, 4th, 8th, … of a kind has an entry: whoever wants to fill the log has to hurry."""
+        count = self._refusals[name, code] = self._refusals[name, code] + 1
+        if count.bit_count() == 1:
+            note = partial(self.epochs.note, "refused", name=name or "?", code=code, times=count)
+            await self.worker.do(note)
 
     async def ask(self, question: Callable[[EpochHost], Result]) -> Result:
         """Have the present epoch do or say something, in its thread; 503 if there is none."""
@@ -229,7 +268,17 @@ class Service:
 
     def overview(self) -> Overview:
         """What the operator needs to know to go on."""
-        return self.epochs.overview()
+        activity, host, now = self.activity, self.host, time.time()
+        return msgspec.structs.replace(
+            self.epochs.overview(),
+            uptime=int(now - activity.started),
+            seen={
+                name: int(now - seen)
+                for name, seen in activity.last_seen.items()
+                if name in self.registry.members
+            },
+            retired=tuple(sorted(host.retired)) if host else (),
+        )
 
     async def obey(self, order: Order) -> Overview:
         """Carry out what the operator signed."""
@@ -240,16 +289,24 @@ class Service:
     def _obey(self, order: Order) -> None:
         match order:
             case Invite():
+                is_news = self.registry.admissions.get(order.name) != order.admission_hash
                 self.registry.invite(order.name, order.admission_hash)
+                if is_news:
+                    self.epochs.note("invited", name=order.name)
             case Admit():
                 if order.credential is not None:
                     agreement = self.epochs.require_host().agreement
                     check_credential(agreement, order.member.name, order.credential)
+                is_news = self.registry.key_of(order.member.name) != order.member.signing_key
                 self.registry.admit(order.member, order.credential)
+                if is_news:
+                    self.epochs.note("admitted", name=order.member.name, role=order.member.role)
             case Revoke():
                 self.registry.revoke(order.name)
+                self.epochs.note("revoked", name=order.name)
             case AskForKeys():
                 self.registry.forget_keys(order.names)
+                self.epochs.note("keys asked for", names=" ".join(order.names))
             case CloseEpoch():
                 self.epochs.begin_closing()
             case EndEpoch():

@@ -5,6 +5,7 @@ Everything here but `phase` and `overview` runs in the machine's thread.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -13,18 +14,24 @@ import numpy as np
 from basecagg.channels.identity import Ed25519Verifier, Identity
 from basecagg.channels.wire import MAX_CONTROL_BYTES, pack, unpack
 from basecagg.errors import BASecAggError
+from basecagg.protocol.audit_log import AuditLog, Fact
 from basecagg.protocol.effects import Forget, Persist
-from basecagg.protocol.epoch import Agreement, Epoch, accept
+from basecagg.protocol.epoch import SERVER, Agreement, Epoch, accept
 from basecagg.protocol.global_model import Model
 from basecagg.protocol.messages import Credential, EpochEnd, Link, statement
 from basecagg.protocol.server import first_link
-from basecagg.service.documents import Overview, Phase, StartEpoch
+from basecagg.service.documents import AuditPage, Overview, Phase, StartEpoch
+from basecagg.service.logs import Log
 from basecagg.service.problems import Problem, unpacked
 from basecagg.service.server.group_commit import GroupCommit
 from basecagg.service.server.host import EpochHost, EpochStore
+from basecagg.service.server.ledger import LedgerEntry, ledger_key
 from basecagg.service.server.mailboxes import Notify
 from basecagg.service.server.registry import Charter, Registry
 
+_LOG = Log("basecagg.service")
+_AUDIT_PAGE = 1000
+"""Entries of the audit log that are handed out at once."""
 MODEL_DTYPE = "<f4"
 EPOCH = "epoch:"
 """How the namespaces of epochs begin. What is in them must not be undone by restoring an older copy."""
@@ -65,7 +72,11 @@ class Epochs:
         self._durable = self._open("service")
         self.store = GroupCommit(self._durable)
         self.registry = self._read_registry()
+        self._audit = self._read_audit()
+        self._identity = identities[0]
+        """Whoever signs for the server where no epoch names a key."""
         self.host: EpochHost | None = self._resume_host()
+        self._catch_up()
 
     def _open(self, namespace: str) -> EpochStore:
         self._stores.append(self._open_store(namespace))
@@ -73,6 +84,9 @@ class Epochs:
 
     def _read_registry(self) -> Registry:
         return Registry(self._settings.federation, self._settings.operator_key, self.store)
+
+    def _read_audit(self) -> AuditLog:
+        return AuditLog(self._settings.federation, SERVER, self.store)
 
     def close(self) -> None:
         """Let go of all stores."""
@@ -83,8 +97,10 @@ class Epochs:
         """Go back to what is durable."""
         self.store.discard()
         self.registry = self._read_registry()
+        self._audit = self._read_audit()
         if self.host is not None:
             self.host.recover()
+        self._catch_up()
 
     def renew(self) -> None:
         """Say that we are alive, though there may be nothing to write."""
@@ -122,6 +138,36 @@ class Epochs:
             trouble=host.trouble if host else "",
         )
 
+    # --- the audit log ----------------------------------------------------------------------------
+
+    def note(self, event: str, /, **facts: Fact) -> None:
+        """Something happened that concerns everybody: an entry in the audit log, and a line on the log."""
+        self._note(self.host, event, **facts)
+
+    def _note(self, host: EpochHost | None, event: str, **facts: Fact) -> None:
+        signer = self._identities[host.agreement.epoch.server_key] if host else self._identity
+        self.store.commit(self._audit.note(signer, int(time.time()), event, **facts))
+        _LOG.info(event, **facts)
+
+    def note_sums(self, entries: Sequence[LedgerEntry]) -> None:
+        """Sums were opened or burned: each has its entry once, whatever crashes in between."""
+        for entry in entries:
+            self.store.commit([Persist("audited", ledger_key(entry), b"")])
+            why = {"reason": entry.reason} if entry.reason else {}
+            self.note(entry.outcome, version=entry.version, members=len(entry.members), **why)
+
+    def _catch_up(self) -> None:
+        """Sums that were opened just before a crash, when their entries were not durable yet."""
+        if self.host is not None:
+            known = set(self.store.keys("audited"))
+            entries = self.host.ledger.entries()
+            self.note_sums([entry for entry in entries if ledger_key(entry) not in known])
+            self.store.flush()
+
+    def audit_page(self, start: int) -> AuditPage:
+        """Some entries of the log from a number on, and its end as it is now."""
+        return AuditPage(entries=self._audit.entries(start, _AUDIT_PAGE), end=self._audit.end)
+
     # --- the end of an epoch ----------------------------------------------------------------------
 
     def begin_closing(self) -> None:
@@ -129,6 +175,7 @@ class Epochs:
         if self.phase == "open":
             self.registry.enter("closing")
             self.require_host().closing = True
+            self._note_epoch(self.require_host(), "epoch closing")
 
     @property
     def may_finish_closing(self) -> bool:
@@ -140,6 +187,11 @@ class Epochs:
         if self.may_finish_closing:
             self.registry.enter("closed")
             self.require_host().closed = True
+            self._note_epoch(self.require_host(), "epoch closed")
+
+    def _note_epoch(self, host: EpochHost, event: str) -> None:
+        number, version = host.agreement.epoch.number, host.published.version
+        self._note(host, event, number=number, version=version)
 
     def end(self, frame: bytes) -> None:
         """The operator's signature ends an epoch for its participants; what the server says does not."""
@@ -154,6 +206,8 @@ class Epochs:
             raise Problem(409, "WrongEpoch", "that is the end of another epoch")
         if self.phase != "closed":
             raise Problem(409, "NotClosed", f"the epoch is {self.phase}: close it first")
+        if end.epoch.hex() not in self.registry.ends:
+            self._note_epoch(host, "epoch ended")
         self.registry.end(frame, end)
 
     # --- its successor ----------------------------------------------------------------------------
@@ -169,6 +223,7 @@ class Epochs:
         if model is None or not np.isfinite(model).all():
             raise Problem(400, "Malformed", "a model is finite little-endian float32 numbers")
         self.store.commit([Persist("initial-model", "", data)])
+        self.note("model given", numbers=len(data) // 4)
 
     def start(self, order: StartEpoch) -> None:
         """Begin the epoch that the operator signed; the very same one again changes nothing."""
@@ -184,6 +239,7 @@ class Epochs:
         old, host = self.host, self._make_host(agreement, charter, self._model_for(agreement))
         self.registry.begin(charter, order.credentials)
         self.store.commit([Forget("initial-model", "")])
+        self._note_epoch(host, "epoch begun")
         self.store.flush()
         self.host = host
         if old is not None:
@@ -267,7 +323,7 @@ class Epochs:
         """Of an epoch that is over, only its ledger is kept."""
         number = old.agreement.epoch.number
         lines = [Persist(f"ledger:{number}", key, value) for key, value in old.ledger.lines()]
-        self.store.commit(lines)
+        self.store.commit([*lines, *(Forget("audited", key) for key in self.store.keys("audited"))])
         self.store.flush()
         old.erase()
 

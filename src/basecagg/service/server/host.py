@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from basecagg.channels.wire import pack
-from basecagg.errors import REFUSAL_CODES, Refused
+from basecagg.errors import REFUSAL_CODES, Refused, Retired
 from basecagg.protocol.effects import (
     Abandoned,
     Effect,
@@ -106,6 +106,8 @@ class EpochHost:
         self.closed = False
         self.refusals: Counter[str] = Counter()
         """What was refused since the start, by kind: here, and by holders who told us."""
+        self.retired: set[str] = set()
+        """Holders that have said since the start that they answer nothing more in this epoch."""
         self.trouble = ""
         """Why no sum is opened until the operator does something about it."""
         self._build()
@@ -167,6 +169,8 @@ class EpochHost:
         self._began = time.monotonic()
         self.ledger.note_answer(message)
         if isinstance(message, Refusal):
+            if message.code == Retired.__name__:
+                self.retired.add(sender)
             self.refusals[message.code if message.code in REFUSAL_CODES else "other"] += 1
             return
         try:

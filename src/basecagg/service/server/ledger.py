@@ -19,7 +19,9 @@ from basecagg.protocol.messages import (
     RecoveryRequest,
 )
 from basecagg.protocol.records import load, version_key, write
+from basecagg.service.logs import Log
 
+_LOG = Log("basecagg.service")
 _KIND = "ledger"
 
 
@@ -39,6 +41,11 @@ class LedgerEntry(Struct, frozen=True, kw_only=True):
     seconds: dict[str, float] = {}
     reason: str = ""
     applied: bool = True
+
+
+def ledger_key(entry: LedgerEntry) -> str:
+    """Under which key it stands in the ledger, in the order of versions."""
+    return f"{version_key(entry.version)}/{entry.digest.hex()[:16]}"
 
 
 @dataclass
@@ -73,12 +80,16 @@ class Ledger:
         """Answers corrected in this epoch, by holder. A bad dealing makes an honest one look wrong."""
         self.unapplied: Counter[str] = Counter()
         """Sums that were too long to be applied in this epoch, by member: one of theirs is a lie."""
-        for entry in load(store, _KIND, LedgerEntry).values():
+        for entry in self.entries():
             self._note(entry)
 
     def lines(self) -> list[tuple[str, bytes]]:
         """What became of every buffer, as it is stored."""
         return list(self._store.scan(_KIND))
+
+    def entries(self) -> list[LedgerEntry]:
+        """What became of every buffer."""
+        return list(load(self._store, _KIND, LedgerEntry).values())
 
     def take_news(self) -> list[LedgerEntry]:
         """The buffers that ended since the last time."""
@@ -102,7 +113,11 @@ class Ledger:
             return
         if self.progress is None or self.progress.request != request:
             self.progress = RecoveryProgress(request)
-        self.progress.moments.setdefault("certified" if certified else "asked", time.monotonic())
+        stage = "certified" if certified else "asked"
+        if stage not in self.progress.moments:
+            self.progress.moments[stage] = time.monotonic()
+            said = {"version": request.version, "attempt": request.attempt}
+            _LOG.info(f"sum {stage}", **said, members=len(request.tickets))
 
     def record(self, news: Released | Abandoned, began: float) -> None:
         """A buffer ended with the message that the machine began with at this moment."""
@@ -122,8 +137,7 @@ class Ledger:
             reason=_reason(news),
             applied=not isinstance(news, Released) or news.applied,
         )
-        key = f"{version_key(news.version)}/{entry.digest.hex()[:16]}"
-        self._store.commit([write(_KIND, key, entry)])
+        self._store.commit([write(_KIND, ledger_key(entry), entry)])
         self._note(entry)
         self.news.append(entry)
 
