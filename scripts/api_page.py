@@ -42,6 +42,7 @@ SECTIONS: dict[str, dict[str, Iterable[str]]] = {
         "basecagg.privacy": ["Privacy", "Mechanism"],
         "basecagg.planning.budget": ["Budget"],
     },
+    "Statistics": {"basecagg.statistics": import_module("basecagg.statistics").__all__},
     "Tables to add to": {
         "basecagg.maths.staleness": ["SHAPES", "Shape", "of_shape"],
         "basecagg.protocol.step_rule": ["OPTIMISERS", "ServerOptimiser"],

@@ -46,6 +46,10 @@ class BudgetSpent(LocalProtocolError):  # noqa: N818 - the protocol at work, not
     """A contributor's budget of privacy does not allow another upload."""
 
 
+class QuestionRefused(LocalProtocolError):  # noqa: N818 - the protocol at work, not a fault
+    """A centre does not answer a question about its rows: the sum would single a centre out."""
+
+
 class MissingHolders(LocalProtocolError):  # noqa: N818 - a state of affairs that may pass
     """An epoch would lack holders that belong to it; `reasons` says why, by name."""
 

@@ -1,0 +1,138 @@
+"""A centre's desk: it answers questions about its rows, and refuses what would single it out.
+
+A sum of few centres says much about each. The same numbers in two sums of different centres are told apart by
+subtracting. So an exact answer goes into sums of at least so many centres, always the same ones; noisy answers
+go into any, and are paid for. What was answered is written down before the answer leaves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from basecagg.errors import BASecAggWarning, DataError, ParameterError, QuestionRefused
+from basecagg.maths.randomness import SEED_BYTES, system_entropy
+from basecagg.protocol.effects import Effect, Persist, Store, perform
+from basecagg.protocol.ledger import PrivacyLedger
+from basecagg.statistics.fixed_point import element_bits, join, split
+from basecagg.statistics.private import PerRecord, blurred
+from basecagg.statistics.statistic import Rows, Statistic, Vector
+
+LEAST_CENTRES = 5
+"""Centres in a sum for whoever has not chosen: with two who work together there are three left."""
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """One sum that is asked for."""
+
+    statistic: Statistic[Any]
+    members: tuple[str, ...]
+    """Every centre that is to be in the sum, in order."""
+    number: int
+    """Each question has its own. It travels in the vector: in the sum it shows that all answered this one."""
+    noise: PerRecord | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is no list of centres."""
+        if list(self.members) != sorted(set(self.members)):
+            raise ParameterError(
+                "the members of a sum stand in order, each once", rule="members ascend"
+            )
+
+    @property
+    def bits(self) -> int:
+        """Of one element."""
+        return element_bits(len(self.members))
+
+    @property
+    def size(self) -> int:
+        """Elements of an answer."""
+        return 1 + self.statistic.bounds.size * (2 if self.noise is None else 1)
+
+    def encode(self, vector: Vector, seed: bytes) -> Vector:
+        """An answer as whole numbers for the field."""
+        bounds = self.statistic.bounds
+        if vector.shape != bounds.shape:
+            raise DataError(
+                f"{self.statistic.name} gave {vector.shape}, its bounds are {bounds.shape}"
+            )
+        if self.noise is None:
+            return np.concatenate([[self.number], split(vector, bounds, self.bits)])
+        return np.concatenate([[self.number], blurred(vector, bounds, self.noise, seed)])
+
+    def decode(self, total: Vector) -> Any:
+        """What everybody makes of the sum of all answers."""
+        if total[0] != self.number * len(self.members):
+            raise DataError(f"a centre answered another question than number {self.number}")
+        if self.noise is not None:
+            return self.statistic.of_sum(total[1:] / self.noise.levels)
+        return self.statistic.of_sum(join(total[1:], self.statistic.bounds, self.bits))
+
+
+class Desk:
+    """One centre, as questions reach it. Its rows stay here."""
+
+    def __init__(
+        self,
+        name: str,
+        rows: Rows,
+        store: Store,
+        *,
+        least: int = LEAST_CENTRES,
+        entropy: Callable[[int], bytes] = system_entropy,
+    ) -> None:
+        """Go on with what the store remembers. Only an experiment replaces the entropy."""
+        self.name = name
+        self._rows = rows
+        self._store = store
+        self._least = least
+        self._entropy = entropy
+        self.ledger = PrivacyLedger(store)
+        """What noisy answers have cost."""
+
+    def answer(self, question: Question) -> Vector:
+        """The centre's part of a sum, or `QuestionRefused`, or `BudgetSpent`."""
+        self._require_hidden(question)
+        answer = question.encode(self._vector(question), self._entropy(SEED_BYTES))
+        perform(self._store, self._noted(question))
+        return answer
+
+    def _vector(self, question: Question) -> Vector:
+        """From the rows. With noise it must not be seen from outside that they do not suit the question."""
+        try:
+            return question.statistic.of_rows(self._rows)
+        except DataError as unsuited:
+            if question.noise is None:
+                raise
+            warnings.warn(f"{self.name} answers with noise only: {unsuited}", BASecAggWarning, 2)
+            return np.zeros(question.statistic.bounds.size)
+
+    def _require_hidden(self, question: Question) -> None:
+        members = question.members
+        if self._store.rolled_back:
+            raise QuestionRefused("this store is an older copy: what was answered is not known")
+        if self.name not in members:
+            raise QuestionRefused(f"{self.name} is not among the centres that are asked")
+        if len(members) < self._least:
+            raise QuestionRefused(
+                f"a sum of {len(members)} centres: {self.name} answers in sums of {self._least} or more"
+            )
+
+    def _noted(self, question: Question) -> list[Effect]:
+        """What has to be known before the answer leaves."""
+        if question.noise is not None:
+            return self.ledger.charge(question.noise, 0)
+        members = hashlib.sha256("\n".join(question.members).encode()).digest()
+        before = self._store.read("members", "")
+        if before not in (None, members):
+            raise QuestionRefused(
+                f"{self.name} has answered exactly together with other centres: the difference of the two sums"
+                " would single somebody out; ask the same centres, or with noise"
+            )
+        return [Persist("members", "", members, irreversible=True)]

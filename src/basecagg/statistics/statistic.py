@@ -1,0 +1,95 @@
+"""A statistic: a function from one's own rows to a vector of known bounds, and one from the sum to a result."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from basecagg.errors import DataError
+
+Rows: TypeAlias = Mapping[str, Any]
+"""One centre's records: columns by name, each as long as the others. A data frame will do."""
+Vector: TypeAlias = npt.NDArray[np.float64]
+Marks: TypeAlias = npt.NDArray[np.bool_]
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, eq=False)
+class Statistic(Generic[Result]):
+    """What each centre computes from its own rows, and what everybody makes of the sum."""
+
+    name: str
+    of_rows: Callable[[Rows], Vector]
+    """One centre's vector. It never leaves the centre but in a sum."""
+    bounds: Vector
+    """How large each number of one centre's vector may be, whatever its rows: known to all."""
+    of_sum: Callable[[Vector], Result]
+    per_record: float | None = None
+    """Δ: how far one record can move the vector, in the 2-norm. None: nobody can say, and no noise makes the
+    statistic private."""
+
+
+def together(*statistics: Statistic[Any]) -> Statistic[tuple[Any, ...]]:
+    """Several statistics in one sum; the result has one entry for each."""
+    ends = np.cumsum([each.bounds.size for each in statistics])[:-1]
+    lengths = [each.per_record for each in statistics if each.per_record is not None]
+    whole = len(lengths) == len(statistics)
+
+    def of_sum(total: Vector) -> tuple[Any, ...]:
+        parts = np.split(total, ends)
+        return tuple(each.of_sum(part) for each, part in zip(statistics, parts, strict=True))
+
+    return Statistic(
+        name=" + ".join(each.name for each in statistics),
+        of_rows=lambda rows: np.concatenate([each.of_rows(rows) for each in statistics]),
+        bounds=np.concatenate([each.bounds for each in statistics]),
+        of_sum=of_sum,
+        per_record=math.hypot(*lengths) if whole else None,
+    )
+
+
+def over_records(
+    name: str,
+    of_records: Callable[[Rows], Vector],
+    size: int,
+    of_sum: Callable[[Vector], Result],
+    *,
+    clip: float,
+    most: int,
+) -> Statistic[Result]:
+    """A sum over records, each of which is clipped to a length of `clip`: noise can make it private.
+
+    `of_records` gives a row of `size` numbers for each record; a centre has `most` records at most.
+    """
+
+    def of_rows(rows: Rows) -> Vector:
+        vectors = of_records(rows)
+        require_few(len(vectors), most)
+        lengths = np.linalg.norm(vectors, axis=1)
+        factors = np.minimum(1.0, clip / np.maximum(lengths, np.finfo(np.float64).tiny))
+        # What is no number counts as nothing: that it happened must not be seen from outside.
+        return np.where(np.isfinite(lengths), factors, 0.0) @ np.nan_to_num(vectors)
+
+    return Statistic(name, of_rows, np.full(size, most * clip), of_sum, per_record=clip)
+
+
+def column(rows: Rows, name: str) -> Vector:
+    """A column as numbers; what is missing or no number is refused."""
+    try:
+        values = np.asarray(rows[name], np.float64)
+    except KeyError:
+        raise DataError(f"these rows have no column {name!r}") from None
+    if not np.isfinite(values).all():
+        raise DataError(f"column {name!r} has values that are missing or no numbers")
+    return values
+
+
+def require_few(found: int, most: int) -> None:
+    """Refuse more records than the bound of a statistic allows; how many there are is not told."""
+    if found > most:
+        raise DataError(f"this centre has more than the {most} records that were agreed on")

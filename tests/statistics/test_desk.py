@@ -1,0 +1,157 @@
+"""A centre answers what hides it, and refuses what would single it out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from made_up import COVARIATES, MONTHS, MOST, made_up
+
+from basecagg.errors import (
+    BASecAggWarning,
+    BudgetSpent,
+    DataError,
+    ParameterError,
+    QuestionRefused,
+)
+from basecagg.planning.budget import Budget
+from basecagg.statistics import (
+    Desk,
+    Question,
+    Statistic,
+    count,
+    cox_step,
+    kaplan_meier,
+    private_sums,
+)
+from basecagg.statistics.fixed_point import element_bits
+from basecagg.storage.memory import MemoryStore
+
+CENTRES = made_up()
+NAMES = tuple(sorted(CENTRES))
+ME = NAMES[0]
+COUNT = count("time", most=MOST)
+BUDGET = Budget(epsilon=3.0, delta=1e-5, max_uses=2)
+
+
+def desk(store: MemoryStore | None = None, **options: Any) -> Desk:
+    return Desk(ME, CENTRES[ME], store or MemoryStore(), **options)
+
+
+def noisy(members: tuple[str, ...] = NAMES, statistic: Statistic[Any] = COUNT) -> Question:
+    bits = element_bits(len(members))
+    return Question(
+        statistic, members, 1, private_sums(statistic, BUDGET, len(members), 2, bits=bits)
+    )
+
+
+def test_an_answer_is_whole_numbers_with_the_questions_own_in_front() -> None:
+    answer = desk().answer(Question(COUNT, NAMES, 7))
+    assert answer[0] == 7
+    assert (answer == np.rint(answer)).all()
+
+
+def test_a_sum_of_few_centres_is_refused_and_of_enough_is_not() -> None:
+    with pytest.raises(QuestionRefused, match="4 centres: centre-00 answers in sums of 5 or more"):
+        desk().answer(Question(COUNT, NAMES[:4], 1))
+    desk().answer(Question(COUNT, NAMES[:5], 1))
+    desk(least=4).answer(Question(COUNT, NAMES[:4], 1))
+
+
+def test_few_centres_are_refused_with_noise_too() -> None:
+    with pytest.raises(QuestionRefused, match="4 centres"):
+        desk().answer(noisy(NAMES[:4]))
+
+
+def test_who_is_not_asked_does_not_answer() -> None:
+    with pytest.raises(QuestionRefused, match="not among"):
+        desk().answer(Question(COUNT, NAMES[1:], 1))
+
+
+def test_other_centres_than_before_are_refused_and_the_same_are_not() -> None:
+    centre = desk()
+    centre.answer(Question(COUNT, NAMES, 1))
+    centre.answer(Question(COUNT, NAMES, 2))
+    centre.answer(Question(kaplan_meier(MONTHS, most=MOST), NAMES, 3))
+    with pytest.raises(QuestionRefused, match="single somebody out"):
+        centre.answer(Question(COUNT, NAMES[:-1], 4))
+
+
+def test_it_is_remembered_across_a_restart() -> None:
+    store = MemoryStore()
+    desk(store).answer(Question(COUNT, NAMES, 1))
+    with pytest.raises(QuestionRefused, match="single somebody out"):
+        desk(store).answer(Question(COUNT, NAMES[:-1], 2))
+    desk(MemoryStore()).answer(Question(COUNT, NAMES[:-1], 2))  # one that remembers nothing would
+
+
+def test_nothing_is_answered_from_an_older_copy() -> None:
+    store = MemoryStore()
+    store.rolled_back = True
+    for question in (Question(COUNT, NAMES, 1), noisy()):
+        with pytest.raises(QuestionRefused, match="older copy"):
+            desk(store).answer(question)
+
+
+def test_noisy_answers_are_charged_and_may_be_about_other_centres() -> None:
+    store = MemoryStore()
+    centre = desk(store)
+    centre.answer(Question(COUNT, NAMES, 1))
+    centre.answer(noisy())
+    centre.answer(noisy(NAMES[:-1]))
+    assert centre.ledger.uses == 2
+    for one in (centre, desk(store)):
+        with pytest.raises(BudgetSpent):
+            one.answer(noisy())
+
+
+def test_what_is_refused_costs_nothing() -> None:
+    centre = desk()
+    with pytest.raises(QuestionRefused):
+        centre.answer(noisy(NAMES[:4]))
+    assert centre.ledger.uses == 0
+
+
+def test_two_noisy_answers_differ_and_two_exact_ones_do_not() -> None:
+    first, second = (desk().answer(noisy(statistic=kaplan_meier(MONTHS, most=MOST))) for _ in "ab")
+    assert (first[1:] != second[1:]).any()
+    same = [desk().answer(Question(COUNT, NAMES, 1)).tolist() for _ in "ab"]
+    assert same[0] == same[1]
+
+
+def test_rows_that_do_not_suit_are_told_only_without_noise() -> None:
+    few = count("time", most=1)
+    with pytest.raises(DataError, match="more than the 1 records"):
+        desk().answer(Question(few, NAMES, 1))
+    with pytest.warns(BASecAggWarning, match="noise only"):
+        answer = desk().answer(noisy(statistic=few))
+    assert answer.shape == (2,)
+
+
+def test_a_sum_in_which_somebody_answered_another_question_is_noticed() -> None:
+    desks = {name: Desk(name, rows, MemoryStore()) for name, rows in CENTRES.items()}
+    asked, other = Question(COUNT, NAMES, 3), Question(COUNT, NAMES, 4)
+    answers = [desks[name].answer(asked) for name in NAMES[1:]]
+    assert asked.decode(np.sum([*answers, desks[ME].answer(asked)], axis=0)) > 0
+    with pytest.raises(DataError, match="another question"):
+        asked.decode(np.sum([*answers, desks[ME].answer(other)], axis=0))
+
+
+def test_members_stand_in_order_and_once() -> None:
+    for members in (NAMES[::-1], (ME, ME)):
+        with pytest.raises(ParameterError, match="in order"):
+            Question(COUNT, members, 1)
+
+
+def test_a_vector_of_the_wrong_length_is_refused() -> None:
+    wrong = replace(COUNT, of_rows=lambda rows: np.zeros(2))
+    with pytest.raises(DataError, match="its bounds are"):
+        desk().answer(Question(wrong, NAMES, 1))
+
+
+def test_cox_with_noise_is_refused_with_the_reason() -> None:
+    step = cox_step(COVARIATES, np.zeros(2), most=MOST)
+    with pytest.raises(ParameterError, match="no noise makes it private"):
+        private_sums(step, BUDGET, len(NAMES), 2, bits=24)

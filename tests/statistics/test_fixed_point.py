@@ -1,0 +1,56 @@
+"""Numbers of known size become whole elements, and their sums come back."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from basecagg.errors import DataError, ParameterError
+from basecagg.maths.primes import PAPER_MODULUS
+from basecagg.statistics.fixed_point import element_bits, join, split
+
+
+@given(st.integers(2, 10**6))
+def test_so_many_bits_fit_and_no_more(members: int) -> None:
+    bits, room = element_bits(members), (PAPER_MODULUS - 3) // 2
+    assert members * (2**bits + 1) <= room
+    assert bits == 24 or members * (2 ** (bits + 1) + 1) > room
+
+
+def test_too_many_centres_are_refused() -> None:
+    with pytest.raises(ParameterError, match="too many"):
+        element_bits(10**8)
+
+
+@given(st.integers(0, 2**32), st.integers(2, 200))
+def test_sums_are_those_of_the_numbers(seed: int, members: int) -> None:
+    rng, bits = np.random.default_rng(seed), element_bits(members)
+    bounds = 10.0 ** rng.uniform(-6, 6, 5)
+    numbers = rng.uniform(-1, 1, (members, 5)) * bounds
+    total = sum(split(each, bounds, bits) for each in numbers)
+    error = np.abs(join(total, bounds, bits) - numbers.sum(axis=0)) / bounds
+    assert error.max() <= members * 2.0 ** (1 - 2 * bits) + 1e-13
+
+
+@given(st.lists(st.integers(-241, 241), min_size=1, max_size=67))
+def test_counts_come_back_exactly(counts: list[int]) -> None:
+    bounds, bits = np.array([241.0]), element_bits(67)
+    total = sum(split(np.array([float(each)]), bounds, bits) for each in counts)
+    assert join(total, bounds, bits).tolist() == [sum(counts)]
+
+
+@pytest.mark.parametrize("bound", [1.0, 241.0, 1e-9, 1e9])
+def test_elements_are_whole_and_within_the_clip_at_the_bound_itself(bound: float) -> None:
+    bits = element_bits(67)
+    for value in (bound, -bound, bound / 3, -bound / 3, 0.0):
+        elements = split(np.array([value]), np.array([bound]), bits)
+        assert (elements == np.rint(elements)).all()
+        assert np.abs(elements).max() <= 2**bits
+
+
+@pytest.mark.parametrize("value", [1.0001, -1.0001, np.nan, np.inf])
+def test_what_is_beyond_its_bound_is_refused(value: float) -> None:
+    with pytest.raises(DataError, match="number 1 of this centre"):
+        split(np.array([0.0, value]), np.array([1.0, 1.0]), 24)

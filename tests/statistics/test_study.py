@@ -1,0 +1,138 @@
+"""A whole study by secure sums: the pooled results, whoever leaves when, and a server that learns sums only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from made_up import COVARIATES, MONTHS, MOST, cox, made_up, pooled, survival
+
+from basecagg.errors import BudgetSpent, DataError, QuestionRefused
+from basecagg.planning.budget import Budget
+from basecagg.statistics import (
+    Study,
+    count,
+    fit_cox,
+    kaplan_meier,
+    together,
+)
+
+COUNT = count("time", most=MOST)
+
+
+def hurried(study: Study, gone: int, seed: int = 0) -> Any:
+    """Centres answer at their own pace, another one each time; some are gone as soon as they have."""
+    rng, names = np.random.default_rng(seed), list(study.desks)
+
+    def ask(statistic: Any) -> Any:
+        order = list(rng.permutation(names))
+        return study.ask(statistic, order=order, gone=rng.choice(names, gone, replace=False))
+
+    return ask
+
+
+def require_pooled(centres: Any, gone: int) -> Study:
+    study, rows = Study(centres), pooled(centres)
+    ask = hurried(study, gone)
+    curve = ask(kaplan_meier(MONTHS, most=MOST))
+    assert np.abs(curve.survival - survival(rows)).max() < 1e-6
+    fit = fit_cox(ask, COVARIATES, most=MOST)
+    assert np.abs(fit.coefficients - cox(rows)).max() < 1e-4
+    return study
+
+
+def test_a_study_comes_to_the_pooled_results_while_holders_leave() -> None:
+    study = require_pooled(made_up(), gone=2)
+    found = study.audit()
+    assert found.only_sums
+    assert found.sums >= 5
+    assert found.smallest == 9
+    assert all(len(sums.exposed) == 0 for sums in found.epochs)
+
+
+@pytest.mark.soak
+def test_sixty_seven_centres_of_which_twenty_leave() -> None:
+    study = require_pooled(made_up(67), gone=20)
+    assert study.audit().smallest == 67
+
+
+def test_when_too_many_leave_there_is_no_sum() -> None:
+    study = Study(made_up())
+    with pytest.raises(DataError, match="3 holders are gone, too many"):
+        study.ask(COUNT, gone=list(study.desks)[-3:])
+    assert study.ask(COUNT) == pooled(made_up())["time"].size
+
+
+def test_everybody_is_asked_once() -> None:
+    study = Study(made_up())
+    with pytest.raises(DataError, match="answers once"):
+        study.ask(COUNT, order=[*study.desks, "centre-00"])
+
+
+def test_several_statistics_in_one_secure_sum() -> None:
+    centres = made_up()
+    number, curve = Study(centres).ask(together(COUNT, kaplan_meier(MONTHS, most=MOST)))
+    assert number == curve.at_risk[0] == pooled(centres)["time"].size
+
+
+# --- what would isolate a centre --------------------------------------------------------------
+
+
+def test_a_question_that_would_isolate_a_centre_is_refused() -> None:
+    study = Study(made_up())
+    study.ask(COUNT)
+    with pytest.raises(QuestionRefused, match="single somebody out"):
+        study.ask(COUNT, members=list(study.desks)[1:])
+    found = study.audit()
+    assert (found.sums, found.smallest, found.rounds.determined) == (1, 9, ())
+
+
+def test_without_that_rule_the_audit_names_the_centre(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: desks that forget with whom they answered give a centre away."""
+    centres = made_up()
+    study = Study(centres)
+    whole = study.ask(COUNT)
+    for desk in study.desks.values():
+        monkeypatch.setattr(desk._store, "read", lambda kind, key: None)
+    rest = study.ask(COUNT, members=list(study.desks)[1:])
+    assert whole - rest == len(centres["centre-00"]["time"])
+    found = study.audit()
+    assert found.rounds.determined == ("centre-00",)
+    assert not found.only_sums
+
+
+def test_few_centres_are_refused_and_the_machines_learn_nothing() -> None:
+    study = Study(made_up())
+    with pytest.raises(QuestionRefused, match="sums of 5 or more"):
+        study.ask(COUNT, members=list(study.desks)[:4])
+    assert study.audit().sums == 0
+
+
+# --- with a budget ----------------------------------------------------------------------------
+
+BUDGET = Budget(epsilon=3.0, delta=1e-5, max_uses=2)
+
+
+def test_noisy_sums_go_through_the_same_machines() -> None:
+    centres = made_up()
+    study = Study(centres, budget=BUDGET, silent=1)
+    found = study.ask_privately(COUNT)
+    assert abs(found - pooled(centres)["time"].size) < 50
+    assert study.audit().only_sums
+
+
+def test_other_members_are_possible_with_noise_until_the_budget_is_spent() -> None:
+    study = Study(made_up(), budget=BUDGET)
+    study.ask(COUNT)
+    study.ask_privately(COUNT, members=list(study.desks)[1:])
+    study.ask_privately(COUNT)
+    assert study.audit().only_sums
+    assert all(desk.ledger.uses == 2 for name, desk in study.desks.items() if name != "centre-00")
+    with pytest.raises(BudgetSpent):
+        study.ask_privately(COUNT)
+
+
+def test_without_a_budget_there_is_no_noise_to_ask_for() -> None:
+    with pytest.raises(DataError, match="without a budget"):
+        Study(made_up()).ask_privately(COUNT)
