@@ -15,7 +15,7 @@ from basecagg.simulation.config import SimulationConfig
 from reproduction import plot
 from reproduction.experiment import Experiment, Results
 from reproduction.jobs import Job, Order, Size
-from reproduction.report import Claim, Line, Publication
+from reproduction.report import Claim, Line, Publication, Verdict, settled
 from reproduction.simulated import (
     Run,
     by_group,
@@ -232,15 +232,40 @@ def _claims(lines: Sequence[Line]) -> list[Claim]:
         ]
         if own:
             found = "; ".join(f"{line['value']}: {line['accuracy, %']} %" for line in own)
-            sentence, figure = _SENTENCES[part.name], f"beyond-{part.name}"
-            claims.append(Claim(sentence, f"{found}.", "beyond the paper", figure=figure))
+            judge = _JUDGES.get(part.name)
+            verdict: Verdict = judge(own) if judge else "beyond the paper"
+            claims.append(
+                Claim(_SENTENCES[part.name], f"{found}.", verdict, figure=f"beyond-{part.name}")
+            )
     return claims
+
+
+def _at_no_cost(lines: Sequence[Line]) -> Verdict:
+    """Whether all end alike, however many holders were gone."""
+    ends = [float(line["accuracy, %"]) for line in lines]
+    alike: Verdict = "reproduced" if max(ends) - min(ends) <= _SAME else "partly"
+    return settled(alike, min(line["seeds"] for line in lines))
+
+
+def _of_any_size(lines: Sequence[Line]) -> Verdict:
+    """Whether a run with K = N went to its end."""
+    everybody = f"K = {_TASK['users']}"
+    whole: Verdict = "reproduced" if lines[-1]["value"] == everybody else "partly"
+    return settled(whole, min(line["seeds"] for line in lines))
+
+
+_SAME = 0.5
+"""Points of accuracy that count as none."""
+_JUDGES: Mapping[str, Callable[[Sequence[Line]], Verdict]] = {
+    "dropout": _at_no_cost,
+    "buffer": _of_any_size,
+}
 
 
 _SENTENCES = {
     "data": "How uneven may the users' data be? (The paper is IID.)",
-    "dropout": "What do holders cost that are gone when a sum is opened? (The paper proves that it opens.)",
-    "buffer": "May the buffer be larger than an enclave would allow, up to K = N? (The paper says so.)",
+    "dropout": "Sums open although up to D holders are gone, at no cost in accuracy.",
+    "buffer": "Without an enclave the buffer may have any size, up to K = N.",
     "concurrency": "How many users should train at once?",
     "versions": "What does it cost that nobody is alone with a version? (The paper has m = 1.)",
 }

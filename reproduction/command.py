@@ -13,8 +13,10 @@ from rich.progress import Progress as Bar
 
 from basecagg.commands._kernels import load_kernels
 from basecagg.extras import require
+from reproduction import comparison, report
 from reproduction.catalogue import EXPERIMENTS, find
 from reproduction.jobs import Order, Progress, Size
+from reproduction.report import Publication
 
 _MINUTE, _HOUR = 60, 3600
 _ALL = {**{name: line for name, (_, line) in EXPERIMENTS.items()}, "all": "One after the other."}
@@ -30,6 +32,7 @@ run is written down when it is over: the same command goes on after a stop.
 \b
 Example:
   basecagg reproduce accuracy-mnist --quick --data-dir data --out results
+  basecagg reproduce --check incompatibility
 """
 
 
@@ -60,25 +63,42 @@ Example:
     show_default=True,
     help="Runs at the same time, each in a process with one thread.",
 )
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Compare the full run with the one in this checkout; exit with 1 if a figure or a verdict differs.",
+)
 def command(
-    *, what: str, quick: bool, smoke: bool, data_dir: Path, out: Path, workers: int
+    *, what: str, quick: bool, smoke: bool, data_dir: Path, out: Path, workers: int, check: bool
 ) -> None:
     """Run one experiment, or all."""
     size: Size = "smoke" if smoke else "quick" if quick else "full"
+    if check and size != "full":
+        raise click.UsageError("--check compares full runs; leave --quick and --smoke out")
     names = list(EXPERIMENTS) if what == "all" else [what]
     for module in ("matplotlib", "torch"):
         require(module, extra="learn", needed_for="basecagg reproduce")
     if "flower" in names:
         require("flwr", extra="flower", needed_for="basecagg reproduce flower")
     load_kernels()
-    from reproduction import report
-
     for name in names:
         with _progress(name) as tell:
             order = Order(size, data_dir, workers, tell)
             publication = find(name).run(order, out)
         report.show(publication)
         click.echo(f"page: {report.publish(publication, out)}")
+        if check:
+            _compare(publication)
+
+
+def _compare(publication: Publication) -> None:
+    """Beside the committed run; the exit code says whether they agree."""
+    lines = comparison.compare(publication, comparison.load_committed(find(publication.name)))
+    report.show_table(Console(highlight=False), "Beside the committed run", lines)
+    differ = sum(not line["agrees"] for line in lines)
+    if differ:
+        raise click.ClickException(f"{differ} of {len(lines)} differ from the committed run")
+    click.echo(f"all {len(lines)} agree with the committed run")
 
 
 @contextmanager

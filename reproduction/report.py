@@ -21,6 +21,19 @@ Verdict = Literal[
     "reproduced", "partly", "not reproduced", "undecided", "corrected", "beyond the paper"
 ]
 
+SEEDS_NEEDED = 3
+"""Fewer settle no claim, whatever they say."""
+
+
+def settled(verdict: Verdict, seeds: int) -> Verdict:
+    """The verdict, if it comes from enough seeds."""
+    return verdict if seeds >= SEEDS_NEEDED else "undecided"
+
+
+def seeds_missing(seeds: int) -> str:
+    """The end of a sentence on why a claim is as it is."""
+    return "" if seeds >= SEEDS_NEEDED else f", and {SEEDS_NEEDED} seeds are needed to settle it"
+
 
 @dataclass(frozen=True)
 class Claim:
@@ -58,6 +71,10 @@ class Publication:
     """What the paper says about this."""
     seconds: float = 0.0
     """What all runs together took, if that was written down."""
+    identified_by: Sequence[str] = ()
+    """The columns that say which line of the table it is."""
+    repeatable: Mapping[str, float] = field(default_factory=dict)
+    """Columns that another machine should find too, and by how much it may differ."""
 
 
 def show(publication: Publication) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 from typing import Any, NamedTuple, TypeAlias
 
 from basecagg.errors import DataError
@@ -116,6 +117,17 @@ def final_accuracy(run: Run, last: int = 10) -> float:
 def ends(runs: Iterable[Run]) -> list[float]:
     """Final accuracy of each, in percent."""
     return [100 * final_accuracy(run) for run in runs]
+
+
+def interval(own: Sequence[float], rival: Sequence[float]) -> str:
+    """Where the mean difference lies with 95 %, by Student's t over seeds that both have run."""
+    from scipy.stats import t
+
+    gaps = [mine - other for mine, other in zip(own, rival, strict=False)]
+    if len(gaps) < 2 or not any(gaps):
+        return "–"
+    half = t.ppf(0.975, len(gaps) - 1) * stdev(gaps) / math.sqrt(len(gaps))
+    return f"{mean(gaps) - half:+.2f} … {mean(gaps) + half:+.2f}"
 
 
 def swing(run: Run) -> float:

@@ -25,6 +25,21 @@ PAGES = ROOT / "docs" / "results"
 IMAGES = ROOT / "docs" / "images" / "results"
 HEADER = "<!-- Written by scripts/results.py from benchmarks/results. Do not edit. -->\n\n"
 
+_SECRECY = "tests/claims/test_server_and_colluders_see_only_the_sum.py"
+BY_TESTS = {
+    "T-privacy: the server and T holders who pool all they see learn the weighted sum and nothing else, by"
+    " counting through everything in small fields; one colluder too many is noticed.": (
+        f"{_SECRECY}::test_one_colluder_in_f_5",
+        f"{_SECRECY}::test_two_colluders",
+        f"{_SECRECY}::test_the_count_notices",
+    ),
+    "Dropouts: any U of N shares give the sum exactly, whoever is gone.": (
+        "tests/maths/test_mds_code.py::test_any_u_shares_decode_as_the_oracle_says",
+        "tests/claims/test_the_recovered_sum_is_exact.py::test_with_any_holders_gone",
+    ),
+}
+"""Sentences of the paper that no measurement settles, and the tests that do."""
+
 
 def main() -> None:
     """Write the pages and pictures, or check the pages."""
@@ -33,6 +48,7 @@ def main() -> None:
     ]
     pages = {publication.name: page(publication) for publication in found}
     pages["paper"] = claims_page(found)
+    pages["redo"] = redo_page(found)
     pages["mutants"] = mutants_page.page(HEADER)
     stale = [name for name, text in pages.items() if _read(PAGES / f"{name}.md") != text]
     if "--check" in sys.argv:
@@ -84,13 +100,59 @@ def claims_page(found: Iterable[Publication]) -> str:
         f"| {claim.sentence} | {verdict(claim)} | [{each.title}]({each.name}.md) |"
         for each, claim in told
     )
+    shown_by_tests = "\n".join(
+        f"- {sentence} Shown by {', '.join(f'`{test}`' for test in tests)}."
+        for sentence, tests in BY_TESTS.items()
+    )
     sections = "\n\n".join(_claim(each, claim) for each, claim in told)
     return (
         f"{HEADER}# The paper's claims\n\n"
         "Each claim in our words, beside what we measured. A verdict is computed from the committed figures"
         " by the code of its experiment; nothing on this page is typed in.\n\n"
-        f"| claim | verdict | page |\n|---|---|---|\n{summary}\n\n{sections}\n"
+        f"| claim | verdict | page |\n|---|---|---|\n{summary}\n\n"
+        f"What is proved for all cases is tested, not measured:\n\n{shown_by_tests}\n\n{sections}\n"
     )
+
+
+def redo_page(found: Sequence[Publication]) -> str:
+    """What a stranger needs to measure it again: the command, the hours, what must come out."""
+    lines = [
+        {
+            "experiment": f"[{each.title}]({each.name}.md)",
+            "command": f"`basecagg reproduce --check {each.name}`",
+            "took": f"{each.seconds / 3600:.1f} h" if each.seconds >= 3600 else _minutes(each),
+            "must come out": _expected(each),
+        }
+        for each in found
+        if each.claims
+    ]
+    return (
+        f"{HEADER}# Redo the paper\n\n{_REDO}\n\n{table(lines)}\n\n"
+        "`basecagg reproduce all --quick` does everything in a short form. One seed settles nothing, so it says"
+        " *undecided* where the full form would say more.\n"
+    )
+
+
+_REDO = """\
+You need a checkout, `make test` once (it installs everything), about 2 GB of disk, and for MNIST and CIFAR-10
+the official files in a folder `data` (`data/mnist/`, `data/cifar-10-batches-bin/`). Every run is written down
+when it is over: stop whenever you like, the same command goes on. `--check` then puts your figures beside the
+committed ones and exits with 1 if a verdict or a figure differs by more than is stated. Seeds are the same;
+what differs between machines is the order of floating-point additions, which training amplifies.
+
+The times are those of the committed runs on two cores. `--workers 2` runs two at a time."""
+
+
+def _expected(publication: Publication) -> str:
+    verdicts = ", ".join(dict.fromkeys(claim.verdict for claim in publication.claims))
+    figures = "".join(
+        f"; {column} ± {within:g}" for column, within in publication.repeatable.items()
+    )
+    return f"the same verdicts ({verdicts}){figures}"
+
+
+def _minutes(publication: Publication) -> str:
+    return f"{publication.seconds / 60:.0f} min" if publication.seconds else "minutes"
 
 
 def verdict(claim: Claim) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from basecagg.maths.staleness import constant, polynomial
-from reproduction.delayed_steps import largest_stable_step
+from reproduction.delayed_steps import largest_stable_step, largest_stable_step_on_average
 
 
 @pytest.mark.parametrize(
@@ -24,12 +24,12 @@ from reproduction.delayed_steps import largest_stable_step
     ],
 )
 def test_known_bounds(weights: list[float], bound: float) -> None:
-    assert largest_stable_step(weights) == pytest.approx(bound, rel=1e-6)
+    assert largest_stable_step_on_average(weights) == pytest.approx(bound, rel=1e-6)
 
 
 def test_a_longer_step_does_grow_and_a_shorter_one_does_not() -> None:
     weights = [constant()(tau) for tau in range(11)]
-    bound = largest_stable_step(weights)
+    bound = largest_stable_step_on_average(weights)
     for factor, grows in ((0.95, False), (1.05, True)):
         past = [1.0] * 11
         for _ in range(2000):
@@ -37,6 +37,21 @@ def test_a_longer_step_does_grow_and_a_shorter_one_does_not() -> None:
         assert (abs(past[0]) > 1) is grows
 
 
+BY_AGE = [polynomial(1.0)(tau) for tau in range(11)]
+
+
 def test_weights_by_age_allow_longer_steps() -> None:
-    by_age = [polynomial(1.0)(tau) for tau in range(11)]
-    assert largest_stable_step(by_age) > 1.5 * largest_stable_step([1.0] * 11)
+    assert largest_stable_step(BY_AGE, 10) > 5 * largest_stable_step([1.0] * 11, 10)
+
+
+def test_a_buffer_of_one_does_not_weigh() -> None:
+    assert largest_stable_step(BY_AGE, 1) == pytest.approx(largest_stable_step([1.0] * 11, 1))
+
+
+def test_a_small_buffer_bears_less_than_the_average_says() -> None:
+    on_average = largest_stable_step_on_average(BY_AGE)
+    found = [largest_stable_step(BY_AGE, k) for k in (3, 10, 100)]
+    assert found == sorted(found)
+    assert found[-1] < on_average
+    assert found[1] == pytest.approx(2.7, abs=0.1)  # the same recursion, written by somebody else
+    assert found[2] == pytest.approx(6.4, abs=0.2)

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("torch")
+
+from basecagg.errors import DataError
+from reproduction.catalogue import find
+from reproduction.command import command
+from reproduction.comparison import COMMITTED
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,3 +39,94 @@ def test_every_picture_of_a_page_is_there() -> None:
         for line in page.read_text("utf-8").splitlines():
             if line.startswith("!["):
                 assert (page.parent / line.partition("](")[2].rstrip(")")).exists(), line
+
+
+def test_a_test_that_the_page_of_claims_names_exists() -> None:
+    page = (ROOT / "docs" / "results" / "paper.md").read_text("utf-8")
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page)
+    assert len(named) >= 5
+    for file, test in named:
+        assert f"def {test}(" in (ROOT / file).read_text("utf-8"), test
+
+
+# --- verdicts follow the committed figures --------------------------------------------------------
+
+
+def _worse(result: dict[str, Any]) -> None:
+    result["curve"] = [[*point[:3], 0.1] for point in result["curve"]]
+
+
+def _longer(result: dict[str, Any]) -> None:
+    result["measured"] = 1e6
+
+
+def _wrong(result: dict[str, Any]) -> None:
+    result["basecagg_wrong"] = 1.0
+
+
+def _slower(result: dict[str, Any]) -> None:
+    result["curve"] = [[1000 * at, score] for at, score in result["curve"]]
+
+
+CHANGES = [
+    ("accuracy-mnist", "basecagg/polynomial/1", _worse),
+    ("accuracy-cifar10", "basecagg/polynomial/1", _worse),
+    ("autotune", "2^0/tuned/1", _worse),
+    ("theorem", "sweep/quadratic/buffer_size/1", _longer),
+    ("incompatibility", "1", _wrong),
+    ("beyond", "dropout/basecagg/0.1/1", _worse),
+    ("schedules", "basecagg/", _slower),
+]
+
+
+@pytest.mark.parametrize(("name", "keys", "change"), CHANGES)
+def test_another_figure_in_a_ledger_is_another_verdict(
+    name: str, keys: str, change: Callable[[dict[str, Any]], None]
+) -> None:
+    experiment = find(name)
+    results = {}
+    for line in (COMMITTED / f"{name}.jsonl").read_text().splitlines()[1:]:
+        entry = json.loads(line)
+        results[entry["key"]] = entry["result"]
+    before = [claim.verdict for claim in experiment.report(results, "full").claims]
+    changed = [key for key in results if key.startswith(keys)]
+    assert changed
+    for key in changed:
+        change(results[key])
+    assert [claim.verdict for claim in experiment.report(results, "full").claims] != before
+
+
+# --- a fresh run beside the committed one ---------------------------------------------------------
+
+
+def check(name: str, out: Path) -> Any:
+    return CliRunner().invoke(command, ["--check", name, "--out", str(out)])
+
+
+def test_a_run_that_is_the_committed_one_agrees(tmp_path: Path) -> None:
+    name = "accuracy-mnist"
+    (tmp_path / f"{name}.jsonl").write_bytes((COMMITTED / f"{name}.jsonl").read_bytes())
+    done = check(name, tmp_path)
+    assert done.exit_code == 0, done.output
+    assert "agree with the committed run" in done.output
+
+
+def test_a_run_that_found_something_else_does_not(tmp_path: Path) -> None:
+    name, lines = "accuracy-mnist", []
+    for line in (COMMITTED / "accuracy-mnist.jsonl").read_text().splitlines():
+        entry = json.loads(line)
+        if entry.get("key", "").startswith("basecagg/polynomial/"):
+            _worse(entry["result"])
+        lines.append(json.dumps(entry))
+    (tmp_path / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+    done = check(name, tmp_path)
+    assert done.exit_code == 1
+    assert "differ from the committed run" in done.output
+
+
+def test_times_cannot_be_checked_and_quick_runs_are_not(tmp_path: Path) -> None:
+    (tmp_path / "protocols.jsonl").write_bytes((COMMITTED / "protocols.jsonl").read_bytes())
+    assert isinstance(check("protocols", tmp_path).exception, DataError)
+    done = CliRunner().invoke(command, ["--check", "theorem", "--quick"])
+    assert done.exit_code == 2
+    assert "--check compares full runs" in done.output
