@@ -208,7 +208,7 @@ def report(results: Results, size: Size) -> Publication:
 def _claim(points: Sequence[Point]) -> Claim:
     mixed = [point for point in points if point.mixed]
     spoiled = bool(mixed) and all(point.secagg_wrong > _MOST for point in mixed)
-    exact = all(point.basecagg == 0 for point in points)
+    exact = all(point.basecagg == 0 == point.basecagg_wrong for point in points)
     return Claim(
         "SecAgg's masks do not cancel in a buffer that mixes versions; BASecAgg's do.",
         f"with one member or more from another version, at least"

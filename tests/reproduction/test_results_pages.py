@@ -60,6 +60,10 @@ def _longer(result: dict[str, Any]) -> None:
     result["measured"] = 1e6
 
 
+def _coarser(result: dict[str, Any]) -> None:
+    result["rounding"] *= 2
+
+
 def _wrong(result: dict[str, Any]) -> None:
     result["basecagg_wrong"] = 1.0
 
@@ -73,6 +77,7 @@ CHANGES = [
     ("accuracy-cifar10", "basecagg/polynomial/1", _worse),
     ("autotune", "2^0/tuned/1", _worse),
     ("theorem", "sweep/quadratic/buffer_size/1", _longer),
+    ("theorem", "lemma/", _coarser),
     ("incompatibility", "1", _wrong),
     ("beyond", "dropout/basecagg/0.1/1", _worse),
     ("schedules", "basecagg/", _slower),
