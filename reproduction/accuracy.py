@@ -325,11 +325,12 @@ def _choices(setting: Setting) -> list[str]:
 
 def _why_so_short(config: SimulationConfig) -> str:
     ages, k = range(config.max_staleness + 1), config.buffer_size
-    by_age = [polynomial(config.staleness_a)(tau) for tau in ages]
+    alike = tuple(constant()(tau) for tau in ages)
+    by_age = tuple(polynomial(config.staleness_a)(tau) for tau in ages)
     return (
         "Why E is small: a step computed from an old model must be short. Along a direction of curvature λ,"
         f" staleness uniform on 0…{config.max_staleness} lets errors grow when η_l·E·λ exceeds"
-        f" {largest_stable_step([constant()(tau) for tau in ages], k):.2f} with constant weights, and"
+        f" {largest_stable_step(alike, k):.2f} with constant weights, and"
         f" {largest_stable_step(by_age, k):.1f} with polynomial ones, at K = {k} (simulated; a very large"
         f" buffer would bear {largest_stable_step_on_average(by_age):.1f}): weighing by age does not only"
         " discount old updates, it also damps the swings."

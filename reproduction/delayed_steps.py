@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,8 @@ _RESCALED = 10
 """Versions after which a path is scaled back: far fewer than take it out of float64's range."""
 
 
-def largest_stable_step(weights: Sequence[float], buffer_size: int) -> float:
+@lru_cache
+def largest_stable_step(weights: tuple[float, ...], buffer_size: int) -> float:
     """The largest η·E·λ for which errors do not grow when K updates of random age meet; λ is a curvature.
 
     x ← x − η·E·λ·Σ w(τ_i)·x(t − τ_i) / Σ w(τ_i) over i = 1…K, each τ_i uniform on the ages that have a weight.

@@ -37,15 +37,16 @@ def test_a_longer_step_does_grow_and_a_shorter_one_does_not() -> None:
         assert (abs(past[0]) > 1) is grows
 
 
-BY_AGE = [polynomial(1.0)(tau) for tau in range(11)]
+ALIKE = (1.0,) * 11
+BY_AGE = tuple(polynomial(1.0)(tau) for tau in range(11))
 
 
 def test_weights_by_age_allow_longer_steps() -> None:
-    assert largest_stable_step(BY_AGE, 10) > 5 * largest_stable_step([1.0] * 11, 10)
+    assert largest_stable_step(BY_AGE, 10) > 5 * largest_stable_step(ALIKE, 10)
 
 
 def test_a_buffer_of_one_does_not_weigh() -> None:
-    assert largest_stable_step(BY_AGE, 1) == pytest.approx(largest_stable_step([1.0] * 11, 1))
+    assert largest_stable_step(BY_AGE, 1) == pytest.approx(largest_stable_step(ALIKE, 1))
 
 
 def test_a_small_buffer_bears_less_than_the_average_says() -> None:
