@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from basecagg import __version__
+from basecagg.commands._program import LOGGED, log_end
 from basecagg.errors import BASecAggError, DataError, ParameterError, printable
 
 COMMANDS = {
@@ -53,17 +54,23 @@ class CommandTable(click.Group):
         try:
             return super().invoke(ctx)
         except BASecAggError as error:
-            raise _one_line(error) from error
+            raise _last_word(ctx, _one_line(error)) from error
         except OSError as error:
             if error.filename is None:
                 raise
-            raise click.ClickException(printable(f"{error.filename}: {error.strerror}")) from error
+            said = click.ClickException(printable(f"{error.filename}: {error.strerror}"))
+            raise _last_word(ctx, said) from error
 
 
 class BadInput(click.ClickException):
     """What was typed or given cannot be: exit status 2, as for a wrong option."""
 
     exit_code = 2
+
+
+def _last_word(ctx: click.Context, said: click.ClickException) -> Exception:
+    """Where a program writes a log of JSON lines, its last word is one of them."""
+    return log_end(said.message, said.exit_code) if ctx.meta.get(LOGGED) else said
 
 
 def _one_line(error: BASecAggError) -> click.ClickException:

@@ -420,6 +420,25 @@ def test_an_invitation_admits_one_key_with_its_proof():
         desk.machine.invite("ann", "both", token)
 
 
+@pytest.mark.parametrize(("now", "admitted"), [(99, True), (100, False), (10**9, False)])
+def test_an_invitation_admits_until_it_expires(now, admitted):
+    desk, token, key = Desk(), b"t" * 32, Identity.create().public_key
+    desk.perform(desk.machine.invite("ann", "both", token, expires=100))
+    evidence = proof(token, "test", "ann", key)
+    if admitted:
+        desk.perform(desk.machine.admit("ann", key, evidence, now=now))
+        # Who is in stays in when the time has passed.
+        assert desk.machine.admit("ann", key, evidence, now=10**9) == []
+        return
+    with pytest.raises(NotEnrolled, match="expired"):
+        desk.machine.admit("ann", key, evidence, now=now)
+    assert desk.machine.invite("ann", "both", b"u" * 32, expires=2 * now, now=99) == []
+    desk.perform(desk.machine.invite("ann", "both", b"u" * 32, expires=2 * now, now=now))
+    with pytest.raises(NotEnrolled, match="proof"):  # the old one is worth nothing now
+        desk.machine.admit("ann", key, evidence, now=now)
+    desk.perform(desk.machine.admit("ann", key, proof(b"u" * 32, "test", "ann", key), now=now))
+
+
 def test_who_was_vouched_for_has_no_invitation_to_use():
     desk = Desk()
     desk.enrol("ann")

@@ -17,9 +17,10 @@ from service_harness import announced, enrolment, federation
 from basecagg.channels.identity import Identity
 from basecagg.channels.wire import pack
 from basecagg.errors import DataError, StorageError
+from basecagg.protocol.invitations import admission_hash
 from basecagg.protocol.messages import signed
 from basecagg.service.agent.profile import Profile
-from basecagg.service.documents import Invitation, to_json
+from basecagg.service.documents import Invitation, Invite, to_json
 from basecagg.service.invitation_file import read_invitation, write_invitation
 from basecagg.service.operator import export
 from basecagg.service.operator.folder import create
@@ -144,6 +145,28 @@ def test_an_uninvited_enrolment_is_refused(tmp_path: Path) -> None:
             with pytest.raises(Problem, match="no invitation") as caught:
                 await fed.connection.enrol(to_json(enrolment(stranger)))
             assert caught.value.status == 403
+
+    asyncio.run(story())
+
+
+def test_an_invitation_that_has_expired_admits_nobody(tmp_path: Path) -> None:
+    """By the server's clock at its door, and by the operator's whatever the server let in."""
+
+    async def story() -> None:
+        async with federation(tmp_path) as fed:
+            lasting = await fed.operator.invite(fed.connection, "ann", "both", days=1)
+            profile = fed.profile("ann", lasting)
+            over = msgspec.structs.replace(lasting, expires=1)
+            order = Invite(name="ann", admission_hash=admission_hash(over.token), expires=1)
+            await fed.operator._order(fed.connection, order)
+            with pytest.raises(Problem, match="has expired"):
+                await fed.connection.enrol(to_json(enrolment(profile)))
+            await fed.operator.invite(fed.connection, "ann", "both", days=1)  # the same one
+            await fed.connection.enrol(to_json(enrolment(profile)))
+            fed.operator.machine.people["ann"].expires = 1
+            assert await fed.operator.admit_all(fed.connection) == []
+            fed.operator.machine.people["ann"].expires = lasting.expires
+            assert await fed.operator.admit_all(fed.connection) == ["ann"]
 
     asyncio.run(story())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sqlite3
 import subprocess
@@ -88,6 +89,7 @@ def test_the_command_says_so_in_one_line(tmp_path: Path) -> None:
         server.kill()
         server.wait()
     assert server.returncode == 1
-    lines = said.decode().splitlines()
-    assert lines[-1].startswith("Error: 'service' belongs to another process")
+    last = json.loads(said.decode().splitlines()[-1])
+    assert last["event"] == "ended"
+    assert last["reason"].startswith("'service' belongs to another process")
     assert "Traceback" not in said.decode()

@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from basecagg.commands import _values
-from basecagg.commands._kernels import load_kernels
-from basecagg.errors import DataError, ServerCaught
+from basecagg.commands._program import begin_log, log_end
+from basecagg.errors import DataError, ServerCaught, printable
 
 _CAUGHT = 3
 """The exit status when the server was caught cheating."""
@@ -109,8 +109,14 @@ _CAUGHT = 3
     metavar="SECONDS",
     help="The longest time between two attempts to reach the server.",
 )
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Only see whether it would work: the function, the disk, the server, its certificate, the clock.",
+)
 def command(
     *,
+    check: bool,
     invitation: Path,
     train: str | None,
     data: str,
@@ -130,7 +136,7 @@ def command(
     that the invitation names. While your function trains, the agent goes on answering for others.
 
     Exit status: 3 if the server was caught cheating; the evidence is in a file in DIR. Start it again when the
-    operator has another server.
+    operator has another server. 2 if something that was typed is wrong; with --check 1 if something is amiss.
     """
     if holder_only == (train is not None):
         raise DataError("give either --train MODULE:FUNCTION or --holder-only")
@@ -139,12 +145,17 @@ def command(
     from basecagg.service.agent.profile import Profile
     from basecagg.service.connection import Patience
     from basecagg.service.invitation_file import read_invitation
-    from basecagg.service.logs import log_to
+    from basecagg.service.logs import Log
     from basecagg.service.training import UserFunction
 
-    log_to()
-    load_kernels()
+    if check:
+        _check(invitation, state, train)
+        return
+    begin_log()
     invited = read_invitation(invitation)
+    function = UserFunction(train) if train else None
+    if function is not None:
+        function.require()  # a slip of the pen shows now, and not after the first download
     profile = Profile.open(state or Path(invited.name), invited)
     options = AgentOptions(
         floor=LocalFloor(
@@ -159,7 +170,7 @@ def command(
     )
 
     async def work() -> None:
-        agent = Agent(profile, options, UserFunction(train) if train else None)
+        agent = Agent(profile, options, function)
         task = asyncio.current_task()
         assert task is not None
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -169,7 +180,19 @@ def command(
     try:
         asyncio.run(work())
     except asyncio.CancelledError:
-        click.echo("stopped", err=True)
+        Log("basecagg.agent").info("stopped")
     except ServerCaught as caught:
-        click.echo(f"Error: {caught}", err=True)
-        raise click.exceptions.Exit(_CAUGHT) from None
+        raise log_end(str(caught), _CAUGHT) from None
+
+
+def _check(invitation: Path, state: Path | None, train: str | None) -> None:
+    from basecagg.service.agent.check import look
+    from basecagg.service.invitation_file import read_invitation
+
+    invited = read_invitation(invitation)
+    bad = 0
+    for what, good, said in look(invited, state or Path(invited.name), train):
+        click.echo(printable(f"{'ok' if good else 'BAD':4} {what:12} {said}", keep="\n"))
+        bad += not good
+    if bad:
+        raise click.exceptions.Exit(1)

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from basecagg.commands import _values
-from basecagg.commands._kernels import load_kernels
+from basecagg.commands._program import begin_log
 
 
 @click.command("serve", short_help="Run the server of a federation over HTTPS.")
@@ -102,14 +102,19 @@ def command(*, state: Path, new_key: bool, memory: int, log_level: str, **option
     Logs are JSON lines on standard error. SIGTERM ends it in good order; after anything worse it goes on from
     its database. The operator's page is at https://HOST:PORT/, its token in DIR/server.json.
     """
-    from basecagg.service.logs import log_to
     from basecagg.service.server.serving import ServeOptions, run
     from basecagg.service.server_folder import renew_server_key
+    from basecagg.service.training import UserFunction
 
     if new_key:
         click.echo(renew_server_key(state).hex())
         click.echo("Restart the server, then: basecagg operator rotate --server-key KEY", err=True)
         return
-    log_to(level=log_level)
-    load_kernels()
+    begin_log(log_level)
+    if options["evaluate"]:
+        function = UserFunction(options["evaluate"])
+        try:
+            function.require()
+        finally:
+            function.close()
     run(ServeOptions(folder=state, memory=memory * 2**20, **options))

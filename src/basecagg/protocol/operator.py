@@ -139,22 +139,26 @@ class Operator:
 
     # --- people -----------------------------------------------------------------------------------
 
-    def invite(self, name: str, role: Role, token: bytes) -> list[Effect]:
-        """Expect somebody new. While nobody has come, the same invitation stands, with its first token."""
+    def invite(
+        self, name: str, role: Role, token: bytes, *, expires: int = NEVER, now: int = 0
+    ) -> list[Effect]:
+        """Expect somebody new. While nobody has come, the same invitation stands until it expires."""
         self._require_memory()
         require_free(name)
         known = self._people.get(name)
-        if known is not None and known.state == "invited" and known.role == role:
+        is_invited = known is not None and known.state == "invited" and known.role == role
+        if is_invited and not _is_over(known, now):
             return []
-        if known is not None:
+        if known is not None and not is_invited:
             raise DataError(f"the name {name} is taken: {known.role}, {known.state}")
-        return [self._enter(name, self._newcomer(role, token, after=self._closed_number()))]
+        fresh = self._newcomer(role, token, after=self._closed_number(), expires=expires)
+        return [self._enter(name, fresh)]
 
-    def replace(self, name: str, token: bytes) -> list[Effect]:
+    def replace(self, name: str, token: bytes, *, expires: int = NEVER) -> list[Effect]:
         """A disk or an invitation was lost: the person begins again, with the next epoch."""
         self._require_memory()
         old = self._step(name, "replace")
-        fresh = self._newcomer(old.role, token, after=self.number)
+        fresh = self._newcomer(old.role, token, after=self.number, expires=expires)
         self._announced.pop(name, None)  # the old hand signed it
         return [self._enter(name, fresh), Forget("announced", name)]
 
@@ -166,7 +170,9 @@ class Operator:
             return []
         return [self._enter(name, self._step(name, "revoke"))]
 
-    def admit(self, name: str, signing_key: bytes, evidence: bytes) -> list[Effect]:
+    def admit(
+        self, name: str, signing_key: bytes, evidence: bytes, *, now: int = 0
+    ) -> list[Effect]:
         """Admit the key that comes with an invitation's proof. The same key again gets the same answer."""
         self._require_memory()
         person = self._people.get(name)
@@ -175,6 +181,8 @@ class Operator:
         proven = (evidence, person.token, self._foundation.federation, name, signing_key)
         if not invitations.proves(*proven):
             raise NotEnrolled("the key does not come with the invitation's proof", peer=name)
+        if person.state == "invited" and _is_over(person, now):
+            raise NotEnrolled("its invitation has expired: invite again", peer=name)
         return self._take(name, person, "admit", signing_key)
 
     def vouch(self, name: str, role: Role, signing_key: bytes) -> list[Effect]:
@@ -201,9 +209,9 @@ class Operator:
         noted = Persist("admitted", signing_key.hex(), name.encode(), irreversible=True)
         return [noted, self._enter(name, person), *self._credentials(name)]
 
-    def _newcomer(self, role: Role, token: bytes, after: int) -> Person:
+    def _newcomer(self, role: Role, token: bytes, *, after: int, expires: int) -> Person:
         state = life.after(life.PERSON, "unknown", "invite")
-        return Person(role=role, state=state, after=after, token=token)
+        return Person(role=role, state=state, after=after, token=token, expires=expires)
 
     def _step(self, name: str, event: str) -> Person:
         person = self._people.get(name)
@@ -425,6 +433,11 @@ class Operator:
                 " nothing is signed until `basecagg operator recover --above N`, N being the number of"
                 " the last epoch that anybody has seen"
             )
+
+
+def _is_over(person: Person | None, now: int) -> bool:
+    """Whether an invitation has expired; those of an older basecagg never do."""
+    return person is not None and 0 < person.expires <= now
 
 
 def require_name(name: str) -> None:

@@ -241,6 +241,8 @@ class Person(Record):
     """Epochs up to this number are none of theirs."""
     token: bytes = b""
     signing_key: bytes = b""
+    expires: int = 0
+    """When the invitation admits nobody any more, in seconds since 1970; 0 for never."""
 
     def __repr__(self) -> str:
         """Never show the token."""

@@ -91,6 +91,23 @@ class Connection:
                 raise problem
         raise AssertionError("unreachable")
 
+    async def greet(self) -> Greeting:
+        """Ask for nothing: whether somebody is there who can be believed, for how long, and what time it is."""
+        try:
+            async with (
+                asyncio.timeout(_GRACE),
+                self._client.stream("GET", "/healthz", timeout=_CONNECT) as reply,
+            ):
+                stamp = _digits(reply.headers.get(TIME_HEADER, ""))
+                tls = reply.extensions["network_stream"].get_extra_info("ssl_object")
+                shown = tls.getpeercert() if tls is not None else None
+        except Exception as error:
+            raise self._fault(error) from None
+        if stamp is None:
+            raise Unreachable(f"what answers at {self._client.base_url} is no server of basecagg")
+        ends = ssl.cert_time_to_seconds(shown["notAfter"]) if shown else None
+        return Greeting(stamp - time.time_ns() // 1_000_000, ends)
+
     async def enrol(self, body: bytes) -> None:
         """The one request that is not signed: there is no enrolled key yet."""
         reply = await self._exchange("POST", "/v1/enrolment", body, {})
@@ -134,6 +151,15 @@ class Connection:
         stamp = _digits(reply.headers.get(TIME_HEADER, ""))
         if reply.status == 401 and stamp is not None:
             self._ahead_ms = stamp - time.time_ns() // 1_000_000 + 1
+
+
+class Greeting(NamedTuple):
+    """What a stranger learns from a server."""
+
+    ahead_ms: int
+    """By how much the server's clock is ahead of ours."""
+    certificate_ends: float | None
+    """In seconds since 1970."""
 
 
 class Reply(NamedTuple):

@@ -15,6 +15,8 @@ from basecagg.protocol.records import Role
 Phase: TypeAlias = Literal["waiting", "open", "closing", "closed"]
 Address: TypeAlias = Annotated[str, Meta(max_length=300, pattern=r"\Ahttps://[!-~]+\Z")]
 """Where a server is reached. Never without TLS."""
+Moment: TypeAlias = Annotated[int, Meta(ge=0, lt=2**62)]
+"""In seconds since 1970."""
 Secret: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=32)]
 ONLINE_SECONDS = 90.0
 """Who was heard of within so many counts as being there: an agent asks for mail twice a minute."""
@@ -60,6 +62,8 @@ class Invitation(Document, frozen=True):
     suite: Suite = "x25519"
     ca: str = ""
     """The private CA in PEM; empty where the public web PKI is used."""
+    expires: Moment = 0
+    """When it admits nobody any more; 0 for never."""
 
     def __repr__(self) -> str:
         """Never show the token."""
@@ -96,6 +100,7 @@ class Invite(Document, frozen=True, tag=True):
 
     name: Name
     admission_hash: Digest
+    expires: Moment = 0
 
 
 class Admit(Document, frozen=True, tag=True):

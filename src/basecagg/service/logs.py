@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import threading
 from datetime import UTC, datetime
 from functools import partialmethod
 from typing import TextIO
@@ -41,6 +42,24 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=False, default=str)
+
+
+def log_everything(level: str = "INFO") -> None:
+    """Make standard error a log of JSON lines and of nothing else: for a program of its own.
+
+    Warnings, other libraries' logs and exceptions that nobody caught are lines too.
+    """
+    log_to(sys.stderr, level)
+    others = logging.getLogger()
+    if not others.handlers:
+        others.addHandler(logging.getLogger("basecagg").handlers[0])
+    logging.captureWarnings(capture=True)
+    sys.excepthook = lambda kind, error, trace: _crash(error)
+    threading.excepthook = lambda crash: _crash(crash.exc_value)
+
+
+def _crash(error: BaseException | None) -> None:
+    logging.getLogger("basecagg").critical("crash", exc_info=error)
 
 
 def log_to(stream: TextIO = sys.stderr, level: str = "INFO") -> None:

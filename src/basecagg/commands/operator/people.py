@@ -27,6 +27,14 @@ _out = click.option(
 )
 
 
+_days = click.option(
+    "--days",
+    type=click.FloatRange(min=0, min_open=True),
+    default=14.0,
+    help="How long an invitation admits somebody; after that invite again.",
+)
+
+
 @click.command("invite")
 @click.argument("names", nargs=-1, required=True)
 @click.option(
@@ -35,10 +43,17 @@ _out = click.option(
     default="both",
     help="What they do: train, keep shares, or both as in the paper.",
 )
+@_days
 @_out
 @connected
 async def invite(
-    office: Office, connection: Connection, *, names: tuple[str, ...], role: Role, out: Path
+    office: Office,
+    connection: Connection,
+    *,
+    names: tuple[str, ...],
+    role: Role,
+    days: float,
+    out: Path,
 ) -> None:
     """Write an invitation for each of NAMES. Send it by a way that others cannot read."""
     from basecagg.protocol.operator import require_free
@@ -46,20 +61,23 @@ async def invite(
     for name in names:  # all of them before anybody is invited
         require_free(name)
     for name in names:
-        _write_invitation(out, await office.invite(connection, name, role))
+        _write_invitation(out, await office.invite(connection, name, role, days))
 
 
 @click.command("replace")
 @click.argument("name")
+@_days
 @_out
 @connected
-async def replace(office: Office, connection: Connection, *, name: str, out: Path) -> None:
+async def replace(
+    office: Office, connection: Connection, *, name: str, days: float, out: Path
+) -> None:
     """Write another invitation for NAME, whose disk or invitation was lost.
 
     NAME joins with it as if new, in an empty folder, and is a holder again from the next epoch on; the old key
     never comes back.
     """
-    _write_invitation(out, await office.replace(connection, name))
+    _write_invitation(out, await office.replace(connection, name, days))
 
 
 def _write_invitation(out: Path, invitation: Invitation) -> None:

@@ -5,6 +5,8 @@ It may be backed up. Sealing keys are not in it: they live and end with the stor
 
 from __future__ import annotations
 
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 from basecagg.channels.identity import Identity
@@ -43,6 +45,7 @@ class Profile:
             return cls(folder, stored)
         if invitation is None:
             raise DataError(f"there is no identity in {folder}: join with an invitation")
+        require_in_time(invitation)
         stored = _Stored(invitation=invitation, signing=Identity.create().secret_bytes())
         write_private(path, to_json(stored))
         return cls(folder, stored)
@@ -74,6 +77,13 @@ class Profile:
             admission=admission(token),
             proof=proof(token, self.invitation.federation, self.name, key),
         )
+
+
+def require_in_time(invitation: Invitation) -> None:
+    """Refuse an invitation that admits nobody any more."""
+    if 0 < invitation.expires <= time.time():
+        on = f"{datetime.fromtimestamp(invitation.expires, UTC):%Y-%m-%d}"
+        raise DataError(f"this invitation expired on {on}: ask the operator for another")
 
 
 def _read(path: Path) -> _Stored:

@@ -50,6 +50,7 @@ from basecagg.service.training import Vector
 
 _TRIES = 10
 """To fetch a model and what leads to it before the next version comes."""
+INVITATION_DAYS = 14.0
 _LOG = Log("basecagg.operator")
 _DAY = 86_400
 """Seconds."""
@@ -99,16 +100,24 @@ class Office:
 
     # --- members ----------------------------------------------------------------------------------
 
-    async def invite(self, connection: Connection, name: str, role: Role) -> Invitation:
+    async def invite(
+        self, connection: Connection, name: str, role: Role, days: float = INVITATION_DAYS
+    ) -> Invitation:
         """An invitation, the same again while nobody has used it. It admits one key under one name."""
-        self._perform(
-            self.machine.invite(name, role, os.urandom(32)), "invited", name=name, role=role
-        )
+        now = int(time.time())
+        ends = int(now + days * _DAY)
+        effects = self.machine.invite(name, role, os.urandom(32), expires=ends, now=now)
+        self._perform(effects, "invited", name=name, role=role)
         return await self._hand_out(connection, name)
 
-    async def replace(self, connection: Connection, name: str) -> Invitation:
+    async def replace(
+        self, connection: Connection, name: str, days: float = INVITATION_DAYS
+    ) -> Invitation:
         """Another invitation for somebody whose disk was lost; the old key is out with the next epoch."""
-        self._perform(self.machine.replace(name, os.urandom(32)), "replaced", name=name)
+        ends = int(time.time() + days * _DAY)
+        self._perform(
+            self.machine.replace(name, os.urandom(32), expires=ends), "replaced", name=name
+        )
         return await self._hand_out(connection, name)
 
     async def _hand_out(self, connection: Connection, name: str) -> Invitation:
@@ -123,8 +132,10 @@ class Office:
             after=person.after,
             suite=s.suite,
             ca=self._ca(),
+            expires=person.expires,
         )
-        order = Invite(name=name, admission_hash=admission_hash(person.token))
+        proof = admission_hash(person.token)
+        order = Invite(name=name, admission_hash=proof, expires=person.expires)
         await self._order(connection, order)
         return invitation
 
@@ -134,7 +145,9 @@ class Office:
         admitted = []
         for enrolment in overview.enrolments:
             try:
-                effects = self.machine.admit(enrolment.name, enrolment.signing_key, enrolment.proof)
+                effects = self.machine.admit(
+                    enrolment.name, enrolment.signing_key, enrolment.proof, now=int(time.time())
+                )
             except Refused as refusal:
                 self._note_refused(enrolment, str(refusal))
                 continue

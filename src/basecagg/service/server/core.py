@@ -290,7 +290,7 @@ class Service:
         match order:
             case Invite():
                 is_news = self.registry.admissions.get(order.name) != order.admission_hash
-                self.registry.invite(order.name, order.admission_hash)
+                self.registry.invite(order.name, order.admission_hash, order.expires)
                 if is_news:
                     self.epochs.note("invited", name=order.name)
             case Admit():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import time
 
 from msgspec import Struct
 
@@ -49,6 +50,7 @@ class Registry:
         self.enrolments = load(store, "enrolment", Enrolment)
         self.holder_keys = load(store, "holder-key", HolderKey)
         self.admissions = dict(store.scan("invitation"))
+        self._expiries = {name: int(ends) for name, ends in store.scan("invitation-end")}
         self.spent = dict(store.scan("spent-invitation"))
         self.ends = dict(store.scan("epoch-end"))
         """The operator's word on epochs that are over, as frames by their ids."""
@@ -82,10 +84,12 @@ class Registry:
 
     # --- joining ----------------------------------------------------------------------------------
 
-    def invite(self, name: str, admission_hash: bytes) -> None:
+    def invite(self, name: str, admission_hash: bytes, expires: int = 0) -> None:
         """Expect an enrolment under this name. A member that gets another invitation is to be replaced."""
         self._require_room()
-        writes: list[Write] = [Persist("invitation", name, admission_hash)]
+        ends = Persist("invitation-end", name, b"%d" % expires)
+        writes: list[Write] = [Persist("invitation", name, admission_hash), ends]
+        self._expiries[name] = expires
         if self.admissions.get(name) != admission_hash:
             self.enrolments.pop(name, None)
             writes.append(Forget("enrolment", name))
@@ -101,6 +105,8 @@ class Registry:
         if self.spent.get(name) == expected:
             self._require_same(enrolment)
             return
+        if 0 < self._expiries.get(name, 0) <= time.time():
+            raise Problem(403, "InvitationExpired", "this invitation has expired: ask for another")
         self._parse_key(name, enrolment.signing_key, enrolment.holder_key)
         known = self.enrolments.get(name, enrolment)
         if known.signing_key != enrolment.signing_key:
@@ -138,7 +144,8 @@ class Registry:
         """Take nothing more from this member; its invitation is void too."""
         self.admissions.pop(name, None)
         self.enrolments.pop(name, None)
-        writes: list[Write] = [Forget("invitation", name), Forget("enrolment", name)]
+        kinds = ("invitation", "invitation-end", "enrolment")
+        writes: list[Write] = [Forget(kind, name) for kind in kinds]
         member = self.members.get(name)
         if member is not None:
             revoked = Member(
