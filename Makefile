@@ -5,7 +5,6 @@ BIN    := $(VENV)/bin
 RUNTIME := $(VENV)/.installed
 DEV     := $(VENV)/.installed-dev
 FEDERATION := $(VENV)/.installed-federation
-DOCS    := $(VENV)/.installed-docs
 MUTANTS := $(VENV)/.installed-mutants
 PEERS   := $(VENV)/bench-peers
 
@@ -70,13 +69,10 @@ bench: $(PEERS)  ## kernels, the full cycle and the simulator, against peers and
 	@missed=0; for part in benchmarks benchmarks.cycle benchmarks.simulation; do \
 		$(BIN)/python -m $$part || missed=1; done; exit $$missed
 
-$(DOCS): pyproject.toml | $(DEV)
-	$(BIN)/python -m pip install --quiet --group docs
-	@touch $@
-
-docs: $(DOCS)    ## write the generated pages, build the site into site/
+docs: $(DEV)     ## write the generated pages, build the site into site/
 	$(BIN)/python scripts/reference.py
-	$(BIN)/mkdocs build --strict --quiet
+	$(BIN)/python scripts/idea.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 soak: $(DEV)     ## the long forms of the tests
 	$(BIN)/python -m pytest -m soak $(ARGS)
