@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from basecagg.service.signing import Caller, sign_request
 
+_BUFFER = 2**20
+
 
 class Reply(NamedTuple):
     """What came back."""
@@ -27,6 +29,10 @@ class Line:
         self._tls = tls
         self._caller = caller
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self.sent_at = 0.0
+        """When the last byte of the last request left this process."""
+        self.answered_at = 0.0
+        """When the first bytes of its answer came."""
 
     async def call(self, method: str, target: str, body: bytes = b"") -> Reply:
         """One request and its reply; an idle connection that was closed is opened again."""
@@ -38,17 +44,23 @@ class Line:
 
     async def _exchange(self, method: str, target: str, body: bytes) -> Reply:
         if self._streams is None:
-            self._streams = await asyncio.open_connection("127.0.0.1", self._port, ssl=self._tls)
+            self._streams = await asyncio.open_connection(
+                "127.0.0.1", self._port, ssl=self._tls, limit=_BUFFER
+            )
+            self._streams[1].transport.set_write_buffer_limits(0)
         reader, writer = self._streams
         stamp = time.time_ns() // 1_000_000
         signature = sign_request(self._caller, method, target, body, stamp)
-        head = (
+        request = (
             f"{method} {target} HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: {signature}\r\n"
             f"content-length: {len(body)}\r\n\r\n"
         )
-        writer.writelines([head.encode(), body])
+        writer.write(request.encode() + body)
         await writer.drain()
-        return await _read(reader)
+        self.sent_at = time.perf_counter()
+        head = await reader.readuntil(b"\r\n\r\n")
+        self.answered_at = time.perf_counter()
+        return await _read(head, reader)
 
     def close(self) -> None:
         """Hang up."""
@@ -57,8 +69,8 @@ class Line:
             self._streams = None
 
 
-async def _read(reader: asyncio.StreamReader) -> Reply:
-    lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+async def _read(head: bytes, reader: asyncio.StreamReader) -> Reply:
+    lines = head.decode("latin-1").split("\r\n")
     status = int(lines[0].split(" ", 2)[1])
     pairs = (line.split(": ", 1) for line in lines[1:] if line)
     headers = {name.lower(): value for name, value in pairs}

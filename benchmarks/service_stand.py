@@ -1,27 +1,31 @@
-"""A federation for the load: a real server process, and participants whose machines run in this process."""
+"""A federation for the load: a real server process, and contributors whose machines run in this process.
+
+The holders have a process of their own (`benchmarks.service_holders`), so that no core of a larger machine is
+left idle by the load itself. Everything here runs with the package of the commit that is measured.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 import ssl
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any
 
 import numpy as np
 
-from basecagg.channels.identity import Identity
+from basecagg.channels.identity import Ed25519Verifier, Identity, RememberingVerifier
 from basecagg.channels.sealing import SealingSecret, make_sealer
 from basecagg.channels.wire import MAX_CONTROL_BYTES, pack, unpack
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.contributor import Contributor
 from basecagg.protocol.effects import Effect, Store, sends_of, writes_of
 from basecagg.protocol.epoch import Agreement, Epoch
-from basecagg.protocol.holder import Holder
 from basecagg.protocol.messages import Credential, HolderKey, Message, signed
 from basecagg.protocol.records import Role
 from basecagg.service import framing
@@ -33,8 +37,7 @@ from basecagg.storage.memory import MemoryStore
 from benchmarks.service_line import Line, Reply
 
 FEDERATION = "load"
-_TOGETHER = 16
-Errand: TypeAlias = Callable[[], Awaitable[object]]
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def free_port() -> int:
@@ -44,32 +47,43 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-class Participant:
-    """A user's key and line."""
+def processor_seconds(pid: int) -> float:
+    """What a process has used so far, all its threads together."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
 
-    def __init__(self, name: str, port: int, tls: ssl.SSLContext) -> None:
-        """Make a fresh key."""
+
+def accepted(epoch: Epoch) -> Agreement:
+    """Many machines in one process check the same signatures: each is checked once."""
+    return Agreement(epoch, RememberingVerifier(Ed25519Verifier()))
+
+
+class Participant:
+    """A user's key and line, and what went over it."""
+
+    def __init__(self, name: str, port: int, tls: ssl.SSLContext, identity: Identity) -> None:
+        """Nothing was said yet."""
         self.name = name
-        self.identity = Identity.create()
-        self.line = Line(port, tls, Caller(FEDERATION, name, self.identity))
+        self.identity = identity
+        self.line = Line(port, tls, Caller(FEDERATION, name, identity))
         self.store: Store = MemoryStore()
         self.done = ""
         self.errors: list[str] = []
-        self.put_off = 0
-        """How often the server was too busy and said so."""
+        self.counts: Counter[str] = Counter()
+        """Requests of every kind, their bytes up and down, and how often the server was too busy."""
 
     async def send(self, message: Message) -> Reply:
         """One message. Back-pressure is obeyed; anything but 204 after that is noted as an error."""
-        frame = pack(message)
-        reply = await self._call("POST", "/v1/messages", frame)
+        kind = type(message).__name__
+        reply = await self._call(kind, "POST", "/v1/messages", pack(message))
         if reply.status != 204:
-            self.errors.append(f"{type(message).__name__}: {reply.status} {reply.body[:200]!r}")
+            self.errors.append(f"{kind}: {reply.status} {reply.body[:200]!r}")
         return reply
 
     async def mail(self, epoch: str, wait: int) -> list[Message]:
         """The next letters; those before are dealt with."""
         target = f"/v1/mailbox?epoch={epoch}&wait={wait}&done={self.done}"
-        reply = await self._call("GET", target)
+        reply = await self._call("mailbox", "GET", target)
         if reply.status != 200:
             self.errors.append(f"mailbox: {reply.status} {reply.body[:200]!r}")
             return []
@@ -78,14 +92,23 @@ class Participant:
             self.done = f"{reply.headers['basecagg-boot']}.{letters[-1].number}"
         return [unpack(letter.frame, 2**30) for letter in letters]
 
-    async def _call(self, method: str, target: str, body: bytes = b"") -> Reply:
+    async def present(self) -> tuple[int, bytes]:
+        """The version of the model and the head of its chain; not the model itself."""
+        reply = await self._call("model", "GET", f"/v1/model?newer_than={10**14}")
+        version, _, head = reply.headers["etag"].strip('"').partition("-")
+        return int(version), bytes.fromhex(head)
+
+    async def _call(self, kind: str, method: str, target: str, body: bytes = b"") -> Reply:
         """Call, and call again when the server says that it is busy and how long to wait."""
         while True:
             reply = await self.line.call(method, target, body)
             if reply.status not in (429, 503):
-                return reply
-            self.put_off += 1
+                break
+            self.counts["put off"] += 1
             await asyncio.sleep(float(reply.headers.get("retry-after", "1")))
+        counted = {kind: 1, f"{kind} up": len(body), f"{kind} down": len(reply.body)}
+        self.counts.update(counted)
+        return reply
 
     async def perform(self, effects: list[Effect]) -> None:
         """Store, then send."""
@@ -94,10 +117,26 @@ class Participant:
             await self.send(send.message)
 
 
+def counts_of(crowd: list[Participant]) -> Counter[str]:
+    """What all of them said."""
+    return sum((who.counts for who in crowd), Counter[str]())
+
+
+def errors_of(crowd: list[Participant]) -> list[str]:
+    """What went wrong for any of them."""
+    return [f"{who.name}: {error}" for who in crowd for error in who.errors]
+
+
 class Stand:
     """Server, operator, holders and contributors."""
 
-    def __init__(self, folder: Path, parameters: ProtocolParameters, contributors: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        parameters: ProtocolParameters,
+        contributors: int,
+        database: str | None = None,
+    ) -> None:
         """Lay out the folder; nothing runs yet."""
         self.port = free_port()
         self.parameters = parameters
@@ -108,54 +147,81 @@ class Stand:
             anchor_folder=folder / "anchors",
         )
         self._folder = folder
+        self._database = database
         self._operator = Office(folder / "operator", folder / "anchors")
         self.connection: Connection = self._operator.connect()
         self.tls = ssl.create_default_context(cafile=folder / "operator" / "ca.pem")
-        self.holders = self._make("holder", parameters.num_holders)
         self.contributors = self._make("phone", contributors)
         self.server: subprocess.Popen[bytes] | None = None
 
     def _make(self, kind: str, count: int) -> list[Participant]:
-        return [Participant(f"{kind}-{i:05d}", self.port, self.tls) for i in range(count)]
+        names = [f"{kind}-{i:05d}" for i in range(count)]
+        return [Participant(name, self.port, self.tls, Identity.create()) for name in names]
 
     async def start(self) -> None:
-        """Start the server, admit everybody, start the epoch."""
-        code = "from basecagg.commands.serve import command; command()"
-        options = ["--state", "operator/server", "--host", "127.0.0.1", "--open-here"]
-        options += ["--port", str(self.port)]
-        limits = ["--member-rate", "100000", "--answer-timeout", "60"]
-        with (self._folder / "server.log").open("wb") as log:
-            self.server = subprocess.Popen(
-                [sys.executable, "-c", code, *options, *limits],
-                cwd=self._folder,
-                stdout=log,
-                stderr=log,
-            )
+        """Start the server, admit everybody, start the epoch and the holders."""
+        self.server = self._start_server()
         await self._until_it_answers()
-        secrets = {holder.name: SealingSecret.create() for holder in self.holders}
-        for holder in self.holders:
+        holders = self._make("holder", self.parameters.num_holders)
+        secrets = [SealingSecret.create() for _ in holders]
+        for holder, secret in zip(holders, secrets, strict=True):
             await self._admit(holder, "holder")
-            key = secrets[holder.name].public_key
-            said = HolderKey(FEDERATION, holder.name, "x25519", key, 0)
-            frame = pack(signed(said, holder.identity))
-            await holder.line.call("PUT", "/v1/holder-key", frame)
+            said = HolderKey(FEDERATION, holder.name, "x25519", secret.public_key, 0)
+            await holder.line.call("PUT", "/v1/holder-key", pack(signed(said, holder.identity)))
+            holder.line.close()
         for phone in self.contributors:
             await self._admit(phone, "contributor")
         model = np.zeros(self.parameters.model_size, "<f4")
         await self._operator.set_model(self.connection, model)
         epoch = await self._operator.start(self.connection, self.parameters)
-        self.agreement = self._accept(epoch)
-        self.epoch = epoch.id.hex()
-        self.machines = [
-            Holder(self.agreement, i, h.identity, secrets[h.name], h.store)
-            for i, h in enumerate(self.holders)
-        ]
+        self.agreement, self.epoch = accepted(epoch), epoch.id.hex()
+        self.holders = self._start_holders(epoch, holders, secrets)
 
-    def _accept(self, epoch: Epoch) -> Agreement:
-        from basecagg.channels.identity import Ed25519Verifier, RememberingVerifier
+    def _start_server(self) -> subprocess.Popen[bytes]:
+        code = "from basecagg.commands.serve import command; command()"
+        options = ["--state", "operator/server", "--host", "127.0.0.1", "--open-here"]
+        options += ["--port", str(self.port), "--member-rate", "100000", "--answer-timeout", "60"]
+        options += [] if self._database is None else ["--database", self._database]
+        with (self._folder / "server.log").open("wb") as log:
+            return subprocess.Popen(
+                [sys.executable, "-c", code, *options], cwd=self._folder, stdout=log, stderr=log
+            )
 
-        # 50 holders in one process check the same signatures: each is checked once.
-        return Agreement(epoch, RememberingVerifier(Ed25519Verifier()))
+    def _start_holders(
+        self, epoch: Epoch, holders: list[Participant], secrets: list[SealingSecret]
+    ) -> subprocess.Popen[str]:
+        said = {
+            "port": self.port,
+            "ca": str((self._folder / "operator" / "ca.pem").resolve()),
+            "epoch": pack(epoch).hex(),
+            "holders": [
+                (who.name, who.identity.secret_bytes().hex(), secret.secret_bytes().hex())
+                for who, secret in zip(holders, secrets, strict=True)
+            ],
+        }
+        process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.service_holders"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(said) + "\n")
+        process.stdin.flush()
+        return process
+
+    async def holders_report(self) -> dict[str, Any]:
+        """What the holders' process has to say of itself."""
+
+        def ask() -> Any:
+            assert self.holders.stdin is not None
+            assert self.holders.stdout is not None
+            self.holders.stdin.write("report\n")
+            self.holders.stdin.flush()
+            return json.loads(self.holders.stdout.readline())
+
+        report: dict[str, Any] = await asyncio.to_thread(ask)
+        return report
 
     async def _admit(self, who: Participant, role: Role) -> None:
         await self._operator.vouch(self.connection, who.name, role, who.identity.public_key)
@@ -174,37 +240,12 @@ class Stand:
         _, credential = framing.split(reply.body)
         given = unpack(credential.frame, MAX_CONTROL_BYTES)
         assert isinstance(given, Credential)
-        return Contributor(
-            self.agreement,
-            given,
-            phone.identity,
-            make_sealer("x25519"),
-            phone.store,
-        )
-
-    async def hold(self, index: int) -> None:
-        """A holder's life: take letters, answer."""
-        holder, machine = self.holders[index], self.machines[index]
-        await holder.perform(machine.start())
-        while True:
-            messages = await holder.mail(self.epoch, 20)
-            for at in range(0, len(messages), _TOGETHER):
-                group = messages[at : at + _TOGETHER]
-                effects = [effect for message in group for effect in machine.receive(message)]
-                await holder.perform([*effects, *machine.acknowledge()])
+        sealer = make_sealer("x25519")
+        return Contributor(self.agreement, given, phone.identity, sealer, phone.store)
 
     async def version(self) -> int:
         """The present version."""
         return (await self._operator.look(self.connection)).version
-
-    def errors(self) -> list[str]:
-        """What went wrong for anybody."""
-        everybody = [*self.holders, *self.contributors]
-        return [f"{who.name}: {error}" for who in everybody for error in who.errors]
-
-    def put_off(self) -> int:
-        """How often the server was too busy for anybody."""
-        return sum(who.put_off for who in (*self.holders, *self.contributors))
 
     def memory(self) -> int:
         """Bytes of memory that the server has in use."""
@@ -213,21 +254,13 @@ class Stand:
         return pages * os.sysconf("SC_PAGE_SIZE")
 
     async def stop(self) -> None:
-        """End the server."""
-        for who in (*self.holders, *self.contributors):
+        """End the holders, then the server."""
+        assert self.holders.stdin is not None
+        self.holders.stdin.close()
+        self.holders.wait()
+        for who in self.contributors:
             who.line.close()
         await self.connection.close()
         if self.server is not None:
             self.server.terminate()
             self.server.wait()
-
-
-async def in_parallel(jobs: Sequence[Errand], width: int) -> None:
-    """Run the jobs, so many at one time."""
-    waiting = list(reversed(jobs))
-
-    async def work() -> None:
-        while waiting:
-            await waiting.pop()()
-
-    await asyncio.gather(*(work() for _ in range(width)))

@@ -1,0 +1,243 @@
+"""One measurement of one commit's service, in a process that imports that commit: JSON in, JSON out.
+
+`load`: everybody deals and uploads as fast as it goes. `latency`: from the last byte of a buffer's last upload
+to the new version. `service.py` starts it, with this folder and the commit's `src` on the path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from basecagg.parameters import ProtocolParameters
+from basecagg.protocol.contributor import Contributor
+from basecagg.protocol.effects import sends_of, writes_of
+from basecagg.protocol.messages import Message, Upload
+from benchmarks.service_stand import Participant, Stand, counts_of, errors_of, processor_seconds
+
+_LATENCY_RUNS = 6
+
+
+@dataclass
+class Phone:
+    """A contributor of the load."""
+
+    who: Participant
+    machine: Contributor
+
+    async def deal(self, version: int) -> None:
+        """Deal one mask."""
+        await self.who.perform(self.machine.deal(version))
+
+    async def until(self, epoch: str, condition: Callable[[Phone], object]) -> None:
+        """Take letters until something is so."""
+        while not condition(self):
+            for message in await self.who.mail(epoch, 20):
+                self.who.store.commit(writes_of(self.machine.receive(message)))
+
+    def prepare(self, version: int, head: bytes, d: int, rng: np.random.Generator) -> Message:
+        """A masked random update, ready to be sent."""
+        effects = self.machine.submit(rng.uniform(-1, 1, d).astype(np.float32), version, head)
+        self.who.store.commit(writes_of(effects))
+        (upload,) = (send.message for send in sends_of(effects))
+        assert isinstance(upload, Upload)
+        return upload
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the last update is over."""
+        return "uploaded" not in self.machine.states().values()
+
+    async def live(self, stand: Stand, rng: np.random.Generator) -> None:
+        """Deal, upload, wait for the outcome, again and again."""
+        while True:
+            if not self.machine.ready:
+                await self.deal((await self.who.present())[0])
+                await self.until(stand.epoch, lambda p: p.machine.ready)
+            version, head = await self.who.present()
+            d = stand.parameters.model_size
+            await self.who.send(self.prepare(version, head, d, rng))
+            await self.until(stand.epoch, lambda p: p.is_idle)
+
+
+def committee(holders: int, buffer_size: int, d: int) -> ProtocolParameters:
+    """A committee that does without a fifth of its holders."""
+    colluders = max(1, holders // 6)
+    return ProtocolParameters(
+        num_holders=holders,
+        recovery_threshold=holders - colluders - holders // 5,
+        max_colluders=colluders,
+        max_dropouts=holders // 5,
+        buffer_size=buffer_size,
+        model_size=d,
+        clip=2.0,
+        mask_lifetime=1000,
+        max_staleness=50,
+    )
+
+
+@dataclass
+class Moment:
+    """What everybody had used and done by now; two of them make a measurement."""
+
+    at: float
+    server: float
+    load: float
+    busy: float
+    counts: Counter[str]
+    errors: list[str] = field(default_factory=list)
+
+    @classmethod
+    async def now(cls, stand: Stand) -> Moment:
+        """Ask everybody."""
+        assert stand.server is not None
+        holders, crowd = await stand.holders_report(), stand.contributors
+        return cls(
+            time.monotonic(),
+            processor_seconds(stand.server.pid),
+            time.process_time() + holders["cpu"],
+            _busy_seconds(),
+            counts_of(crowd) + Counter(holders["counts"]),
+            errors_of(crowd) + holders["errors"],
+        )
+
+
+def _busy_seconds() -> float:
+    """Seconds that all cores together were not idle."""
+    fields = [int(n) for n in Path("/proc/stat").read_text().split("\n")[0].split()[1:]]
+    return (sum(fields[:8]) - fields[3] - fields[4]) / 100
+
+
+def between(before: Moment, after: Moment) -> dict[str, Any]:
+    """The figures of the time between two moments, per update."""
+    counts, seconds = after.counts - before.counts, after.at - before.at
+    updates = counts["Upload"]
+    return {
+        "updates": updates,
+        "updates_per_second": updates / seconds,
+        "server_ms_per_update": 1e3 * (after.server - before.server) / updates,
+        "server_cores": (after.server - before.server) / seconds,
+        "load_ms_per_update": 1e3 * (after.load - before.load) / updates,
+        "load_cores": (after.load - before.load) / seconds,
+        "busy_cores": (after.busy - before.busy) / seconds,
+        "put_off": counts["put off"],
+        "traffic_per_update": {name: count / updates for name, count in counts.items()},
+        "errors": after.errors[:10],
+    }
+
+
+async def load(folder: Path, case: dict[str, Any]) -> dict[str, Any]:
+    """Everybody at once for a while."""
+    parameters = committee(case["holders"], case["buffer"], case["d"])
+    stand = Stand(folder, parameters, case["contributors"], case.get("database"))
+    await stand.start()
+    phones = [Phone(who, await stand.machine_of(who)) for who in stand.contributors]
+    rng, memory = np.random.default_rng(), list[float]()
+    lives = [asyncio.create_task(phone.live(stand, rng)) for phone in phones]
+    await _until(stand, case["warm"], lives)
+    before, end = await Moment.now(stand), time.monotonic() + case.get("seconds", 0.0)
+    while time.monotonic() < end:
+        await asyncio.sleep(10.0)
+        memory.append(round(stand.memory() / 2**20, 1))
+    await _until(stand, before.counts["Upload"] + case["updates"], lives)
+    after = await Moment.now(stand)
+    dead = [repr(life.exception()) for life in lives if life.done()]
+    for life in lives:
+        life.cancel()
+    await asyncio.gather(*lives, return_exceptions=True)
+    verified = await _fetch_parts(stand, phones[0].who) if case.get("verify") else {}
+    await stand.stop()
+    figures = between(before, after) | {"memory_mb": memory} | verified
+    return figures | {"errors": [*figures["errors"], *dead]}
+
+
+async def _until(stand: Stand, uploads: int, lives: list[asyncio.Task[None]]) -> None:
+    """Wait until so many updates have come, however long that takes on a busy machine."""
+    while counts_of(stand.contributors)["Upload"] < uploads and not any(
+        life.done() for life in lives
+    ):
+        await asyncio.sleep(0.1)
+
+
+async def _fetch_parts(stand: Stand, who: Participant, times: int = 5) -> dict[str, Any]:
+    """What it costs the server when members fetch what a version was made from, one after the other."""
+    assert stand.server is not None
+    version, _ = await who.present()
+    before, began, size = processor_seconds(stand.server.pid), time.perf_counter(), 0
+    for _ in range(times):
+        reply = await who.line.call("GET", f"/v1/parts/{version}")
+        assert reply.status == 200, reply.body[:200]
+        size = len(reply.body)
+    spent = processor_seconds(stand.server.pid) - before
+    return {
+        "parts_mb": size / 1e6,
+        "parts_server_ms": 1e3 * spent / times,
+        "parts_seconds": (time.perf_counter() - began) / times,
+        "memory_after_parts_mb": round(stand.memory() / 2**20, 1),
+    }
+
+
+async def latency(folder: Path, case: dict[str, Any]) -> dict[str, Any]:
+    """The best of some runs, with its parts, in milliseconds."""
+    d, members = case["d"], case["buffer"]
+    stand = Stand(folder, committee(case["holders"], members, d), members)
+    await stand.start()
+    phones = [Phone(who, await stand.machine_of(who)) for who in stand.contributors]
+    rng, runs = np.random.default_rng(), list[dict[str, float]]()
+    for _ in range(_LATENCY_RUNS):
+        runs.append(await _one_sum(stand, phones, d, rng))
+        await asyncio.gather(*(p.until(stand.epoch, lambda p: p.is_idle) for p in phones))
+    errors = errors_of(stand.contributors) + (await stand.holders_report())["errors"]
+    await stand.stop()
+    return min(runs[1:], key=lambda run: run["total"]) | {"errors": errors}
+
+
+async def _one_sum(
+    stand: Stand, phones: list[Phone], d: int, rng: np.random.Generator
+) -> dict[str, float]:
+    version, head = await phones[0].who.present()
+    for phone in phones:
+        await phone.deal(version)
+        await phone.until(stand.epoch, lambda p: p.machine.ready)
+    uploads = [phone.prepare(version, head, d, rng) for phone in phones]
+    for phone, upload in list(zip(phones, uploads, strict=True))[:-1]:
+        await phone.who.send(upload)
+    # Somebody who has the present model waits for the next: its answer begins when that is published.
+    watch = asyncio.create_task(_published(phones[0].who, version))
+    await asyncio.sleep(0.2)
+    await phones[-1].who.send(uploads[-1])
+    sent, answered = phones[-1].who.line.sent_at, phones[-1].who.line.answered_at
+    published = await watch
+    status = await stand.connection.call("GET", "/status")
+    stages = json.loads(status.content)["recoveries"][0]["seconds"]
+    parts = {"total": published - sent, "upload answered": answered - sent, **stages}
+    return {name: 1e3 * seconds for name, seconds in parts.items()}
+
+
+async def _published(who: Participant, version: int) -> float:
+    """When the answer begins that brings the version after this one."""
+    reply = await who.line.call("GET", f"/v1/model?newer_than={version}&wait=60")
+    assert reply.status == 200
+    return who.line.answered_at
+
+
+def main() -> None:
+    """Measure what the one argument asks for."""
+    case = json.loads(sys.argv[1])
+    measure = {"load": load, "latency": latency}[case["what"]]
+    with tempfile.TemporaryDirectory() as name:
+        print(json.dumps(asyncio.run(measure(Path(name), case))), flush=True)
+
+
+if __name__ == "__main__":
+    main()
