@@ -7,7 +7,9 @@ import ctypes
 import logging
 import signal
 import socket
-from collections.abc import AsyncIterator
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -39,7 +41,10 @@ _HEADER_SECONDS = 15.0
 _SOON = timedelta(days=30)
 """Before a certificate expires it is time to renew it."""
 _TLS = {"ssl_certfile": "tls.pem", "ssl_keyfile": "tls.key"}
-_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
+_LARGEST_KEPT = 32 * 2**20
+"""Bytes of the largest block that stays in the heap: the most that glibc allows."""
+_SWEEP_SECONDS = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,14 +254,23 @@ def run(options: ServeOptions) -> None:
 
 
 def _give_memory_back() -> None:
-    """Let large blocks return to the system when they are freed.
+    """Keep blocks for the next body, and give free pages back to the system now and then.
 
-    glibc raises the size from which it does so with every large block that is freed, and bodies then leave
-    holes in the heap that a long-lived server never gets rid of.
+    Bodies, frames and TLS records are large blocks. As mappings of their own each would be page faults to write
+    to; left alone, glibc never gives back the holes that they leave in the heap.
     """
     try:
-        mallopt = ctypes.CDLL(None).mallopt
+        library = ctypes.CDLL(None)
+        mallopt, trim = library.mallopt, library.malloc_trim
     except (OSError, TypeError, AttributeError):  # another C library
         return
-    mallopt(_M_MMAP_THRESHOLD, 64 * 1024)
+    mallopt(_M_MMAP_THRESHOLD, _LARGEST_KEPT)
+    mallopt(_M_TRIM_THRESHOLD, 8 * _LARGEST_KEPT)
     mallopt(_M_ARENA_MAX, 2)
+    threading.Thread(target=_sweep, args=[trim], name="memory", daemon=True).start()
+
+
+def _sweep(trim: Callable[[int], int]) -> None:
+    while True:
+        time.sleep(_SWEEP_SECONDS)
+        trim(0)
