@@ -256,7 +256,9 @@ class Stand:
     async def stop(self) -> None:
         """End the holders, then the server."""
         assert self.holders.stdin is not None
+        assert self.holders.stdout is not None
         self.holders.stdin.close()
+        self.holders.stdout.close()
         self.holders.wait()
         for who in self.contributors:
             who.line.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,23 @@ def test_a_body_that_comes_after_its_answer_does_no_harm(tmp_path: Path) -> None
             line = await connect(fed, b"GET /x HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\n")
             await line[0].readuntil(b"\r\n\r\n")
             line[1].write(b"xxxxxGET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+            assert b"ok\n" in await answered(line)
+
+    asyncio.run(story())
+
+
+def test_a_head_without_end_is_cut_off(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with federation(tmp_path, header_seconds=20.0) as fed:
+            line = await connect(fed, b"GET /healthz HTTP/1.1\r\nhost: x\r\nx: ")
+            with suppress(ConnectionError):
+                for _ in range(1000):  # 64 MB
+                    line[1].write(b"x" * 2**16)
+                    await line[1].drain()
+            assert b"ok\n" not in await answered(line)
+            many = b"".join(b"x-%d: y\r\n" % number for number in range(100))
+            line = await connect(fed, b"GET /healthz HTTP/1.1\r\nconnection: close\r\n" + many)
+            line[1].write(b"\r\n")  # the control: a head that ends
             assert b"ok\n" in await answered(line)
 
     asyncio.run(story())

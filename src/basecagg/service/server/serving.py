@@ -16,10 +16,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import h11
 import uvicorn
 from cryptography import x509
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from basecagg.channels.identity import Identity
 from basecagg.errors import DataError
@@ -27,11 +25,12 @@ from basecagg.service.documents import from_json
 from basecagg.service.logs import Log
 from basecagg.service.page.routes import Page
 from basecagg.service.private_files import read_file
-from basecagg.service.server.app import KNOWN, Api, make_app
+from basecagg.service.server.app import Api, make_app
 from basecagg.service.server.core import Service
 from basecagg.service.server.epochs import EPOCH, ServiceSettings
 from basecagg.service.server.evaluation import Evaluator
 from basecagg.service.server.limits import BodyReader, Strangers
+from basecagg.service.server.lines import impatient
 from basecagg.service.server_folder import ServerFolder
 from basecagg.storage import anchor, lease
 from basecagg.storage.server import ServerStore
@@ -187,70 +186,24 @@ def _configuration(options: ServeOptions, app: Any) -> uvicorn.Config:
     )
 
 
-def impatient(seconds: float, strangers: Strangers) -> type[H11Protocol]:
-    """uvicorn's protocol, but what a caller owes must come within some seconds, and strangers are bounded."""
-
-    class Impatient(H11Protocol):
-        """Hangs up on callers who begin a request and do not get on with it."""
-
-        _timer: asyncio.TimerHandle | None = None
-        _address = ""
-
-        def connection_made(self, transport: Any) -> None:
-            """Somebody calls. A request on this line with a good signature makes it somebody known."""
-            super().connection_made(transport)
-            self._address = self.client[0] if self.client else ""
-            self.app_state = self.app_state | {KNOWN: self._leave_strangers}
-            strangers.enter(self._address, self, transport.abort)
-            self._watch()
-
-        def data_received(self, data: bytes) -> None:
-            """Bytes came. The time runs from the first byte that is owed: one more byte wins no more time."""
-            super().data_received(data)
-            self._watch()
-
-        def on_response_complete(self) -> None:
-            """A request was answered, perhaps before all of its body was there."""
-            super().on_response_complete()
-            if self.conn.their_state is h11.SEND_BODY:
-                self._watch()
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            """The line is gone."""
-            self._stop_timer()
-            self._leave_strangers()
-            super().connection_lost(exc)
-
-        def _watch(self) -> None:
-            """Run the clock while the caller owes a head, or a body that nobody waits for any more.
-
-            A body that somebody waits for has the clock of `BodyReader`.
-            """
-            answered = self.cycle is not None and self.cycle.response_complete
-            theirs = self.conn.their_state
-            if not (theirs is h11.IDLE or (theirs is h11.SEND_BODY and answered)):
-                self._stop_timer()
-            elif self._timer is None:
-                self._timer = self.loop.call_later(seconds, self.transport.close)
-
-        def _stop_timer(self) -> None:
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-
-        def _leave_strangers(self) -> None:
-            strangers.leave(self._address, self)
-
-    return Impatient
-
-
 def run(options: ServeOptions) -> None:
     """The whole program."""
     _give_memory_back()
     for number in (signal.SIGTERM, signal.SIGINT):
         # uvicorn stops by itself, and then raises the signal again: let us come to our own end first.
         signal.signal(number, lambda *_: None)
-    asyncio.run(serve(options))
+    with asyncio.Runner(loop_factory=_fastest_loop()) as runner:
+        runner.run(serve(options))
+
+
+def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """libuv's event loop; where there is none (Windows) Python's own."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    make: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return make
 
 
 def _give_memory_back() -> None:

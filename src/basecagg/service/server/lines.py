@@ -1,0 +1,93 @@
+"""Lines to callers: uvicorn's fast protocol, but what a caller owes is bounded in time and in bytes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from basecagg.service.server.app import KNOWN
+from basecagg.service.server.limits import Strangers
+
+_HEAD_BYTES = 64 * 2**10
+"""The parser itself would take a head without end."""
+
+
+def impatient(seconds: float, strangers: Strangers) -> type[HttpToolsProtocol]:
+    """A protocol that gives callers so many seconds for what they owe, and bounds the strangers among them."""
+
+    class Impatient(HttpToolsProtocol):
+        """Hangs up on callers who begin a request and do not get on with it."""
+
+        _timer: asyncio.TimerHandle | None = None
+        _address = ""
+        _is_within = False
+        """Whether a request has begun whose last byte has not come."""
+        _awaits_head = True
+        _head = 0
+        """Bytes of a head that is not complete."""
+
+        def connection_made(self, transport: Any) -> None:
+            """Somebody calls. A request on this line with a good signature makes it somebody known."""
+            super().connection_made(transport)
+            self._address = self.client[0] if self.client else ""
+            self.app_state = self.app_state | {KNOWN: self._leave_strangers}
+            strangers.enter(self._address, self, transport.abort)
+            self._watch()
+
+        def data_received(self, data: bytes) -> None:
+            """Bytes came. The time runs from the first byte that is owed: one more byte wins no more time."""
+            if self._awaits_head:
+                self._head += len(data)
+            super().data_received(data)
+            if self._head > _HEAD_BYTES and not self.transport.is_closing():
+                self.send_400_response("The head of the request is too long.")
+            self._watch()
+
+        def on_message_begin(self) -> None:
+            """The first byte of a request."""
+            self._is_within = True
+            super().on_message_begin()
+
+        def on_headers_complete(self) -> None:
+            """Whatever comes before the next request is body, which `BodyReader` bounds."""
+            self._awaits_head, self._head = False, 0
+            super().on_headers_complete()
+
+        def on_message_complete(self) -> None:
+            """The last byte of a request."""
+            self._is_within, self._awaits_head = False, True
+            super().on_message_complete()
+
+        def on_response_complete(self) -> None:
+            """A request was answered, perhaps before all of its body was there."""
+            super().on_response_complete()
+            if self._is_within:
+                self._watch()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            """The line is gone."""
+            self._stop_timer()
+            self._leave_strangers()
+            super().connection_lost(exc)
+
+        def _watch(self) -> None:
+            """Run the clock while the caller owes a head, or a body that nobody waits for any more.
+
+            A body that somebody waits for has the clock of `BodyReader`.
+            """
+            if self.cycle is not None and not self.cycle.response_complete:
+                self._stop_timer()
+            elif self._timer is None:
+                self._timer = self.loop.call_later(seconds, self.transport.close)
+
+        def _stop_timer(self) -> None:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+        def _leave_strangers(self) -> None:
+            strangers.leave(self._address, self)
+
+    return Impatient
