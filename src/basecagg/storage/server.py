@@ -1,4 +1,7 @@
-"""The server's store: one table of any SQL database; SQLite unless another is named.
+"""The server's store: one table of SQLite, or of PostgreSQL if that is named.
+
+SQLAlchemy keeps the connections and writes the statements, once; the driver itself runs them, for a busy server
+has no time for anything between.
 
 One process at a time may write to a namespace: see `basecagg.storage.lease`. The records of an epoch have an
 anchor on the server's machine, so that a server restored from an older copy knows that it is one.
@@ -8,10 +11,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,6 +23,7 @@ from sqlalchemy import (
     URL,
     Column,
     Connection,
+    Dialect,
     Engine,
     Integer,
     LargeBinary,
@@ -29,6 +34,7 @@ from sqlalchemy import (
     create_engine,
     delete,
     event,
+    func,
     insert,
     make_url,
     select,
@@ -36,6 +42,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects import sqlite as sqlite_dialect
+from sqlalchemy.engine.interfaces import DBAPICursor
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from basecagg.errors import StorageError
@@ -46,7 +53,7 @@ from basecagg.storage.anchor import Anchor, Mark
 from basecagg.storage.batch import Batch
 from basecagg.storage.lease import Execute, Lease
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 _REMEDY = {
     True: "let the older basecagg end its epoch, then start the next one with a fresh database",
     False: "upgrade basecagg",
@@ -63,19 +70,24 @@ _RECORDS = Table(
     Column("namespace", _NAME, primary_key=True),
     Column("kind", _NAME, primary_key=True),
     Column("key", _NAME, primary_key=True),
+    # With a row's number in SQLite: a large value in a table without one takes three times as long.
     Column("value", LargeBinary, nullable=False),
-    sqlite_with_rowid=False,
 )
 _C = _RECORDS.c
 _INSERT: dict[str, Callable[..., Any]] = {
     "sqlite": sqlite_dialect.insert,
     "postgresql": postgresql.insert,
 }
-_DELETE = delete(_RECORDS).where(
-    _C.namespace == bindparam("namespace"),
-    _C.kind == bindparam("kind"),
-    _C.key == bindparam("key"),
-)
+_OURS = _C.namespace == bindparam("namespace")
+_OF_KIND = (_OURS, _C.kind == bindparam("kind"))
+_ONE = (*_OF_KIND, _C.key == bindparam("key"))
+_READ = select(_C.value).where(*_ONE)
+_KEYS = select(_C.key).where(*_OF_KIND).order_by(_C.key)
+_SCAN = select(_C.key, _C.value).where(*_OF_KIND).order_by(_C.key)
+_FIRST = select(func.min(_C.kind)).where(_OURS)
+_DELETE, _ERASE = delete(_RECORDS).where(*_ONE), delete(_RECORDS).where(_OURS)
+_SQLITE_PRAGMAS = ("wal_autocheckpoint = 1024", "journal_size_limit = 16777216")
+"""Pages and bytes: shipments come by the megabyte, and are moved into the database in larger lots."""
 
 
 def upsert(dialect: str) -> Any:
@@ -112,6 +124,7 @@ class ServerStore:
         self._anchor: Anchor | None = None
         self._mark = Mark(b"", 0)
         self._engine = _connect(url)
+        self._driver_error: type[Exception] = self._engine.dialect.loaded_dbapi.Error
         self._upsert = upsert(self._engine.dialect.name)
         self._lease = Lease(namespace, self._engine.dialect.name)
         self._renewed = 0.0
@@ -132,23 +145,21 @@ class ServerStore:
 
     def read(self, kind: str, key: str) -> bytes | None:
         """Return the value, or None when there is none."""
-        wanted = select(_C.value).where(
-            _C.namespace == self.namespace, _C.kind == kind, _C.key == key
-        )
-        with self._transaction("read") as connection:
-            return connection.execute(wanted).scalar()
+        rows = self._fetch(_READ, kind=kind, key=key)
+        return bytes(rows[0][0]) if rows else None
 
     def keys(self, kind: str) -> list[str]:
         """Return all keys of a kind, in order."""
-        wanted = select(_C.key).where(_C.namespace == self.namespace, _C.kind == kind)
-        with self._transaction("read") as connection:
-            return list(connection.execute(wanted.order_by(_C.key)).scalars())
+        return [key for (key,) in self._fetch(_KEYS, kind=kind)]
 
     def scan(self, kind: str) -> list[tuple[str, bytes]]:
         """Return all (key, value) of a kind, ordered by key."""
-        wanted = select(_C.key, _C.value).where(_C.namespace == self.namespace, _C.kind == kind)
+        return [(key, bytes(value)) for key, value in self._fetch(_SCAN, kind=kind)]
+
+    def _fetch(self, statement: Any, **values: str) -> list[Any]:
         with self._transaction("read") as connection:
-            return [(key, value) for key, value in connection.execute(wanted.order_by(_C.key))]
+            ours = {"namespace": self.namespace, **values}
+            return list(_execute(connection, statement, ours).fetchall())
 
     def commit(self, writes: Sequence[Write]) -> None:
         """Make the writes durable before returning."""
@@ -166,10 +177,8 @@ class ServerStore:
         if mark != self._mark:
             stored.append(self._record_of(mark))
         with self._writing() as connection:
-            if stored:
-                connection.execute(self._upsert, stored)
-            if deleted:
-                connection.execute(_DELETE, deleted)
+            _execute_many(connection, self._upsert, stored)
+            _execute_many(connection, _DELETE, deleted)
         if mark != self._mark:
             self._mark, self.rolled_back = mark, False
         self._drop_anchor()
@@ -191,7 +200,7 @@ class ServerStore:
     def _begin_life(self) -> Mark:
         mark = Mark(os.urandom(_LINEAGE), 0)
         with self._writing() as connection:
-            connection.execute(self._upsert, [self._record_of(mark)])
+            _execute_many(connection, self._upsert, [self._record_of(mark)])
         return mark
 
     def _mark_after(self, batch: Batch) -> Mark:
@@ -214,16 +223,14 @@ class ServerStore:
         return {"namespace": self.namespace, "kind": _MARK, "key": "", "value": value}
 
     def _is_empty(self) -> bool:
-        wanted = select(_C.kind).where(_C.namespace == self.namespace).limit(1)
-        with self._transaction("read") as connection:
-            return connection.execute(wanted).scalar() is None
+        return self._fetch(_FIRST)[0][0] is None
 
     # --- its owner --------------------------------------------------------------------------------
 
     def erase(self) -> None:
         """Delete all records of this namespace, and close. Its anchor stays, for copies that come back."""
         with self._writing() as connection:
-            connection.execute(delete(_RECORDS).where(_C.namespace == self.namespace))
+            _execute(connection, _ERASE, {"namespace": self.namespace})
         self.close()
 
     def renew(self) -> None:
@@ -272,7 +279,8 @@ class ServerStore:
         try:
             with self._engine.begin() as connection:
                 yield connection
-        except SQLAlchemyError as error:
+        except (SQLAlchemyError, self._driver_error) as error:
+            self._engine.dispose()  # the next transaction connects anew
             cause = error.orig if isinstance(error, DBAPIError) else error
             raise StorageError(
                 f"cannot {action} {self._engine.url!r}: {sqlite.meaning(cause)}"
@@ -285,11 +293,27 @@ def _anchor_of(namespace: str, folder: Path) -> Anchor:
     return Anchor(folder / f"{name}.anchor", lock=False)
 
 
-_parsed = lru_cache(text)  # each of them runs with every commit
+@lru_cache(maxsize=64)
+def _spoken(statement: Any, dialect: Dialect) -> str:
+    """A statement as its driver takes it. There are few, and to write one takes longer than to run it."""
+    clause = text(statement) if isinstance(statement, str) else statement
+    return str(clause.compile(dialect=dialect))
+
+
+def _execute(connection: Connection, statement: Any, values: Mapping[str, Any]) -> DBAPICursor:
+    cursor = connection.connection.cursor()
+    cursor.execute(_spoken(statement, connection.dialect), values)
+    return cursor
+
+
+def _execute_many(connection: Connection, statement: Any, rows: list[dict[str, Any]]) -> None:
+    if rows:
+        cursor = connection.connection.cursor()
+        cursor.executemany(_spoken(statement, connection.dialect), rows)
 
 
 def _executing(connection: Connection) -> Execute:
-    return lambda statement, values: connection.execute(_parsed(statement), values)
+    return partial(_execute, connection)
 
 
 def _connect(url: str | URL) -> Engine:
@@ -301,7 +325,8 @@ def _connect(url: str | URL) -> Engine:
         raise StorageError(f"a server's store is on {' or '.join(_INSERT)}, not on {backend}")
     if backend == "postgresql":
         require("psycopg", extra="postgres", needed_for="a store on PostgreSQL")
-    engine = create_engine(url, hide_parameters=True)  # they may be secrets
+    style: Any = {"sqlite": "named", "postgresql": "pyformat"}[backend]
+    engine = create_engine(url, paramstyle=style, hide_parameters=True)  # they may be secrets
     if backend == "sqlite":
         _prepare_sqlite(engine)
     return engine
@@ -310,8 +335,14 @@ def _connect(url: str | URL) -> Engine:
 def _prepare_sqlite(engine: Engine) -> None:
     if engine.url.database:
         sqlite.make_private(Path(engine.url.database))
-    event.listen(engine, "connect", lambda connection, _: sqlite.configure(connection))
+    event.listen(engine, "connect", lambda connection, _: _configure(connection))
     event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
+
+
+def _configure(connection: sqlite3.Connection) -> None:
+    sqlite.configure(connection)
+    for pragma in _SQLITE_PRAGMAS:
+        connection.execute(f"PRAGMA {pragma}")
 
 
 def _require_schema(connection: Connection) -> None:
