@@ -15,7 +15,6 @@ from basecagg.errors import (
 )
 from basecagg.maths.randomness import FieldStream, derive_seed
 from basecagg.protocol.effects import MaskReady, sends_of, writes_of
-from basecagg.protocol.mailroom import pending
 from basecagg.protocol.messages import (
     Closing,
     MaskName,
@@ -106,7 +105,7 @@ def test_a_restarted_dealer_ships_the_same_bytes(federation):
 
 
 def test_a_restarted_server_knows_who_confirmed(federation):
-    """From the parcels that still lie there. Holder 6 was away; each of the masks says so."""
+    """From their receipts. Holder 6 was away; each of the masks says so."""
     away = holder_at(federation.agreement.holder_names[6])
     federation.stop(away)
     deal(federation, "ann", count=MASKS)
@@ -117,7 +116,7 @@ def test_a_restarted_server_knows_who_confirmed(federation):
     federation.start(away)
     federation.network.run()
     assert all(mailroom.holders_of(n) == set(range(7)) for n in federation.contributor("ann").ready)
-    assert not store_of_server(federation).keys(pending(6))
+    assert not store_of_server(federation).keys("shipment")
 
 
 def test_a_holder_that_was_away_forgets_what_is_over_and_keeps_the_rest(federation):
@@ -148,10 +147,10 @@ def test_a_lost_receipt_is_given_again_for_what_is_still_of_use(federation):
         federation.network.in_flight.remove(receipt)
     federation.network.run()
     one_round(federation, people)
-    assert len(store_of_server(federation).keys(pending(6))) == 3
+    assert len(federation.server.opening.mailroom.undelivered(6)) == 3
     federation.network.perform(AT_SERVER, federation.server.reconnect(lost.name))
     federation.network.run()
-    assert store_of_server(federation).keys(pending(6)) == []
+    assert store_of_server(federation).keys("shipment") == []
     assert [refusal for address, refusal in federation.network.refusals if address == lost] == []
 
 
@@ -168,7 +167,7 @@ def test_parcels_are_kept_until_the_last_mask_is_over(federation):
     deal(federation, *people, count=2)
     for undelivered in (3, 0):
         one_round(federation, people)
-        assert len(store_of_server(federation).keys(pending(6))) == undelivered
+        assert len(federation.server.opening.mailroom.undelivered(6)) == undelivered
     assert store_of_server(federation).keys("relay") == []
 
 
@@ -258,13 +257,15 @@ def test_what_expires_leaves_nothing(federation):
     shipment = shipped(federation, count=3)
     store.commit(writes_of(mailroom.relay("ann", shipment, 0)))
     store.commit(writes_of(mailroom.end(shipment.dealing.masks[0], "refuse")))
-    assert len(store.keys(pending(0))) == 1
+    store.commit(writes_of(mailroom._confirmations.add(5, [shipment.dealing.key])))
+    assert len(store.keys("shipment")) == 1
     store.commit(writes_of(mailroom.expire(shipment.dealing.expires + 1)))
-    kinds = ("relay", "relayed", *(pending(index) for index in range(7)))
+    kinds = ("relay", "relayed", "shipment", "kept")
     assert [kind for kind in kinds if store.keys(kind)] == []
     assert not +mailroom._live
     assert not mailroom._live_of_dealing
-    assert not mailroom._confirmed
+    assert not mailroom._confirmations._holders
+    assert not mailroom._confirmations._still_needed
 
 
 def test_a_receipt_that_comes_when_all_is_over_is_passed_over(federation):
@@ -371,7 +372,7 @@ def test_what_is_over_makes_room_for_the_parcels_of_a_holder_that_returns(federa
     federation.start(away)
     federation.network.run()
     assert [refused for refused in federation.network.refusals if refused[0] == away] == []
-    assert store_of_server(federation).keys(pending(6)) == []
+    assert store_of_server(federation).keys("shipment") == []
 
 
 def without_closings(network, away):

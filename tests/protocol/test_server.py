@@ -37,7 +37,7 @@ from basecagg.maths.staleness import constant, polynomial
 from basecagg.protocol import merkle
 from basecagg.protocol.effects import Forget, MaskEnded, Send, sends_of, writes_of
 from basecagg.protocol.global_model import model_hash
-from basecagg.protocol.mailroom import pending, stored_parcel
+from basecagg.protocol.mailroom import Mailroom
 from basecagg.protocol.messages import (
     Answer,
     Closing,
@@ -85,7 +85,7 @@ def shipment(federation):
 
 def test_a_shipment_is_written_before_it_is_relayed(federation, shipment):
     effects = federation.server.receive("ann", shipment)
-    assert len(writes_of(effects)) == 9  # two notes and seven parcels
+    assert len(writes_of(effects)) == 3  # two notes, and all envelopes together
     sent = {send.recipient: send.message for send in sends_of(effects)}
     assert sorted(sent) == sorted(USERS)
     root = shipment.dealing.root
@@ -174,10 +174,15 @@ def test_an_unconfirmed_parcel_can_be_sent_again_as_it_was(federation, shipment)
     one_hop(federation)
     sent = {letter.to.name: letter.message for letter in federation.network.in_flight}
     store = federation.network.nodes[AT_SERVER].store
-    (dealing,) = store.keys(pending(3))
-    assert stored_parcel(store, 3, dealing) == sent["user-3"]
+    (dealing,) = store.keys("shipment")
+    mailroom = Mailroom(federation.agreement, store)
+    assert mailroom.parcels(dealing) == [sent[f"user-{index}"] for index in range(7)]
+    assert mailroom.undelivered(3) == [sent["user-3"]]
+    assert mailroom.lacks(3, dealing)
     federation.network.run()
-    assert stored_parcel(store, 3, dealing) is None
+    for known in (federation.server.opening.mailroom, Mailroom(federation.agreement, store)):
+        assert known.undelivered(3) == []
+        assert not known.lacks(3, dealing)
 
 
 # --- receipts ---------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from functools import lru_cache
+from itertools import accumulate
 
 from basecagg.errors import (
     KnownMask,
@@ -16,6 +17,7 @@ from basecagg.errors import (
     UnknownMask,
 )
 from basecagg.protocol import life, merkle
+from basecagg.protocol.confirmations import Confirmations
 from basecagg.protocol.effects import Effect, Forget, Persist, Send
 from basecagg.protocol.epoch import Agreement
 from basecagg.protocol.messages import Dealing, MaskName, Message, Parcel, Receipt, Shipment
@@ -30,7 +32,7 @@ _FEW_NAMES = 256
 
 
 class Mailroom:
-    """All masks that the server knows of, with the parcels that are not confirmed yet."""
+    """All masks that the server knows of, with the shipments that not all holders have confirmed yet."""
 
     def __init__(self, agreement: Agreement, records: Records) -> None:
         """Start with what was relayed before a restart."""
@@ -40,20 +42,12 @@ class Mailroom:
         live = [mask for mask in self._masks.values() if mask.state in _LIVE]
         self._live = Counter(mask.name.contributor for mask in live)
         self._live_of_dealing = Counter(mask.dealing for mask in live)
-        self._confirmed = self._who_confirmed()
+        self._confirmations = Confirmations(records, self._live_of_dealing)
+        for dealing in records.keys("shipment"):
+            if dealing not in self._live_of_dealing:
+                raise StorageError(f"envelopes of {dealing} are stored, but none of its masks")
         self._told: defaultdict[str, set[int]] = defaultdict(set)
         """The holders of whose receipt a dealer was told since it last shipped the dealing."""
-
-    def _who_confirmed(self) -> dict[str, set[int]]:
-        """Of every live dealing all holders but those whose parcels lie here: confirming one deletes it."""
-        everyone = range(self.agreement.parameters.num_holders)
-        confirmed = {dealing: set(everyone) for dealing in self._live_of_dealing}
-        for holder in everyone:
-            for dealing in self._records.keys(pending(holder)):
-                if dealing not in confirmed:
-                    raise StorageError(f"a parcel of {dealing} is stored, but none of its masks")
-                confirmed[dealing].discard(holder)
-        return confirmed
 
     @property
     def dealers(self) -> frozenset[str]:
@@ -66,7 +60,7 @@ class Mailroom:
 
     def holders_of(self, name: MaskName) -> set[int]:
         """The holders that confirmed a share of a live mask."""
-        return self._confirmed[self._masks[name.key].dealing]
+        return self._confirmations.of(self._masks[name.key].dealing)
 
     def common_holders(self, names: Iterable[MaskName]) -> set[int]:
         """The holders that confirmed a share of every one of these masks."""
@@ -101,14 +95,15 @@ class Mailroom:
             for name in dealing.masks
         }
         self._masks |= masks
-        self._confirmed[dealing.key] = set()
+        self._confirmations.begin(dealing.key)
         self._live[dealing.credential.contributor] += len(masks)
         self._live_of_dealing[dealing.key] = len(masks)
-        sealed = enumerate(shipment.sealed)
+        sizes = tuple(map(len, shipment.sealed))
+        relay = Relay(dealing=dealing, leaves=shipment.leaves, sizes=sizes)
         return [
             *(write("relayed", key, mask) for key, mask in masks.items()),
-            write("relay", dealing.key, Relay(dealing=dealing, leaves=shipment.leaves)),
-            *(Persist(pending(holder), dealing.key, envelope) for holder, envelope in sealed),
+            write("relay", dealing.key, relay),
+            Persist("shipment", dealing.key, b"".join(shipment.sealed)),
         ]
 
     def confirm(self, sender: str, receipt: Receipt) -> list[Effect]:
@@ -122,13 +117,16 @@ class Mailroom:
         self.agreement.require_signed_by_holder(receipt, receipt.holder, receipt.signature)
         live = [mask for mask in self._masks_in(receipt, sender) if mask.state in _LIVE]
         dealers = {mask.dealing: mask.name.contributor for mask in live}
-        for dealing in dealers:
-            self._confirmed[dealing].add(receipt.holder)
-        parcels = [Forget(pending(receipt.holder), dealing) for dealing in dealers]
+        noted = self._confirmations.add(receipt.holder, dealers)
+        delivered = [
+            Forget("shipment", dealing)
+            for dealing in (dealers if noted else ())
+            if len(self._confirmations.of(dealing)) == self.agreement.parameters.num_holders
+        ]
         news = dict.fromkeys(
             dealer for dealing, dealer in dealers.items() if self._is_news(dealing, receipt.holder)
         )
-        return [*parcels, *(Send(dealer, receipt) for dealer in news)]
+        return [*noted, *delivered, *(Send(dealer, receipt) for dealer in news)]
 
     def _masks_in(self, receipt: Receipt, sender: str) -> list[RelayedMask]:
         most = max(len(self._masks), _FEW_NAMES)
@@ -155,8 +153,22 @@ class Mailroom:
 
     def undelivered(self, holder: int) -> list[Message]:
         """The parcels that a holder has not confirmed."""
-        kept = self._records.scan(pending(holder))
-        return [_parcel(self._records, holder, key, sealed) for key, sealed in kept]
+        lacked = self._confirmations.lacked_by(holder)
+        return [parcel for dealing in lacked for parcel in self.parcels(dealing, only=holder)]
+
+    def lacks(self, holder: int, dealing: str) -> bool:
+        """Whether the dealing lives and the holder has not confirmed it: then its parcel lies here."""
+        return self._confirmations.lacks(holder, dealing)
+
+    def parcels(self, dealing: str, *, only: int | None = None) -> list[Parcel]:
+        """The parcels of a shipment that lies here, for all holders or for one."""
+        relay = parse(require(self._records, "relay", dealing), Relay)
+        envelopes, ends = require(self._records, "shipment", dealing), [*accumulate(relay.sizes)]
+        wanted = range(len(relay.sizes)) if only is None else [only]
+        return [
+            _parcel(relay.dealing, relay.leaves, i, envelopes[ends[i] - relay.sizes[i] : ends[i]])
+            for i in wanted
+        ]
 
     def move(self, name: MaskName, event: str) -> list[Effect]:
         """One step in the life of a mask."""
@@ -193,10 +205,8 @@ class Mailroom:
             return []
         del self._live_of_dealing[mask.dealing]
         self._told.pop(mask.dealing, None)
-        everyone, confirmed = range(self.agreement.parameters.num_holders), self._confirmed
-        missing = sorted(set(everyone) - confirmed.pop(mask.dealing))
-        parcels = [Forget(pending(index), mask.dealing) for index in missing]
-        return [Forget("relay", mask.dealing), *parcels]
+        gone = [Forget(kind, mask.dealing) for kind in ("relay", "shipment")]
+        return [*gone, *self._confirmations.end(mask.dealing)]
 
     def _check(self, sender: str, shipment: Shipment, version: int) -> None:
         dealing, parameters = shipment.dealing, self.agreement.parameters
@@ -240,31 +250,17 @@ class Mailroom:
 
 
 def _parcels(shipment: Shipment) -> list[Parcel]:
-    levels = _levels(shipment.leaves)
     return [
-        Parcel(shipment.dealing, index, merkle.path(levels, index), sealed)
+        _parcel(shipment.dealing, shipment.leaves, index, sealed)
         for index, sealed in enumerate(shipment.sealed)
     ]
 
 
-def stored_parcel(records: Records, holder: int, dealing: str) -> Parcel | None:
-    """A parcel that the holder has not confirmed; None if it has, or if its masks are over."""
-    sealed = records.read(pending(holder), dealing)
-    return None if sealed is None else _parcel(records, holder, dealing, sealed)
-
-
-def _parcel(records: Records, holder: int, dealing: str, sealed: bytes) -> Parcel:
-    relay = parse(require(records, "relay", dealing), Relay)
-    path = merkle.path(_levels(relay.leaves), holder)
-    return Parcel(relay.dealing, holder, path, sealed)
+def _parcel(dealing: Dealing, leaves: tuple[bytes, ...], holder: int, sealed: bytes) -> Parcel:
+    return Parcel(dealing, holder, merkle.path(_levels(leaves), holder), sealed)
 
 
 @lru_cache(maxsize=64)
 def _levels(leaves: tuple[bytes, ...]) -> list[list[bytes]]:
     """The same for all holders, who come one after the other."""
     return merkle.tree(leaves)
-
-
-def pending(holder: int) -> str:
-    """The kind of record that holds the undelivered envelopes of one holder."""
-    return f"parcel:{holder}"

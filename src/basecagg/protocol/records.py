@@ -147,10 +147,19 @@ class RelayedMask(Record):
 
 
 class Relay(Record):
-    """What the server adds to an envelope to make a parcel of it."""
+    """What makes parcels of the envelopes of a shipment; those are the record 'shipment' of the same key."""
 
     dealing: Dealing
     leaves: tuple[bytes, ...]
+    sizes: tuple[int, ...]
+    """Bytes of each envelope: they lie one behind the other."""
+
+
+class Kept(Record):
+    """A holder's receipt, as far as it told the server something new."""
+
+    holder: int
+    dealings: tuple[str, ...]
 
 
 class BufferedUpdate(Struct, frozen=True, kw_only=True, gc=False):

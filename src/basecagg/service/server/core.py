@@ -103,7 +103,7 @@ class Service:
         self._refusals: Counter[tuple[str, str]] = Counter()
         """How often somebody was refused since the start, by name and code."""
         self._waiting = WaitingRoom()
-        self.epochs = Epochs(settings, identities, open_store, self._waiting.notify)
+        self.epochs = Epochs(settings, identities, open_store)
         self.worker = MachineThread(self)
         self._clock = asyncio.create_task(self._tick())
 
@@ -147,8 +147,10 @@ class Service:
         if news:
             self.epochs.note_sums(news)
             self.epochs.store.flush()
+        if woken := host.mailboxes.take_woken():
+            self._waiting.wake_soon(woken)
         if host.published is not before:
-            self._waiting.change_soon()
+            self._waiting.renew_soon()
 
     def recover(self) -> None:
         """Go back to what is durable."""
@@ -218,12 +220,24 @@ class Service:
     async def collect(
         self, name: str, epoch: str, acknowledged: int | None, wait: float, most_bytes: int
     ) -> list[Numbered]:
-        """A participant's next letters; waits for some if there are none."""
-        letters = await self._collect(name, epoch, acknowledged, most_bytes)
+        """A participant's next letters; waits for some if there are none.
+
+        Who has dealt with all that there was waits first, and is asked about in the machine's thread but once.
+        """
         deadline = self._waiting.until(wait)
+        if self._may_wait(name, epoch, acknowledged):
+            await self._waiting.mail(name, deadline)
+        letters = await self._collect(name, epoch, acknowledged, most_bytes)
         while not letters and await self._waiting.mail(name, deadline):
             letters = await self._collect(name, epoch, None, most_bytes)
         return letters
+
+    def _may_wait(self, name: str, epoch: str, acknowledged: int | None) -> bool:
+        host = self.host
+        if host is None or epoch != host.agreement.id.hex() or epoch in self.registry.ends:
+            return False
+        has_news = host.mailboxes.has_news(name, acknowledged)
+        return not has_news or (acknowledged is not None and self._waiting.is_ripening(name))
 
     async def _collect(
         self, name: str, epoch: str, acknowledged: int | None, most_bytes: int

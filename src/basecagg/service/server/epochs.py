@@ -26,7 +26,6 @@ from basecagg.service.problems import Problem, unpacked
 from basecagg.service.server.group_commit import GroupCommit
 from basecagg.service.server.host import EpochHost, EpochStore
 from basecagg.service.server.ledger import LedgerEntry, ledger_key
-from basecagg.service.server.mailboxes import Notify
 from basecagg.service.server.registry import Charter, Registry
 
 _LOG = Log("basecagg.service")
@@ -61,14 +60,12 @@ class Epochs:
         settings: ServiceSettings,
         identities: Sequence[Identity],
         open_store: Callable[[str], EpochStore],
-        notify: Notify,
     ) -> None:
         """Go on where the stores say."""
         self._settings = settings
         self._identities = {identity.public_key: identity for identity in identities}
         self._stores: list[EpochStore] = []
         self._open_store = open_store
-        self._notify = notify
         self._durable = self._open("service")
         self.store = GroupCommit(self._durable)
         self.registry = self._read_registry()
@@ -305,7 +302,6 @@ class Epochs:
             model,
             retries=self._settings.retries,
             keep=self._settings.keep_versions,
-            notify=self._notify,
         )
         host.closing, host.closed = charter.phase != "open", charter.phase == "closed"
         return host

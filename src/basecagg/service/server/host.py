@@ -42,7 +42,7 @@ from basecagg.service.logs import Log
 from basecagg.service.problems import Problem, refused
 from basecagg.service.server.group_commit import GroupCommit
 from basecagg.service.server.ledger import Ledger
-from basecagg.service.server.mailboxes import Mailboxes, Notify
+from basecagg.service.server.mailboxes import Mailboxes
 
 _LOG = Log("basecagg.service")
 
@@ -85,7 +85,6 @@ class EpochHost:
         *,
         retries: int = 5,
         keep: int = 1,
-        notify: Notify = lambda recipient, urgent: None,
     ) -> None:
         """Go on where the store says the epoch was, or begin it with the initial model.
 
@@ -101,7 +100,6 @@ class EpochHost:
         self._keep = keep
         self._packed: tuple[int, bytes] | None = None
         """The parts that were asked for last: all members want the same ones at about the same time."""
-        self._notify = notify
         self.closing = False
         self.closed = False
         self.refusals: Counter[str] = Counter()
@@ -118,7 +116,7 @@ class EpochHost:
         settings = ServerSettings.of(self.agreement, self._keep)
         self.machine = Server(settings, recovery, self._store, self._initial_model)
         self.published = self._publication()
-        self.mailboxes = Mailboxes(self._store, self._notify)
+        self.mailboxes = Mailboxes(self._store, recovery.mailroom)
         self.ledger = Ledger(self._store, self.agreement.holder_names)
         self._began = time.monotonic()
         self._perform(self.machine.start())
@@ -190,7 +188,8 @@ class EpochHost:
             self.mailboxes.acknowledge(name, acknowledged)
         if self.mailboxes.overflowed(name):
             self.reconnect(name)
-        return self.mailboxes.collect(name, most_bytes)
+        holder = self.agreement.holder_index(name)
+        return self.mailboxes.collect(name, holder, most_bytes)
 
     def reconnect(self, holder: str) -> None:
         """Send a holder again what it has not answered."""
@@ -250,9 +249,10 @@ class EpochHost:
     # --- effects ----------------------------------------------------------------------------------
 
     def _perform(self, effects: list[Effect]) -> None:
-        for send in perform(self._store, effects, self._note):
+        sends = perform(self._store, effects, self._note)
+        for send in sends:
             self.ledger.note_question(send.message)
-            self.mailboxes.post(send.recipient, send.message)
+        self.mailboxes.post(sends)
 
     def _note(self, news: News) -> None:
         """The ledger's line is in the same transaction as the step itself."""

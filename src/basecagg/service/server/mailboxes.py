@@ -1,19 +1,20 @@
 """What the server has to say to each participant, kept until the participant has dealt with it.
 
-A letter is written in the same transaction as the machine's own records, so no crash loses it. A parcel is kept
-by the machine already: its letter is only a reference, and the parcel is read when it is fetched.
+A letter is written in the same transaction as the machine's own records, so no crash loses it, and once for all
+who get it. How far each participant has come is written too: nothing that it has dealt with comes again. The
+parcels of a shipment are kept by the machine already: their letter only names the dealing.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from itertools import groupby
+from typing import Protocol
 
 from basecagg.channels.wire import pack
-from basecagg.protocol.effects import Forget, Persist, Store
-from basecagg.protocol.mailroom import pending, stored_parcel
+from basecagg.protocol.effects import Forget, Persist, Send, Store, Write
 from basecagg.protocol.messages import (
     CertifiedRequest,
     Inquiry,
@@ -22,103 +23,192 @@ from basecagg.protocol.messages import (
     RecoveryRequest,
     Verdict,
 )
+from basecagg.protocol.records import Record, load, write
 from basecagg.service.framing import Numbered
 
 MAX_LETTERS = 4096
 MAX_BYTES = 16 * 2**20
 """The quota of one mailbox. What does not fit is not lost for good: see `overflowed`."""
-Notify: TypeAlias = Callable[[str, bool], None]
-_REFERENCE, _FRAME = b"R", b"F"
+_FRESH_BYTES = 64 * 2**20
+"""Parcels that are kept in memory until their holders fetch them, which most do at once."""
+_NAMED = 100
+"""Bytes that a parcel counts as: only its dealing's name is here."""
 
 
-class StoredLetter(NamedTuple):
-    """One letter: a frame, or where the machine keeps it."""
+class Parcels(Protocol):
+    """Where the machine keeps parcels."""
+
+    def lacks(self, holder: int, dealing: str) -> bool:
+        """Whether the holder's parcel lies here: its dealing lives, and it has not confirmed it."""
+        ...
+
+    def parcels(self, dealing: str) -> list[Parcel]:
+        """All parcels of a dealing."""
+        ...
+
+
+class PostedLetter(Record):
+    """A letter as it is stored: a frame, or the dealing whose parcels it stands for."""
+
+    recipients: tuple[str, ...]
+    frame: bytes = b""
+    dealing: str = ""
+
+
+@dataclass(eq=False)
+class Letter:
+    """A letter in all the mailboxes where it lies."""
 
     number: int
-    content: bytes
+    posted: PostedLetter
+    waiting: int = 0
+    """Recipients that have not dealt with it."""
 
     @property
     def key(self) -> str:
         """Its key in the store; keys sort like numbers."""
         return f"{self.number:016d}"
 
+    @property
+    def size(self) -> int:
+        """What it counts as in a mailbox."""
+        return len(self.posted.frame) or _NAMED
+
 
 @dataclass
 class Mailbox:
     """The letters of one participant, oldest first."""
 
-    name: str
-    letters: deque[StoredLetter] = field(default_factory=deque)
+    letters: deque[Letter] = field(default_factory=deque)
     size: int = 0
-    next_number: int = 0
-
-    @property
-    def kind(self) -> str:
-        """The kind of its records."""
-        return f"mail:{self.name}"
+    newest: int = -1
+    """The number of the last letter that was put in."""
 
     @property
     def is_full(self) -> bool:
         """Whether the quota is used up."""
         return len(self.letters) >= MAX_LETTERS or self.size >= MAX_BYTES
 
-    def add(self, letter: StoredLetter) -> None:
+    def add(self, letter: Letter) -> None:
         """Put a letter behind the others."""
         self.letters.append(letter)
-        self.size += len(letter.content)
-        self.next_number = letter.number + 1
+        self.size += letter.size
+        self.newest = letter.number
+        letter.waiting += 1
 
-    def remove_first(self) -> StoredLetter:
+    def remove_first(self) -> Letter:
         """Take the oldest letter out."""
         letter = self.letters.popleft()
-        self.size -= len(letter.content)
+        self.size -= letter.size
+        letter.waiting -= 1
         return letter
 
 
 class Mailboxes:
-    """All mailboxes of an epoch, read from the store when they are first needed."""
+    """All mailboxes of an epoch. Numbers rise, and none is given twice, whatever is rebuilt."""
 
-    def __init__(self, store: Store, notify: Notify) -> None:
-        """`notify` hears who has mail and whether it is urgent; it may be told before the mail is durable."""
+    def __init__(self, store: Store, parcels: Parcels) -> None:
+        """Start with the letters that were not dealt with before a restart."""
         self._store = store
-        self._notify = notify
+        self._parcels = parcels
         self._boxes: dict[str, Mailbox] = {}
-        self._last: tuple[Message, bytes] | None = None
+        self._fresh: OrderedDict[str, dict[int, Parcel]] = OrderedDict()
+        self._fresh_bytes = 0
+        self._full = set(store.keys("overflow"))
+        self._woken: dict[str, bool] = {}
+        read = {name: int(number) for name, number in store.scan("read")}
+        for key, posted in load(store, "letter", PostedLetter).items():
+            letter = Letter(int(key), posted)
+            for name in posted.recipients:
+                if letter.number > read.get(name, -1):
+                    self._box(name).add(letter)
+        newest = (box.newest for box in self._boxes.values())
+        self._next = max((*newest, *read.values()), default=-1) + 1
 
-    def post(self, recipient: str, message: Message) -> None:
-        """Put a message into the recipient's mailbox, or note that it did not fit."""
-        box = self._box(recipient)
-        if box.is_full:
-            self._store.commit([Persist("overflow", recipient, b"")])
-            return
-        letter = StoredLetter(box.next_number, self._content(message))
-        box.add(letter)
-        self._store.commit([Persist(box.kind, letter.key, letter.content)])
-        self._notify(recipient, _is_urgent(message))
+    def post(self, sends: Iterable[Send]) -> None:
+        """Put messages into mailboxes, or note that they did not fit. What goes to many is one letter."""
+        writes: list[Write] = []
+        for _, group in groupby(sends, self._subject):
+            writes += self._post_one(list(group))
+        if writes:
+            self._store.commit(writes)
 
-    def collect(self, recipient: str, most_bytes: int, most_letters: int = 256) -> list[Numbered]:
-        """The oldest letters, at least one if there is any. They stay until `acknowledge`."""
+    def _subject(self, send: Send) -> object:
+        """What a letter is about: the same object for many, or the parcels of one dealing that lie here."""
+        message = send.message
+        if isinstance(message, Parcel) and self._parcels.lacks(message.holder, message.dealing.key):
+            return message.dealing.key
+        return id(message)
+
+    def _post_one(self, sends: list[Send]) -> list[Write]:
+        names = [send.recipient for send in sends]
+        full = [name for name in names if self._box(name).is_full]
+        self._full.update(full)
+        writes: list[Write] = [Persist("overflow", name, b"") for name in full]
+        reached = [name for name in names if name not in full]
+        if not reached:
+            return writes
+        letter = Letter(self._next, self._posted(sends, tuple(reached)))
+        self._next += 1
+        urgent = _is_urgent(sends[0].message)
+        for name in reached:
+            self._box(name).add(letter)
+            self._woken[name] = self._woken.get(name, False) or urgent
+        return [*writes, write("letter", letter.key, letter.posted)]
+
+    def _posted(self, sends: list[Send], recipients: tuple[str, ...]) -> PostedLetter:
+        subject, message = self._subject(sends[0]), sends[0].message
+        if not isinstance(subject, str):
+            return PostedLetter(recipients=recipients, frame=pack(message))
+        self._remember(subject, [send.message for send in sends])
+        return PostedLetter(recipients=recipients, dealing=subject)
+
+    def take_woken(self) -> dict[str, bool]:
+        """Who got mail since the last time, and whether some of it is urgent. To be told once it is durable."""
+        woken, self._woken = self._woken, {}
+        return woken
+
+    def has_news(self, recipient: str, acknowledged: int | None) -> bool:
+        """Whether there is more than the recipient has dealt with. May be asked from any thread."""
+        if acknowledged is None or recipient in self._full:
+            return True
+        box = self._boxes.get(recipient)
+        return box is not None and box.newest > acknowledged
+
+    def collect(
+        self, recipient: str, holder: int | None, most_bytes: int, most_letters: int = 256
+    ) -> list[Numbered]:
+        """The oldest letters, at least one if there is any. They stay until `acknowledge`.
+
+        `holder` is the recipient's number among the holders, if it is one.
+        """
         found, size = list[Numbered](), 0
         for letter in self._box(recipient).letters:
             if len(found) == most_letters or (found and size >= most_bytes):
                 break
-            frame = self._frame(letter.content)
-            if frame is not None:  # else its mask is over meanwhile
+            frame = self._frame(letter.posted, holder)
+            if frame is not None:
                 found.append(Numbered(letter.number, frame))
                 size += len(frame)
         return found
 
     def acknowledge(self, recipient: str, up_to: int) -> None:
         """The recipient has dealt with all letters up to this number."""
-        box, gone = self._box(recipient), list[Forget]()
+        box, last = self._box(recipient), -1
+        writes: list[Write] = []
         while box.letters and box.letters[0].number <= up_to:
-            gone.append(Forget(box.kind, box.remove_first().key))
-        self._store.commit(gone)
+            letter = box.remove_first()
+            last = letter.number
+            if not letter.waiting:
+                writes.append(Forget("letter", letter.key))
+        if last >= 0:
+            self._store.commit([*writes, Persist("read", recipient, b"%d" % last)])
 
     def overflowed(self, recipient: str) -> bool:
         """Whether letters did not fit and the box is empty now: time to ask the machine for them again."""
-        if self._box(recipient).letters or self._store.read("overflow", recipient) is None:
+        if recipient not in self._full or self._box(recipient).letters:
             return False
+        self._full.discard(recipient)
         self._store.commit([Forget("overflow", recipient)])
         return True
 
@@ -127,27 +217,40 @@ class Mailboxes:
         return len(self._box(recipient).letters)
 
     def _box(self, recipient: str) -> Mailbox:
-        if recipient not in self._boxes:
-            box = self._boxes[recipient] = Mailbox(recipient)
-            for key, content in self._store.scan(box.kind):
-                box.add(StoredLetter(int(key), content))
-        return self._boxes[recipient]
+        box = self._boxes.get(recipient)
+        if box is None:
+            box = self._boxes[recipient] = Mailbox()
+        return box
 
-    def _content(self, message: Message) -> bytes:
-        if isinstance(message, Parcel):
-            holder, key = message.holder, message.dealing.key
-            if self._store.read(pending(holder), key) is not None:  # else it comes again
-                return _REFERENCE + f"{holder}\0{key}".encode()
-        if self._last is None or self._last[0] is not message:
-            self._last = (message, _FRAME + pack(message))  # the next holder gets the same bytes
-        return self._last[1]
+    # --- parcels ----------------------------------------------------------------------------------
 
-    def _frame(self, content: bytes) -> bytes | None:
-        if content[:1] == _FRAME:
-            return content[1:]
-        holder, _, key = content[1:].decode().partition("\0")
-        parcel = stored_parcel(self._store, int(holder), key)
-        return None if parcel is None else pack(parcel)
+    def _frame(self, posted: PostedLetter, holder: int | None) -> bytes | None:
+        """None for a parcel that is of no use any more: it is confirmed, or its masks are over."""
+        if not posted.dealing:
+            return posted.frame
+        if holder is None or not self._parcels.lacks(holder, posted.dealing):
+            return None
+        if holder not in self._fresh.get(posted.dealing, {}):
+            self._remember(posted.dealing, self._parcels.parcels(posted.dealing))
+        return pack(self._fresh[posted.dealing][holder])
+
+    def _remember(self, dealing: str, parcels: Sequence[Message]) -> None:
+        """Parcels that holders will fetch soon; those that waited longest are read again when needed."""
+        new = {parcel.holder: parcel for parcel in parcels if isinstance(parcel, Parcel)}
+        fresh = self._drop(dealing) | new
+        self._fresh[dealing] = fresh
+        self._fresh_bytes += _bytes_of(fresh)
+        while self._fresh_bytes > _FRESH_BYTES and len(self._fresh) > 1:
+            self._drop(next(iter(self._fresh)))
+
+    def _drop(self, dealing: str) -> dict[int, Parcel]:
+        dropped = self._fresh.pop(dealing, {})
+        self._fresh_bytes -= _bytes_of(dropped)
+        return dropped
+
+
+def _bytes_of(parcels: dict[int, Parcel]) -> int:
+    return sum(len(parcel.sealed) for parcel in parcels.values())
 
 
 def _is_urgent(message: Message) -> bool:

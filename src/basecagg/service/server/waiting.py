@@ -1,23 +1,35 @@
-"""Callers who wait for mail, or for a change that concerns everybody: they sleep in the event loop."""
+"""Callers who wait for mail, or for a change that concerns everybody: they sleep in the event loop.
+
+Letters without urgency ripen: they wait a moment for others to go with, and whoever has just fetched some waits
+a little longer for the next ones. What is urgent wakes at once, and takes along what lies there.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Mapping
+from typing import TypeAlias
 
 _LINGER = 0.15
 """Seconds that letters without urgency wait for others to go with."""
+_PACE = 0.5
+"""Seconds between two times that somebody fetches letters without urgency."""
+_Sleeper: TypeAlias = "asyncio.Future[bool]"
 
 
 class WaitingRoom:
-    """Who is to be woken, and when. `notify` and `change_soon` may be called from any thread."""
+    """Who is to be woken, and when. `wake_soon` and `renew_soon` may be called from any thread."""
 
     def __init__(self) -> None:
         """Start with nobody, inside the event loop."""
         self._loop = asyncio.get_running_loop()
-        self._mail: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
-        self._soon: set[str] = set()
-        self._changed = asyncio.Event()
+        self._for_mail: defaultdict[str, set[_Sleeper]] = defaultdict(set)
+        self._for_news: set[_Sleeper] = set()
+        self._ripe: set[str] = set()
+        """Who has mail that nobody was woken for."""
+        self._ripening: dict[str, asyncio.TimerHandle] = {}
+        self._fetched: dict[str, float] = {}
         self._closed = False
 
     def close(self) -> None:
@@ -27,29 +39,34 @@ class WaitingRoom:
 
     # --- something happened -----------------------------------------------------------------------
 
-    def notify(self, recipient: str, urgent: bool) -> None:
-        """Somebody has mail. It is durable by the time a woken reader gets its turn in the machine's thread."""
-        self._loop.call_soon_threadsafe(self._wake, recipient, urgent)
+    def wake_soon(self, woken: Mapping[str, bool]) -> None:
+        """These have mail, some of it urgent. It has to be durable: they fetch it at once."""
+        self._loop.call_soon_threadsafe(self._wake_all, woken)
 
-    def change_soon(self) -> None:
-        """There is a new model or a new epoch."""
-        self._loop.call_soon_threadsafe(self.change)
+    def renew_soon(self) -> None:
+        """There is a new model."""
+        self._loop.call_soon_threadsafe(_wake, self._for_news)
 
     def change(self) -> None:
-        """The same, from within the event loop."""
-        self._changed.set()
-        self._changed = asyncio.Event()
+        """There is a new epoch, or something else that concerns everybody; from within the event loop."""
+        for sleepers in (self._for_news, *self._for_mail.values()):
+            _wake(sleepers)
 
-    def _wake(self, recipient: str, urgent: bool) -> None:
-        if urgent:
-            self._mail[recipient].set()
-        elif recipient not in self._soon and not self._mail[recipient].is_set():
-            self._soon.add(recipient)
-            self._loop.call_later(_LINGER, self._wake_late, recipient)
+    def _wake_all(self, woken: Mapping[str, bool]) -> None:
+        now = self._loop.time()
+        for recipient, urgent in woken.items():
+            if urgent:
+                self._ring(recipient)
+            elif recipient not in self._ripe and recipient not in self._ripening:
+                due = max(now + _LINGER, self._fetched.get(recipient, 0.0) + _PACE)
+                self._ripening[recipient] = self._loop.call_at(due, self._ring, recipient)
 
-    def _wake_late(self, recipient: str) -> None:
-        self._soon.discard(recipient)
-        self._mail[recipient].set()
+    def _ring(self, recipient: str) -> None:
+        timer = self._ripening.pop(recipient, None)
+        if timer is not None:
+            timer.cancel()
+        self._ripe.add(recipient)
+        _wake(self._for_mail[recipient])
 
     # --- waiting ----------------------------------------------------------------------------------
 
@@ -57,22 +74,42 @@ class WaitingRoom:
         """The moment up to which somebody who comes now wants to wait."""
         return self._loop.time() + seconds
 
+    def is_ripening(self, recipient: str) -> bool:
+        """Whether somebody's letters wait for others, so that `mail` is certain to return soon."""
+        return recipient in self._ripening
+
     async def mail(self, recipient: str, deadline: float) -> bool:
         """Wait for mail, or for a change; False when it is time to go."""
-        woken = await self.news(deadline, self._mail[recipient])
-        if woken:
-            self._mail[recipient].clear()
-        return woken
-
-    async def news(self, deadline: float, *events: asyncio.Event) -> bool:
-        """Wait for a change, or for one of the events; False when it is time to go."""
-        left = deadline - self._loop.time()
-        if left <= 0 or self._closed:
+        if recipient not in self._ripe and not await self._sleep(
+            self._for_mail[recipient], deadline
+        ):
             return False
-        tasks = [asyncio.ensure_future(event.wait()) for event in (self._changed, *events)]
-        try:
-            await asyncio.wait(tasks, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
+        self._ripe.discard(recipient)
+        self._fetched[recipient] = self._loop.time()
         return True
+
+    async def news(self, deadline: float) -> bool:
+        """Wait for a new model, or for a change; False when it is time to go."""
+        return await self._sleep(self._for_news, deadline)
+
+    async def _sleep(self, sleepers: set[_Sleeper], deadline: float) -> bool:
+        if self._closed or deadline <= self._loop.time():
+            return False
+        sleeper: _Sleeper = self._loop.create_future()
+        timer = self._loop.call_at(deadline, _end, sleeper, False)
+        sleepers.add(sleeper)
+        try:
+            return await sleeper
+        finally:
+            timer.cancel()
+            sleepers.discard(sleeper)
+
+
+def _wake(sleepers: set[_Sleeper]) -> None:
+    for sleeper in sleepers:
+        _end(sleeper, True)
+
+
+def _end(sleeper: _Sleeper, woken: bool) -> None:
+    if not sleeper.done():
+        sleeper.set_result(woken)
