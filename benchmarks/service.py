@@ -39,6 +39,7 @@ SHOWN = {
     "load_ms_per_update": "load ms",
     "load_cores": "cores",
     "busy_cores": "all cores",
+    "database_ms_per_update": "database ms",
     "put_off": "put off",
 }
 
@@ -91,7 +92,7 @@ def compare(trees: dict[str, Path], given: argparse.Namespace, console: Console)
     """N = 10 and N = 50 in turn, and the bare stack with the traffic that was counted here."""
     found: Figures = {}
     for holders in SIZES:
-        case = SHORT | {"holders": holders, "database": given.database}
+        case = SHORT | {"holders": holders, "postgres": given.postgres}
         rows = beside(trees, case, 1 if given.short else 2)
         traffic = rows["here"]["traffic_per_update"]
         rows["bare"] = asyncio.run(service_baseline.measure(traffic, 6.0))
@@ -103,7 +104,7 @@ def compare(trees: dict[str, Path], given: argparse.Namespace, console: Console)
 
 def carry(trees: dict[str, Path], given: argparse.Namespace, console: Console) -> Figures:
     """1,000 contributors for some minutes; then somebody verifies."""
-    rows = beside(trees, LONG | {"seconds": 60 * given.minutes, "database": given.database}, 1)
+    rows = beside(trees, LONG | {"seconds": 60 * given.minutes, "postgres": given.postgres}, 1)
     console.print(table("N = 50, d = 10⁵, K = 250, 1,000 contributors", rows))
     console.print("updates/s:", ratios(rows, "updates_per_second"))
     for name, figures in rows.items():
@@ -135,7 +136,7 @@ def main() -> int:
     parser.add_argument("commit", nargs="?", help="one to compare with")
     parser.add_argument("--short", action="store_true", help="N = 10 and 50 only; 5 minutes")
     parser.add_argument("--minutes", type=float, default=10.0, help="how long memory is watched")
-    parser.add_argument("--database", help="SQLAlchemy's URL of an empty one; SQLite unless given")
+    parser.add_argument("--postgres", action="store_true", help="on PostgreSQL, not on SQLite")
     given, console = parser.parse_args(), Console()
     with checked_out(given.commit) if given.commit else nullcontext() as tree:
         trees = {"here": ROOT} | ({} if tree is None else {given.commit: tree})

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.contributor import Contributor
 from basecagg.protocol.effects import sends_of, writes_of
 from basecagg.protocol.messages import Message, Upload
+from benchmarks.service_postgres import private_postgres
 from benchmarks.service_stand import Participant, Stand, counts_of, errors_of, processor_seconds
 
 _LATENCY_RUNS = 6
@@ -146,6 +148,7 @@ async def load(folder: Path, case: dict[str, Any]) -> dict[str, Any]:
     lives = [asyncio.create_task(phone.live(stand, rng)) for phone in phones]
     await _until(stand, case["warm"], lives)
     before, end = await Moment.now(stand), time.monotonic() + case.get("seconds", 0.0)
+    database = _family_seconds(case.get("database_pid"))
     while time.monotonic() < end:
         await asyncio.sleep(10.0)
         memory.append(round(stand.memory() / 2**20, 1))
@@ -155,10 +158,20 @@ async def load(folder: Path, case: dict[str, Any]) -> dict[str, Any]:
     for life in lives:
         life.cancel()
     await asyncio.gather(*lives, return_exceptions=True)
+    spent = _family_seconds(case.get("database_pid")) - database
     verified = await _fetch_parts(stand, phones[0].who) if case.get("verify") else {}
     await stand.stop()
     figures = between(before, after) | {"memory_mb": memory} | verified
+    figures["database_ms_per_update"] = 1e3 * spent / figures["updates"]
     return figures | {"errors": [*figures["errors"], *dead]}
+
+
+def _family_seconds(pid: int | None) -> float:
+    """What a process and its children have used; nothing if there is none."""
+    if pid is None:
+        return 0.0
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return processor_seconds(pid) + sum(processor_seconds(int(child)) for child in children)
 
 
 async def _until(stand: Stand, uploads: int, lives: list[asyncio.Task[None]]) -> None:
@@ -235,7 +248,10 @@ def main() -> None:
     """Measure what the one argument asks for."""
     case = json.loads(sys.argv[1])
     measure = {"load": load, "latency": latency}[case["what"]]
-    with tempfile.TemporaryDirectory() as name:
+    with ExitStack() as opened:
+        name = opened.enter_context(tempfile.TemporaryDirectory())
+        if case.get("postgres"):
+            case["database"], case["database_pid"] = opened.enter_context(private_postgres())
         print(json.dumps(asyncio.run(measure(Path(name), case))), flush=True)
 
 
