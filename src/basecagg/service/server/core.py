@@ -142,15 +142,15 @@ class Service:
             return
         before = host.published
         host.flush()
+        if woken := host.mailboxes.take_woken():
+            self._waiting.wake_soon(woken)
+        if host.published is not before:
+            self._waiting.renew_soon()
         news = host.ledger.take_news()
         self.activity.note(news)
         if news:
             self.epochs.note_sums(news)
             self.epochs.store.flush()
-        if woken := host.mailboxes.take_woken():
-            self._waiting.wake_soon(woken)
-        if host.published is not before:
-            self._waiting.renew_soon()
 
     def recover(self) -> None:
         """Go back to what is durable."""
