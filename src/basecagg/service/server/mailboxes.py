@@ -56,7 +56,7 @@ class PostedLetter(Record):
 
 
 @dataclass(eq=False)
-class Letter:
+class StoredLetter:
     """A letter in all the mailboxes where it lies."""
 
     number: int
@@ -79,7 +79,7 @@ class Letter:
 class Mailbox:
     """The letters of one participant, oldest first."""
 
-    letters: deque[Letter] = field(default_factory=deque)
+    letters: deque[StoredLetter] = field(default_factory=deque)
     size: int = 0
     newest: int = -1
     """The number of the last letter that was put in."""
@@ -89,14 +89,14 @@ class Mailbox:
         """Whether the quota is used up."""
         return len(self.letters) >= MAX_LETTERS or self.size >= MAX_BYTES
 
-    def add(self, letter: Letter) -> None:
+    def add(self, letter: StoredLetter) -> None:
         """Put a letter behind the others."""
         self.letters.append(letter)
         self.size += letter.size
         self.newest = letter.number
         letter.waiting += 1
 
-    def remove_first(self) -> Letter:
+    def remove_first(self) -> StoredLetter:
         """Take the oldest letter out."""
         letter = self.letters.popleft()
         self.size -= letter.size
@@ -118,7 +118,7 @@ class Mailboxes:
         self._woken: dict[str, bool] = {}
         read = {name: int(number) for name, number in store.scan("read")}
         for key, posted in load(store, "letter", PostedLetter).items():
-            letter = Letter(int(key), posted)
+            letter = StoredLetter(int(key), posted)
             for name in posted.recipients:
                 if letter.number > read.get(name, -1):
                     self._box(name).add(letter)
@@ -148,7 +148,7 @@ class Mailboxes:
         reached = [name for name in names if name not in full]
         if not reached:
             return writes
-        letter = Letter(self._next, self._posted(sends, tuple(reached)))
+        letter = StoredLetter(self._next, self._posted(sends, tuple(reached)))
         self._next += 1
         urgent = _is_urgent(sends[0].message)
         for name in reached:
