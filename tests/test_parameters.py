@@ -42,6 +42,13 @@ def bounded(**changes):
     return private(**({"noise": 0, "epsilon": None} | changes))
 
 
+def of_records(**changes):
+    """One hundred uploads, each record in one of twenty; d = 1000, so Δ̃ is 3 % more than C."""
+    usual = {"unit": "record", "sampling_rate": 0.05, "max_records": 200, "max_uses": 100}
+    made = private(**(usual | {"clip_norm": 0.5, "epsilon": 1.25, "levels": 2**11} | changes))
+    return made | {"clip": 100.0}
+
+
 # Of each rule: changes to the paper's set-up that break it, and what the error must say.
 BROKEN = {
     "q is a prime below 2³²": [
@@ -95,10 +102,22 @@ BROKEN = {
         ({"clip": 1e308}, ["65536·1e+308"]),
         ({"update_levels": 2**20}, ["1048576·4", "lower K, c_g, c_l or B"]),
     ],
-    "privacy: 10⁻³⁰ ≤ C ≤ B": [
+    "privacy: 10⁻³⁰ ≤ C, M·C ≤ B": [
         (private(clip_norm=4.5), ["C = 4.5", "B = 4", "possible: clip B = 4.5"]),
         (bounded(clip_norm=0), ["C = 0"]),
+        (of_records(max_records=201), ["B/M = 0.497512", "possible: clip B = 100.5"]),
         (private(clip_norm=math.nan), ["C = nan"]),
+    ],
+    "privacy: unit user: sampling_rate = 1, M = 1": [
+        (private(sampling_rate=0.5), ["sampling_rate = 0.5", "unit = 'record'"]),
+        (bounded(max_records=2), ["M = 2"]),
+    ],
+    "privacy: unit record: z > 0, 0 < sampling_rate ≤ 1, M ≥ 1": [
+        (bounded(unit="record"), ["z = 0", "hidden by noise alone"]),
+        (of_records(sampling_rate=0), ["sampling_rate = 0"]),
+        (of_records(sampling_rate=1.5), ["sampling_rate = 1.5"]),
+        (of_records(sampling_rate=math.nan), ["sampling_rate = nan"]),
+        (of_records(max_records=0), ["M = 0"]),
     ],
     "privacy: s(τ) = 1 in the field, c_g = 1": [
         (private() | {"weight_levels": 64}, ["c_g = 64", "weigh the noise"]),
@@ -137,7 +156,7 @@ BROKEN = {
         (private(epsilon=4.0), ["k_max = 3", "z = 2", "ε = 4.0", "k_max = 2"]),
         (private(max_uses=4), ["k_max = 4", "possible: ε = 4.7", "k_max = 3"]),
     ],
-    "privacy: K·(⌈c_l·C⌉ + 1) + σ_i·√(2K·ln(2d·2⁴⁰)) ≤ (q − 3)/2": [
+    "privacy: K·(⌈c_l·M·C⌉ + 1) + σ_i·√(2K·ln(2d·2⁴⁰)) ≤ (q − 3)/2": [
         (bounded(levels=2**28), ["c_l = 268435456", "(q − 3)/2 = 2,147,483,644"]),
         (private() | {"modulus": 65537}, ["K = 10", "σ_i = 1.45e+03"]),
         (bounded(levels=2**28) | {"allow_wraparound": True}, ["c_l = 268435456"]),
@@ -232,9 +251,14 @@ JUST_MET = {
         },
         {"clip": 1000, "allow_wraparound": True},
     ],
-    "privacy: 10⁻³⁰ ≤ C ≤ B": [
+    "privacy: 10⁻³⁰ ≤ C, M·C ≤ B": [
         bounded(clip_norm=4),
         bounded(clip_norm=1e-30, levels=2**100),
+    ],
+    "privacy: unit user: sampling_rate = 1, M = 1": [private(sampling_rate=1, max_records=1)],
+    "privacy: unit record: z > 0, 0 < sampling_rate ≤ 1, M ≥ 1": [
+        of_records(),
+        of_records(sampling_rate=1, max_records=1, max_uses=1, epsilon=3),
     ],
     "privacy: s(τ) = 1 in the field, c_g = 1": [private(staleness=polynomial())],
     "privacy: z ≥ 0, and ε > 0 if and only if z > 0": [private(), bounded()],
@@ -249,7 +273,7 @@ JUST_MET = {
     "privacy: c_l·C·s(τ_max) ≥ 1": [bounded(levels=11, staleness=polynomial())],
     "privacy: δ > 2e^ε·k_max·K·d·2⁻¹²⁷": [private(delta=1e-28, epsilon=12)],
     "privacy: k_max uploads cost at most ε at δ": [private(epsilon=4.02), private(max_uses=3)],
-    "privacy: K·(⌈c_l·C⌉ + 1) + σ_i·√(2K·ln(2d·2⁴⁰)) ≤ (q − 3)/2": [
+    "privacy: K·(⌈c_l·M·C⌉ + 1) + σ_i·√(2K·ln(2d·2⁴⁰)) ≤ (q − 3)/2": [
         bounded(levels=2**27),
         private() | {"modulus": 262147},
     ],
@@ -435,7 +459,7 @@ def test_a_mask_has_at_least_one_pad_and_less_than_a_share_more(model_size):
         ("epsilon", "4"),
         ("max_uses", 1.5),
         ("staleness", 1),
-        ("unit", "record"),
+        ("unit", "patient"),
         ("delta", None),
     ],
 )
@@ -468,6 +492,16 @@ EXTREMES = [0.0, -0.0, 5e-324, 1e-300, 1e-30, 1.0, 1e30, 1e300, 1.7e308, math.in
         {name: st.sampled_from(EXTREMES) for name in ("clip_norm", "noise", "epsilon", "delta")}
     ),
     uses=st.sampled_from([1, 2**63]),
+    records=st.one_of(
+        st.just({}),
+        st.fixed_dictionaries(
+            {
+                "unit": st.just("record"),
+                "sampling_rate": st.sampled_from([1e-300, 0.01, 1.0]),
+                "max_records": st.sampled_from([1, 2**63]),
+            }
+        ),
+    ),
     sizes=st.fixed_dictionaries(
         {
             "update_levels": st.sampled_from([1, 2**10, 2**63]),
@@ -477,11 +511,28 @@ EXTREMES = [0.0, -0.0, 5e-324, 1e-300, 1e-30, 1.0, 1e30, 1e300, 1.7e308, math.in
         }
     ),
 )
-def test_whatever_a_stranger_sends_is_taken_or_refused_by_a_rule(numbers, uses, sizes):
+def test_whatever_a_stranger_sends_is_taken_or_refused_by_a_rule(numbers, uses, records, sizes):
     """Epochs are decoded before their signature is checked: nothing may overflow, or take for ever."""
-    privacy = Privacy(**numbers, max_uses=uses)
+    privacy = Privacy(**numbers, max_uses=uses, **records)
     with contextlib.suppress(ParameterError):
         parameters(privacy=privacy, weight_levels=1, **sizes)
+
+
+def test_what_a_privacy_of_records_means():
+    """Δ̃ = n + √d of one record, which is what the noise is measured by; M of them are in an upload."""
+    p = parameters(**of_records())
+    mechanism = p.mechanism
+    change = (1024 + math.sqrt(1000)) ** 2
+    assert mechanism.squared_change(0) == int(change)
+    assert mechanism.variance == math.ceil(4 * int(change) / 2)
+    assert mechanism.squared_bound(0) == int((200 * 1024 + math.sqrt(1000)) ** 2)
+    assert mechanism.largest_element == 200 * 1024 + 1
+    assert mechanism.cost(0) == pytest.approx(1 / 8, rel=1e-6)
+    everywhere = dataclasses.replace(p.privacy, sampling_rate=1.0, epsilon=40.0)
+    assert 1.2 < mechanism.epsilon < 1.25
+    assert dataclasses.replace(mechanism, privacy=everywhere).epsilon > 20
+    assert mechanism.uses_within >= 100
+    assert dataclasses.replace(mechanism, privacy=everywhere).order in range(2, 257)
 
 
 def test_no_sum_with_noise_wraps_around():

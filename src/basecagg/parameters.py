@@ -207,11 +207,30 @@ def _of_privacy(
 
 PRIVACY_RULES: tuple[Rule, ...] = (
     _of_privacy(
-        "10⁻³⁰ ≤ C ≤ B",
-        lambda p, v, _: 1e-30 <= v.clip_norm <= p.clip,
+        "unit user: sampling_rate = 1, M = 1",
+        lambda _p, v, _m: v.unit == "record" or (v.sampling_rate, v.max_records) == (1, 1),
+        lambda _p, v, _m: (
+            f"sampling_rate = {v.sampling_rate:g} and max_records M = {v.max_records} are of records, and the"
+            " unit is the user: leave them at 1, or set unit = 'record'"
+        ),
+    ),
+    _of_privacy(
+        "unit record: z > 0, 0 < sampling_rate ≤ 1, M ≥ 1",
+        lambda _p, v, _m: (
+            v.unit == "user" or (v.noise > 0 and 0 < v.sampling_rate <= 1 and v.max_records >= 1)
+        ),
+        lambda _p, v, _m: (
+            f"unit 'record' with noise z = {v.noise:g}, sampling_rate = {v.sampling_rate:g} and max_records M ="
+            f" {v.max_records}: records are hidden by noise alone; possible: z > 0, a rate above 0 and up to 1,"
+            " M ≥ 1"
+        ),
+    ),
+    _of_privacy(
+        "10⁻³⁰ ≤ C, M·C ≤ B",
+        lambda p, v, _: v.clip_norm >= 1e-30 and v.longest <= p.clip,
         lambda p, v, _: (
-            f"clip_norm C = {v.clip_norm:g} is outside 10⁻³⁰…B = {p.clip:g}: an element of an update that"
-            f" is C long may be as large as C; possible: clip B = {max(v.clip_norm, p.clip):g}"
+            f"clip_norm C = {v.clip_norm:g} is outside 10⁻³⁰…B/M = {p.clip / v.max_records:g}: an element of an"
+            f" update that is M·C long may be as large as that; possible: clip B = {max(v.longest, p.clip):g}"
         ),
     ),
     _of_privacy(
@@ -264,11 +283,11 @@ PRIVACY_RULES: tuple[Rule, ...] = (
         ),
     ),
     _of_privacy(
-        "K·(⌈c_l·C⌉ + 1) + σ_i·√(2K·ln(2d·2⁴⁰)) ≤ (q − 3)/2",
+        "K·(⌈c_l·M·C⌉ + 1) + σ_i·√(2K·ln(2d·2⁴⁰)) ≤ (q − 3)/2",
         lambda p, *_: p.largest_sum <= p.room_for_sum,
         lambda p, v, m: (
-            f"a sum may reach K·(⌈c_l·C⌉ + 1) + σ_i·√(2K·ln(2d·2⁴⁰)) = {p.largest_sum:,} with K ="
-            f" {p.buffer_size}, c_l = {p.update_levels}, C = {v.clip_norm:g} and σ_i = {m.deviation:.3g},"
+            f"a sum may reach K·(⌈c_l·M·C⌉ + 1) + σ_i·√(2K·ln(2d·2⁴⁰)) = {p.largest_sum:,} with K ="
+            f" {p.buffer_size}, c_l = {p.update_levels}, M·C = {v.longest:g} and σ_i = {m.deviation:.3g},"
             f" but q = {p.modulus} has room for (q − 3)/2 = {p.room_for_sum:,}: lower K, c_l or C"
         ),
     ),

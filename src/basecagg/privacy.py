@@ -15,16 +15,24 @@ from functools import lru_cache
 from typing import Literal
 
 from basecagg.errors import ParameterError
-from basecagg.maths.accounting import cost_of_upload, epsilon_of, rho_within
+from basecagg.maths.accounting import (
+    Cost,
+    cost_of_upload,
+    epsilon_of,
+    sampled_epsilon,
+    total,
+    within,
+)
 from basecagg.maths.norm_bounds import (
     noise_reach,
     share_variance,
     squared_bound,
+    squared_change,
     squared_sum_bound,
 )
 from basecagg.maths.staleness import StalenessFunction, constant, exact_value, forms
 
-Unit = Literal["user"]
+Unit = Literal["user", "record"]
 LEAST_DEVIATION, MOST_DEVIATION = 3, 2**13
 """σ_i in steps: below, a sum of discrete Gaussians is none; above, its table becomes too large."""
 DISTANCE = 2.0**-127
@@ -36,11 +44,11 @@ class Privacy:
     """What the operator promises and every contributor keeps by itself. Without noise lengths are bounded."""
 
     clip_norm: float
-    """C: contributors clip every update to ‖Δ‖ ≤ C in the 2-norm, before they weigh it."""
+    """C: contributors clip what a unit adds to an update to C in the 2-norm, before they weigh it."""
     noise: float = 0.0
-    """z: the noise in a sum has a standard deviation of z times what one update can change; 0 for none."""
+    """z: the noise in a sum has a standard deviation of z times what one unit can change; 0 for none."""
     epsilon: float | None = None
-    """ε of all that a contributor ever uploads; None without noise."""
+    """ε of all that a contributor ever uploads, for each unit in it; None without noise."""
     delta: float = 1e-6
     """δ that goes with ε."""
     max_uses: int = 1
@@ -48,22 +56,34 @@ class Privacy:
     staleness: StalenessFunction = field(default_factory=constant)
     """s(τ̂): by what a contributor multiplies an update that it made τ̂ versions ago."""
     unit: Unit = "user"
-    """Whose contribution is hidden: all that a user uploads. (Neighbours: it becomes zero, plus noise.)"""
+    """Whose contribution is hidden: all that a user uploads, or what one record of its data adds to that.
+    (Neighbours: it becomes zero, and the noise stays.)"""
+    sampling_rate: float = 1.0
+    """With which probability each record is in an upload, unseen and on its own; 1 for users."""
+    max_records: int = 1
+    """M: an upload is clipped to M·C, with so many records in it at most; 1 for users."""
 
     def __post_init__(self) -> None:
         """Refuse what is not even a number; the rules are with the other parameters."""
-        for name in ("clip_norm", "noise", "delta", "epsilon"):
+        for name in ("clip_norm", "noise", "delta", "epsilon", "sampling_rate"):
             value = getattr(self, name)
             _require(
                 _is_number(value) or (name, value) == ("epsilon", None), name, value, "a number"
             )
             if value is not None:
                 object.__setattr__(self, name, float(value))
-        whole = isinstance(self.max_uses, int) and not isinstance(self.max_uses, bool)
-        _require(whole, "max_uses", self.max_uses, "a whole number")
+        for name in ("max_uses", "max_records"):
+            value = getattr(self, name)
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            _require(whole, name, value, "a whole number")
         known = isinstance(self.staleness, StalenessFunction)
         _require(known, "staleness", self.staleness, f"a StalenessFunction: {forms()}")
-        _require(self.unit == "user", "unit", self.unit, "'user'")
+        _require(self.unit in ("user", "record"), "unit", self.unit, "'user' or 'record'")
+
+    @property
+    def longest(self) -> float:
+        """M·C: to which a whole update is clipped. That brings no two updates further apart."""
+        return self.max_records * self.clip_norm
 
 
 @dataclass(frozen=True)
@@ -89,6 +109,10 @@ class Mechanism:
         """C̃(s)², in steps: no upload that was weighed by s(τ̂) is longer before its noise."""
         return _squared_bound(self, staleness)
 
+    def squared_change(self, staleness: int) -> int:
+        """Δ̃(s)², in steps: what one unit can change in such an upload. All of it, if it is the user."""
+        return _squared_change(self, staleness)
+
     @property
     def variance(self) -> int:
         """σ_i²: of one contributor's noise, in steps."""
@@ -110,12 +134,13 @@ class Mechanism:
 
     @property
     def largest_element(self) -> int:
-        """⌈c_l·C⌉ + 1: no element of a rounded update is larger, whatever its norm was computed to be."""
-        return math.ceil(self.levels * Fraction(self.privacy.clip_norm)) + 1
+        """⌈c_l·M·C⌉ + 1: no element of a rounded update is larger, whatever its norm was computed to be."""
+        longest = self.privacy.max_records * Fraction(self.privacy.clip_norm)
+        return math.ceil(self.levels * longest) + 1
 
     @property
     def largest_sum(self) -> int:
-        """K·(⌈c_l·C⌉ + 1) + σ_i·√(2K·ln(2d·2⁴⁰)): no honest sum is larger in any element, but for 2⁻⁴⁰."""
+        """K·(⌈c_l·M·C⌉ + 1) + σ_i·√(2K·ln(2d·2⁴⁰)): no honest sum is larger in any element, but for 2⁻⁴⁰."""
         reach = noise_reach(self.variance, self.members, self.size) if self.variance else 0
         return self.members * self.largest_element + reach
 
@@ -127,8 +152,21 @@ class Mechanism:
 
     def cost(self, staleness: int) -> float:
         """ρ of one upload. It falls with s(τ̂), but not as s²: what rounding adds stays."""
-        bound = self.squared_bound(staleness)
-        return cost_of_upload(bound, self.variance, self.honest, self.size)
+        change = self.squared_change(staleness)
+        return cost_of_upload(change, self.variance, self.honest, self.size)
+
+    def costs(self, staleness: int) -> Cost:
+        """The same for a unit that is in the upload by chance, as sampled records are."""
+        return Cost(self.cost(staleness), self.privacy.sampling_rate)
+
+    @property
+    def order(self) -> int | None:
+        """α at which uploads of records add up: the best for k_max fresh ones. Users need none: ρ has all."""
+        return self._of_records[1] if self.privacy.unit == "record" else None
+
+    @property
+    def _of_records(self) -> tuple[float, int]:
+        return sampled_epsilon(self.costs(0), self.privacy.max_uses, self.conversion_delta)
 
     @property
     def conversion_delta(self) -> float:
@@ -142,31 +180,49 @@ class Mechanism:
     @property
     def epsilon(self) -> float:
         """ε of k_max fresh uploads."""
+        if self.privacy.unit == "record":
+            return self._of_records[0]
         return epsilon_of(self.privacy.max_uses * self.cost(0), self.conversion_delta)
 
     @property
     def uses_within(self) -> int:
         """Fresh uploads that (ε, δ) covers."""
-        return int(self.budget / self.cost(0) * (1 + 1e-12))
+        return int(self.budget / total({self.costs(0): 1}, self.order) * (1 + 1e-12))
 
     @property
     def budget(self) -> float:
-        """ρ_max: what a contributor may spend in all."""
+        """What a contributor may spend in all: ρ_max, or the divergence at its order."""
+        return self.budget_at(self.order)
+
+    def budget_at(self, order: int | None) -> float:
+        """The same by another order, for a ledger that was begun with it."""
         assert self.privacy.epsilon is not None
-        return rho_within(self.privacy.epsilon, self.conversion_delta)
+        return within(self.privacy.epsilon, self.conversion_delta, order)
 
 
 @lru_cache(maxsize=4096)
 def _squared_bound(mechanism: Mechanism, staleness: int) -> int:
     privacy = mechanism.privacy
     weight = exact_value(privacy.staleness, staleness)
-    return squared_bound(mechanism.levels, privacy.clip_norm, weight, mechanism.size)
+    if privacy.unit == "user":
+        return squared_bound(mechanism.levels, privacy.clip_norm, weight, mechanism.size)
+    most = mechanism.levels * privacy.max_records
+    return squared_change(most, privacy.clip_norm, weight, mechanism.size)
+
+
+@lru_cache(maxsize=4096)
+def _squared_change(mechanism: Mechanism, staleness: int) -> int:
+    privacy = mechanism.privacy
+    if privacy.unit == "user":
+        return mechanism.squared_bound(staleness)
+    weight = exact_value(privacy.staleness, staleness)
+    return squared_change(mechanism.levels, privacy.clip_norm, weight, mechanism.size)
 
 
 @lru_cache(maxsize=256)
 def _variance(mechanism: Mechanism) -> int:
     noise = mechanism.privacy.noise
-    return share_variance(noise, mechanism.squared_bound(0), mechanism.honest) if noise else 0
+    return share_variance(noise, mechanism.squared_change(0), mechanism.honest) if noise else 0
 
 
 def _is_number(value: object) -> bool:

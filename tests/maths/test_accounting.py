@@ -10,11 +10,12 @@ from mpmath import pi as mp_pi
 from basecagg.maths.accounting import (
     INTEGER_ORDERS,
     ORDERS,
+    Cost,
     cost_of_upload,
-    epsilon_at,
+    divergence,
     epsilon_of,
     rho_within,
-    sampled_divergences,
+    sampled_epsilon,
     uneven,
 )
 
@@ -48,7 +49,7 @@ def test_sampled_records_are_accounted_as_in_the_library(library, rate, ratio):
     accountant = library.rdp.RdpAccountant(orders=INTEGER_ORDERS)
     event = library.PoissonSampledDpEvent(rate, library.GaussianDpEvent(ratio))
     accountant.compose(event, 50)
-    ours = epsilon_at(sampled_divergences(rate, ratio, 50), 1e-5, INTEGER_ORDERS)
+    ours, _ = sampled_epsilon(Cost(1 / (2 * ratio**2), rate), 50, 1e-5)
     assert ours == pytest.approx(accountant.get_epsilon(1e-5), abs=1e-9, rel=1e-9)
 
 
@@ -92,7 +93,7 @@ def test_sampled_divergences_are_the_integral(order):
         mixed = lambda x: (1 - rate) * density(x, 0) + rate * density(x, 1)  # noqa: E731
         ends = [-40, -10, 0, 1, 10, 20, 60]
         one = quad(lambda x: scale * mixed(x) ** order / density(x, 0) ** (order - 1), ends)
-        found = sampled_divergences(rate, ratio, 1)[INTEGER_ORDERS.index(order)]
+        found = divergence(Cost(1 / (2 * ratio**2), rate), order)
         assert found == pytest.approx(float(log(one) / (order - 1)), rel=1e-9)
         moments = sum(
             binomial(order, k) * mpf(1 - rate) ** (order - k) * mpf(rate) ** k

@@ -27,6 +27,21 @@ MNIST = Wishes(
     buffer_size=600,
     budget=Budget(epsilon=4.0, delta=1e-5, max_uses=3, clip_norm=0.3),
 )
+HOSPITALS = Wishes(
+    num_holders=10,
+    max_dropouts=2,
+    model_size=7850,
+    buffer_size=5,
+    silent=1,
+    budget=Budget(
+        epsilon=3.0,
+        delta=1e-5,
+        max_uses=50,
+        unit="record",
+        sampling_rate=0.05,
+        records=6000,
+    ),
+)
 PHONES = Wishes(num_holders=100, max_dropouts=30, model_size=10**6, budget=Budget(epsilon=4.0))
 
 
@@ -47,6 +62,31 @@ def test_the_budget_is_kept_with_no_more_noise_than_it_takes(wishes):
     assert less.epsilon > budget.epsilon
     assert chosen.largest_sum <= chosen.room_for_sum
     assert isinstance(chosen, ProtocolParameters)
+
+
+def test_a_budget_of_records_is_kept_with_no_more_noise_than_it_takes():
+    chosen = choose(HOSPITALS).parameters
+    mechanism, privacy = chosen.mechanism, chosen.privacy
+    assert (privacy.unit, privacy.sampling_rate, privacy.noise) == ("record", 0.05, 1.037)
+    assert 300 < privacy.max_records < 450
+    assert 2.98 < mechanism.epsilon <= 3
+    less = replace(mechanism, privacy=replace(privacy, noise=privacy.noise * 0.995))
+    assert less.epsilon > 3
+    # Rounding costs a little: Δ̃ = n + √d is 1.1 % more than n here.
+    assert noise_in_mean(mechanism) == pytest.approx(1.037 * math.sqrt(5 / 4) / 5, rel=0.015)
+
+
+def test_records_need_more_than_a_name():
+    with pytest.raises(ParameterError, match="both at 1 for users"):
+        choose(replace(MNIST, budget=replace(MNIST.budget, records=10)))
+    with pytest.raises(ParameterError, match="above 0 and up to 1"):
+        choose(replace(HOSPITALS, budget=replace(HOSPITALS.budget, sampling_rate=0.0)))
+
+
+def test_an_impossible_budget_of_records_gets_the_nearest_that_can_be():
+    wishes = replace(HOSPITALS, budget=replace(HOSPITALS.budget, epsilon=0.001))
+    with pytest.raises(ParameterError, match=r"Possible instead: .*ε = 0\.0"):
+        choose(wishes)
 
 
 def test_contributors_weigh_and_the_field_does_not():
@@ -132,6 +172,16 @@ def test_the_operator_begins_epochs_with_the_same_words():
     privacy = _plan(30, **typed).privacy
     assert (privacy.epsilon, privacy.delta, privacy.max_uses) == (4.0, 1e-6, 1)
     assert _plan(30, **typed | {"budget_epsilon": None}).privacy is None
+
+
+def test_the_command_speaks_of_records():
+    typed = "--unit record --sampling-rate 0.01 --records 5000"
+    told = CliRunner().invoke(command, [*OPTIONS.split(), *typed.split()], terminal_width=200)
+    assert told.exit_code == 0, told.output
+    for words in ("of one record", "each record's part", "records in an upload at most"):
+        assert words in told.output
+    flags = {flag for each in start.params for flag in each.opts}
+    assert {"--unit", "--sampling-rate", "--records"} <= flags
 
 
 def test_without_epsilon_nothing_is_said_about_privacy():

@@ -42,7 +42,7 @@ class Treasurer(Judge):
         masks = [mask for mask in self.uploads if mask.contributor == name]
         stored = self.stores.stores[Address("contributor", name)].read("ledger", "")
         spent = parse(stored, Spent) if stored else Spent()
-        uses = math.inf if spent.everything else sum(count for _, count in spent.uploads)
+        uses = math.inf if spent.everything else sum(count for *_, count in spent.uploads)
         assert len(masks) <= uses, "an upload left that is not counted"
 
     def _opened(self, released):

@@ -11,6 +11,7 @@ from basecagg.commands import _values
 from basecagg.maths.staleness import forms
 from basecagg.planning.budget import Budget
 from basecagg.planning.planner import DEFAULT_BUFFER, Plan, plan
+from basecagg.privacy import Unit
 
 _COLLUDERS = click.option(
     "--colluders",
@@ -95,13 +96,35 @@ _CLIP_NORM = click.option(
     type=click.FloatRange(min=0, min_open=True),
     default=1.0,
     metavar="C",
-    help="With ε: the 2-norm to which an update is clipped, C.",
+    help="With ε: the 2-norm to which an update is clipped, or what each record adds to it, C.",
 )
 _SILENT = click.option(
     "--silent",
     type=click.IntRange(min=1),
     metavar="T_c",
     help="Contributors that may work with the server, and with ε add no noise. T unless given.",
+)
+
+
+_UNIT = click.option(
+    "--unit",
+    type=click.Choice(["user", "record"]),
+    default="user",
+    help="Whose ε it is: of all that a user uploads, or of each record of its data (hospitals).",
+)
+_RATE = click.option(
+    "--sampling-rate",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=1.0,
+    metavar="P",
+    help="With --unit record: the probability with which a record is in an upload.",
+)
+_RECORDS = click.option(
+    "--records",
+    type=click.IntRange(min=1),
+    default=1,
+    metavar="n",
+    help="With --unit record: how many records one contributor has, about.",
 )
 
 
@@ -123,9 +146,10 @@ def wishes_options(dropouts: str | None = None, epsilon: str = "--epsilon") -> _
             "budget_epsilon",
             type=click.FloatRange(min=0, min_open=True),
             metavar="ε",
-            help="Differential privacy: ε of all that one user uploads. The planner chooses noise and levels.",
+            help="Differential privacy: ε of all that one user uploads, or of each of its records. The planner"
+            " chooses noise and levels.",
         ),
-        *(_DELTA, _USES, _CLIP_NORM, _SILENT),
+        *(_DELTA, _USES, _CLIP_NORM, _SILENT, _UNIT, _RATE, _RECORDS),
     )
     return stacked(options)
 
@@ -150,12 +174,23 @@ def plan_for(
     delta: float,
     uses: int,
     clip_norm: float,
+    unit: Unit = "user",
+    sampling_rate: float = 1.0,
+    records: int = 1,
     **others: Any,
 ) -> Plan:
     """The plan for what was typed, and so many holders."""
     budget = None
     if budget_epsilon is not None:
-        budget = Budget(epsilon=budget_epsilon, delta=delta, max_uses=uses, clip_norm=clip_norm)
+        budget = Budget(
+            epsilon=budget_epsilon,
+            delta=delta,
+            max_uses=uses,
+            clip_norm=clip_norm,
+            unit=unit,
+            sampling_rate=sampling_rate,
+            records=records,
+        )
     return plan(
         budget=budget,
         num_holders=num_holders,

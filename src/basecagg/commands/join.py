@@ -72,6 +72,13 @@ _CAUGHT = 3
     help="The largest δ that goes with --max-epsilon.",
 )
 @click.option(
+    "--unit",
+    type=click.Choice(["user", "record"]),
+    default="user",
+    help="Whose ε it is: of all that this user uploads, or of each record of its data. With record your"
+    " training has to clip each of them, as `record_update` does.",
+)
+@click.option(
     "--trust-server",
     is_flag=True,
     help="Accept an epoch that protects against an honest server only.",
@@ -161,7 +168,7 @@ def command(
         floor=LocalFloor(
             consistency="honest-server" if trust_server else "certified",
             correctness="honest-holders" if trust_holders else "agreed",
-            **floor,
+            **(floor | {"unit": "record"} if holder_only else floor),
         ),
         data=data,
         pause=pause,

@@ -15,6 +15,7 @@ from basecagg.learning.local_training import (  # noqa: E402
 )
 from basecagg.learning.models import MODELS, build_model  # noqa: E402
 from basecagg.learning.partition import PARTITIONS, label_counts, partition  # noqa: E402
+from basecagg.learning.records import record_update  # noqa: E402
 from basecagg.learning.seeds import derive_seed, seeded  # noqa: E402
 from basecagg.learning.task import Task, accuracy, built_in_task  # noqa: E402
 
@@ -36,6 +37,7 @@ __all__ = [
     "label_counts",
     "load_dataset",
     "partition",
+    "record_update",
     "seeded",
     "train_locally",
 ]

@@ -13,9 +13,12 @@ from torch import Tensor, nn
 
 from basecagg.errors import DataError, ParameterError
 from basecagg.learning.flat_parameters import FlatModel
+from basecagg.learning.records import record_update
 from basecagg.learning.seeds import seeded
 from basecagg.learning.task import Task
+from basecagg.maths.randomness import SEED_BYTES
 from basecagg.maths.running_statistics import damped
+from basecagg.privacy import Privacy
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
@@ -36,6 +39,8 @@ class LocalTraining:
     """λ of the L2 regularisation."""
     max_staleness: int = 0
     """τ_max of the sums that updates go into: BatchNorm's statistics move by 1/(1 + τ_max) of their change."""
+    privacy: Privacy | None = None
+    """Where records are the unit: one step on a sample of them, each clipped: `batch_size` is the usual."""
 
     def __post_init__(self) -> None:
         """Check every rule once, here."""
@@ -46,6 +51,14 @@ class LocalTraining:
         given = [count for count in (self.steps, self.epochs) if count is not None]
         _require(len(given) == 1, "steps, epochs", (self.steps, self.epochs), "exactly one number")
         _require(given[0] >= 1, "steps or epochs", given[0], "≥ 1")
+        if self.on_records:
+            _require(self.steps == 1, "steps", self.steps, "1 where records are the unit")
+            _require(self.weight_decay == 0, "weight_decay", self.weight_decay, "0, too")
+
+    @property
+    def on_records(self) -> bool:
+        """Whether each record's gradient is clipped by itself."""
+        return self.privacy is not None and self.privacy.unit == "record"
 
     def steps_for(self, num_examples: int) -> int:
         """E of a user with so many examples."""
@@ -62,7 +75,7 @@ class LocalUpdate:
     delta: NDArray[np.float32]
     """Δ = x_start − x_end, Eq. (local_update)."""
     mean_loss: float
-    """Mean of the batches' losses, without the L2 term."""
+    """Mean of the batches' losses, without the L2 term; no number where records are the unit."""
     num_examples: int
     """n_i, for weights by number of examples."""
 
@@ -93,6 +106,8 @@ def train_locally(
     """
     if not len(indices):
         raise DataError(f"user {user} has no examples to train on")
+    if training.on_records:
+        return _train_on_records(task, model, start, indices, training, seed=seed)
     model.load(start)
     model.module.train()
     try:
@@ -115,6 +130,32 @@ def train_locally(
     statistics = delta[model.num_weights :]
     statistics[:] = damped(statistics, training.max_staleness)
     return LocalUpdate(delta, mean_loss, len(indices))
+
+
+def _train_on_records(
+    task: Task,
+    model: FlatModel,
+    start: NDArray[np.float32],
+    indices: NDArray[np.int64],
+    training: LocalTraining,
+    *,
+    seed: int,
+) -> LocalUpdate:
+    """The step `η_l/batch_size` on every record of a sample. A loss would tell of records, so there is none."""
+    assert training.privacy is not None
+    data, rows = task.dataset, torch.tensor(indices)
+    step = training.learning_rate / training.batch_size
+    with seeded(seed):
+        delta = record_update(
+            model,
+            start,
+            (data.train_x.index_select(0, rows), data.train_y.index_select(0, rows)),
+            task.loss,
+            training.privacy,
+            step=step,
+            seed=seed.to_bytes(SEED_BYTES, "little"),
+        )
+    return LocalUpdate(delta, math.nan, len(indices))
 
 
 def evaluate(

@@ -33,6 +33,26 @@ def squared_bound(levels: int, clip_norm: float, weight: Decimal, size: int) -> 
         return int(min(likely, (n + root) ** 2))
 
 
+@lru_cache(maxsize=4096)
+def squared_change(levels: int, clip_norm: float, weight: Decimal, size: int) -> int:
+    """⌊(n + √d)²⌋, n = c_l·s·C: how far two rounded updates can be apart that are ‖Δ − Δ′‖ ≤ C apart.
+
+    With the same coins an element of the two differs by less than one step more than before rounding. Which
+    of several coins fall does not depend on a record, so each has to hold by itself: nothing is rounded again.
+    """
+    with localcontext(_EXACT):
+        return int((levels * Decimal(clip_norm) * weight + Decimal(size).sqrt()) ** 2)
+
+
+def most_sampled(records: int, rate: float) -> int:
+    """Records that a sample of `records`, each taken with probability `rate`, has at most, but for 2⁻⁴⁰.
+
+    Bernstein: P(X ≥ b + t) ≤ exp(−t²/(2b + 2t/3)) for the mean b.
+    """
+    mean, tail = records * rate, TAIL_BITS * math.log(2)
+    return min(records, math.ceil(mean + tail / 3 + math.sqrt(tail * tail / 9 + 2 * mean * tail)))
+
+
 def share_variance(noise: float, bound: int, honest: int) -> int:
     """σ_i²: so that K − T_c = `honest` shares of noise have σ = z·C̃ together; `bound` is C̃², z is `noise`.
 

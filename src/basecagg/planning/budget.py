@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from basecagg.errors import ParameterError
+from basecagg.maths.accounting import Cost, affords, rho_within
+from basecagg.maths.norm_bounds import most_sampled
 from basecagg.maths.staleness import StalenessFunction
-from basecagg.privacy import LEAST_DEVIATION, MOST_DEVIATION, Mechanism, Privacy
+from basecagg.privacy import LEAST_DEVIATION, MOST_DEVIATION, Mechanism, Privacy, Unit
 
 _ROUNDING = 1.02
 """C̃² may be this much more than (c_l·C)²: what rounding to steps costs."""
@@ -15,6 +18,8 @@ _QUICK = 2**11
 """σ_i up to which noise is drawn as fast as can be."""
 _MOST_BITS = 30
 _DIGITS = 4
+_HALVINGS = 20
+"""Of the logarithm of z: far below the digits that are kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +34,12 @@ class Budget:
     """k_max: fresh uploads of one contributor."""
     clip_norm: float = 1.0
     """C"""
+    unit: Unit = "user"
+    """Whom it is promised to: users, or their single records."""
+    sampling_rate: float = 1.0
+    """With which probability a record is in an upload."""
+    records: int = 1
+    """Records of one contributor, of which as many are sampled."""
 
 
 def spend(
@@ -43,6 +54,9 @@ def spend(
         delta=budget.delta,
         max_uses=budget.max_uses,
         staleness=staleness,
+        unit=budget.unit,
+        sampling_rate=budget.sampling_rate,
+        max_records=most_sampled(budget.records, budget.sampling_rate),
     )
     mechanism = Mechanism(privacy, members, silent, size, 1)
     if mechanism.conversion_delta <= 0:
@@ -67,13 +81,46 @@ def _require_possible(budget: Budget, members: int, silent: int) -> None:
             f"of K = {members} members T_c = {silent} may be silent: there must be one, and one less than K",
             rule="privacy: with noise 1 ≤ T_c < K",
         )
+    of_records = budget.records >= 1 and 0 < budget.sampling_rate <= 1
+    if not of_records or (
+        budget.unit == "user" and (budget.records, budget.sampling_rate) != (1, 1)
+    ):
+        raise ParameterError(
+            f"{budget.records} records, each in an upload with probability {budget.sampling_rate:g}, cannot be"
+            f" with unit '{budget.unit}': a probability above 0 and up to 1, and both at 1 for users",
+            rule="privacy: unit user: sampling_rate = 1, M = 1",
+        )
 
 
 def _least_noise(mechanism: Mechanism) -> float:
-    """z = √(k_max/2ρ_max), rounded up to a number that people can read."""
-    exact = math.sqrt(mechanism.privacy.max_uses / (2 * mechanism.budget))
+    """z, rounded up to a number that people can read."""
+    by_unit = {"user": _exact_for_users, "record": _exact_for_records}
+    exact = by_unit[mechanism.privacy.unit](mechanism)
     unit = 10.0 ** (math.floor(math.log10(exact)) - _DIGITS + 1)
     return float(f"{math.ceil(exact / unit) * unit:.{_DIGITS}g}")
+
+
+def _exact_for_users(mechanism: Mechanism) -> float:
+    """z = √(k_max/2ρ_max)"""
+    return math.sqrt(mechanism.privacy.max_uses / (2 * mechanism.budget))
+
+
+def _exact_for_records(mechanism: Mechanism) -> float:
+    privacy = mechanism.privacy
+    assert privacy.epsilon is not None
+    wanted = privacy.max_uses, privacy.epsilon, mechanism.conversion_delta
+    return _exact_when_sampled(privacy.sampling_rate, *wanted)
+
+
+@lru_cache(maxsize=256)
+def _exact_when_sampled(rate: float, uses: int, epsilon: float, delta: float) -> float:
+    """Between the z that is enough without sampling, and next to none."""
+    low, high = 1e-3, 1.5 * math.sqrt(uses / (2 * rho_within(epsilon, delta)))
+    for _ in range(_HALVINGS):
+        z = math.sqrt(low * high)
+        enough = affords(Cost(1 / (2 * z * z), rate), uses, epsilon, delta)
+        low, high = (low, z) if enough else (z, high)
+    return high
 
 
 def _levels(mechanism: Mechanism) -> int:
@@ -87,7 +134,7 @@ def _levels(mechanism: Mechanism) -> int:
 
 
 def _rounding(mechanism: Mechanism) -> float:
-    return mechanism.squared_bound(0) / (mechanism.levels * mechanism.privacy.clip_norm) ** 2
+    return mechanism.squared_change(0) / (mechanism.levels * mechanism.privacy.clip_norm) ** 2
 
 
 # --- what remains -----------------------------------------------------------------------------
@@ -100,7 +147,7 @@ def noise_in_mean(mechanism: Mechanism) -> float:
 
 
 def hidden_lie(mechanism: Mechanism) -> float:
-    """How long a lie may be, in C̃, that the bound of a sum need not show: the others send nothing but noise."""
+    """How long a lie may be, in what one unit can change, that a sum's bound need not show in its noise."""
     bound = mechanism.squared_sum_bound([0] * mechanism.members)
     noise = mechanism.size * mechanism.members * mechanism.variance
-    return math.sqrt(max(0, bound - noise) / mechanism.squared_bound(0))
+    return math.sqrt(max(0, bound - noise) / mechanism.squared_change(0))

@@ -245,7 +245,7 @@ def _numbers(wishes: Wishes, colluders: int) -> dict[str, Any]:
     return {
         "staleness": constant(),
         "weight_levels": 1,
-        "clip": max(wishes.clip, wishes.budget.clip_norm),
+        "clip": max(wishes.clip, mechanism.privacy.longest),
         "update_levels": mechanism.levels,
         "privacy": mechanism.privacy,
     }

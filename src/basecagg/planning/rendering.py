@@ -14,13 +14,21 @@ from basecagg.costs import live_masks_each, share_bytes
 from basecagg.planning import budget
 from basecagg.planning.calibration import STEPS
 from basecagg.planning.planner import VARYING, Cpu, Option, Plan
-from basecagg.privacy import Mechanism
+from basecagg.privacy import Mechanism, Privacy
 from basecagg.protocol.epoch import MOST_PARTS
 
 _CORRECT = {
     True: "U + T = {} answers that agree open a sum",
     False: "any U = {} answers open a sum",
 }
+
+
+_WHOSE = {
+    "user": "of all that one user uploads; neighbours: it sends nothing",
+    "record": "of one record in all uploads of its owner; neighbours: it is not there",
+}
+_CLIPPED = {"user": "an update", "record": "each record's part of an update"}
+_CHANGES = {"user": "update", "record": "record"}
 
 
 def render(plan: Plan) -> RenderableType:
@@ -133,16 +141,17 @@ def _privacy_section(plan: Plan) -> dict[str, RenderableType]:
         (
             "ε, δ",
             f"{v.epsilon:g}, {v.delta:g}",
-            "of all that one user uploads; neighbours: it sends nothing",
+            _WHOSE[v.unit],
         ),
         ("k_max", f"{v.max_uses}", f"uploads of one user; all fresh they cost ε = {m.epsilon:.4g}"),
         (
             "C",
             f"{v.clip_norm:g}",
-            "to which an update is clipped in the 2-norm, then weighed by s(τ̂)",
+            f"to which {_CLIPPED[v.unit]} is clipped in the 2-norm, then weighed by s(τ̂)",
         ),
+        *_records(v),
         ("s(τ̂)", f"{v.staleness}", "by which contributors weigh; the field's own weight is 1"),
-        ("z", f"{v.noise:g}", "noise against what one update changes"),
+        ("z", f"{v.noise:g}", f"noise against what one {_CHANGES[v.unit]} changes"),
         ("T_c", f"{m.silent}", _silence(m)),
         ("σ_i", f"{m.deviation:.4g} steps", "of one contributor's noise"),
         ("noise", f"{rest:.3g}", f"in an element of the mean (σ), {rest / v.clip_norm:.3g} of C"),
@@ -154,6 +163,16 @@ def _privacy_section(plan: Plan) -> dict[str, RenderableType]:
         " the noise."
     )
     return {"Privacy": Group(table, Text(note))}
+
+
+def _records(v: Privacy) -> list[tuple[str, str, str]]:
+    """How records get into an upload, where they are the unit."""
+    if v.unit == "user":
+        return []
+    return [
+        ("rate", f"{v.sampling_rate:g}", "the probability with which a record is in an upload"),
+        ("M", f"{v.max_records}", "records in an upload at most; it is clipped to M·C"),
+    ]
 
 
 def _silence(m: Mechanism) -> str:
@@ -193,7 +212,7 @@ def _proof(plan: Plan) -> Text:
 def _private_proof(plan: Plan, m: Mechanism) -> Text:
     p = plan.parameters
     return Text(
-        f"K·(⌈c_l·C⌉ + 1) + σ_i·√(2K·ln(2d·2⁴⁰)) = {m.members}·{m.largest_element:,} +"
+        f"K·(⌈c_l·M·C⌉ + 1) + σ_i·√(2K·ln(2d·2⁴⁰)) = {m.members}·{m.largest_element:,} +"
         f" {m.largest_sum - m.members * m.largest_element:,} = {m.largest_sum:,}\n"
         f"(q − 3)/2 = {p.room_for_sum:,}\n"
         f"The first is not larger than the second: {plan.spare_bits:.2f} bits to spare. (Chance: 2⁻⁴⁰.)"

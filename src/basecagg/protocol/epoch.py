@@ -26,7 +26,7 @@ from basecagg.errors import (
 )
 from basecagg.maths.mds_code import MaskCode
 from basecagg.parameters import Consistency, Correctness, ProtocolParameters, usual_per_version
-from basecagg.privacy import Privacy
+from basecagg.privacy import Privacy, Unit
 from basecagg.protocol.chain import Chain
 from basecagg.protocol.messages import (
     MAX_HOLDERS,
@@ -128,6 +128,8 @@ class LocalFloor:
     """The largest ε of all that is ever uploaded; None to insist on none. Without noise it has no bound."""
     max_delta: float = 1e-5
     """The largest δ that goes with it."""
+    unit: Unit = "user"
+    """'record' allows epochs that hide single records only: whoever trains then has to clip each of them."""
 
     def share_to_verify(self, parameters: ProtocolParameters) -> float:
         """Which part of the versions: all of them, some or none."""
@@ -157,6 +159,11 @@ class LocalFloor:
         self._require_privacy(parameters.privacy)
 
     def _require_privacy(self, privacy: Privacy | None) -> None:
+        if self.unit == "user" and privacy is not None and privacy.unit != "user":
+            raise WrongEpoch(
+                "it hides single records, and only if training clips each of them (record_update): say so"
+                " with unit 'record' in the floor"
+            )
         if self.max_epsilon is None:
             return
         if privacy is None or privacy.epsilon is None:
@@ -351,12 +358,15 @@ def draft_epoch(
 def accept(
     epoch: Epoch, operator_key: bytes, verifier: Verifier, floor: LocalFloor | None = None
 ) -> Agreement:
-    """Every participant's part: take the epoch only if the pinned operator signed it and it is sound."""
+    """Every participant's part: take the epoch only if the pinned operator signed it and it is sound.
+
+    Whoever has no floor of its own uploads nothing, so it does not matter to it whose privacy is kept.
+    """
     if not verifier.verify(operator_key, statement(epoch), epoch.signature):
         raise BadSignature("the epoch is not signed by the operator's key pinned here")
     agreement = Agreement(epoch, verifier)
     _require_sound(agreement)
-    (floor or LocalFloor()).require(epoch.parameters)
+    (floor or LocalFloor(unit="record")).require(epoch.parameters)
     return agreement
 
 

@@ -3,13 +3,18 @@
 Every upload counts, written down in the same transaction as the upload and so before it is sent: burned,
 refused or lost, there is no refund, and it goes on from epoch to epoch. An older copy of the store does not
 know what was uploaded since: everything counts as spent.
+
+Uploads of users add up as ρ, those of records at one Rényi order, which the first of them fixes for good.
 """
 
 from __future__ import annotations
 
 import math
 
+from msgspec.structs import replace
+
 from basecagg.errors import BudgetSpent
+from basecagg.maths.accounting import Cost, total
 from basecagg.privacy import Mechanism
 from basecagg.protocol.effects import BudgetEnded, Effect
 from basecagg.protocol.ports import Records
@@ -27,14 +32,16 @@ class PrivacyLedger:
     @property
     def uses(self) -> int:
         """Uploads so far."""
-        return sum(count for _, count in self._spent.uploads)
+        return sum(self._uploads.values())
 
     @property
     def spent(self) -> float:
-        """Σρ so far."""
-        if self._spent.everything:
-            return math.inf
-        return math.fsum(rho * count for rho, count in self._spent.uploads)
+        """Σρ so far, or the sum of divergences at its order."""
+        return math.inf if self._spent.everything else total(self._uploads, self._spent.order)
+
+    @property
+    def _uploads(self) -> dict[Cost, int]:
+        return {Cost(rho, rate): count for rho, rate, count in self._spent.uploads}
 
     def affords(self, mechanism: Mechanism) -> bool:
         """Whether a fresh upload is possible."""
@@ -46,22 +53,26 @@ class PrivacyLedger:
         against = self._reason_against(mechanism, uploads)
         if against is not None:
             raise BudgetSpent(against)
-        self._spent = Spent(uploads=sorted(uploads.items()))
+        rows = sorted((*cost, count) for cost, count in uploads.items())
+        self._spent = Spent(uploads=rows, order=self._order(mechanism))
         written = write("ledger", "", self._spent, irreversible=True)
         last = self._reason_against(mechanism, self._with(mechanism, 0))
         return [written] if last is None else [written, *_told(last)]
 
     def exhaust(self) -> Effect:
         """Nobody knows what was uploaded: nothing is left."""
-        self._spent = Spent(uploads=self._spent.uploads, everything=True)
+        self._spent = replace(self._spent, everything=True)
         return write("ledger", "", self._spent, irreversible=True)
 
-    def _with(self, mechanism: Mechanism, staleness: int) -> dict[float, int]:
+    def _with(self, mechanism: Mechanism, staleness: int) -> dict[Cost, int]:
         """All uploads, and one more."""
-        uploads, cost = dict(self._spent.uploads), mechanism.cost(staleness)
+        uploads, cost = self._uploads, mechanism.costs(staleness)
         return uploads | {cost: uploads.get(cost, 0) + 1}
 
-    def _reason_against(self, mechanism: Mechanism, uploads: dict[float, int]) -> str | None:
+    def _order(self, mechanism: Mechanism) -> int | None:
+        return mechanism.order if self._spent.order is None else self._spent.order
+
+    def _reason_against(self, mechanism: Mechanism, uploads: dict[Cost, int]) -> str | None:
         privacy = mechanism.privacy
         promise = f"ε = {privacy.epsilon:g} at δ = {privacy.delta:g}"
         if self._spent.everything:
@@ -71,7 +82,13 @@ class PrivacyLedger:
             )
         if sum(uploads.values()) > privacy.max_uses:
             return f"all k_max = {privacy.max_uses} uploads of {promise} are made"
-        if math.fsum(rho * many for rho, many in uploads.items()) > mechanism.budget:
+        if privacy.unit == "user" and self._spent.order is not None:
+            return (
+                "earlier uploads from this store hid single records, which bounds nothing of all that a user"
+                " uploads: begin with a new name and new data"
+            )
+        order = self._order(mechanism)
+        if total(uploads, order) > mechanism.budget_at(order):
             return f"after {self.uses} uploads {promise} leaves no room for another"
         return None
 

@@ -55,8 +55,8 @@ def hide_with_noise(
     masked = np.empty(p.padded_size, np.uint32)
     rounded, coins = masked.view(np.int32), WordStream(derive_seed(fresh, "private rounding"))
     bound, size = mechanism.squared_bound(staleness), p.model_size
-    clip_norm, weight = mechanism.privacy.clip_norm, mechanism.weight(staleness)
-    round_within(update, p.update_levels, clip_norm, weight, bound, coins, rounded[:size])
+    longest, weight = mechanism.privacy.longest, mechanism.weight(staleness)
+    round_within(update, p.update_levels, longest, weight, bound, coins, rounded[:size])
     noise, mask = WordStream(derive_seed(fresh, "private noise")), _mask_stream(seed, p)
     for at in range(0, size, _SEGMENT):
         here = slice(at, min(at + _SEGMENT, size))

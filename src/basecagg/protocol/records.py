@@ -107,8 +107,10 @@ class Locks(Record):
 class Spent(Record):
     """What a contributor's uploads have cost it in privacy, in all epochs."""
 
-    uploads: list[tuple[float, int]] = []
-    """ρ, and how many uploads had that."""
+    uploads: list[tuple[float, float, int]] = []
+    """ρ and the rate of sampling, and how many uploads had them."""
+    order: int | None = None
+    """The order at which uploads of records add up, fixed by the first of them; None for users."""
     everything: bool = False
     """Whether this was found to be an older copy of itself: nobody knows what else was uploaded."""
 

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from basecagg.errors import DataError
+from basecagg.privacy import Privacy
 from basecagg.service.logs import Log
 
 Vector = npt.NDArray[np.float32]
@@ -44,6 +45,8 @@ class RoundInfo(msgspec.Struct, frozen=True, kw_only=True):
     """How many updates this agent has made since it started."""
     data: str
     """What was given as --data."""
+    privacy: Privacy | None = None
+    """What the epoch promises. Where the unit is the record, your function has to clip (`record_update`)."""
 
 
 class Training(Protocol):

@@ -282,22 +282,23 @@ class Agent:
 
     async def _one_update(self, member: LocalMember, train: Training) -> None:
         start = await self._download(member)
+        privacy = await self._in_thread(lambda: member.privacy)
         info = RoundInfo(
             federation=self._profile.invitation.federation,
             name=self._profile.name,
             version=start.version,
             round=self._rounds,
             data=self._options.data,
+            privacy=privacy,
         )
         trained = await train(start.model, info)
         if trained.shape != start.model.shape:
             raise DataError(f"training returned {trained.size} numbers, not {start.model.size}")
         update = start.model - trained
-        weighs = await self._in_thread(lambda: member.weighs)
-        present = await self._version() if weighs else start.version
+        present = await self._version() if privacy else start.version
         try:
             messages = await self._in_thread(
-                lambda: member.submit(update, start.version, start.head, present)
+                lambda: member.submit(update, start.version, start.head, present, privacy)
             )
         except LocalProtocolError as error:  # its mask expired, or it trained to no effect
             _LOG.warning("update", outcome="dropped", reason=str(error))

@@ -14,7 +14,8 @@ import numpy as np
 from basecagg.channels.identity import Ed25519Verifier
 from basecagg.channels.sealing import SealingKeys
 from basecagg.channels.wire import MAX_CONTROL_BYTES, limit_for, pack, unpack
-from basecagg.errors import BASecAggError, Refused, ServerCaught
+from basecagg.errors import BASecAggError, LocalProtocolError, Refused, ServerCaught
+from basecagg.privacy import Privacy
 from basecagg.protocol.effects import (
     BudgetEnded,
     Convicted,
@@ -120,13 +121,17 @@ class LocalMember:
         return self.participant.watch.head_of(version, model)
 
     @property
-    def weighs(self) -> bool:
-        """Whether contributors of this epoch weigh their updates, by how far the model has come since."""
-        return self.participant.working().agreement.parameters.privacy is not None
+    def privacy(self) -> Privacy | None:
+        """What this epoch promises. Where there is any, contributors weigh their updates themselves."""
+        return self.participant.working().agreement.parameters.privacy
 
-    def submit(self, update: Vector, version: int, head: bytes, present: int) -> list[Message]:
+    def submit(
+        self, update: Vector, version: int, head: bytes, present: int, privacy: Privacy | None
+    ) -> list[Message]:
         """Mask an update that was trained from the model with this head; the model is at `present` now."""
         contributor = self.participant.working()
+        if self.privacy != privacy:  # its records were clipped for another epoch
+            raise LocalProtocolError("another epoch has begun meanwhile, with another privacy")
         return self._perform(contributor.submit(update.astype(np.float32), version, head, present))
 
     def reconnect(self) -> list[Message]:
