@@ -178,6 +178,15 @@ class StorageError(BASecAggError):
     """A store cannot be read or written, or is an older copy of itself."""
 
 
+class PassingFault(StorageError):  # noqa: N818 - a state of affairs that may pass
+    """What a store stands on fails at present: disk full or failing, database gone. Try again later."""
+
+    def __init__(self, what: str, reason: str) -> None:
+        """Say what cannot be done, and why; `reason` alone may be told to others."""
+        super().__init__(f"{what}: {reason}")
+        self.reason = reason
+
+
 class StoreInUse(StorageError):  # noqa: N818 - not a fault: somebody else is at work
     """Another process has the store and shows signs of life."""
 

@@ -66,7 +66,7 @@ def test_the_end_comes_first_and_then_the_next_epoch(tmp_path: Path) -> None:
             await scene.operator.end_epoch(scene.boss)
             (end,) = news(await ask(scene, first.id.hex(), wait=30))
             assert isinstance(end, EpochEnd)
-            overview = scene.service.overview()
+            overview = await scene.service.overview()
             assert (end.epoch, end.last_version) == (first.id, overview.version)
             assert end.head == overview.head
             assert news(await ask(scene, "")) == []  # what is over is offered to nobody

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from base64 import urlsafe_b64decode
 
 import msgspec
@@ -11,7 +12,7 @@ import pytest
 from basecagg.channels.identity import Ed25519Verifier, Identity
 from basecagg.protocol.messages import PROTOCOL_VERSION
 from basecagg.service.problems import Problem
-from basecagg.service.signing import WINDOW_MS, Caller, Claim, Guard, sign_request
+from basecagg.service.signing import WINDOW_MS, Caller, Claim, Guard, sign_request, steady_ms
 
 START = 1_700_000_000_000
 IDENTITY = Identity.create()
@@ -167,9 +168,25 @@ def test_nonces_are_forgotten_once_their_time_is_over() -> None:
     assert len(door.guard._seen) == len(door.guard._order) == 1
 
 
-def test_the_clock_is_the_systems_in_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("time.time_ns", lambda: START * 1_000_000 + 999_999)
-    guard = Guard("test", lambda _: IDENTITY.public_key)
-    assert isinstance(guard.check("PUT", "/a?b", signed()), Claim)
-    with pytest.raises(Problem, match="another time"):
-        guard.check("PUT", "/a?b", signed(START - 1))
+@pytest.mark.parametrize("days", [1, -1])
+def test_setting_the_machines_clock_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, days: int
+) -> None:
+    """Nobody is locked out and no nonce is forgotten; by a clock that can be set both would happen."""
+    steady, settable = (
+        Guard("test", lambda _: IDENTITY.public_key, clock)
+        for clock in (steady_ms, lambda: time.time_ns() // 1_000_000)
+    )
+    header, real = signed(steady_ms() + 5), time.time_ns
+    for guard in (steady, settable):
+        assert isinstance(guard.check("PUT", "/a?b", header), Claim)
+    monkeypatch.setattr("time.time_ns", lambda: real() + days * 86_400 * 10**9)
+    assert isinstance(steady.check("PUT", "/a?b", signed(steady_ms() + 5)), Claim)
+    for guard, code in ((steady, "Replayed"), (settable, "WrongTime")):
+        with pytest.raises(Problem) as caught:
+            guard.check("PUT", "/a?b", header)
+        assert caught.value.code == code
+
+
+def test_the_clock_begins_with_the_systems_in_milliseconds() -> None:
+    assert abs(steady_ms() - time.time_ns() // 1_000_000) < 60_000

@@ -7,11 +7,11 @@ import threading
 
 import pytest
 
-from basecagg.errors import StorageError
+from basecagg.errors import LeaseLost, PassingFault
 from basecagg.protocol.effects import Forget, Persist
 from basecagg.service.problems import Problem
 from basecagg.service.server.group_commit import GroupCommit
-from basecagg.service.server.worker import MachineThread
+from basecagg.service.server.worker import Defect, MachineThread
 from basecagg.storage.memory import MemoryStore
 
 
@@ -23,15 +23,23 @@ class Owner:
         self.durable: list[list[int]] = []
         self.recovered = 0
         self.fails = 0
+        self.stays_down = 0
+        self.damage: Exception | None = None
 
     def flush(self) -> None:
+        if self.damage:
+            raise self.damage
         if self.fails:
             self.fails -= 1
-            raise StorageError("the disk is full")
+            raise PassingFault("cannot write", "the disk is full")
         self.durable.append(self.done)
         self.done = []
 
     def recover(self) -> None:
+        self.fails = 0
+        if self.stays_down:
+            self.stays_down -= 1
+            raise PassingFault("cannot read", "the disk is still full")
         self.recovered += 1
         self.done = []
 
@@ -41,6 +49,15 @@ class Owner:
             return number
 
         return run
+
+
+async def persist(worker: MachineThread, job):
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                return await worker.do(job)
+            except Problem:
+                await asyncio.sleep(0.05)
 
 
 def with_worker(story, **options) -> Owner:
@@ -72,19 +89,58 @@ def test_jobs_that_wait_are_made_durable_together() -> None:
     assert with_worker(story).durable == [[], [0, 1, 2, 3, 4]]
 
 
-def test_a_failed_commit_is_undone_and_tried_one_by_one() -> None:
+def test_callers_are_put_off_while_the_ground_fails_and_it_goes_on_by_itself() -> None:
     async def story(worker: MachineThread, owner: Owner) -> None:
-        owner.fails = 1
+        owner.fails = owner.stays_down = 3
         gate = threading.Event()
         tasks = [asyncio.create_task(worker.do(gate.wait))]
         await asyncio.sleep(0.05)
         tasks += [asyncio.create_task(worker.do(owner.job(number))) for number in range(3)]
         gate.set()
-        with pytest.raises(StorageError):  # alone in its batch, so it failed alone
-            await tasks[0]
-        assert await asyncio.gather(*tasks[1:]) == [0, 1, 2]
+        for task in tasks:
+            with pytest.raises(Problem, match="waits for its store") as caught:
+                await task
+            assert (caught.value.status, caught.value.code) == (503, "StoreFault")
+            assert caught.value.retry_after
+        assert worker.can_go_on
+        assert await persist(worker, owner.job(7)) == 7
+        assert worker.fault is None
 
-    assert with_worker(story).recovered == 1
+    owner = with_worker(story)
+    assert owner.durable[-1] == [7]
+    assert owner.recovered >= 1
+
+
+def test_what_does_not_pass_ends_it_all() -> None:
+    """Damage at the flush, and a machine that cannot be built again."""
+
+    async def damaged(worker: MachineThread, owner: Owner) -> None:
+        owner.damage = LeaseLost("another process has it")
+        with pytest.raises(Problem, match="its log says why"):
+            await worker.do(owner.job(1))
+        assert not worker.can_go_on
+        assert isinstance(worker.defect, LeaseLost)
+        with pytest.raises(Problem, match="its log says why"):
+            await worker.do(owner.job(2))
+
+    async def broken(worker: MachineThread, owner: Owner) -> None:
+        owner.recover = lambda: 1 // 0  # type: ignore[method-assign]
+        with pytest.raises(ZeroDivisionError):
+            await worker.do(lambda: 1 // 0)
+        assert isinstance(worker.defect, Defect)
+        assert not worker.can_go_on
+
+    assert with_worker(damaged).durable == []
+    assert with_worker(broken).durable == []
+
+
+def test_it_can_be_closed_while_the_ground_fails() -> None:
+    async def story(worker: MachineThread, owner: Owner) -> None:
+        owner.fails = owner.stays_down = 10**9
+        with pytest.raises(Problem, match="waits for its store"):
+            await worker.do(owner.job(1))
+
+    assert with_worker(story).durable == []
 
 
 def test_a_job_that_fails_takes_nobody_with_it() -> None:
@@ -115,26 +171,6 @@ def test_a_problem_is_an_answer_and_undoes_nothing() -> None:
             await worker.do(refuse)
 
     assert with_worker(story).recovered == 0
-
-
-def test_a_failed_way_back_does_not_end_the_thread() -> None:
-    """The database is gone, or somebody else's: every caller is told, and it is tried again with the next."""
-
-    async def story(worker: MachineThread, owner: Owner) -> None:
-        def fail() -> None:
-            raise StorageError("no way back")
-
-        owner.fails, recover, owner.recover = 1, owner.recover, fail
-        async with asyncio.timeout(10):
-            for _ in range(3):
-                with pytest.raises(StorageError, match="no way back"):
-                    await worker.do(owner.job(1))
-            owner.recover = recover
-            assert await worker.do(owner.job(2)) == 2
-
-    owner = with_worker(story)
-    assert owner.recovered == 1
-    assert owner.durable[-1] == [2]
 
 
 def test_too_many_jobs_are_put_off() -> None:

@@ -6,10 +6,18 @@ import os
 from pathlib import Path
 
 from basecagg.errors import DataError
+from basecagg.storage.faults import explain
 
 
 def write_private(path: Path, data: bytes) -> None:
     """Replace the file, readable by its owner only, and wait until it is on the disk."""
+    try:
+        _write(path, data)
+    except OSError as error:
+        raise explain(f"{path} cannot be written", error) from None
+
+
+def _write(path: Path, data: bytes) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     fresh = path.with_name(path.name + ".new")
     fresh.unlink(missing_ok=True)

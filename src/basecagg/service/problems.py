@@ -6,6 +6,9 @@ from basecagg.channels.wire import unpack
 from basecagg.errors import BASecAggError, ChannelError, Refused
 from basecagg.protocol.messages import Message
 
+STORE_FAULT = "StoreFault"
+"""The code of a server whose disk or database fails at present: it goes on by itself."""
+
 
 class Problem(BASecAggError):  # noqa: N818 - an answer, not a fault
     """A request that is not carried out. `retry_after` (seconds) invites the caller to come back."""

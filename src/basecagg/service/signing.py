@@ -25,6 +25,7 @@ from basecagg.service.problems import Problem
 WINDOW_MS = 60_000
 """How far a request's time may be from the server's clock. Callers set theirs by the server's replies."""
 TIME_HEADER = "basecagg-time"
+_STARTED_NS = time.time_ns() - time.monotonic_ns()
 _NONCE_BYTES = 16
 _HEADER = re.compile(
     r"Basecagg ([A-Za-z0-9._@-]{1,64}) (\d{1,15}) ([\w-]{22}) ([\w-]{43}) ([\w-]{86})", re.ASCII
@@ -69,6 +70,14 @@ def sign_request(caller: Caller, method: str, target: str, body: bytes, time_ms:
     return " ".join(("Basecagg", *fields))
 
 
+def steady_ms() -> int:
+    """The time when this process began, and what has passed since: setting the machine's clock changes nothing.
+
+    A clock that is set back would lock out whoever signs by it, and one set ahead would forget nonces early.
+    """
+    return (_STARTED_NS + time.monotonic_ns()) // 1_000_000
+
+
 class Guard:
     """Checks signatures, times and nonces. `key_of` gives a caller's public key, or None."""
 
@@ -76,7 +85,7 @@ class Guard:
         self,
         federation: str,
         key_of: Callable[[str], bytes | None],
-        clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        clock_ms: Callable[[], int] = steady_ms,
     ) -> None:
         """Start with no nonce seen: everything signed before this moment is refused."""
         self._federation = federation

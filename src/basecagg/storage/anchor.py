@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from basecagg.errors import StorageError
 from basecagg.storage import disk
+from basecagg.storage.faults import explain
 
 # Two slots, written in turn, a disk block apart: a write that is cut short spoils its own slot only.
 _SLOTS = (0, 4096)
@@ -95,9 +95,7 @@ class Anchor:
         try:
             yield
         except OSError as error:
-            raise StorageError(
-                f"the anchor {self.path} cannot be {action} ({error.strerror})"
-            ) from None
+            raise explain(f"the anchor {self.path} cannot be {action}", error) from None
 
 
 def default_folder() -> Path:

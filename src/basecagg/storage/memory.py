@@ -52,7 +52,7 @@ class MemoryStore:
         for gone in batch.deleted:
             self._kinds[gone.kind].pop(gone.key, None)
 
-    def renew(self) -> None:
+    def renew(self, after: float = 0.0) -> None:
         """Nobody else can have it."""
 
     def __repr__(self) -> str:

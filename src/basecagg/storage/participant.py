@@ -19,6 +19,7 @@ from basecagg.storage import anchor, sqlite
 from basecagg.storage.anchor import Anchor, Mark
 from basecagg.storage.batch import Batch
 from basecagg.storage.disk import FileLock
+from basecagg.storage.faults import explain
 
 SCHEMA_VERSION = 5
 # Ordered by (namespace, kind, key): what a machine loads at its start lies together, apart from the shares.
@@ -240,7 +241,7 @@ class ParticipantStore:
         try:
             yield
         except sqlite3.Error as error:
-            raise StorageError(f"cannot {action} {self.path}: {sqlite.meaning(error)}") from None
+            raise explain(f"cannot {action} {self.path}", error) from None
 
 
 def _misfit(version: int) -> str:

@@ -51,6 +51,7 @@ from basecagg.protocol.effects import Write
 from basecagg.storage import lease, sqlite
 from basecagg.storage.anchor import Anchor, Mark
 from basecagg.storage.batch import Batch
+from basecagg.storage.faults import explain
 from basecagg.storage.lease import Execute, Lease
 
 SCHEMA_VERSION = 5
@@ -60,6 +61,14 @@ _REMEDY = {
 }
 _MARK, _LINEAGE = "anchor-mark", 16
 """The kind of the record that the anchor is compared with, and the bytes of a lineage in it."""
+_POSTGRES = {
+    "connect_timeout": 3,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}
+"""How long PostgreSQL's own library believes in a dead line, unless the URL says otherwise."""
 _METADATA = MetaData()
 # Keys are ordered by their bytes everywhere; SQLite does so by itself.
 _NAME = Text().with_variant(Text(collation="C"), "postgresql")
@@ -233,9 +242,9 @@ class ServerStore:
             _execute(connection, _ERASE, {"namespace": self.namespace})
         self.close()
 
-    def renew(self) -> None:
-        """Give a sign of life if there was none of late; `LeaseLost` if somebody else has taken over."""
-        if time.monotonic() - self._renewed > lease.RENEWS:
+    def renew(self, after: float = lease.RENEWS) -> None:
+        """Give a sign of life if there was none for so long; `LeaseLost` if somebody else has taken over."""
+        if time.monotonic() - self._renewed >= after:
             with self._writing():
                 pass
 
@@ -282,9 +291,7 @@ class ServerStore:
         except (SQLAlchemyError, self._driver_error) as error:
             self._engine.dispose()  # the next transaction connects anew
             cause = error.orig if isinstance(error, DBAPIError) else error
-            raise StorageError(
-                f"cannot {action} {self._engine.url!r}: {sqlite.meaning(cause)}"
-            ) from None
+            raise explain(f"cannot {action} {self._engine.url!r}", cause) from None
 
 
 def _anchor_of(namespace: str, folder: Path) -> Anchor:
@@ -326,7 +333,10 @@ def _connect(url: str | URL) -> Engine:
     if backend == "postgresql":
         require("psycopg", extra="postgres", needed_for="a store on PostgreSQL")
     style: Any = {"sqlite": "named", "postgresql": "pyformat"}[backend]
-    engine = create_engine(url, paramstyle=style, hide_parameters=True)  # they may be secrets
+    given = make_url(url).query if backend == "postgresql" else _POSTGRES
+    patience = {name: value for name, value in _POSTGRES.items() if name not in given}
+    # What is written may be secret, so it is never shown.
+    engine = create_engine(url, paramstyle=style, hide_parameters=True, connect_args=patience)
     if backend == "sqlite":
         _prepare_sqlite(engine)
     return engine

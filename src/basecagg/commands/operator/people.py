@@ -118,8 +118,8 @@ async def revoke(office: Office, connection: Connection, *, name: str) -> None:
 @click.command("status")
 @connected
 async def status(office: Office, connection: Connection) -> None:
-    """Say where the federation stands."""
-    overview = await office.look(connection)
+    """Say where the federation stands, or what keeps its server from going on."""
+    overview = await office.look(connection, patient=False)
     click.echo(f"epoch {overview.epoch_number} is {overview.phase}, version {overview.version}")
     if office.machine.suspended:
         click.echo("an older copy of the operator, which signs nothing: `operator recover` it")

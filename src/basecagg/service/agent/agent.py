@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from basecagg.channels.wire import MAX_CONTROL_BYTES, limit_for, pack
-from basecagg.errors import BASecAggError, DataError, LocalProtocolError, WrongModel
+from basecagg.errors import BASecAggError, DataError, LocalProtocolError, PassingFault, WrongModel
 from basecagg.protocol.epoch import LocalFloor
 from basecagg.protocol.messages import Message, Parts
 from basecagg.service.agent.member import LocalMember
@@ -65,6 +65,8 @@ class AgentOptions:
     """Seconds to wait after the user's function failed."""
     patience: Patience = field(default_factory=Patience)
     anchor_folder: Path | None = None
+    disk_pause: float = 2.0
+    """Seconds between two attempts to go on after this machine's disk failed."""
 
 
 class Downloaded(NamedTuple):
@@ -97,16 +99,26 @@ class Agent:
     async def run(self) -> None:
         """Take part in one epoch after the other, until cancelled."""
         try:
-            member = await self._in_thread(self._open)
-            try:
-                await _until_first(self._live(member), self._keep_time(member))
-            finally:
-                await asyncio.shield(self._in_thread(member.close))
+            while True:
+                try:
+                    await self._run_from_store()
+                except PassingFault as fault:
+                    remedy = "this agent goes on by itself when the disk does"
+                    _LOG.error("the disk fails", reason=str(fault), remedy=remedy)
+                    await asyncio.sleep(self._options.disk_pause)
         finally:
             self._thread.shutdown()
             if self._train is not None:
                 self._train.close()
             await self._connection.close()
+
+    async def _run_from_store(self) -> None:
+        """A machine that could not write is ahead of its records: after every fault it is built anew."""
+        member = await self._in_thread(self._open)
+        try:
+            await _until_first(self._live(member), self._keep_time(member))
+        finally:
+            await asyncio.shield(self._in_thread(member.close))
 
     def _open(self) -> LocalMember:
         floor, anchors = self._options.floor, self._options.anchor_folder

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +26,7 @@ from basecagg.protocol.operator import OPERATOR, Foundation, Operator
 from basecagg.protocol.proofs import Pedigree
 from basecagg.protocol.records import Role, parse, write
 from basecagg.protocol.step_rule import PAPER_STEP, StepRule
-from basecagg.service.connection import Connection
+from basecagg.service.connection import Connection, Reply
 from basecagg.service.documents import (
     MAX_KEY_BYTES,
     Admit,
@@ -45,12 +47,15 @@ from basecagg.service.documents import (
 )
 from basecagg.service.logs import Log
 from basecagg.service.operator.folder import open_store, read_keys
+from basecagg.service.problems import STORE_FAULT, Problem
 from basecagg.service.signing import Caller
 from basecagg.service.training import Vector
 
 _TRIES = 10
 """To fetch a model and what leads to it before the next version comes."""
 INVITATION_DAYS = 14.0
+_REPEATS = 60
+"""Of one call, about a second apart, while the server waits for its store."""
 _LOG = Log("basecagg.operator")
 _DAY = 86_400
 """Seconds."""
@@ -191,9 +196,10 @@ class Office:
 
     # --- epochs -----------------------------------------------------------------------------------
 
-    async def look(self, connection: Connection) -> Overview:
+    async def look(self, connection: Connection, *, patient: bool = True) -> Overview:
         """What the server says about itself; keys in it that people signed are heard."""
-        reply = await connection.call("GET", "/v1/operator")
+        ask = partial(connection.call, "GET", "/v1/operator")
+        reply = await (_while_it_waits(ask) if patient else ask())
         overview: Overview = from_json(reply.content, Overview)
         self._hear(overview)
         return overview
@@ -229,7 +235,7 @@ class Office:
     async def set_model(self, connection: Connection, model: Vector | None) -> None:
         """The model that the next epoch begins with; None: with what the last one made."""
         data = b"" if model is None else np.asarray(model, "<f4").tobytes()
-        await connection.call("PUT", "/v1/model", data)
+        await _while_it_waits(partial(connection.call, "PUT", "/v1/model", data))
 
     async def start(
         self,
@@ -327,7 +333,9 @@ class Office:
     # --- the folder and the line ------------------------------------------------------------------
 
     async def _order(self, connection: Connection, order: Order) -> None:
-        await connection.call("POST", "/v1/operator", to_json(order))
+        """The very same order is repeated while the server waits for its store: nothing is signed again."""
+        body = to_json(order)
+        await _while_it_waits(partial(connection.call, "POST", "/v1/operator", body))
 
     def _note(self, event: str, /, **facts: Fact) -> list[Persist]:
         return self._audit.note(self.identity, int(time.time()), event, **facts)
@@ -344,3 +352,16 @@ class Office:
 
     def _ca(self) -> str:
         return "" if self._stored.public_pki else (self.folder / "ca.pem").read_text()
+
+
+async def _while_it_waits(call: Callable[[], Awaitable[Reply]]) -> Reply:
+    """Call again while the server says that it waits for its store, for a minute or so."""
+    for _ in range(_REPEATS):
+        try:
+            return await call()
+        except Problem as problem:
+            if problem.code != STORE_FAULT:
+                raise
+            _LOG.warning(problem.reason)
+            await asyncio.sleep(problem.retry_after or 1.0)
+    return await call()

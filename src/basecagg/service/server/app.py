@@ -28,7 +28,7 @@ from basecagg.service.problems import Problem
 from basecagg.service.server.core import Service
 from basecagg.service.server.limits import BodyReader, ByteBudget, RateLimit
 from basecagg.service.server.streaming import Pieces
-from basecagg.service.signing import TIME_HEADER, Claim, Guard
+from basecagg.service.signing import TIME_HEADER, Claim, Guard, steady_ms
 
 _LOG = Log("basecagg.service")
 _LONGEST_WAIT = 60.0
@@ -100,16 +100,21 @@ class Api:
     # --- for everybody ----------------------------------------------------------------------------
 
     async def health(self, request: Request) -> Response:
-        """The process is alive."""
+        """Whether the process can go on by itself, even if it waits for its store; else it is about to end."""
+        if not self._service.worker.can_go_on:
+            return Response("the machine's thread has ended\n", 503)
         return Response("ok\n")
 
     async def readiness(self, request: Request) -> Response:
-        """The machine answers, and there is an epoch to work on. In trouble it still needs its callers."""
+        """The store can be written to, and an epoch is open. In trouble it still needs its callers."""
         self._strangers.require(_address(request))
-        await self._service.worker.do(lambda: None)
-        ready = self._service.phase == "open"
-        host = self._service.host
-        said = {"phase": self._service.phase, "trouble": host.trouble if host else ""}
+        fault, host = await self._service.find_fault(), self._service.host
+        ready = not fault and self._service.phase == "open"
+        said = {
+            "phase": self._service.phase,
+            "fault": fault,
+            "trouble": host.trouble if host else "",
+        }
         return JSONResponse(said, 200 if ready else 503)
 
     async def enrolment(self, request: Request) -> Response:
@@ -208,7 +213,7 @@ class Api:
     async def overview(self, request: Request) -> Response:
         """What the operator needs to know to go on."""
         await self._operator(request, 0)
-        return Response(to_json(self._service.overview()), media_type="application/json")
+        return Response(to_json(await self._service.overview()), media_type="application/json")
 
     async def order(self, request: Request) -> Response:
         """The operator's word."""
@@ -345,7 +350,7 @@ class _Observed:
             nonlocal status, sent
             if message["type"] == "http.response.start":
                 status = message["status"]
-                now = str(time.time_ns() // 1_000_000).encode()
+                now = str(steady_ms()).encode()
                 message["headers"] = [*message["headers"], (TIME_HEADER.encode(), now)]
             else:
                 sent += len(message.get("body", b""))

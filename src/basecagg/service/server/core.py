@@ -14,7 +14,6 @@ import msgspec
 
 from basecagg.channels.identity import Identity
 from basecagg.channels.wire import limit_for
-from basecagg.errors import BASecAggError, LeaseLost
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.messages import (
     Answer,
@@ -53,6 +52,7 @@ _TAKEN = (Shipment, Upload, Receipt, Endorsement, Answer, Witness, Refusal)
 _REMEMBERED_ENTRIES = 200
 _REFUSED = 409
 """The status of what the protocol refuses."""
+_PROBE_SECONDS = 0.8
 Result = TypeVar("Result")
 _LOG = Log("basecagg.service")
 
@@ -98,14 +98,13 @@ class Service:
         """
         self.settings = settings
         self.activity = Activity()
-        self.lost: LeaseLost | None = None
-        """Why this process has to end: another one has the database."""
         self._refusals: Counter[tuple[str, str]] = Counter()
         """How often somebody was refused since the start, by name and code."""
         self._waiting = WaitingRoom()
         self.epochs = Epochs(settings, identities, open_store)
         self.worker = MachineThread(self)
         self._clock = asyncio.create_task(self._tick())
+        self._probe: asyncio.Task[None] | None = None
 
     def hang_up(self) -> None:
         """Let nobody wait any longer: the service is about to stop."""
@@ -116,6 +115,11 @@ class Service:
         self._clock.cancel()
         await self.worker.close()
         self.epochs.close()
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether nobody may wait any longer."""
+        return self._waiting.is_closed
 
     @property
     def registry(self) -> Registry:
@@ -153,8 +157,18 @@ class Service:
             self.epochs.store.flush()
 
     def recover(self) -> None:
-        """Go back to what is durable."""
+        """Go back to what is durable, and let those who wait look at it."""
         self.epochs.recover()
+        self._waiting.change_soon()
+
+    async def find_fault(self) -> str:
+        """Write to the store, and say within a second why that cannot be done; nothing if it can."""
+        if self._probe is None or self._probe.done():
+            self._probe = asyncio.create_task(self.worker.do(self.epochs.probe))
+        done, _ = await asyncio.wait({self._probe}, timeout=_PROBE_SECONDS)
+        if not done:
+            return "the store does not answer in time"
+        return str(self._probe.exception() or "")
 
     # --- participants -----------------------------------------------------------------------------
 
@@ -269,22 +283,23 @@ class Service:
         return frames
 
     def _epoch_news(self, name: str, known: str) -> list[Numbered]:
-        registry, charter, host = self.registry, self.registry.charter, self.host
+        registry, host = self.registry, self.host
         frames = [registry.ends[known]] if known in registry.ends else []
-        if charter is not None and host is not None:
+        if host is not None:
             present = host.agreement.id.hex()
             if present != known and present not in registry.ends:
                 own = registry.credentials.get(name)
-                frames += [charter.epoch, *([] if own is None else [own])]
+                frames += [host.frame, *([] if own is None else [own])]
         return [Numbered(number, frame) for number, frame in enumerate(frames)]
 
     # --- operator ---------------------------------------------------------------------------------
 
-    def overview(self) -> Overview:
+    async def overview(self) -> Overview:
         """What the operator needs to know to go on."""
+        overview = await self.worker.do(self.epochs.overview)
         activity, host, now = self.activity, self.host, time.time()
         return msgspec.structs.replace(
-            self.epochs.overview(),
+            overview,
             uptime=int(now - activity.started),
             seen={
                 name: int(now - seen)
@@ -298,7 +313,7 @@ class Service:
         """Carry out what the operator signed."""
         await self.worker.do(lambda: self._obey(order))
         self._waiting.change()
-        return self.overview()
+        return await self.overview()
 
     def _obey(self, order: Order) -> None:
         match order:
@@ -338,6 +353,8 @@ class Service:
                 await self._quietly(self._ask_holders_again)
             if self.epochs.may_finish_closing:
                 await self._quietly(self.epochs.finish_closing)
+            if self.registry.leaving:
+                await self._quietly(self.epochs.archive)
 
     def _ask_holders_again(self) -> None:
         self.epochs.require_host().tick(self.settings.answer_timeout)
@@ -346,10 +363,10 @@ class Service:
         """A job that the clock starts. If it fails the machine was rebuilt, and the clock tries again."""
         try:
             await self.worker.do(job)
-        except LeaseLost as lost:
-            self.lost = lost
-        except BASecAggError as error:
-            _LOG.warning("clock", error=str(error))
+        except Problem:
+            pass  # the worker has said why
+        except Exception as error:  # the clock goes on whatever it is
+            _LOG.error("clock", error=repr(error))
 
 
 def _limit(kind: type[Message], parameters: ProtocolParameters) -> int:

@@ -25,7 +25,7 @@ from basecagg.service.logs import Log
 from basecagg.service.problems import Problem, unpacked
 from basecagg.service.server.group_commit import GroupCommit
 from basecagg.service.server.host import EpochHost, EpochStore
-from basecagg.service.server.ledger import LedgerEntry, ledger_key
+from basecagg.service.server.ledger import LedgerEntry, ledger_key, ledger_lines
 from basecagg.service.server.registry import Charter, Registry
 
 _LOG = Log("basecagg.service")
@@ -64,7 +64,7 @@ class Epochs:
         """Go on where the stores say."""
         self._settings = settings
         self._identities = {identity.public_key: identity for identity in identities}
-        self._stores: list[EpochStore] = []
+        self._stores: dict[str, EpochStore] = {}
         self._open_store = open_store
         self._durable = self._open("service")
         self.store = GroupCommit(self._durable)
@@ -76,8 +76,9 @@ class Epochs:
         self._catch_up()
 
     def _open(self, namespace: str) -> EpochStore:
-        self._stores.append(self._open_store(namespace))
-        return self._stores[-1]
+        if namespace not in self._stores:
+            self._stores[namespace] = self._open_store(namespace)
+        return self._stores[namespace]
 
     def _read_registry(self) -> Registry:
         return Registry(self._settings.federation, self._settings.operator_key, self.store)
@@ -87,7 +88,7 @@ class Epochs:
 
     def close(self) -> None:
         """Let go of all stores."""
-        for store in self._stores:
+        for store in self._stores.values():
             store.close()
 
     def recover(self) -> None:
@@ -95,15 +96,24 @@ class Epochs:
         self.store.discard()
         self.registry = self._read_registry()
         self._audit = self._read_audit()
-        if self.host is not None:
+        charter = self.registry.charter
+        if self.host is not None and charter is not None and charter.epoch == self.host.frame:
             self.host.recover()
+            self.host.enter(charter.phase)
+        else:  # the fault came while one epoch took the other's place
+            self.host = self._resume_host()
         self._catch_up()
+        self.store.prove()
 
     def renew(self) -> None:
         """Say that we are alive, though there may be nothing to write."""
         self._durable.renew()
         if self.host is not None:
             self.host.renew()
+
+    def probe(self) -> None:
+        """Write to the store, be it that there is nothing to write."""
+        self._durable.renew(0.0)
 
     @property
     def phase(self) -> Phase:
@@ -233,14 +243,13 @@ class Epochs:
         for name, frame in order.credentials.items():
             check_credential(agreement, name, frame)
         charter = Charter(epoch=order.epoch, phase="open")
-        old, host = self.host, self._make_host(agreement, charter, self._model_for(agreement))
+        host = self._make_host(agreement, charter, self._model_for(agreement))
         self.registry.begin(charter, order.credentials)
         self.store.commit([Forget("initial-model", "")])
         self._note_epoch(host, "epoch begun")
         self.store.flush()
         self.host = host
-        if old is not None:
-            self._archive(old)
+        self.archive()
 
     def _accept(self, frame: bytes) -> Agreement:
         try:
@@ -303,7 +312,7 @@ class Epochs:
             retries=self._settings.retries,
             keep=self._settings.keep_versions,
         )
-        host.closing, host.closed = charter.phase != "open", charter.phase == "closed"
+        host.enter(charter.phase)
         return host
 
     def _resume_host(self) -> EpochHost | None:
@@ -315,13 +324,17 @@ class Epochs:
         model = np.zeros(agreement.parameters.model_size, MODEL_DTYPE)
         return self._make_host(agreement, charter, model)
 
-    def _archive(self, old: EpochHost) -> None:
-        """Of an epoch that is over, only its ledger is kept."""
-        number = old.agreement.epoch.number
-        lines = [Persist(f"ledger:{number}", key, value) for key, value in old.ledger.lines()]
-        self.store.commit([*lines, *(Forget("audited", key) for key in self.store.keys("audited"))])
-        self.store.flush()
-        old.erase()
+    def archive(self) -> None:
+        """Of an epoch that is over only its ledger is kept. A fault in between leaves the rest for later."""
+        for epoch, number in self.registry.leaving.items():
+            store = self._open(EPOCH + epoch)
+            for key, value in ledger_lines(store):
+                kept = Persist(f"ledger:{number}", key, value)
+                self.store.commit([kept, Forget("audited", key)])
+            self.store.flush()
+            store.erase()
+            del self._stores[EPOCH + epoch]
+        self.registry.forget_left()
 
 
 def check_credential(agreement: Agreement, name: str, frame: bytes) -> None:

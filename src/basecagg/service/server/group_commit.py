@@ -5,9 +5,10 @@ Nothing may be sent or answered before `flush` returns.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
-from basecagg.protocol.effects import Persist, Store, Write
+from basecagg.protocol.effects import Forget, Persist, Store, Write
 
 
 class GroupCommit:
@@ -17,6 +18,8 @@ class GroupCommit:
         """Start with nothing pending."""
         self._store = store
         self._pending: dict[tuple[str, str], Write] = {}
+        self._owed = 0
+        """Bytes of the last flush, if it failed."""
 
     @property
     def rolled_back(self) -> bool:
@@ -58,7 +61,16 @@ class GroupCommit:
         """Make everything durable that was committed since the last time."""
         pending, self._pending = list(self._pending.values()), {}
         if pending:
+            self._owed = sum(len(write.value) for write in pending if isinstance(write, Persist))
             self._store.commit(pending)
+            self._owed = 0
+
+    def prove(self) -> None:
+        """After a fault: see that as much can be written as could not be. A full disk may take a little."""
+        if self._owed:
+            self._store.commit([Persist("proof", "", os.urandom(self._owed))])
+            self._store.commit([Forget("proof", "")])
+            self._owed = 0
 
     def discard(self) -> None:
         """Forget what is not durable: the machine is rebuilt from the store."""

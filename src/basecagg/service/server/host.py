@@ -37,6 +37,7 @@ from basecagg.protocol.ports import Signer
 from basecagg.protocol.proofs import Pedigree
 from basecagg.protocol.recovery import Recovery
 from basecagg.protocol.server import Server, ServerSettings
+from basecagg.service.documents import Phase
 from basecagg.service.framing import Numbered
 from basecagg.service.logs import Log
 from basecagg.service.problems import Problem, refused
@@ -60,8 +61,8 @@ class Published:
 class EpochStore(Store, Protocol):
     """A store that can be closed, or done away with when its epoch is over."""
 
-    def renew(self) -> None:
-        """Say that its owner is alive; `LeaseLost` if it has another one."""
+    def renew(self, after: float = ...) -> None:
+        """Say that its owner is alive, unless it did so lately; `LeaseLost` if it has another one."""
         ...
 
     def close(self) -> None:
@@ -92,6 +93,8 @@ class EpochHost:
         the last `keep` versions (R) were made from can be fetched.
         """
         self.agreement = agreement
+        self.frame = pack(agreement.epoch)
+        """The epoch, as the operator signed it."""
         self._signer = signer
         self._durable = store
         self._store = GroupCommit(store)
@@ -149,12 +152,17 @@ class EpochHost:
     def recover(self) -> None:
         """Throw the machine away and build it again from what is durable."""
         self._store.discard()
+        self._store.prove()
         self._build()
 
     def _publication(self) -> Published:
         machine = self.machine
         dtype = machine.model.dtype.newbyteorder("<").str
         return Published(machine.version, machine.head, dtype, model_bytes(machine.model))
+
+    def enter(self, phase: Phase) -> None:
+        """The epoch has come this far, says its charter."""
+        self.closing, self.closed = phase != "open", phase == "closed"
 
     # --- jobs -------------------------------------------------------------------------------------
 
@@ -231,10 +239,6 @@ class EpochHost:
     def renew(self) -> None:
         """Say that we are alive, though there may be nothing to write."""
         self._durable.renew()
-
-    def erase(self) -> None:
-        """Delete everything about this epoch."""
-        self._durable.erase()
 
     @property
     def is_opening(self) -> bool:

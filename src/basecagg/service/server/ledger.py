@@ -83,10 +83,6 @@ class Ledger:
         for entry in self.entries():
             self._note(entry)
 
-    def lines(self) -> list[tuple[str, bytes]]:
-        """What became of every buffer, as it is stored."""
-        return list(self._store.scan(_KIND))
-
     def entries(self) -> list[LedgerEntry]:
         """What became of every buffer."""
         return list(load(self._store, _KIND, LedgerEntry).values())
@@ -146,6 +142,11 @@ class Ledger:
         self.inconsistent.update(names[holder] for holder in entry.inconsistent)
         if not entry.applied:
             self.unapplied.update(key.rpartition("/")[0] for key in entry.members)
+
+
+def ledger_lines(store: Store) -> list[tuple[str, bytes]]:
+    """What became of every buffer of an epoch, as it is stored."""
+    return list(store.scan(_KIND))
 
 
 def _reason(news: Released | Abandoned) -> str:

@@ -55,6 +55,8 @@ class Registry:
         self.ends = dict(store.scan("epoch-end"))
         """The operator's word on epochs that are over, as frames by their ids."""
         self.credentials = dict(store.scan("credential"))
+        self.leaving = {key: int(number) for key, number in store.scan("leaving-epoch")}
+        """Numbers of epochs that are over, by their ids, until their records are put away."""
         charters = load(store, "charter", Charter)
         self.charter = charters.get("")
 
@@ -208,10 +210,25 @@ class Registry:
         """A new epoch has the floor: credentials of the last one are worth nothing, and its keys are used."""
         gone = [Forget("credential", name) for name in self.credentials if name not in credentials]
         fresh = [Persist("credential", name, value) for name, value in credentials.items()]
+        left = self._leave()
         self.charter, self.credentials = charter, dict(credentials)
-        self._store.commit([*gone, *fresh, write("charter", "", charter)])
+        self._store.commit([*gone, *fresh, *left, write("charter", "", charter)])
         used = self._present_keys()
         self.forget_keys(tuple(n for n, key in self.holder_keys.items() if key.sealing_key in used))
+
+    def _leave(self) -> list[Persist]:
+        """The last epoch's records have to be put away, whatever comes in between."""
+        if self.charter is None:
+            return []
+        epoch = self.charter.signed_epoch
+        self.leaving[epoch.id.hex()] = epoch.number
+        return [Persist("leaving-epoch", epoch.id.hex(), b"%d" % epoch.number)]
+
+    def forget_left(self) -> None:
+        """The records of past epochs are put away."""
+        gone = [Forget("leaving-epoch", epoch) for epoch in self.leaving]
+        self.leaving = {}
+        self._store.commit(gone)
 
     def end(self, frame: bytes, end: EpochEnd) -> None:
         """The operator has signed that the present epoch is over. Whoever asks is told so from now on."""

@@ -123,8 +123,8 @@ async def running(options: ServeOptions) -> AsyncIterator[uvicorn.Server]:
             await evaluator.close()
         await service.close()
         _LOG.info("stopped")
-    if service.lost is not None:
-        raise service.lost
+    if service.worker.defect is not None:
+        raise service.worker.defect
 
 
 def _certificate_ends(folder: Path) -> float:
@@ -154,8 +154,8 @@ class _Server(uvicorn.Server):
         self._service = service
 
     async def on_tick(self, counter: int) -> bool:
-        """Whether to end: also when another process has the database."""
-        return await super().on_tick(counter) or self._service.lost is not None
+        """Whether to end: also when another process has the database, or it is damaged."""
+        return await super().on_tick(counter) or not self._service.worker.can_go_on
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End in good order."""

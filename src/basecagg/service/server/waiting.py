@@ -30,11 +30,11 @@ class WaitingRoom:
         """Who has mail that nobody was woken for."""
         self._ripening: dict[str, asyncio.TimerHandle] = {}
         self._fetched: dict[str, float] = {}
-        self._closed = False
+        self.is_closed = False
 
     def close(self) -> None:
         """Let nobody wait any longer."""
-        self._closed = True
+        self.is_closed = True
         self.change()
 
     # --- something happened -----------------------------------------------------------------------
@@ -46,6 +46,10 @@ class WaitingRoom:
     def renew_soon(self) -> None:
         """There is a new model."""
         self._loop.call_soon_threadsafe(_wake, self._for_news)
+
+    def change_soon(self) -> None:
+        """Everybody has to look again, from any thread."""
+        self._loop.call_soon_threadsafe(self.change)
 
     def change(self) -> None:
         """There is a new epoch, or something else that concerns everybody; from within the event loop."""
@@ -93,7 +97,7 @@ class WaitingRoom:
         return await self._sleep(self._for_news, deadline)
 
     async def _sleep(self, sleepers: set[_Sleeper], deadline: float) -> bool:
-        if self._closed or deadline <= self._loop.time():
+        if self.is_closed or deadline <= self._loop.time():
             return False
         sleeper: _Sleeper = self._loop.create_future()
         timer = self._loop.call_at(deadline, _end, sleeper, False)

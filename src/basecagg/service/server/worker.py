@@ -1,21 +1,33 @@
 """The one thread that owns the machine and its store, so that the event loop never waits for a disk.
 
 Jobs that arrive while it is busy are done in one go and made durable in one transaction; only then are
-their callers answered.
+their callers answered. When the ground below fails for a while (disk full, database gone) the thread goes back
+to what is durable as soon as it can, and callers are put off meanwhile. What does not pass ends the process.
 """
 
 from __future__ import annotations
 
 import asyncio
 import queue
+import random
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from basecagg.service.problems import Problem, busy
+from basecagg.errors import BASecAggError, PassingFault, StorageError
+from basecagg.service.logs import Log
+from basecagg.service.problems import STORE_FAULT, Problem, busy
 
 _MOST_AT_ONCE = 64
+_SHORTEST, _LONGEST = 0.1, 5.0
+"""Seconds between two attempts to go back to what is durable."""
 Result = TypeVar("Result")
+_LOG = Log("basecagg.service")
+
+
+class Defect(BASecAggError):  # noqa: N818 - it names what is broken
+    """What is stored cannot be used: the process has to end, and a person may have to look."""
 
 
 class Owner(Protocol):
@@ -44,8 +56,11 @@ class MachineThread:
         self._most_waiting = most_waiting
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._loop = asyncio.get_running_loop()
-        self._is_behind = False
-        """Whether the owner could not go back to what is durable, and has to before anything else."""
+        self.fault: PassingFault | None = None
+        """Why nothing can be done at present; the thread gets over it by itself."""
+        self.defect: BASecAggError | None = None
+        """Why nothing will ever be done again: the process has to end."""
+        self._closing = threading.Event()
         self._thread = threading.Thread(target=self._work, name="machine", daemon=True)
         self._thread.start()
 
@@ -54,8 +69,15 @@ class MachineThread:
         """Jobs that wait for the thread."""
         return self._jobs.qsize()
 
+    @property
+    def can_go_on(self) -> bool:
+        """Whether the thread is alive, be it that it waits for its disk, and will be."""
+        return self.defect is None and self._thread.is_alive()
+
     async def do(self, run: Callable[[], Result]) -> Result:
-        """Run the job in the thread; its effects are durable when this returns. 503 if too many wait."""
+        """Run the job in the thread; its effects are durable when this returns. 503 if that cannot be now."""
+        if self.fault is not None or self.defect is not None:
+            raise self._put_off()
         if self.waiting >= self._most_waiting:
             raise busy(f"{self.waiting} messages wait already")
         future: asyncio.Future[Result] = self._loop.create_future()
@@ -64,6 +86,7 @@ class MachineThread:
 
     async def close(self) -> None:
         """Finish what waits, then end the thread."""
+        self._closing.set()
         self._jobs.put(None)
         await asyncio.to_thread(self._thread.join)
 
@@ -75,8 +98,9 @@ class MachineThread:
         batch = self._take()
         if batch is None:
             return False
-        results = self._do_together([job.run for job in batch])
-        self._loop.call_soon_threadsafe(_answer, batch, results)
+        self._answer(batch, self._do_together([job.run for job in batch]))
+        if self.fault is not None:
+            self._get_over_it()
         return True
 
     def _take(self) -> list[_Job] | None:
@@ -84,8 +108,11 @@ class MachineThread:
         first = self._jobs.get()
         if first is None:
             return None
-        batch = [first]
-        while len(batch) < _MOST_AT_ONCE:
+        return [first, *self._take_more()]
+
+    def _take_more(self) -> list[_Job]:
+        batch = list[_Job]()
+        while len(batch) < _MOST_AT_ONCE - 1:
             try:
                 job = self._jobs.get_nowait()
             except queue.Empty:
@@ -96,32 +123,73 @@ class MachineThread:
             batch.append(job)
         return batch
 
+    def _answer(self, batch: list[_Job], results: list[Any]) -> None:
+        self._loop.call_soon_threadsafe(_answer, batch, results)
+
     def _do_together(self, runs: list[Callable[[], Any]]) -> list[Any]:
+        if self.fault is not None or self.defect is not None:
+            return [self._put_off()] * len(runs)
         try:
-            self._catch_up()
             results = [_attempt(run) for run in runs]
             self._owner.flush()
             return results
+        except PassingFault as fault:
+            self.fault = fault
+            return [self._put_off()] * len(runs)
+        except (
+            StorageError
+        ) as damage:  # ours no more, or damaged: whatever is in memory, it cannot go on
+            self.defect = damage
+            return [self._put_off()] * len(runs)
         except Exception as error:
-            failure = self._recover() or error
-            if len(runs) == 1 or self._is_behind:
-                return [failure] * len(runs)
+            self._recover()
+            if len(runs) == 1:
+                return [error]
             # One of them is to blame: alone, it fails alone.
             return [self._do_together([run])[0] for run in runs]
 
-    def _catch_up(self) -> None:
-        if self._is_behind:
-            self._owner.recover()
-            self._is_behind = False
+    # --- faults -----------------------------------------------------------------------------------
 
-    def _recover(self) -> Exception | None:
-        """Go back to what is durable. If even that fails, the thread lives on and tries before the next job."""
+    def _get_over_it(self) -> None:
+        """Try to go back to what is durable, ever more slowly, until it works, never can, or we are to stop."""
+        _LOG.error("the store fails", reason=str(self.fault))
+        began, ceiling = time.monotonic(), _SHORTEST
+        while self.fault is not None and not self._closing.wait(_jittered(ceiling)):
+            self._recover()
+            if late := self._take_more():  # came while the fault was not yet known
+                self._answer(late, self._do_together([job.run for job in late]))
+            ceiling = min(2 * ceiling, _LONGEST)
+        if self.fault is None and self.defect is None:
+            _LOG.info("the store works again", seconds=round(time.monotonic() - began, 1))
+
+    def _recover(self) -> None:
+        """Have the owner go back to what is durable, and note why it could not."""
         try:
             self._owner.recover()
+        except PassingFault as fault:
+            self.fault = fault
+        except StorageError as damage:
+            self.fault, self.defect = None, damage
         except Exception as error:
-            self._is_behind = True
-            return error
-        return None
+            _LOG.error("the machine cannot be built again", error=repr(error))
+            self.fault = None
+            self.defect = Defect(
+                f"the machine cannot be built again from its store ({type(error).__name__}): its last words are"
+                " in the log; it is tried once more when the server starts"
+            )
+        else:
+            self.fault = None
+
+    def _put_off(self) -> Problem:
+        if self.fault is None:
+            return Problem(503, "Defect", "the server ends: its log says why", retry_after=5.0)
+        said = f"the server waits for its store ({self.fault.reason}) and goes on by itself"
+        return Problem(503, STORE_FAULT, said, retry_after=1.0)
+
+
+def _jittered(seconds: float) -> float:
+    """Keeps servers on one database out of step; nothing secret depends on it."""
+    return random.uniform(seconds / 2, seconds)  # noqa: S311
 
 
 def _attempt(run: Callable[[], Result]) -> Result | Problem:

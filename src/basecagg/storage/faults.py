@@ -1,0 +1,85 @@
+"""What went wrong below a store, and whether it may pass by itself: one table for each kind of ground.
+
+A passing fault (`PassingFault`) is waited for: nothing of the store is damaged, and the same work is possible
+when the disk or the database is back. Everything else is a `StorageError`, which needs a person or a restart.
+"""
+
+from __future__ import annotations
+
+import errno
+import sqlite3
+
+from basecagg.errors import PassingFault, StorageError
+
+_PASSING_SQLITE = {
+    sqlite3.SQLITE_BUSY: "another process is writing to it",
+    sqlite3.SQLITE_LOCKED: "another process is writing to it",
+    sqlite3.SQLITE_PROTOCOL: "another process is writing to it",
+    sqlite3.SQLITE_CANTOPEN: "it cannot be opened: does its folder exist, and may we write there?",
+    sqlite3.SQLITE_FULL: "the disk is full: make room",
+    sqlite3.SQLITE_IOERR: "the disk does not work as it should",
+    sqlite3.SQLITE_NOMEM: "there is no memory left",
+    sqlite3.SQLITE_READONLY: "it is read-only",
+}
+_LASTING_SQLITE = {
+    sqlite3.SQLITE_CORRUPT: "it is damaged; set it aside and start anew in the next epoch",
+    sqlite3.SQLITE_NOTADB: "it is damaged, or not a database at all",
+}
+_PASSING_DISK = {
+    errno.ENOSPC: "the disk is full: make room",
+    errno.EDQUOT: "the disk's quota is used up: make room",
+    errno.EROFS: "the disk is read-only",
+    errno.EIO: "the disk does not work as it should",
+    errno.ESTALE: "the network drive is gone",
+    errno.ETIMEDOUT: "the network drive does not answer",
+    errno.EMFILE: "too many files are open",
+    errno.ENFILE: "too many files are open",
+    errno.ENOMEM: "there is no memory left",
+}
+_PASSING_SQLSTATE = {
+    "53100": "the database's disk is full: make room",
+    "25006": "the database is read-only",
+    "08": "the database does not answer",
+    "40": "another transaction was in the way",
+    "53": "the database has too much to do",
+    "55P03": "another transaction was in the way",
+    "57P": "the database is stopping or starting",
+    "58": "the database's disk does not work as it should",
+}
+"""PostgreSQL's codes, or how they begin; the first that fits counts."""
+_GONE = "the database does not answer"
+_GONE_ERRORS = ("OperationalError", "InterfaceError", "DisconnectionError", "TimeoutError")
+"""How drivers and SQLAlchemy call it when there is nobody to give a code."""
+
+
+def explain(what: str, error: BaseException | None) -> StorageError:
+    """The error to raise instead. Never what was being written, which may be a secret."""
+    passing = _passing(error)
+    if passing is not None:
+        return PassingFault(what, passing)
+    return StorageError(f"{what}: {_lasting(error)}")
+
+
+def _passing(error: BaseException | None) -> str | None:
+    if isinstance(error, sqlite3.Error):
+        return _PASSING_SQLITE.get(_primary(error))
+    if isinstance(error, OSError) and error.errno is not None:
+        return _PASSING_DISK.get(error.errno)
+    state = getattr(error, "sqlstate", None)
+    if state is None:
+        return _GONE if type(error).__name__ in _GONE_ERRORS else None
+    return next((text for code, text in _PASSING_SQLSTATE.items() if state.startswith(code)), None)
+
+
+def _lasting(error: BaseException | None) -> str:
+    if isinstance(error, sqlite3.Error):
+        return _LASTING_SQLITE.get(_primary(error), str(error))
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return type(error).__name__
+
+
+def _primary(error: sqlite3.Error) -> int:
+    """The code without its details; -1 where the module itself complains."""
+    code: int = getattr(error, "sqlite_errorcode", -1)
+    return code & 0xFF if code >= 0 else code
