@@ -167,7 +167,7 @@ def _row(row: Row, lines: list[str], start: float, end: float, y: float) -> Iter
         way = 1 if end > start else -1
         yield f'<path class="{row.kind}" d="M{start:.1f} {y:.1f}H{end - 7 * way:.1f}"/>'
         yield _head_of_arrow(end, y, way)
-        yield _text(lines, (start + end) / 2, y - 5)
+        yield _text(lines, (start + end) / 2, y - 7)
 
 
 def _head_of_arrow(x: float, y: float, way: int) -> str:
