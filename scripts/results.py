@@ -177,7 +177,7 @@ def _duration(publication: Publication) -> str:
 
 def table(lines: Sequence[Line]) -> str:
     """A Markdown table."""
-    head = f"| {' | '.join(lines[0])} |\n|{'---|' * len(lines[0])}\n"
+    head = f"| {' | '.join(name or 'remark' for name in lines[0])} |\n|{'---|' * len(lines[0])}\n"
     return head + "\n".join(f"| {' | '.join(map(shown, line.values()))} |" for line in lines)
 
 

@@ -123,6 +123,21 @@ def test_a_diagram_that_is_not_understood_stops_the_build(source: str) -> None:
         diagrams.draw(source)
 
 
+# --- the first page of the repository ---------------------------------------------------------------
+
+
+def test_the_readme_shows_what_it_is_at_first_sight() -> None:
+    """A picture, two commands and three doors before the first heading of a section."""
+    first, *_ = (ROOT / "README.md").read_text("utf-8").partition("\n## ")
+    pictures = re.findall(r'(?:src|srcset)="([^"]+)"', first)
+    assert len(pictures) == 2
+    assert all((ROOT / picture).exists() for picture in pictures)
+    assert re.findall(r"^make \w+", first, re.M) == ["make run", "make test"]
+    (doors,) = re.findall(r"^\| you .*\|$", first, re.M)
+    assert doors.count("|") == 4
+    assert len(first.splitlines()) < 40
+
+
 # --- in a browser -------------------------------------------------------------------------------------
 
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
