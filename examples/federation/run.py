@@ -27,11 +27,11 @@ USERS = 12
 class Processes:
     """Programs of this federation, with their logs in its folder."""
 
-    def __init__(self, folder: Path) -> None:
-        """Start with none."""
+    def __init__(self, folder: Path, code: Path = HERE) -> None:
+        """Start with none; `code` has what users and operator wrote."""
         self.folder = folder
         self.running: dict[str, subprocess.Popen[bytes]] = {}
-        paths = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
+        paths = [str(code), *filter(None, [os.environ.get("PYTHONPATH")])]
         state = str(folder / "state")  # where anchors are; at home they outlive the folder
         self.environment = os.environ | {
             "PYTHONPATH": os.pathsep.join(paths),
@@ -110,7 +110,7 @@ def main() -> None:
 
 def tell(processes: Processes, versions: int) -> None:
     """Set up, learn, lose one, win one, finish."""
-    port = _free_port()
+    port = free_port()
     url = f"https://127.0.0.1:{port}"
     processes.run("operator", "init", "--name", "digits", "--url", url)
     processes.start(
@@ -118,7 +118,7 @@ def tell(processes: Processes, versions: int) -> None:
         *("serve", "--state", "operator/server", "--host", "127.0.0.1", "--port", str(port)),
         *("--evaluate", "digits:accuracy", "--answer-timeout", "5"),
     )
-    _wait_until_listening(port, processes)
+    wait_until_listening(port, processes)
     print(f"the operator's page: {url}/ (with the CA {processes.folder}/operator/ca.pem)")
     names = [f"user-{index}" for index in range(USERS)]
     processes.run("operator", "invite", *names)
@@ -129,17 +129,17 @@ def tell(processes: Processes, versions: int) -> None:
         *("operator", "start", "--model", "digits:build", "--holders", str(USERS)),
         *("--dropouts", "3", "--colluders", "3", "--buffer", "5"),
     )
-    _wait_for_version(processes, versions // 3)
+    wait_for_version(processes, versions // 3)
     print("user-0 is killed")
     processes.kill("user-0")
     processes.run("operator", "invite", "user-12")
     _join(processes, "user-12", USERS)
-    _wait_for_version(processes, 2 * versions // 3)
+    wait_for_version(processes, 2 * versions // 3)
     processes.run("operator", "enrol")
-    _wait_for_version(processes, versions)
+    wait_for_version(processes, versions)
     print(f"{versions} versions in {time.monotonic() - began:.0f} s")
     processes.run("operator", "export", "digits.safetensors", "--model", "digits:build")
-    print(f"accuracy on the operator's test digits: {_accuracy(processes):.1%}")
+    print(f"accuracy on the operator's test digits: {last_score(processes):.1%}")
 
 
 def _join(processes: Processes, name: str, part: int) -> None:
@@ -151,7 +151,8 @@ def _join(processes: Processes, name: str, part: int) -> None:
     )
 
 
-def _wait_for_version(processes: Processes, version: int) -> None:
+def wait_for_version(processes: Processes, version: int) -> None:
+    """Wait until the model has come so far."""
     program = _program("operator", "status")
     while True:
         processes.require_alive()
@@ -168,7 +169,7 @@ def _wait_for_version(processes: Processes, version: int) -> None:
         time.sleep(1)
 
 
-def _accuracy(processes: Processes) -> float:
+def last_score(processes: Processes) -> float:
     """The server's last score, from its log."""
     while True:
         lines = (processes.folder / "server.log").read_text().splitlines()
@@ -178,7 +179,8 @@ def _accuracy(processes: Processes) -> float:
         time.sleep(0.5)
 
 
-def _wait_until_listening(port: int, processes: Processes) -> None:
+def wait_until_listening(port: int, processes: Processes) -> None:
+    """Wait until somebody answers there."""
     while True:
         processes.require_alive()
         with socket.socket() as probe:
@@ -187,7 +189,8 @@ def _wait_until_listening(port: int, processes: Processes) -> None:
         time.sleep(0.2)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """One that nobody listens at."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -9,9 +9,9 @@ import pytest
 from made_up import MONTHS, MOST
 
 from basecagg.errors import ParameterError
-from basecagg.maths.accounting import epsilon_of
 from basecagg.planning.budget import Budget
-from basecagg.statistics import PerRecord, count, histogram, kaplan_meier, private_sums
+from basecagg.privacy import Mechanism
+from basecagg.statistics import count, histogram, kaplan_meier, private_sums
 from basecagg.statistics.private import blurred
 
 BUDGET = Budget(epsilon=3.0, delta=1e-5, max_uses=8)
@@ -19,29 +19,28 @@ CURVE = kaplan_meier(MONTHS, most=MOST)
 K, SILENT, BITS = 67, 8, 24
 
 
-def mechanism(**changes: float) -> PerRecord:
-    return private_sums(CURVE, BUDGET, K, SILENT, bits=BITS, **changes)
+def mechanism(**changes: object) -> Mechanism:
+    return private_sums(CURVE, replace(BUDGET, **changes), K, SILENT, bits=BITS)
 
 
 def test_all_uses_together_cost_what_was_promised() -> None:
     one = mechanism()
-    spent = BUDGET.max_uses * one.cost(0)
-    assert 2.99 < epsilon_of(spent, one.conversion_delta) <= 3.0
-    assert spent <= one.budget
+    assert 2.95 < one.epsilon <= 3.0
+    assert one.privacy.unit == "record"
+    assert one.privacy.clip_norm == CURVE.per_record
 
 
-def test_a_larger_share_costs_more_and_has_less_noise() -> None:
-    small, large = mechanism(share=0.1), mechanism(share=0.4)
-    assert large.cost(0) == pytest.approx(4 * small.cost(0), rel=1e-3)
-    assert large.privacy.noise == pytest.approx(small.privacy.noise / 2)
+def test_fewer_questions_have_less_noise_each() -> None:
+    assert mechanism(max_uses=2).privacy.noise == pytest.approx(
+        mechanism().privacy.noise / 2, rel=0.01
+    )
 
 
-def test_the_bound_covers_rounding() -> None:
+def test_the_noise_covers_rounding() -> None:
     """Two neighbours, rounded by the worst coins: c·Δ apart before, one step in each number more."""
     found = mechanism()
     worst = found.levels * CURVE.per_record + np.sqrt(found.size)
-    assert found.squared_bound(0) >= worst**2
-    assert found.squared_bound(0) < (1.05 * worst) ** 2
+    assert found.honest * found.variance >= (found.privacy.noise * worst) ** 2 * (1 - 1e-6)
 
 
 def test_the_noise_in_a_sum_has_the_promised_variance() -> None:
@@ -49,11 +48,11 @@ def test_the_noise_in_a_sum_has_the_promised_variance() -> None:
     found = private_sums(cells, BUDGET, 10, 2, bits=BITS)
     vector = np.zeros(cells.bounds.size)
 
-    def ratio(noise: PerRecord) -> float:
+    def ratio(noise: Mechanism) -> float:
         """Measured noise of the 8 honest shares, against what one record needs."""
         rng = np.random.default_rng(1)
         shares = [blurred(vector, cells.bounds, noise, rng.bytes(32)) for _ in range(found.honest)]
-        wanted = found.privacy.noise**2 * found.squared_bound(0)
+        wanted = found.privacy.noise**2 * found.squared_change(0)
         return float(np.sum(shares, axis=0).var() / wanted)
 
     # 2000 cells: the standard deviation of the estimate is 3.2 %.
@@ -79,12 +78,12 @@ def test_with_noise_an_element_still_fits() -> None:
 
 
 def test_a_bound_with_no_room_is_refused_in_words() -> None:
-    with pytest.raises(ParameterError, match="do not fit into 24 bits"):
+    with pytest.raises(ParameterError, match="does not fit, with noise, into 24 bits"):
         private_sums(count("x", most=2**30), BUDGET, K, SILENT, bits=BITS)
 
 
 def test_where_nobody_can_be_trusted_every_centre_adds_all_of_the_noise() -> None:
-    """K − 1 silent ones: local noise, √(K − T_c) times as much in the sum; its coarser steps cost 2 %."""
+    """K − 1 silent ones: local noise, √(K − T_c) times as much in the sum; coarser steps cost 2 %."""
     alone = private_sums(CURVE, BUDGET, K, K - 1, bits=BITS)
     in_sum = [np.sqrt(K * each.variance) / each.levels for each in (alone, mechanism())]
     assert in_sum[0] / in_sum[1] == pytest.approx(np.sqrt(K - SILENT), rel=0.03)

@@ -19,6 +19,7 @@ from basecagg.statistics import (
 )
 
 COUNT = count("time", most=MOST)
+BUDGET = Budget(epsilon=3.0, delta=1e-5, max_uses=2)
 
 
 def hurried(study: Study, gone: int, seed: int = 0) -> Any:
@@ -102,16 +103,15 @@ def test_without_that_rule_the_audit_names_the_centre(monkeypatch: pytest.Monkey
     assert not found.only_sums
 
 
-def test_few_centres_are_refused_and_the_machines_learn_nothing() -> None:
-    study = Study(made_up())
+@pytest.mark.parametrize("few", [1, 2, 4])
+def test_few_centres_are_refused_and_the_machines_learn_nothing(few: int) -> None:
+    study = Study(made_up(), budget=BUDGET)
     with pytest.raises(QuestionRefused, match="sums of 5 or more"):
-        study.ask(COUNT, members=list(study.desks)[:4])
+        study.ask(COUNT, members=list(study.desks)[:few])
     assert study.audit().sums == 0
 
 
 # --- with a budget ----------------------------------------------------------------------------
-
-BUDGET = Budget(epsilon=3.0, delta=1e-5, max_uses=2)
 
 
 def test_noisy_sums_go_through_the_same_machines() -> None:

@@ -12,7 +12,7 @@ from basecagg.statistics.hazard import (
 )
 from basecagg.statistics.kaplan_meier import SurvivalCurve, kaplan_meier
 from basecagg.statistics.newton import NewtonStep
-from basecagg.statistics.private import PerRecord, private_sums
+from basecagg.statistics.private import private_sums
 from basecagg.statistics.statistic import Statistic, over_records, together
 from basecagg.statistics.study import Study, StudyAudit
 from basecagg.statistics.tables import Summary, count, histogram, mean
@@ -22,7 +22,6 @@ __all__ = [
     "Desk",
     "HazardModel",
     "NewtonStep",
-    "PerRecord",
     "Question",
     "Statistic",
     "Study",

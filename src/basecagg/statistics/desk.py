@@ -17,10 +17,11 @@ import numpy as np
 
 from basecagg.errors import BASecAggWarning, DataError, ParameterError, QuestionRefused
 from basecagg.maths.randomness import SEED_BYTES, system_entropy
-from basecagg.protocol.effects import Effect, Persist, Store, perform
+from basecagg.privacy import Mechanism
+from basecagg.protocol.effects import Persist, Store, perform
 from basecagg.protocol.ledger import PrivacyLedger
 from basecagg.statistics.fixed_point import element_bits, join, split
-from basecagg.statistics.private import PerRecord, blurred
+from basecagg.statistics.private import blurred
 from basecagg.statistics.statistic import Rows, Statistic, Vector
 
 LEAST_CENTRES = 5
@@ -36,7 +37,7 @@ class Question:
     """Every centre that is to be in the sum, in order."""
     number: int
     """Each question has its own. It travels in the vector: in the sum it shows that all answered this one."""
-    noise: PerRecord | None = None
+    noise: Mechanism | None = None
 
     def __post_init__(self) -> None:
         """Refuse what is no list of centres."""
@@ -98,10 +99,31 @@ class Desk:
 
     def answer(self, question: Question) -> Vector:
         """The centre's part of a sum, or `QuestionRefused`, or `BudgetSpent`."""
-        self._require_hidden(question)
+        self.require_hidden(question)
         answer = question.encode(self._vector(question), self._entropy(SEED_BYTES))
-        perform(self._store, self._noted(question))
+        # What has to be known before the answer leaves: what it costs, or who else is in the sum.
+        exact = Persist("members", "", _digest(question), irreversible=True)
+        noted = [exact] if question.noise is None else self.ledger.charge(question.noise, 0)
+        perform(self._store, noted)
         return answer
+
+    def require_hidden(self, question: Question) -> None:
+        """Refuse what would single a centre out."""
+        members = question.members
+        if self._store.rolled_back:
+            raise QuestionRefused("this store is an older copy: what was answered is not known")
+        if self.name not in members:
+            raise QuestionRefused(f"{self.name} is not among the centres that are asked")
+        if len(members) < self._least:
+            raise QuestionRefused(
+                f"a sum of {len(members)} centres: {self.name} answers in sums of {self._least} or more"
+            )
+        before = self._store.read("members", "")
+        if question.noise is None and before not in (None, _digest(question)):
+            raise QuestionRefused(
+                f"{self.name} has answered exactly together with other centres: the difference of the two sums"
+                " would single somebody out; ask the same centres, or with noise"
+            )
 
     def _vector(self, question: Question) -> Vector:
         """From the rows. With noise it must not be seen from outside that they do not suit the question."""
@@ -113,26 +135,6 @@ class Desk:
             warnings.warn(f"{self.name} answers with noise only: {unsuited}", BASecAggWarning, 2)
             return np.zeros(question.statistic.bounds.size)
 
-    def _require_hidden(self, question: Question) -> None:
-        members = question.members
-        if self._store.rolled_back:
-            raise QuestionRefused("this store is an older copy: what was answered is not known")
-        if self.name not in members:
-            raise QuestionRefused(f"{self.name} is not among the centres that are asked")
-        if len(members) < self._least:
-            raise QuestionRefused(
-                f"a sum of {len(members)} centres: {self.name} answers in sums of {self._least} or more"
-            )
 
-    def _noted(self, question: Question) -> list[Effect]:
-        """What has to be known before the answer leaves."""
-        if question.noise is not None:
-            return self.ledger.charge(question.noise, 0)
-        members = hashlib.sha256("\n".join(question.members).encode()).digest()
-        before = self._store.read("members", "")
-        if before not in (None, members):
-            raise QuestionRefused(
-                f"{self.name} has answered exactly together with other centres: the difference of the two sums"
-                " would single somebody out; ask the same centres, or with noise"
-            )
-        return [Persist("members", "", members, irreversible=True)]
+def _digest(question: Question) -> bytes:
+    return hashlib.sha256("\n".join(question.members).encode()).digest()

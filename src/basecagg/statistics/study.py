@@ -22,6 +22,7 @@ from basecagg.planning.recorder import Recorder
 from basecagg.planning.rounds import Rounds, over_all_rounds
 from basecagg.planning.transcript import Transcript
 from basecagg.simulation.federation import Federation
+from basecagg.simulation.loopback import Letter
 from basecagg.statistics.desk import LEAST_CENTRES, Desk, Question
 from basecagg.statistics.fixed_point import element_bits
 from basecagg.statistics.private import private_sums
@@ -74,8 +75,9 @@ class Study:
         budget: Budget | None = None,
         silent: int | None = None,
         entropy: Callable[[int], bytes] = system_entropy,
+        observers: Iterable[Callable[[Letter], None]] = (),
     ) -> None:
-        """Give each centre its rows. `budget` is for noisy questions.
+        """Give each centre its rows. `budget` is for noisy questions; `observers` see every message.
 
         Of the centres `silent` may tell the server their noise: T, unless given.
         """
@@ -85,6 +87,7 @@ class Study:
         }
         self.budget = budget
         self._silent = silent
+        self._observers = list(observers)
         self._numbers = 0
         self._epochs: dict[_Kind, Federation] = {}
         self._transcripts: list[tuple[_Kind, Transcript]] = []
@@ -110,12 +113,11 @@ class Study:
         self,
         statistic: Statistic[Result],
         *,
-        share: float | None = None,
         members: Iterable[str] | None = None,
         order: Iterable[str] | None = None,
         gone: Iterable[str] = (),
     ) -> Result:
-        """The result with noise that hides each record, for `share` of the budget (unless given, 1/k_max)."""
+        """The result with noise that hides each record, one of the k_max in the budget."""
         plain = self._question(statistic, members)
         count = len(plain.members)
         if self.budget is None:
@@ -127,7 +129,6 @@ class Study:
             count,
             silent if self._silent is None else self._silent,
             bits=element_bits(count),
-            share=share,
         )
         question = Question(statistic, plain.members, plain.number, noise)
         result: Result = self._ask(question, order, gone)
@@ -135,12 +136,17 @@ class Study:
 
     def _question(self, statistic: Statistic[Any], members: Iterable[str] | None) -> Question:
         self._numbers += 1
-        return Question(statistic, tuple(sorted(members or self.desks)), self._numbers)
+        return Question(
+            statistic, tuple(sorted(self.desks if members is None else members)), self._numbers
+        )
 
     def _ask(self, question: Question, pace: Iterable[str] | None, leave: Iterable[str]) -> Any:
-        order, gone = [str(name) for name in pace or question.members], set(map(str, leave))
+        order = [*map(str, question.members if pace is None else pace)]
+        gone = set(map(str, leave))
         if sorted(order) != list(question.members):
             raise DataError("every centre of the sum answers once, and nobody else")
+        for name in order:  # before anybody has answered, or paid
+            self.desks[name].require_hidden(question)
         federation = self._epoch(question)
         for name in order:
             federation.contribute(name, self.desks[name].answer(question))
@@ -161,9 +167,10 @@ class Study:
             transcript = Transcript()
             self._transcripts.append((kind, transcript))
             recorder = Recorder(federation.agreement, transcript.add)
-            federation.network.observers.append(
-                lambda letter: recorder.see(letter.sender, letter.message)
-            )
+            federation.network.observers += [
+                lambda letter: recorder.see(letter.sender, letter.message),
+                *self._observers,
+            ]
             self._epochs[kind] = federation
         return self._epochs[kind]
 
