@@ -84,6 +84,13 @@ def test_pages_are_called_by_their_titles(site: Path) -> None:
         assert shown != guessed or guessed in heading[1], address
 
 
+def test_decisions_are_shown_by_their_numbers(site: Path) -> None:
+    shown = (site / "decisions" / "index.html").read_text("utf-8")
+    records = sorted(ROOT.glob("docs/decisions/0*.md"))
+    for record in records:
+        assert f'<li>{int(record.name[:4])}. <a href="{record.stem}.html">' in shown, record.name
+
+
 def test_the_repository_is_linked_when_it_is_known(site: Path, pages: dict[Path, Page]) -> None:
     assert REPOSITORY in pages[site / "index.html"].links
 
