@@ -39,7 +39,8 @@ from basecagg.protocol.messages import (
 )
 from basecagg.protocol.proofs import Account, Evidence, Pedigree
 
-MAGIC = b"BSAG" + bytes([PROTOCOL_VERSION])
+_NAME = b"BSAG"
+MAGIC = _NAME + bytes([PROTOCOL_VERSION])
 MAX_CONTROL_BYTES = 16 * 2**20
 """The most that a message without bulk data may take: N = 100,000 signatures and K tickets fit."""
 _ENVELOPE_BYTES = 4096
@@ -83,6 +84,11 @@ def unpack(frame: bytes, limit: int) -> Message:
     """The message in a frame, or `ChannelError`. `limit` is the most bytes the sender may use here."""
     message: Message = _unpack(frame, limit, _DECODER)
     return message
+
+
+def is_of_another_version(frame: bytes) -> bool:
+    """Whether it is a frame, but of a version of the protocol that is not spoken here."""
+    return frame.startswith(_NAME) and not frame.startswith(MAGIC)
 
 
 def unpack_file(frame: bytes, limit: int = MAX_FILE_BYTES) -> Filed:

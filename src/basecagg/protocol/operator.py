@@ -41,7 +41,7 @@ from basecagg.protocol.messages import (
     statement,
 )
 from basecagg.protocol.ports import Memory, Signer, Verifier
-from basecagg.protocol.records import Person, Role, Standing, load, parse, write
+from basecagg.protocol.records import Person, Role, Standing, load, load_readable, write
 from basecagg.protocol.step_rule import PAPER_STEP, StepRule
 
 OPERATOR = "operator"
@@ -93,7 +93,7 @@ class Operator:
         self._records = records
         self._number = records.number
         self._people = load(records, "person", Person)
-        self._announced = load(records, "announced", HolderKey)
+        self._announced = load_readable(records, "announced", HolderKey)
         self._used = {key: int(number) for key, number in records.scan("used")}
         """Sealing keys that were signed into an epoch, with its number."""
         self._admitted_keys = {key: name.decode() for key, name in records.scan("admitted")}
@@ -101,8 +101,7 @@ class Operator:
         self._refused: dict[str, str] = {}
         """Why the last key that somebody announced was refused."""
         self._server_key = records.read("server-key", "") or foundation.server_key
-        standing = records.read("standing", "")
-        self._standing = Standing(suspended=True) if standing is None else parse(standing, Standing)
+        self._standing = Standing.read_back(records.read("standing", ""))
 
     def start(self) -> list[Effect]:
         """To be carried out once after construction. An older copy signs nothing until `recover`."""

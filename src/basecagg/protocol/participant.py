@@ -18,6 +18,7 @@ from basecagg.errors import (
     NotEnrolled,
     Refused,
     Retired,
+    StorageError,
     WrongEpoch,
 )
 from basecagg.maths.randomness import SEED_BYTES, system_entropy
@@ -40,6 +41,7 @@ from basecagg.protocol.holder import Holder
 from basecagg.protocol.key_ring import KeyRing
 from basecagg.protocol.ledger import PrivacyLedger
 from basecagg.protocol.messages import (
+    PROTOCOL_VERSION,
     Certificate,
     CertifiedRequest,
     Credential,
@@ -173,6 +175,8 @@ class Participant:
         An older copy of the store costs all sealing keys. The first write makes it a current one.
         """
         effects = self._suspect() if self._records.rolled_back else []
+        if self.state == "inside" and self._agreement is None:
+            effects += self._leave("it was of another version of the protocol")
         effects += [*self._look_at_floor(), *self.tick(now)]
         return effects if self._is_over else [*effects, *self._start_machines()]
 
@@ -503,11 +507,15 @@ class Participant:
     def _load_agreement(self) -> Agreement | None:
         """It was checked when it was joined."""
         stored = self._records.read("charter", "")
-        return _agreement_in(stored, self._verifier) if stored else None
+        try:
+            agreement = _agreement_in(stored, self._verifier) if stored else None
+        except StorageError:  # of an older basecagg: nobody will ask about it any more
+            return None
+        return agreement if agreement and agreement.epoch.protocol == PROTOCOL_VERSION else None
 
     def _load_credential(self) -> Credential | None:
         stored = self._records.read("credential", "")
-        return parse(stored, Credential) if stored else None
+        return parse(stored, Credential) if stored and self._agreement else None
 
 
 @lru_cache(maxsize=8)

@@ -6,6 +6,7 @@ that a machine loads when it starts.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -15,6 +16,7 @@ from basecagg.errors import StorageError
 from basecagg.protocol.effects import Persist
 from basecagg.protocol.epoch import Epoch
 from basecagg.protocol.messages import (
+    PROTOCOL_VERSION,
     Certificate,
     Dealing,
     EpochEnd,
@@ -52,6 +54,17 @@ def parse(value: bytes, record_type: type[RecordType]) -> RecordType:
 def load(records: Records, kind: str, record_type: type[RecordType]) -> dict[str, RecordType]:
     """All records of a kind by their keys."""
     return {key: parse(value, record_type) for key, value in records.scan(kind)}
+
+
+def load_readable(
+    records: Records, kind: str, record_type: type[RecordType]
+) -> dict[str, RecordType]:
+    """Those records of a kind that are not of an older basecagg; only for what others can say again."""
+    found: dict[str, RecordType] = {}
+    for key, value in records.scan(kind):
+        with suppress(StorageError):
+            found[key] = parse(value, record_type)
+    return found
 
 
 def require(records: Records, kind: str, key: str) -> bytes:
@@ -271,3 +284,22 @@ class Standing(Record):
     end: EpochEnd | None = None
     suspended: bool = False
     """Whether this was found to be an older copy of the operator, and nobody has said yet how far it was."""
+
+    @classmethod
+    def read_back(cls, stored: bytes | None) -> Standing:
+        """As it was; without an epoch of an older basecagg, whose number is kept elsewhere. None was lost."""
+        if stored is None:
+            return cls(suspended=True)
+        try:
+            standing = parse(stored, cls)
+        except StorageError:
+            standing = cls(suspended=parse(stored, _Suspended).suspended)
+        if standing.epoch is not None and standing.epoch.protocol != PROTOCOL_VERSION:
+            standing = cls(suspended=standing.suspended)
+        return standing
+
+
+class _Suspended(Record):
+    """What every version of basecagg says of an operator's standing."""
+
+    suspended: bool

@@ -39,6 +39,7 @@ from sqlalchemy import (
     make_url,
     select,
     text,
+    update,
 )
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects import sqlite as sqlite_dialect
@@ -55,6 +56,10 @@ from basecagg.storage.faults import explain
 from basecagg.storage.lease import Execute, Lease
 
 SCHEMA_VERSION = 5
+_OLDER = 4
+"""Of 0.1.0. Its letters and shipments are stored otherwise, its people and models are not."""
+OLDER_SCHEMA = "older-schema"
+"""The kind of a record that every namespace of an older database gets."""
 _REMEDY = {
     True: "let the older basecagg end its epoch, then start the next one with a fresh database",
     False: "upgrade basecagg",
@@ -160,6 +165,12 @@ class ServerStore:
     def keys(self, kind: str) -> list[str]:
         """Return all keys of a kind, in order."""
         return [key for (key,) in self._fetch(_KEYS, kind=kind)]
+
+    def namespaces(self, prefix: str) -> list[str]:
+        """All machines with records in this database whose names begin like this."""
+        wanted = select(_C.namespace).where(_C.namespace.startswith(prefix, autoescape=True))
+        with self._transaction("read") as connection:
+            return sorted(connection.execute(wanted.distinct()).scalars())
 
     def scan(self, kind: str) -> list[tuple[str, bytes]]:
         """Return all (key, value) of a kind, ordered by key."""
@@ -355,6 +366,19 @@ def _configure(connection: sqlite3.Connection) -> None:
         connection.execute(f"PRAGMA {pragma}")
 
 
+def _migrate(connection: Connection) -> None:
+    """All records stay. Their owners have to see which of them still mean something: `OLDER_SCHEMA` says so."""
+    if connection.dialect.name == "sqlite":
+        connection.execute(text("ALTER TABLE basecagg_records RENAME TO basecagg_older"))
+        _RECORDS.create(connection)
+        connection.execute(text("INSERT INTO basecagg_records SELECT * FROM basecagg_older"))
+        connection.execute(text("DROP TABLE basecagg_older"))
+    owners = list(connection.execute(select(_C.namespace).distinct()).scalars())
+    note = {"kind": OLDER_SCHEMA, "key": "", "value": b"%d" % _OLDER}
+    connection.execute(insert(_RECORDS), [{"namespace": owner, **note} for owner in owners])
+    connection.execute(update(_SCHEMA).values(version=SCHEMA_VERSION))
+
+
 def _require_schema(connection: Connection) -> None:
     _SCHEMA.create(connection, checkfirst=True)
     version = connection.execute(select(_SCHEMA.c.version)).scalar()
@@ -362,6 +386,8 @@ def _require_schema(connection: Connection) -> None:
         connection.execute(insert(_SCHEMA).values(version=SCHEMA_VERSION))
         _RECORDS.create(connection)
         connection.execute(text(lease.TABLE))
+    elif version == _OLDER:
+        _migrate(connection)
     elif version != SCHEMA_VERSION:
         raise StorageError(
             f"{connection.engine.url!r} has schema version {version}, this program knows"

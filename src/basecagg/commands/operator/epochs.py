@@ -118,23 +118,31 @@ _epoch_options = stacked(
 @click.command("start")
 @click.option(
     "--model",
-    required=True,
     metavar="SOURCE",
-    help="The first model: a .npy file, or module:function that makes a vector or a torch module.",
+    help="The first model: a .npy file, or module:function that makes a vector or a torch module. Without it:"
+    " the one that the server has, from an epoch that was closed or carried over from an older basecagg.",
 )
 @_epoch_options
 @connected
-async def start(office: Office, connection: Connection, *, model: str, **chosen: Any) -> None:
+async def start(
+    office: Office, connection: Connection, *, model: str | None, **chosen: Any
+) -> None:
     """Sign an epoch with all holders who have enrolled, and start it with a model of yours.
 
     If the last epoch never reached the server, the same wishes send the very same one again.
     """
     from basecagg.service.operator.export import initial_model
 
-    if (await office.look(connection)).phase in ("open", "closing"):
+    overview = await office.look(connection)
+    if overview.phase in ("open", "closing"):
         raise DataError(
             "an epoch is open, and goes on with its own model: rotate, or close it first"
         )
+    if model is None:
+        if not overview.model_size:
+            raise DataError("the server has no model yet: --model says which one to begin with")
+        await _begin(office, connection, overview.model_size, **chosen)
+        return
     vector, statistics = initial_model(model)
     if statistics and not chosen["averaged"] and chosen["server_optimiser"] != "sgd":
         chosen["averaged"] = statistics

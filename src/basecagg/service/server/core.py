@@ -238,6 +238,8 @@ class Service:
 
         Who has dealt with all that there was waits first, and is asked about in the machine's thread but once.
         """
+        if self.host is None:
+            raise Problem(409, "WrongEpoch", "no epoch is open: look for the next one")
         deadline = self._waiting.until(wait)
         if self._may_wait(name, epoch, acknowledged):
             await self._waiting.mail(name, deadline)

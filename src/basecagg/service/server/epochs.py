@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from basecagg.channels.identity import Ed25519Verifier, Identity
-from basecagg.channels.wire import MAX_CONTROL_BYTES, pack, unpack
+from basecagg.channels.wire import MAX_CONTROL_BYTES, is_of_another_version, pack, unpack
 from basecagg.errors import BASecAggError
 from basecagg.protocol.audit_log import AuditLog, Fact
 from basecagg.protocol.effects import Forget, Persist
@@ -27,6 +27,7 @@ from basecagg.service.server.group_commit import GroupCommit
 from basecagg.service.server.host import EpochHost, EpochStore
 from basecagg.service.server.ledger import LedgerEntry, ledger_key, ledger_lines
 from basecagg.service.server.registry import Charter, Registry
+from basecagg.storage.server import OLDER_SCHEMA
 
 _LOG = Log("basecagg.service")
 _AUDIT_PAGE = 1000
@@ -72,7 +73,8 @@ class Epochs:
         self._audit = self._read_audit()
         self._identity = identities[0]
         """Whoever signs for the server where no epoch names a key."""
-        self.host: EpochHost | None = self._resume_host()
+        self.host: EpochHost | None = None
+        self.host = self._resume_host()
         self._catch_up()
 
     def _open(self, namespace: str) -> EpochStore:
@@ -280,7 +282,9 @@ class Epochs:
 
     @property
     def _next_version(self) -> int:
-        return self.host.published.version if self.host else 0
+        if self.host is not None:
+            return self.host.published.version
+        return int(self.store.read("carried-version", "") or 0)
 
     @property
     def _head(self) -> bytes:
@@ -317,7 +321,12 @@ class Epochs:
 
     def _resume_host(self) -> EpochHost | None:
         charter = self.registry.charter
+        is_older = self.store.read(OLDER_SCHEMA, "") is not None
+        self.store.commit([Forget(OLDER_SCHEMA, "")] if is_older else [])
         if charter is None:
+            return None
+        if is_older or is_of_another_version(charter.epoch):
+            self._carry_over()
             return None
         agreement = self._accept(charter.epoch)
         # The epoch's own store has the model by now; this one only says of which size it is.
@@ -335,6 +344,19 @@ class Epochs:
             store.erase()
             del self._stores[EPOCH + epoch]
         self.registry.forget_left()
+
+    def _carry_over(self) -> None:
+        """An epoch of an older basecagg cannot go on: its people stay, and its model begins the next one."""
+        ids = [name.removeprefix(EPOCH) for name in self._durable.namespaces(EPOCH)]
+        models = [(key, each) for each in ids for key in self._open(EPOCH + each).keys("model")]
+        version, epoch = max(models)
+        model = self._open(EPOCH + epoch).read("model", version) or b""
+        self.registry.leave_behind(ids)
+        carried = Persist("carried-version", "", version.encode())
+        self.store.commit([Persist("initial-model", "", model), carried])
+        self.note("epoch carried over", version=int(version), numbers=len(model) // 4)
+        self.store.flush()
+        self.archive()
 
 
 def check_credential(agreement: Agreement, name: str, frame: bytes) -> None:

@@ -65,6 +65,10 @@ class EpochStore(Store, Protocol):
         """Say that its owner is alive, unless it did so lately; `LeaseLost` if it has another one."""
         ...
 
+    def namespaces(self, prefix: str) -> list[str]:
+        """The names of all stores in the same database that begin like this."""
+        ...
+
     def close(self) -> None:
         """Let go of the database."""
         ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import time
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -15,7 +16,7 @@ from basecagg.protocol.effects import Forget, Persist, Store, Write
 from basecagg.protocol.epoch import Epoch
 from basecagg.protocol.messages import EpochEnd, HolderKey, statement
 from basecagg.protocol.operator import OPERATOR
-from basecagg.protocol.records import load, write
+from basecagg.protocol.records import load, load_readable, write
 from basecagg.service.documents import MAX_KEY_BYTES, Enrolment, Member, Phase
 from basecagg.service.problems import Problem, unpacked
 
@@ -48,7 +49,7 @@ class Registry:
         self._require_format()
         self.members = load(store, "member", Member)
         self.enrolments = load(store, "enrolment", Enrolment)
-        self.holder_keys = load(store, "holder-key", HolderKey)
+        self.holder_keys = load_readable(store, "holder-key", HolderKey)
         self.admissions = dict(store.scan("invitation"))
         self._expiries = {name: int(ends) for name, ends in store.scan("invitation-end")}
         self.spent = dict(store.scan("spent-invitation"))
@@ -229,6 +230,17 @@ class Registry:
         gone = [Forget("leaving-epoch", epoch) for epoch in self.leaving]
         self.leaving = {}
         self._store.commit(gone)
+
+    def leave_behind(self, epochs: Sequence[str]) -> None:
+        """Nothing that was said under an older protocol means anything now: other keys are wanted."""
+        kinds = ("charter", "credential", "holder-key", "epoch-end")
+        gone = [Forget(kind, key) for kind in kinds for key in self._store.keys(kind)]
+        self.charter = None
+        for known in (self.credentials, self.holder_keys, self.ends):
+            known.clear()
+        self.leaving |= dict.fromkeys(epochs, 0)
+        left = [Persist("leaving-epoch", epoch, b"0") for epoch in epochs]
+        self._store.commit([*gone, *left])
 
     def end(self, frame: bytes, end: EpochEnd) -> None:
         """The operator has signed that the present epoch is over. Whoever asks is told so from now on."""

@@ -1,0 +1,158 @@
+"""An upgrade in place, from stores that 0.1.0 wrote: people and model carry over into a new epoch.
+
+`tests/vectors/store-0.1.0-protocol-*.tar.xz` were written by basecagg 0.1.0 when it spoke version 3 and 4 of
+the protocol: an operator, a server and four hospitals at version 3 of the model, stopped while their epoch was
+open. A fifth one was revoked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from service_harness import SMALL, Federation, Nudge, all_hung_up, free_port
+from test_commands import Desk
+
+from basecagg.errors import StorageError
+from basecagg.parameters import ProtocolParameters
+from basecagg.protocol.effects import Persist
+from basecagg.protocol.records import Standing
+from basecagg.service.connection import Connection
+from basecagg.service.operator.folder import certify_server
+from basecagg.service.operator.office import Office
+from basecagg.service.server.registry import Registry
+from basecagg.service.server.serving import ServeOptions
+from basecagg.storage import anchor
+from basecagg.storage.memory import MemoryStore
+
+STORES = sorted((Path(__file__).parent.parent / "vectors").glob("store-*.tar.xz"))
+NAMES = [f"hospital-{number}" for number in (1, 2, 3, 4)]
+PLAN = ("--dropouts", "1", "--colluders", "1", "--buffer", "4")
+
+
+class Upgraded(Federation):
+    """The folders of the old federation, at another place: only their address and anchors move with them."""
+
+    def __init__(self, folder: Path, store: Path) -> None:
+        with tarfile.open(store) as packed:
+            packed.extractall(folder, filter="data")
+        self.folder, self.port = folder, free_port()
+        self.uvicorn = None
+        self.url, self.agents, self._server = f"https://127.0.0.1:{self.port}", {}, None
+        self.told = json.loads((folder / "told.json").read_bytes())
+        for path in (folder / "operator/operator.json", *folder.glob("*/identity.json")):
+            path.write_text(path.read_text().replace(self.told["url"], self.url))
+        stores = {"operator": ("operator/operator.db", "operator")}
+        stores |= {name: (f"{name}/state.db", "participant") for name in NAMES}
+        for label, (path, namespace) in stores.items():
+            here = folder / "anchors" / anchor.name_of(folder / path, namespace)
+            (folder / "anchors" / label).rename(here)
+        certify_server(folder / "operator", folder / "operator" / "server", ["127.0.0.1"])
+        self.operator = Office(folder / "operator", folder / "anchors")
+        self.connection: Connection = self.operator.connect()
+        self.options = ServeOptions(
+            folder=folder / "operator" / "server",
+            host="127.0.0.1",
+            port=self.port,
+            answer_timeout=1.0,
+            anchors=folder / "anchors",
+            member_rate=1000.0,
+            stranger_rate=1000.0,
+        )
+
+
+def play(folder: Path, store: Path, story: Any) -> None:
+    async def whole() -> None:
+        fed = Upgraded(folder, store)
+        try:
+            await story(fed)
+        finally:
+            for name in list(fed.agents):
+                await fed.stop(name)
+            await fed.connection.close()
+            await fed.stop_server()
+            fed.operator.close()
+            await all_hung_up()
+
+    asyncio.run(whole())
+
+
+@pytest.mark.parametrize("store", STORES, ids=lambda store: store.name)
+def test_people_and_model_carry_over_into_a_new_epoch(tmp_path: Path, store: Path) -> None:
+    async def story(fed: Upgraded) -> None:
+        await fed.start_server()
+        overview = await fed.operator.look(fed.connection)
+        assert overview.version == fed.told["version"]
+        assert [member.name for member in overview.members] == NAMES
+        for name in NAMES:
+            fed.launch(fed.profile(name), Nudge(target=2.0))
+        desk = Desk(fed)
+        assert "hospital-5                     both, revoked" in (await desk("status")).output
+        started = await desk("start", *PLAN)
+        assert "epoch 2 from version 3: N = 4" in started.output, started.exception
+        await desk.reach(4)
+        log = (await desk("log")).output
+        assert "epoch carried over" in log
+
+    play(tmp_path, store, story)
+
+
+@pytest.mark.parametrize("store", STORES, ids=lambda store: store.name)
+def test_the_model_is_the_old_one_to_the_bit_and_nothing_else_is_kept(
+    tmp_path: Path, store: Path
+) -> None:
+    async def story(fed: Upgraded) -> None:
+        await fed.start_server()
+        await fed.stop_server()
+        await fed.start_server()  # a restart in between changes nothing
+        overview = await fed.operator.look(fed.connection)
+        assert (overview.version, overview.model_size) == (3, len(fed.told["model"]))
+        for name in NAMES:
+            fed.launch(fed.profile(name), Nudge(seconds=60))
+
+        async def keys_are_there() -> bool:
+            await fed.operator.look(fed.connection)
+            return not fed.operator.machine.missing()
+
+        await fed.until(keys_are_there)
+        await fed.operator.start(fed.connection, _four())
+        assert (await fed.model()).tolist() == np.array(fed.told["model"], np.float32).tolist()
+        assert fed.operator.epoch is not None
+        assert fed.operator.epoch.number == 2
+        old_keys = {key for key, number in fed.operator.machine._used.items() if number == 1}
+        new_keys = {key for key, number in fed.operator.machine._used.items() if number == 2}
+        assert len(old_keys) == len(new_keys) == 4
+        assert not old_keys & new_keys
+
+    play(tmp_path, store, story)
+
+
+def _four() -> ProtocolParameters:
+    return replace(
+        SMALL,
+        num_holders=4,
+        recovery_threshold=2,
+        max_colluders=1,
+        max_dropouts=1,
+        model_size=10,
+    )
+
+
+def test_an_operator_whose_standing_nobody_can_read_signs_nothing() -> None:
+    """The control: what is carried over is what an older version wrote, not any damage."""
+    assert Standing.read_back(None).suspended
+    with pytest.raises(StorageError, match="cannot be read"):
+        Standing.read_back(b"\x00damaged")
+
+
+def test_a_store_of_a_format_before_that_is_refused_by_name(tmp_path: Path) -> None:
+    store = MemoryStore()
+    store.commit([Persist("member", "ann", b"")])
+    with pytest.raises(StorageError, match="older basecagg"):
+        Registry("test", bytes(32), store)
