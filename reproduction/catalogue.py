@@ -23,6 +23,7 @@ EXPERIMENTS = {
     "autotune": ("autotune:AUTOTUNE", "c_l found by the federation itself."),
     "optimisers": ("optimisers:OPTIMISERS", "The server's optimisers on uneven data."),
     "beyond": ("beyond:BEYOND", "Uneven data, dropouts, and K up to N, by simulated time."),
+    "privacy-audit": ("canaries:PRIVACY_AUDIT", "What an attacker sees of updates through noise."),
 }
 """Name: where its `Experiment` stands in this folder, and one line of help."""
 
