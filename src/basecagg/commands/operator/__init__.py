@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache, partial
 from pathlib import Path
 
 import click
@@ -14,7 +15,7 @@ _COMMANDS = (
     *(keys.init, keys.certificate),
     *(people.invite, people.replace, people.enrol, people.revoke, people.status, log.log),
     *(epochs.start, epochs.rotate, epochs.close),
-    *(keys.recover, epochs.export),
+    *(keys.recover, keys.passphrase, epochs.export),
 )
 
 
@@ -29,13 +30,31 @@ _COMMANDS = (
     help="The operator's folder. It holds the federation's most precious keys.",
 )
 @_values.anchors_option("the folder")
+@click.option(
+    "--passphrase-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Its first line is the passphrase of the keys. You are asked for it otherwise, if they have one.",
+)
 @click.pass_context
-def command(context: click.Context, *, folder: Path, anchors: Path | None) -> None:
+def command(
+    context: click.Context, *, folder: Path, anchors: Path | None, passphrase_file: Path | None
+) -> None:
     """Run a federation as its operator: keys, invitations, epochs, the final model.
 
     The operator needs no machine that is always on: a command connects to the server, does its work and ends.
     """
-    context.obj = Place(folder, anchors)
+    context.obj = Place(folder, anchors, cache(partial(_passphrase, passphrase_file)))
+
+
+def _passphrase(path: Path | None, *, fresh: bool = False) -> str:
+    from basecagg.service.operator.custody import read_passphrase
+
+    if path is not None:
+        return read_passphrase(path)
+    what = "Passphrase of the operator's keys"
+    asked: str = click.prompt(what, hide_input=True, confirmation_prompt=fresh, err=True)
+    return asked
 
 
 for _each in _COMMANDS:

@@ -1,4 +1,4 @@
-"""`basecagg operator init`, `certificate` and `recover`: the operator's own keys and folder."""
+"""`basecagg operator init`, `certificate`, `passphrase` and `recover`: the operator's own keys and folder."""
 
 from __future__ import annotations
 
@@ -31,20 +31,33 @@ if TYPE_CHECKING:
     is_flag=True,
     help="The server has a certificate that every browser trusts; make no private CA.",
 )
+@click.option(
+    "--encrypt",
+    is_flag=True,
+    help="Encrypt the keys with a passphrase, which you are asked for or which is in --passphrase-file.",
+)
 @click.pass_obj
 def init(
     place: Place,
     *,
+    encrypt: bool,
     name: str,
     url: str,
     suite: Literal["x25519", "mlkem768-x25519"],
     public_pki: bool,
 ) -> None:
     """Make the keys of a new federation, and the folder for its server."""
+    from basecagg.service.operator.custody import require_long
     from basecagg.service.operator.folder import create
 
     server = create(
-        place.folder, name, url, suite=suite, public_pki=public_pki, anchor_folder=place.anchors
+        place.folder,
+        name,
+        url,
+        suite=suite,
+        public_pki=public_pki,
+        anchor_folder=place.anchors,
+        passphrase=require_long(place.passphrase(fresh=True)) if encrypt else "",
     )
     click.echo(f"The operator's keys are in {place.folder}: keep them here, and safe.")
     click.echo(f"Move {server} to the server and start it there:")
@@ -67,8 +80,36 @@ def certificate(place: Place, *, hosts: tuple[str, ...], out: Path) -> None:
     """Make a new TLS certificate for the server, from the federation's own CA."""
     from basecagg.service.operator.folder import certify_server
 
-    certify_server(place.folder, out, list(hosts))
+    certify_server(place.folder, out, list(hosts), place.passphrase)
     click.echo(f"{out}/tls.pem and tls.key: restart the server with them.")
+
+
+@click.command("passphrase")
+@click.option(
+    "--new-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Its first line is the new passphrase. You are asked for it otherwise, twice.",
+)
+@click.option("--remove", is_flag=True, help="Store the keys without a passphrase from now on.")
+@click.pass_obj
+def passphrase(place: Place, *, new_file: Path | None, remove: bool) -> None:
+    """Encrypt the operator's keys with a passphrase, or with another one.
+
+    operator.json and ca.key are written anew, as PKCS #8. Copies made before have the old passphrase, or none.
+    """
+    from basecagg.service.operator.custody import read_passphrase, require_long
+    from basecagg.service.operator.folder import change_passphrase
+
+    if remove:
+        new = ""
+    elif new_file is not None:
+        new = require_long(read_passphrase(new_file))
+    else:
+        typed = click.prompt("New passphrase", hide_input=True, confirmation_prompt=True, err=True)
+        new = require_long(typed)
+    change_passphrase(place.folder, place.passphrase, new)
+    click.echo("operator.json and ca.key are " + ("encrypted" if new else "not encrypted any more"))
 
 
 @click.command("recover")

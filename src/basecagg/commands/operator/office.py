@@ -19,6 +19,8 @@ class Place(NamedTuple):
 
     folder: Path
     anchors: Path | None
+    passphrase: Callable[..., str]
+    """Asks for it once, when it is needed; a fresh one twice, because nobody could correct a slip."""
 
 
 def connected(work: Callable[..., Awaitable[None]]) -> Callable[..., None]:
@@ -38,7 +40,7 @@ def at_work(place: Place, work: Callable[..., Awaitable[None]], **options: Any) 
     from basecagg.storage.lease import acquire_within
 
     async def whole() -> None:
-        office = acquire_within(_PATIENCE, lambda: Office(place.folder, place.anchors))
+        office = acquire_within(_PATIENCE, lambda: Office(*place))
         connection = office.connect()
         try:
             await work(office, connection, **options)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
@@ -19,15 +19,26 @@ from basecagg.errors import DataError
 from basecagg.protocol.audit_log import AuditLog
 from basecagg.protocol.messages import Suite
 from basecagg.protocol.operator import OPERATOR, found, require_name
-from basecagg.service.documents import Document, Secret, from_json, to_json
+from basecagg.service.documents import Document, from_json, to_json
 from basecagg.service.operator.certificates import (
     Certified,
     make_authority,
     make_server_certificate,
 )
+from basecagg.service.operator.custody import (
+    Passphrase,
+    nobody_knows,
+    open_authority,
+    open_key,
+    seal_authority,
+    seal_key,
+)
 from basecagg.service.private_files import read_file, write_private
 from basecagg.service.server_folder import ServerFolder
 from basecagg.storage.participant import ParticipantStore
+
+Stored: TypeAlias = Annotated[bytes, msgspec.Meta(min_length=32, max_length=2048)]
+"""A secret key: 32 bytes, or encrypted."""
 
 
 class OperatorKeys(Document, frozen=True):
@@ -36,8 +47,8 @@ class OperatorKeys(Document, frozen=True):
     federation: str
     url: str
     suite: Suite
-    operator: Secret
-    enrolment: Secret
+    operator: Stored
+    enrolment: Stored
     server_key: bytes
     public_pki: bool
     format: Literal[2] = 2
@@ -55,8 +66,12 @@ def create(
     suite: Suite = "x25519",
     public_pki: bool = False,
     anchor_folder: Path | None = None,
+    passphrase: str = "",
 ) -> Path:
-    """Make the operator's folder, and in it the server's, which is to be moved to the server."""
+    """Make the operator's folder, and in it the server's, which is to be moved to the server.
+
+    With a passphrase no secret key of the operator is ever written in clear.
+    """
     require_name(federation)
     host = urlsplit(url).hostname
     if not url.startswith("https://") or host is None:
@@ -68,8 +83,8 @@ def create(
         federation=federation,
         url=url,
         suite=suite,
-        operator=operator.secret_bytes(),
-        enrolment=enrolment.secret_bytes(),
+        operator=seal_key(operator.secret_bytes(), passphrase),
+        enrolment=seal_key(enrolment.secret_bytes(), passphrase),
         server_key=server.public_key,
         public_pki=public_pki,
     )
@@ -83,7 +98,7 @@ def create(
     if not public_pki:
         authority = make_authority(federation)
         write_private(folder / "ca.pem", authority.certificate)
-        write_private(folder / "ca.key", authority.key)
+        write_private(folder / "ca.key", seal_authority(authority.key, passphrase))
     with open_store(folder, anchor_folder) as store:
         noted = AuditLog(federation, OPERATOR, store).note(
             operator, int(time.time()), "founded", url=url
@@ -91,7 +106,7 @@ def create(
         store.commit([*found(), *noted])
     write_private(folder / "operator.json", to_json(stored))
     if not public_pki:
-        certify_server(folder, folder / "server", [host])
+        certify_server(folder, folder / "server", [host], lambda: passphrase)
     return folder / "server"
 
 
@@ -100,14 +115,27 @@ def open_store(folder: Path, anchor_folder: Path | None) -> ParticipantStore:
     return ParticipantStore(folder / "operator.db", OPERATOR, anchor_folder=anchor_folder)
 
 
-def certify_server(folder: Path, target: Path, hosts: list[str]) -> None:
+def certify_server(
+    folder: Path, target: Path, hosts: list[str], passphrase: Passphrase = nobody_knows
+) -> None:
     """A TLS certificate for the server, from the operator's own authority."""
-    authority = Certified(
-        read_file(folder / "ca.pem", "the CA"), read_file(folder / "ca.key", "the CA's key")
-    )
+    key = open_authority(read_file(folder / "ca.key", "the CA's key"), passphrase)
+    authority = Certified(read_file(folder / "ca.pem", "the CA"), key)
     certified = make_server_certificate(authority, hosts)
     write_private(target / "tls.pem", certified.certificate)
     write_private(target / "tls.key", certified.key)
+
+
+def change_passphrase(folder: Path, old: Passphrase, new: str) -> None:
+    """Encrypt the keys in the folder with another passphrase; without one, store them as they are."""
+    path = folder / "operator.json"
+    stored = read_keys(path)
+    keys = {name: open_key(getattr(stored, name), old) for name in ("operator", "enrolment")}
+    if (folder / "ca.key").exists():
+        authority = open_authority(read_file(folder / "ca.key", "the CA's key"), old)
+        write_private(folder / "ca.key", seal_authority(authority, new))
+    sealed = {name: seal_key(key, new) for name, key in keys.items()}
+    write_private(path, to_json(msgspec.structs.replace(stored, **sealed)))
 
 
 class _Format(msgspec.Struct):

@@ -46,6 +46,7 @@ from basecagg.service.documents import (
     to_json,
 )
 from basecagg.service.logs import Log
+from basecagg.service.operator.custody import Passphrase, nobody_knows, open_key
 from basecagg.service.operator.folder import open_store, read_keys
 from basecagg.service.problems import STORE_FAULT, Problem
 from basecagg.service.signing import Caller
@@ -67,16 +68,22 @@ class Office:
     Every change is durable before the server hears of it. Nobody else can open the folder meanwhile.
     """
 
-    def __init__(self, folder: Path, anchor_folder: Path | None = None) -> None:
-        """Open the folder that `create` made."""
+    def __init__(
+        self,
+        folder: Path,
+        anchor_folder: Path | None = None,
+        passphrase: Passphrase = nobody_knows,
+    ) -> None:
+        """Open the folder that `create` made; the passphrase is asked for if its keys are encrypted."""
         self.folder = folder
         self._stored = read_keys(folder / "operator.json")
-        self.identity = Identity.from_secret(self._stored.operator)
+        self.identity = Identity.from_secret(open_key(self._stored.operator, passphrase))
+        self._enrolment = Identity.from_secret(open_key(self._stored.enrolment, passphrase))
         self._store = open_store(folder, anchor_folder)
         self._build()
 
     def _build(self) -> None:
-        s, enrolment = self._stored, Identity.from_secret(self._stored.enrolment)
+        s, enrolment = self._stored, self._enrolment
         foundation = Foundation(
             federation=s.federation,
             suite=s.suite,
