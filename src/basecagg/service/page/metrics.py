@@ -19,22 +19,36 @@ def render(service: Service) -> str:
         ("answers_corrected_total", "counter", "Wrong answers corrected.", activity.corrected),
         ("online", "gauge", "Participants heard of lately.", len(online(service))),
         ("jobs_waiting", "gauge", "Messages before the machine.", service.worker.waiting),
+        ("members", "gauge", "Participants who belong to the federation.", _members(service)),
+        ("epoch_open", "gauge", "1 while an epoch takes updates.", int(service.phase == "open")),
     ]
     if activity.certificate_ends is not None:
         text = "When the TLS certificate expires, in seconds since 1970."
-        ends = int(activity.certificate_ends)
-        single.append(("certificate_expires_timestamp_seconds", "gauge", text, ends))
+        expires = int(activity.certificate_ends)
+        single.append(("certificate_expires_timestamp_seconds", "gauge", text, expires))
     lines = _family("requests_total", "HTTP requests by status.", activity.requests, "status")
     if host is not None:
-        waiting = len(host.machine.buffer.waiting)
+        waiting, ends = len(host.machine.buffer.waiting), host.agreement.epoch.ends
         single += [
             ("model_version", "gauge", "Version t.", host.published.version),
             ("buffer_waiting", "gauge", "Updates that wait.", waiting),
+            (
+                "trouble",
+                "gauge",
+                "1 if no sum opens before somebody acts.",
+                int(bool(host.trouble)),
+            ),
+            ("retired", "gauge", "Holders out until the next epoch.", len(host.retired)),
+            ("epoch_expires_timestamp_seconds", "gauge", "When no agent answers any more.", ends),
         ]
         lines += _family("refusals_total", "Messages refused, by kind.", host.refusals, "kind")
     for name, kind, text, value in single:
         lines += [*_head(name, kind, text), f"basecagg_{name} {value}"]
     return "\n".join(lines) + "\n"
+
+
+def _members(service: Service) -> int:
+    return sum(not member.revoked for member in service.registry.members.values())
 
 
 def _family(name: str, text: str, values: Mapping[str, int], label: str) -> list[str]:
