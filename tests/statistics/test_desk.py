@@ -24,6 +24,7 @@ from basecagg.statistics import (
     count,
     cox_step,
     kaplan_meier,
+    mean,
     private_sums,
 )
 from basecagg.statistics.fixed_point import element_bits
@@ -125,9 +126,22 @@ def test_rows_that_do_not_suit_are_told_only_without_noise() -> None:
     few = count("time", most=1)
     with pytest.raises(DataError, match="more than the 1 records"):
         desk().answer(Question(few, NAMES, 1))
-    with pytest.warns(BASecAggWarning, match="noise only"):
+    with pytest.warns(BASecAggWarning, match="leaves records out"):
         answer = desk().answer(noisy(statistic=few))
     assert answer.shape == (2,)
+
+
+@pytest.mark.parametrize("age", [np.nan, 300.0])
+def test_with_noise_a_record_that_does_not_suit_changes_nothing(age: float) -> None:
+    """Were the whole centre left out for it, everybody could see that it is there."""
+    rows = {name: np.append(values, 1.0) for name, values in CENTRES[ME].items()}
+    rows["age"][-1] = age
+    question = noisy(statistic=mean("age", 0, 100, most=MOST))
+    same = bytes(32)
+    with pytest.warns(BASecAggWarning, match="leaves records out"):
+        with_it = Desk(ME, rows, MemoryStore(), entropy=lambda count: same).answer(question)
+    without = desk(entropy=lambda count: same).answer(question)
+    assert with_it.tolist() == without.tolist()
 
 
 def test_a_sum_in_which_somebody_answered_another_question_is_noticed() -> None:

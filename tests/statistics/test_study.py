@@ -77,6 +77,13 @@ def test_several_statistics_in_one_secure_sum() -> None:
     assert number == curve.at_risk[0] == pooled(centres)["time"].size
 
 
+def test_the_same_question_may_be_asked_again() -> None:
+    """The machines mask no update twice; a question's number makes it a new one."""
+    study = Study(made_up())
+    assert study.ask(COUNT) == study.ask(COUNT)
+    assert study.audit().sums == 2
+
+
 # --- what would isolate a centre --------------------------------------------------------------
 
 

@@ -126,14 +126,36 @@ class Desk:
             )
 
     def _vector(self, question: Question) -> Vector:
-        """From the rows. With noise it must not be seen from outside that they do not suit the question."""
+        """From the rows. With noise it must not be seen from outside that some do not suit the question."""
+        of_rows = question.statistic.of_rows
         try:
-            return question.statistic.of_rows(self._rows)
+            return of_rows(self._rows)
         except DataError as unsuited:
             if question.noise is None:
                 raise
-            warnings.warn(f"{self.name} answers with noise only: {unsuited}", BASecAggWarning, 2)
+            warnings.warn(f"{self.name} leaves records out: {unsuited}", BASecAggWarning, 2)
+        try:
+            return of_rows(_suited(of_rows, self._rows))
+        except (
+            DataError
+        ):  # whatever the records: a column is missing, or there are more than were agreed on
             return np.zeros(question.statistic.bounds.size)
+
+
+def _suited(of_rows: Callable[[Rows], Vector], rows: Rows) -> Rows:
+    """The records that suit, each judged by itself: so one more that does not changes nothing."""
+    columns = {name: np.asarray(rows[name]) for name in rows}
+    count = min((values.shape[0] for values in columns.values()), default=0)
+    kept = [at for at in range(count) if _suits(of_rows, {n: v[[at]] for n, v in columns.items()})]
+    return {name: values[kept] for name, values in columns.items()}
+
+
+def _suits(of_rows: Callable[[Rows], Vector], record: Rows) -> bool:
+    try:
+        of_rows(record)
+    except DataError:
+        return False
+    return True
 
 
 def _digest(question: Question) -> bytes:
