@@ -40,7 +40,7 @@ SECTIONS: dict[str, dict[str, Iterable[str]]] = {
     },
     "Privacy": {
         "basecagg.privacy": ["Privacy", "Mechanism"],
-        "basecagg.planning.budget": ["Budget"],
+        "basecagg.protections.budget": ["Budget"],
     },
     "Statistics": {"basecagg.statistics": import_module("basecagg.statistics").__all__},
     "Tables to add to": {

@@ -207,8 +207,8 @@ def test_the_same_update_is_not_masked_in_two_runs(
     uploads: list[str] = []
     submit = OpenNode.submit
 
-    def counting(node: OpenNode, update: Any, job: Any) -> Any:
-        messages = submit(node, update, job)
+    def counting(node: OpenNode, *arguments: Any) -> Any:
+        messages = submit(node, *arguments)
         uploads.append(node.participant.pins.federation)
         return messages
 

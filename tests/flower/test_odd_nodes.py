@@ -176,6 +176,8 @@ def report_of(**facts: Any) -> ConfigRecord:
         "ready": 0,
         "activity": "idle",
         "problem": "",
+        "declined": "",
+        "spent": False,
         "signing_key": b"",
         "holder_key": b"",
     }

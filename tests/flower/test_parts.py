@@ -248,6 +248,7 @@ def test_looks_for_replies_are_seldom_where_they_cost(
         arrays=ArrayRecord(),
         nodes={},
         farewell=list,
+        end=str,
         require_future=lambda versions: None,
     )
     line: Any = SimpleNamespace(is_busy=lambda node_id: False, is_simulated=simulated)
@@ -280,6 +281,7 @@ def test_a_node_config_names_the_folder(tmp_path: Path) -> None:
     [
         ({}, LocalFloor()),
         ({"min-per-version": 2}, LocalFloor(min_per_version=2)),
+        ({"max-epsilon": 4, "max-delta": 1e-6}, LocalFloor(max_epsilon=4.0, max_delta=1e-6)),
         ({"consistency": "certified"}, LocalFloor(consistency="certified")),
     ],
 )
@@ -363,4 +365,4 @@ def test_the_names_are_there() -> None:
     import basecagg.flower as room
 
     names: Any = room.__all__
-    assert names == ["BufferedSecAgg", "basecagg_mod"]
+    assert names == ["Budget", "BufferedSecAgg", "basecagg_mod"]

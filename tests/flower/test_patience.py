@@ -229,7 +229,7 @@ def test_a_node_that_only_trains_badly_is_given_up(
     strategy = small_strategy(
         protection=protection, concurrency=6, fraction_evaluate=evaluates, max_failures=3, **options
     )
-    start(strategy, grid, versions=15)
+    start(strategy, grid, versions=10)
     assert len(tried) == 3
 
 

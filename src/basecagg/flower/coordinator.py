@@ -102,8 +102,7 @@ class Coordinator(ABC):
         """The nodes that could begin to train now."""
         if self.machine is None:
             return []
-        most = self.settings.max_failures
-        waiting = {update.name.contributor for update in self.machine.buffer.waiting}
+        most, waiting = self.settings.max_failures, self.waiting
         return [
             view.node_id
             for view in self.nodes.values()
@@ -114,6 +113,19 @@ class Coordinator(ABC):
             and not view.is_hopeless(most)
             and self.may_train(view)
         ]
+
+    @property
+    def waiting(self) -> set[str]:
+        """Whose updates are in the buffer."""
+        updates = self.machine.buffer.waiting if self.machine else ()
+        return {update.name.contributor for update in updates}
+
+    @property
+    def able(self) -> set[str]:
+        """Who may still train: not those who are there and have failed too often."""
+        most, views = self.settings.max_failures, self.nodes.values()
+        hopeless = {view.name for view in views if view.present and view.is_hopeless(most)}
+        return {view.name for view in views if self.contributes(view)} - hopeless
 
     def assign(self, node_id: int) -> None:
         """Let a node evaluate, if that is wanted, and train."""
@@ -138,7 +150,7 @@ class Coordinator(ABC):
         if self.machine is None:
             here, needed, why = len(present), self.nodes_needed, "to begin with"
         else:
-            here = sum(self.contributes(view) for view in present)
+            here = len({view.name for view in present if self.contributes(view)} | self.waiting)
             needed, why = self.settings.chosen_buffer_size, "to fill a buffer (K)"
         return f"{here} of {needed} nodes {why}" if here < needed else ""
 
@@ -146,14 +158,22 @@ class Coordinator(ABC):
         """End a run in which so many nodes have failed too often that no buffer could be filled any more."""
         most = self.settings.max_failures
         hopeless = [view for view in self.nodes.values() if view.present and view.is_hopeless(most)]
-        needed = self.settings.buffer_size or 1
-        if self.machine is None or len(self.nodes) - len(hopeless) >= needed or not hopeless:
+        needed, spent = (
+            self.settings.buffer_size or 1,
+            {v.name for v in self.nodes.values() if v.spent},
+        )
+        left = self.able | self.waiting | spent
+        if self.machine is None or len(left) >= needed or not hopeless:
             return
         problems = "; ".join(f"node {view.node_id}: {view.problem}" for view in hopeless[:_NAMED])
         raise LocalProtocolError(
             f"{len(hopeless)} of {len(self.nodes)} nodes have failed {most} times in a row (max_failures), and"
             f" fewer than K = {needed} are left. {problems}"
         )
+
+    def end(self) -> str:
+        """Why no version can follow, though nothing is wrong; nothing if one can."""
+        return ""
 
     # --- what a protection does -------------------------------------------------------------------
 

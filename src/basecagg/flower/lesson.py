@@ -67,6 +67,8 @@ class Lesson:
     evaluation: Mapping[str, float] | None
     clip: float
     max_staleness: int
+    private: bool
+    """Whether a budget covers all that this node tells of its training."""
 
     @classmethod
     def of(cls, call: Call, node: OpenNode) -> Lesson:
@@ -91,6 +93,7 @@ class Lesson:
             node.evaluation,
             agreement.parameters.clip,
             agreement.parameters.max_staleness,
+            agreement.parameters.privacy is not None,
         )
 
     def learn(self) -> Model:
@@ -100,7 +103,7 @@ class Lesson:
         factor = self.charge.factor(numbers(answer))
         update = self.layout.difference(self.start, trained, self.max_staleness, factor)
         slots = self.charge.encode(update, numbers(answer), self.evaluation, self.clip)
-        if slots[-1] > 0:
+        if self.charge.tells_cuts and slots[-1] > 0:
             _LOG.warning(
                 "numbers beyond the clip B = %g, or beyond a metric's limit, are cut", self.clip
             )

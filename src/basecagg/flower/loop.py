@@ -57,13 +57,21 @@ class Loop:
         self.result.arrays = initial
         if self.coordinator.version == 0:
             self._evaluate(0)
-        while self.coordinator.version < self.versions:
+        while self.coordinator.version < self.versions and not self._has_ended():
             if not self.step():
                 self._pause()
         self.result.arrays = self.coordinator.arrays
         self._part()
         self._sum_up()
         return self.result
+
+    def _has_ended(self) -> bool:
+        """Whether no version can follow; the model that was reached is the outcome."""
+        reason = self.coordinator.end()
+        if reason:
+            reached = self.coordinator.version, self.versions
+            LOG.warning("%s: training ends at version %d of %d", reason, *reached)
+        return bool(reason)
 
     def _sum_up(self) -> None:
         """The end, as Flower's own strategies log it, and who failed at what."""

@@ -17,7 +17,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from basecagg.channels.wire import MAX_CONTROL_BYTES, limit_for, unpack
-from basecagg.errors import ChannelError, DataError, LocalProtocolError, Refused
+from basecagg.errors import ChannelError, DataError, LocalProtocolError, Refused, WrongEpoch
 from basecagg.flower import founding
 from basecagg.flower.coordinator import LOG, OVER, Coordinator, Errand, Workload
 from basecagg.flower.metrics import Charge
@@ -39,6 +39,8 @@ from basecagg.flower.visits import (
     unpack_letters,
     write,
 )
+from basecagg.privacy import Mechanism
+from basecagg.protections.budget import noise_in_mean
 from basecagg.protocol.effects import Effect, Persist, Released, Send, Store, sends_of
 from basecagg.protocol.epoch import Agreement
 from basecagg.protocol.letters import answered
@@ -121,7 +123,21 @@ class MaskedCoordinator(Coordinator):
             *(p.num_holders, p.recovery_threshold, p.max_colluders, p.max_dropouts),
             *(p.buffer_size, p.model_size),
         )
+        if p.mechanism is not None:
+            self._tell_of_privacy(p.mechanism, training)
         self._start_machine(self.agreement)
+
+    def _tell_of_privacy(self, mechanism: Mechanism, contributors: int) -> None:
+        promised, uses = mechanism.privacy, mechanism.privacy.max_uses
+        LOG.info(
+            "\t├──> Privacy: ε = %g at δ = %g for all that a node ever uploads (z = %g, T_c = %d)",
+            *(promised.epsilon, promised.delta, promised.noise, mechanism.silent),
+        )
+        LOG.info(
+            "\t└──> Noise: σ = %.3g in each number of the mean, C = %g; k_max = %d, so %d versions at most",
+            *(noise_in_mean(mechanism), promised.clip_norm, uses),
+            contributors * uses // mechanism.members,
+        )
 
     def require_hope(self) -> None:
         """End also a run whose present version has had all the sums that its epoch allows."""
@@ -134,6 +150,19 @@ class MaskedCoordinator(Coordinator):
             f"version {machine.version}: every sum was given up, and the epoch allows {most + 1} in a version"
             f" (max_burns = {most}). See above which holders were silent or wrong; then start a new run, with"
             " another server_state"
+        )
+
+    def end(self) -> str:
+        """Whether so many nodes have used up their budgets that no buffer can be filled."""
+        spent = [view for view in self.nodes.values() if view.spent]
+        if not spent or self.running.is_opening:
+            return ""
+        able, size = self.able, self.settings.chosen_buffer_size
+        if able and len(able | self.waiting) >= size:
+            return ""
+        return (
+            f"the privacy budget is used up on {len(spent)} of {len(self.nodes)} nodes, and fewer than K ="
+            f" {size} are left"
         )
 
     def shortage(self) -> str:
@@ -159,6 +188,8 @@ class MaskedCoordinator(Coordinator):
             raise DataError(
                 "the stored epoch binds other metrics or limits: choose another server_state"
             )
+        if not settings.promises(agreement.parameters.privacy):
+            raise DataError("the stored epoch has another privacy: choose another server_state")
         self.settings = replace(settings, buffer_size=agreement.parameters.buffer_size)
         recovery = Recovery(agreement, self.operator.server, self._store, settings.retries)
         rules = ServerSettings.of(agreement)
@@ -260,9 +291,9 @@ class MaskedCoordinator(Coordinator):
         return self.contributes(view) and self._has_joined(view) and view.has_mask(self._needed)
 
     def contributes(self, view: NodeView) -> bool:
-        """Whether this node trains, or is kept for answering."""
+        """Whether this node trains; otherwise it is kept for answering, or has used up its budget."""
         holds = self.agreement is not None and self.agreement.holder_index(view.name) is not None
-        return self.settings.holders_train or not holds
+        return not view.spent and (self.settings.holders_train or not holds)
 
     def _has_joined(self, view: NodeView) -> bool:
         return self.agreement is not None and view.epoch == self.agreement.id.hex()
@@ -310,6 +341,8 @@ class MaskedCoordinator(Coordinator):
         with reading():
             report, frames = read_report(content), unpack_letters(content)
         self._recognise(view, report)
+        if report.declined:
+            raise WrongEpoch(f"it declined the epoch ({report.declined:.80}); its own log says why")
         view.note_activity(report, now, self.settings.collect_interval, self._patience)
         for frame in frames if self.machine is not None else ():
             self._open(view, frame)
@@ -327,7 +360,9 @@ class MaskedCoordinator(Coordinator):
             self._roll.require(view.node_id, report.name)
         else:  # it has lost its folder, and with it its keys: it may show new ones under its old name
             view.signing_key = b""
-        view.epoch, view.ready = report.epoch, report.ready
+        if report.spent and not view.spent:
+            LOG.info("node %d: its privacy budget is used up", view.node_id)
+        view.epoch, view.ready, view.spent = report.epoch, report.ready, report.spent
 
     def _is_present(self, node_id: int) -> bool:
         return node_id in self.nodes and self.nodes[node_id].present
@@ -364,6 +399,11 @@ class MaskedCoordinator(Coordinator):
     def metrics(self, released: Released) -> tuple[MetricRecord | None, MetricRecord | None]:
         """The averages that came out of the sum itself."""
         self._name_inconsistent(released)
+        if not released.applied:
+            LOG.warning(
+                "version %d: its sum is longer than honest members can make it, and not applied; members: %s",
+                *(released.version + 1, ", ".join(name.contributor for name in released.members)),
+            )
         charge, clip = self.settings.charge, self.settings.clip
         means = released.weighted_sum[self.layout.size :] / sum(released.weights)
         trained, evaluated, cut = charge.decode(means, clip)

@@ -77,6 +77,7 @@ class _Written(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     evaluate: dict[str, float]
     examples: float
     weight: str
+    tells_cuts: bool
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,8 @@ class Charge:
     """An update counts n_i / examples times; 0 if all count alike."""
     weight: str = "num-examples"
     """What the app calls n_i."""
+    tells_cuts: bool = True
+    """Whether one more number says if anything had to be cut; with privacy that is nobody's business."""
 
     def factor(self, values: Mapping[str, object]) -> float:
         """How often this client's update counts. Its n_i goes no further than into the product."""
@@ -104,7 +107,7 @@ class Charge:
     @property
     def size(self) -> int:
         """Numbers behind the model's own: the metrics, and whether anything had to be cut."""
-        return self.train.size + self.evaluate.size + 1
+        return self.train.size + self.evaluate.size + self.tells_cuts
 
     def encode(
         self,
@@ -113,18 +116,20 @@ class Charge:
         evaluated: Mapping[str, object] | None,
         clip: float,
     ) -> npt.NDArray[np.float64]:
-        """The numbers of one client, each as a part of ±B. The last is B if its update or a metric was cut."""
+        """The numbers of one client, each as a part of ±B. The last may tell if something was cut."""
         parts = np.concatenate([self.train.parts(trained), self.evaluate.parts(evaluated)])
         cut = bool(np.abs(update).max(initial=0.0) > clip or np.abs(parts).max(initial=0.0) > 1)
-        numbers: npt.NDArray[np.float64] = np.clip(np.append(parts, float(cut)), -1.0, 1.0)
+        told = np.append(parts, float(cut)) if self.tells_cuts else parts
+        numbers: npt.NDArray[np.float64] = np.clip(told, -1.0, 1.0)
         return clip * numbers
 
     def decode(
         self, means: npt.NDArray[np.float64], clip: float
     ) -> tuple[MetricRecord | None, MetricRecord | None, float]:
         """Training and evaluation metrics of a buffer, and which part of it was cut."""
-        parts, first = means / clip, self.train.size
-        return self.train.decode(parts[:first]), self.evaluate.decode(parts[first:-1]), parts[-1]
+        parts, first, end = means / clip, self.train.size, self.train.size + self.evaluate.size
+        cut = float(parts[end]) if self.tells_cuts else 0.0
+        return self.train.decode(parts[:first]), self.evaluate.decode(parts[first:end]), cut
 
     # --- on the wire ------------------------------------------------------------------------------
 
@@ -132,7 +137,11 @@ class Charge:
         """The charge as it is sent; the epoch has the hash of these bytes."""
         return msgspec.json.encode(
             _Written(
-                dict(self.train.limits), dict(self.evaluate.limits), self.examples, self.weight
+                dict(self.train.limits),
+                dict(self.evaluate.limits),
+                self.examples,
+                self.weight,
+                self.tells_cuts,
             )
         )
 
@@ -148,4 +157,4 @@ class Charge:
             raise WrongEpoch("the metrics that were asked for are not those that the epoch binds")
         found = msgspec.json.decode(written, type=_Written)
         slots = MetricSlots(found.train), MetricSlots(found.evaluate)
-        return cls(*slots, found.examples, found.weight)
+        return cls(*slots, found.examples, found.weight, found.tells_cuts)

@@ -24,6 +24,8 @@ from basecagg.protocol.messages import Message as Letter
 _LOG = logging.getLogger("flwr")
 _HARMLESS = ("evaluate", "query")
 _PERMISSION = "basecagg-protection"
+_HIDDEN = "an error that its own log has"
+"""What the server hears of a failed training where a budget covers all that is told of it."""
 Answer: TypeAlias = tuple[NodeReport, list[Letter]]
 
 
@@ -87,7 +89,8 @@ def _visit(call: Call) -> Answer:
     """
     with OpenNode(call.folder) as node:
         report, letters = _exchange(call, node)
-        task = call.order.task if report.epoch and report.activity != "running" else ""
+        free = report.epoch and report.activity != "running" and not report.spent
+        task = call.order.task if free else ""
         if task == "train" and not report.ready:
             return replace(report, activity="no mask"), letters
         try:
@@ -100,7 +103,7 @@ def _visit(call: Call) -> Answer:
     if lesson is None:
         return report, letters
     if task == "evaluate":
-        return _evaluate(call, report), letters
+        return _evaluate(call, report, hidden=lesson.private), letters
     report, more = _train(call, report, lesson)
     return report, [*letters, *more]
 
@@ -133,10 +136,10 @@ def _train(call: Call, report: NodeReport, lesson: Lesson) -> Answer:
         update = lesson.learn()
     except Exception as error:
         _LOG.exception("training failed")
-        return _failed(report, error), []
+        return _failed(report, error, hidden=lesson.private), []
     with OpenNode(call.folder) as node:
         node.wake()
-        done, letters = _submit(node, update, lesson.job)
+        done, letters = _submit(node, update, lesson.job, call.order.version)
         letters += node.deal(call.order.version)
         return replace(node.report(), activity=done.activity, problem=done.problem), letters
 
@@ -152,42 +155,45 @@ def _collect(node: OpenNode, call: Call) -> Answer:
     outcome = detached.look(node.folder.path)
     if outcome.state == "running" and time.time() - job.began < call.order.patience:
         return NodeReport(activity="running"), []
-    answer: Answer = NodeReport(activity="failed", problem=outcome.problem or "TimedOut"), []
+    problem = outcome.problem or "TimedOut"
+    told = _HIDDEN if node.is_private else problem
+    answer: Answer = NodeReport(activity="failed", problem=told), []
     if outcome.update is not None:
         memory.restore(call.context, outcome.memory)
-        answer = _submit(node, outcome.update, job)
+        answer = _submit(node, outcome.update, job, call.order.version)
     else:
         _LOG.error(
             "training failed with %s; it printed last (all of it is in %s):\n%s",
-            *(answer[0].problem, node.folder.path / detached.LAST_FAILURE),
+            *(problem, node.folder.path / detached.LAST_FAILURE),
             detached.tail(node.folder.path),
         )
     node.drop_job()
     return answer
 
 
-def _submit(node: OpenNode, update: Model, job: BegunTraining) -> Answer:
+def _submit(node: OpenNode, update: Model, job: BegunTraining, version: int) -> Answer:
     """Mask an update. One that cannot be masked is dropped: the node trains afresh."""
     try:
-        return NodeReport(activity="done"), node.submit(update, job)
+        return NodeReport(activity="done"), node.submit(update, job, version)
     except BASecAggError as error:
         _LOG.warning("an update is dropped: %s", error)
         return _failed(NodeReport(), error), []
 
 
-def _evaluate(call: Call, report: NodeReport) -> NodeReport:
+def _evaluate(call: Call, report: NodeReport, *, hidden: bool = False) -> NodeReport:
     """Let the app evaluate the model, and keep what it found for the next update."""
     try:
         metrics = numbers(call.ask_app())
     except Exception as error:
         _LOG.exception("evaluation failed")
-        return _failed(report, error)
+        return _failed(report, error, hidden=hidden)
     with OpenNode(call.folder) as node:
         node.wake()  # before anything is written: this may be an older copy by now
         node.note_evaluation(metrics)
     return replace(report, activity="done")
 
 
-def _failed(report: NodeReport, error: Exception) -> NodeReport:
+def _failed(report: NodeReport, error: Exception, *, hidden: bool = False) -> NodeReport:
     """The type of an error may leave the node, its text may not: it can quote the data."""
-    return replace(report, activity="failed", problem=type(error).__name__)
+    problem = _HIDDEN if hidden else type(error).__name__
+    return replace(report, activity="failed", problem=problem)

@@ -19,6 +19,7 @@ from basecagg.flower import detached
 from basecagg.flower.node_folder import NodeFolder
 from basecagg.flower.visits import NodeReport
 from basecagg.protocol.effects import (
+    BudgetEnded,
     Convicted,
     Declined,
     Effect,
@@ -73,6 +74,7 @@ class OpenNode:
         self.folder = folder
         self._store = folder.open_store()
         self._participant: Participant | None = None
+        self._declined = ""
 
     def __enter__(self) -> Self:
         """Nothing to do: the node is open."""
@@ -112,8 +114,13 @@ class OpenNode:
             return NodeReport()
         agreement, contributor = self._participant.agreement, self._participant.contributor
         epoch = agreement.id.hex() if agreement else ""
-        ready = len(contributor.ready) if contributor else 0
-        return NodeReport(name=self._participant.pins.name, epoch=epoch, ready=ready)
+        return NodeReport(
+            name=self._participant.pins.name,
+            epoch=epoch,
+            ready=len(contributor.ready) if contributor else 0,
+            declined=self._declined,
+            spent=contributor is not None and not contributor.may_spend,
+        )
 
     def wake(self, *, resume: bool = False) -> list[Message]:
         """Take up the participant if this node was introduced. Only after a loss is everything sent again."""
@@ -153,10 +160,11 @@ class OpenNode:
         return [send.message for send in sends]
 
     def deal(self, version: int) -> list[Message]:
-        """Have a mask ready for the next update."""
-        if self._participant is None or self._participant.contributor is None:
+        """Have a mask ready for the next update, if there may be one."""
+        contributor = self._participant.contributor if self._participant else None
+        if contributor is None or not contributor.may_spend:
             return []
-        return self._perform(self._participant.working().deal_ahead(version, _AHEAD))
+        return self._perform(self.participant.working().deal_ahead(version, _AHEAD))
 
     def require_trust(self) -> None:
         """Take no more part in a federation whose server was caught."""
@@ -168,10 +176,16 @@ class OpenNode:
 
     # --- training ---------------------------------------------------------------------------------
 
-    def submit(self, update: Model, job: BegunTraining) -> list[Message]:
-        """Mask an update and forget the evaluation that went with it."""
+    @property
+    def is_private(self) -> bool:
+        """Whether a budget covers what this node tells of its training."""
+        agreement = self.participant.agreement
+        return agreement is not None and agreement.parameters.privacy is not None
+
+    def submit(self, update: Model, job: BegunTraining, version: int) -> list[Message]:
+        """Mask an update and forget the evaluation that went with it; the model is at `version` now."""
         contributor = self.participant.working()
-        messages = self._perform(contributor.submit(update, job.version, job.head))
+        messages = self._perform(contributor.submit(update, job.version, job.head, version))
         self._store.commit([Forget("evaluation", ""), Forget("job", "")])
         return messages
 
@@ -246,7 +260,10 @@ class OpenNode:
                 )
             case Left(number, reason):
                 _LOG.info("left epoch %d: %s", number, reason)
+            case BudgetEnded(reason):
+                _LOG.warning("this node trains no more: %s", reason)
             case Declined(code, reason):
+                self._declined = code
                 _LOG.error("an epoch was declined: %s (%s)", reason, code)
             case MemoryLost(reason):
                 _LOG.error("this node holds no shares any more: %s", reason)

@@ -16,9 +16,9 @@ from typing import cast, get_args
 from flwr.app import Context
 
 from basecagg.errors import DataError
+from basecagg.flower.node_store import NodeStore
 from basecagg.parameters import Consistency, Correctness
 from basecagg.protocol.epoch import LocalFloor
-from basecagg.storage.participant import ParticipantStore
 
 _FEDERATION = re.compile(r"[0-9a-f]{32}")
 
@@ -35,10 +35,9 @@ class NodeFolder:
     floor: LocalFloor = field(default_factory=LocalFloor)
     """What this node insists on, whatever a ServerApp signs."""
 
-    def open_store(self) -> ParticipantStore:
-        """The node's records in this federation. All federations share a file: fingerprints outlive runs."""
-        store, federation = self.path.parent / "state.db", self.path.name
-        return ParticipantStore(store, federation, anchor_folder=self.anchors)
+    def open_store(self) -> NodeStore:
+        """The node's records in this federation. All share a file: fingerprints and the ledger outlive runs."""
+        return NodeStore(self.path.parent / "state.db", self.path.name, self.anchors)
 
 
 def locate(context: Context, federation: str) -> NodeFolder:
@@ -60,19 +59,22 @@ def _own(context: Context, federation: str) -> NodeFolder | None:
 
 
 def _floor(context: Context) -> LocalFloor:
-    """The node's own floor: min-buffer, min-colluders, consistency, correctness and min-per-version."""
+    """The node's own floor, by its config: min-…, max-epsilon, max-delta, consistency and correctness."""
     config, default = context.node_config, LocalFloor()
     words = {"consistency": get_args(Consistency), "correctness": get_args(Correctness)}
     chosen = {name: str(config.get(name, getattr(default, name))) for name in words}
     for name, word in chosen.items():
         if word not in words[name]:
             raise DataError(f"{name}='{word}' in the node config is none of {words[name]}")
+    epsilon = config.get("max-epsilon")
     return LocalFloor(
         int(config.get("min-buffer", default.buffer_size)),
         int(config.get("min-colluders", default.max_colluders)),
         cast(Consistency, chosen["consistency"]),
         cast(Correctness, chosen["correctness"]),
         min_per_version=int(config.get("min-per-version", 0)) or None,
+        max_epsilon=None if epsilon is None else float(epsilon),
+        max_delta=float(config.get("max-delta", default.max_delta)),
     )
 
 

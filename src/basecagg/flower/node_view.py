@@ -54,6 +54,8 @@ class NodeView:
     signing_key: bytes = b""
     holder_key: HolderKey | None = None
     ready: int = 0
+    spent: bool = False
+    """Whether its budget of privacy is used up: it trains no more, and holds shares as before."""
     dealt: set[MaskName] = field(default_factory=set)
     """Masks that it has dealt and not used."""
     collect_at: float | None = None

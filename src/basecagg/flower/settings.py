@@ -13,8 +13,10 @@ from flwr.app import MetricRecord, RecordDict
 
 from basecagg.errors import ParameterError
 from basecagg.flower.metrics import Charge, MetricSlots
-from basecagg.maths.staleness import StalenessFunction, polynomial
+from basecagg.maths.staleness import StalenessFunction, constant, polynomial
 from basecagg.parameters import Consistency, Correctness, ProtocolParameters, usual_tolerance
+from basecagg.privacy import Privacy
+from basecagg.protections.budget import Budget, in_parameters, spend
 from basecagg.protocol.step_rule import USUAL_RATES, Optimiser, StepRule
 from basecagg.protocol.weighing import Weighing
 
@@ -40,7 +42,7 @@ class Settings:
     max_staleness: int = 10
     """τ_max: the oldest update that is admitted, in versions."""
     staleness: StalenessFunction | None = None
-    """s(τ): how weight falls with age. Without it, polynomial()."""
+    """s(τ): how weight falls with age. Without it polynomial(), and with `privacy` constant()."""
     server_optimiser: Optimiser = "sgd"
     """How the mean update moves the model, in clear and masked alike: "sgd", "momentum" (FedAvgM) or "adam"
     (FedAdam). BatchNorm's running statistics move by the mean update itself under momentum and adam."""
@@ -87,6 +89,12 @@ class Settings:
     """c_l"""
     weight_levels: int = 2**6
     """c_g"""
+    privacy: Budget | None = None
+    """ε, δ, k_max and C of all that a node ever uploads. Nodes then clip updates to C in the 2-norm, weigh
+    them, add noise, keep their own ledgers and stop when their budget is spent; z and c_l are chosen for it.
+    Metrics, evaluations on nodes and `examples_per_node` are refused with it."""
+    max_colluding_contributors: int | None = None
+    """T_c: nodes that may tell the server their noise, so that it does not count. Without it, T."""
 
     # --- metrics ---
     train_metrics: Mapping[str, float] | None = None
@@ -156,6 +164,9 @@ class Settings:
                     rule=f"{name} is {wanted}",
                 )
         _ = self.step, self.charge  # whatever is wrong in them is said now
+        if self.privacy is not None:
+            size, silent = self.buffer_size or _USUAL_BUFFER, self.max_colluding_contributors or 1
+            spend(self.privacy, size, silent, 1, self._weight)
         if self.protection == "basecagg" and self.committee_size and self.buffer_size:
             self.parameters(self.committee_size, model_size=1)
 
@@ -176,6 +187,10 @@ class Settings:
         yield "examples_per_node", positive, "positive, or None for updates that count alike"
         yield "fraction_evaluate", named, _UNNAMED
         yield "min_evaluate_nodes", few, f"at most K = {size}: so many evaluate in a version"
+        if self.privacy is not None:
+            yield "privacy", self.privacy.unit == "user", _USERS
+            for name, wanted in _WITH_PRIVACY.items():
+                yield name, getattr(self, name) == getattr(Settings, name), wanted
 
     # --- what follows from them ---
 
@@ -200,6 +215,7 @@ class Settings:
             MetricSlots.of(weight, evaluated),
             self.examples_per_node or 0.0,
             weight,
+            tells_cuts=self.privacy is None,
         )
 
     @property
@@ -235,7 +251,31 @@ class Settings:
     @property
     def weighing(self) -> Weighing:
         """FedBuff's own weights, without levels."""
-        return Weighing(self.max_staleness, self.staleness or polynomial(), None)
+        return Weighing(self.max_staleness, self._weight, None)
+
+    @property
+    def _weight(self) -> StalenessFunction:
+        return self.staleness or (polynomial() if self.privacy is None else constant())
+
+    def _numbers(self, colluders: int, model_size: int) -> dict[str, Any]:
+        """How updates become numbers. With privacy nodes weigh them, and the least noise is chosen."""
+        if self.privacy is None:
+            return {
+                "clip": self.clip,
+                "update_levels": self.update_levels,
+                "weight_levels": self.weight_levels,
+                "staleness": self._weight,
+            }
+        silent = self.max_colluding_contributors or colluders
+        size = self.chosen_buffer_size
+        return in_parameters(spend(self.privacy, size, silent, model_size, self._weight))
+
+    def promises(self, privacy: Privacy | None) -> bool:
+        """Whether an epoch with this privacy is what these settings ask for."""
+        if self.privacy is None or privacy is None:
+            return self.privacy is None and privacy is None
+        same = all(getattr(privacy, name) == getattr(self.privacy, name) for name in _PROMISED)
+        return same and privacy.staleness == self._weight
 
     def parameters(self, num_holders: int, model_size: int) -> ProtocolParameters:
         """The epoch's parameters for so many holders; what was left open gets the largest T and U that fit."""
@@ -257,10 +297,8 @@ class Settings:
             buffer_size=self.chosen_buffer_size,
             model_size=model_size,
             max_staleness=self.max_staleness,
-            clip=self.clip,
-            update_levels=self.update_levels,
-            weight_levels=self.weight_levels,
-            staleness=self.weighing.staleness,
+            max_colluding_contributors=self.max_colluding_contributors,
+            **self._numbers(colluders, model_size),
             consistency=self.consistency,
             correctness=self.correctness,
             liars=self.liars,
@@ -273,10 +311,28 @@ _AT_LEAST_ONE = (
     "buffer_size K",
     "concurrency C",
     "max_colluders T",
+    "max_colluding_contributors T_c",
     "recovery_threshold U",
     "min_per_version m",
     "max_failures",
 )
+_PROMISED = ("epsilon", "delta", "max_uses", "clip_norm")
+_CHOSEN = "left out with privacy: it follows from the budget"
+_USERS = (
+    "a budget of users: that an app clips every record in its training cannot be seen from here"
+)
+_WITH_PRIVACY = {
+    "protection": "'basecagg' with privacy: noise hides nobody while updates leave one by one",
+    "examples_per_node": "None with privacy: how many examples a node has is not under the budget's clip",
+    "train_metrics": "None with privacy: a metric would have to share the clip and the noise of the update."
+    " Look at the model with evaluate_fn, on data of the server's own: that costs nothing",
+    "fraction_evaluate": "0 with privacy: what nodes find would have to be paid from the same budget. Look at"
+    " the model with evaluate_fn, on data of the server's own: that costs nothing",
+    "clip": _CHOSEN,
+    "update_levels": _CHOSEN,
+    "weight_levels": _CHOSEN,
+}
+"""What has to be as it is unless told, with `privacy`."""
 _UNNAMED = "0 unless evaluate_metrics names what is to be averaged inside the sum, e.g. {'eval_loss': 10.0}"
 
 

@@ -50,6 +50,8 @@ class BufferedSecAgg(OwnLoop):
         size = settings.buffer_size or "to be chosen"
         LOG.info("\t├──> Buffer: K = %s updates in a sum", size)
         LOG.info("\t├──> Concurrency: %s", nodes)
+        if settings.privacy is not None:
+            LOG.info("\t├──> Privacy: %s", settings.privacy)
         LOG.info("\t├──> Server: %s, rate %g", settings.step.optimiser, settings.step.rate)
         LOG.info(
             "\t├──> Evaluation: %s",

@@ -66,7 +66,11 @@ class NodeReport:
     activity: Activity = "idle"
     """What became of training."""
     problem: str = ""
-    """The type of the error that ended training; its text stays on the node."""
+    """The type of the error that ended training; its text stays on the node, and with privacy its type too."""
+    declined: str = ""
+    """The code of the refusal, if it did not take the epoch that it was offered."""
+    spent: bool = False
+    """Whether its budget of privacy allows no other upload."""
     signing_key: bytes = b""
     holder_key: bytes = b""
     """The frame of a `HolderKey`: what to seal to, signed (stage hello)."""

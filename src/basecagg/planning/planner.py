@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeAlias
 
 from basecagg.costs import Network, Phase, phases, storage_per_holder, wire_seconds
 from basecagg.errors import ParameterError
-from basecagg.maths.staleness import StalenessFunction, constant, exact_value, polynomial
+from basecagg.maths.staleness import StalenessFunction, exact_value, polynomial
 from basecagg.parameters import (
     Consistency,
     Correctness,
@@ -23,8 +23,8 @@ from basecagg.parameters import (
     largest_threshold,
     usual_correctness,
 )
-from basecagg.planning.budget import Budget, spend
 from basecagg.planning.shown import Shown
+from basecagg.protections.budget import Budget, in_parameters, spend
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -242,13 +242,7 @@ def _numbers(wishes: Wishes, colluders: int) -> dict[str, Any]:
         return own | {"clip": wishes.clip, "update_levels": 1}
     members, silent = _buffer_size(wishes, colluders), _silent(wishes, colluders)
     mechanism = spend(wishes.budget, members, silent, wishes.model_size, wishes.staleness)
-    return {
-        "staleness": constant(),
-        "weight_levels": 1,
-        "clip": max(wishes.clip, mechanism.privacy.longest),
-        "update_levels": mechanism.levels,
-        "privacy": mechanism.privacy,
-    }
+    return in_parameters(mechanism) | {"clip": max(wishes.clip, mechanism.privacy.longest)}
 
 
 def _silent(wishes: Wishes, colluders: int) -> int:

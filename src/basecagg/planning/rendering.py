@@ -11,10 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from basecagg.costs import live_masks_each, share_bytes
-from basecagg.planning import budget
 from basecagg.planning.calibration import STEPS
 from basecagg.planning.planner import VARYING, Cpu, Option, Plan
 from basecagg.privacy import Mechanism, Privacy
+from basecagg.protections import budget
 from basecagg.protocol.epoch import MOST_PARTS
 
 _CORRECT = {

@@ -16,11 +16,11 @@ from basecagg.errors import DataError
 from basecagg.maths.randomness import system_entropy
 from basecagg.parameters import ProtocolParameters, usual_tolerance
 from basecagg.planning.audit import Report, SumFinding, audit
-from basecagg.planning.budget import Budget
 from basecagg.planning.knowledge import contributor_of
 from basecagg.planning.recorder import Recorder
 from basecagg.planning.rounds import Rounds, over_all_rounds
 from basecagg.planning.transcript import Transcript
+from basecagg.protections.budget import Budget
 from basecagg.simulation.federation import Federation
 from basecagg.simulation.loopback import Letter
 from basecagg.statistics.desk import LEAST_CENTRES, Desk, Question

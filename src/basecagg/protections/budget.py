@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 from basecagg.errors import ParameterError
 from basecagg.maths.accounting import Cost, affords, rho_within
 from basecagg.maths.norm_bounds import most_sampled
-from basecagg.maths.staleness import StalenessFunction
+from basecagg.maths.staleness import StalenessFunction, constant
 from basecagg.privacy import LEAST_DEVIATION, MOST_DEVIATION, Mechanism, Privacy, Unit
 
 _ROUNDING = 1.02
@@ -66,6 +67,17 @@ def spend(
         )
     mechanism = replace(mechanism, privacy=replace(privacy, noise=_least_noise(mechanism)))
     return replace(mechanism, levels=_levels(mechanism))
+
+
+def in_parameters(mechanism: Mechanism) -> dict[str, Any]:
+    """What the parameters of an epoch say of it. In the field every update weighs the same."""
+    return {
+        "staleness": constant(),
+        "weight_levels": 1,
+        "clip": mechanism.privacy.longest,
+        "update_levels": mechanism.levels,
+        "privacy": mechanism.privacy,
+    }
 
 
 def _require_possible(budget: Budget, members: int, silent: int) -> None:
