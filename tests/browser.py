@@ -85,10 +85,6 @@ class Browser:
         assert "exceptionDetails" not in got, got["exceptionDetails"]
         return got["result"].get("value")
 
-    def type(self, text: str) -> None:
-        """Type into what has the focus."""
-        self.call("Input.insertText", text=text)
-
 
 @contextmanager
 def browser(profile: Path) -> Iterator[Browser]:
