@@ -9,16 +9,20 @@ from basecagg.channels.wire import MAX_CONTROL_BYTES, unpack
 from basecagg.protocol.records import BufferedUpdate, HeldShare, ModelState, load, parse
 from basecagg.service.server.ledger import LedgerEntry
 from basecagg.service.server.registry import Charter
+from basecagg.storage.lease import EXPIRES
 from basecagg.storage.participant import ParticipantStore
 from basecagg.storage.server import ServerStore
+
+WAIT = EXPIRES + 2.0
+"""Seconds after which a server that was killed on what looks like another machine is given up."""
 
 
 def violations(database: str, users: list[Path], anchors: Path) -> list[str]:
     """Everything that must not be, in words. The users' stores must not be in use."""
-    with ServerStore(database, "service") as store:
+    with ServerStore(database, "service", wait=WAIT) as store:
         charter = load(store, "charter", Charter)[""]
     epoch_id = unpack(charter.epoch, MAX_CONTROL_BYTES).id.hex()
-    with ServerStore(database, f"epoch:{epoch_id}") as store:
+    with ServerStore(database, f"epoch:{epoch_id}", wait=WAIT) as store:
         ledger = list(load(store, "ledger", LedgerEntry).values())
         state = parse(store.read("model-state", "") or b"", ModelState)
         buffered = load(store, "buffered", BufferedUpdate)

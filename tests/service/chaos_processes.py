@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -42,6 +43,7 @@ class Proxy:
         self._target = target
         self._cut = False
         self._writers: set[asyncio.StreamWriter] = set()
+        self._calls: set[asyncio.Task[None] | None] = set()
 
     async def start(self) -> None:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
@@ -49,6 +51,8 @@ class Proxy:
     async def stop(self) -> None:
         self._server.close()
         self._hang_up()
+        await asyncio.gather(*filter(None, self._calls), return_exceptions=True)
+        await asyncio.sleep(0)  # for transports that were aborted
 
     async def cut(self, seconds: float) -> None:
         self._cut = True
@@ -61,14 +65,16 @@ class Proxy:
             writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._calls.add(asyncio.current_task())
         try:
             far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
         except OSError:
-            writer.close()
+            writer.transport.abort()
             return
         self._writers |= {writer, far_writer}
         await asyncio.gather(self._pump(reader, far_writer), self._pump(far_reader, writer))
         self._writers -= {writer, far_writer}
+        self._calls.discard(asyncio.current_task())
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
@@ -82,26 +88,38 @@ class Proxy:
 class Chaos:
     """The processes, and the operator who watches."""
 
-    def __init__(self, folder: Path, database: str | None = None) -> None:
+    def __init__(
+        self, folder: Path, database: str | None = None, standbys: Sequence[str] = ()
+    ) -> None:
         self.folder = folder
         self.database = database or f"sqlite:///{folder / 'operator' / 'server' / 'server.db'}"
         self._port = free_port()
         self.proxy = Proxy(self._port)
         url = f"https://127.0.0.1:{self.proxy.port}"
-        create(folder / "operator", "chaos", url, anchor_folder=folder / "anchors")
+        anchors = folder / "anchors"
+        create(folder / "operator", "chaos", url, standbys=standbys, anchor_folder=anchors)
         self.operator = Office(folder / "operator", folder / "anchors")
         self.connection = self.operator.connect()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.kills = 0
         self.versions: list[int] = []
 
+    @property
+    def server_url(self) -> str:
+        """Past the proxy."""
+        return f"https://127.0.0.1:{self._port}"
+
     def _start(self, name: str, command: str, *arguments: str) -> None:
         code = f"from basecagg.commands.{command} import command; command()"
+        self.run(name, sys.executable, "-c", code, *arguments)
+
+    def run(self, name: str, *command: str) -> None:
+        """Start a process under this name."""
         paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
-                [sys.executable, "-c", code, *arguments],
+                command,
                 cwd=self.folder,
                 env=environment,
                 stdout=log,
@@ -109,12 +127,13 @@ class Chaos:
             )
 
     def start_server(self) -> None:
-        self._start(
-            "server",
-            "serve",
+        self._start("server", "serve", *self.server_arguments(), "--anchors", "anchors")
+
+    def server_arguments(self) -> tuple[str, ...]:
+        """What `basecagg serve` is given."""
+        return (
             *("--state", "operator/server", "--host", "127.0.0.1", "--port", str(self._port)),
             *("--answer-timeout", "1", "--retries", "1000", "--database", self.database),
-            *("--anchors", "anchors"),
         )
 
     def start_user(self, name: str) -> None:

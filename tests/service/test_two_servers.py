@@ -8,6 +8,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -64,7 +65,21 @@ def test_an_idle_server_that_was_overtaken_ends(tmp_path: Path, with_epoch: bool
     asyncio.run(story())
 
 
-def test_the_command_says_so_in_one_line(tmp_path: Path) -> None:
+def damage(folder: Path) -> None:
+    """What no waiting mends."""
+    with sqlite3.connect(folder / "server.db", timeout=20) as connection:
+        connection.execute("DROP TABLE basecagg_lease")
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("happens", "words"),
+    [(overtake, "'service' belongs to another process"), (damage, "cannot write")],
+    ids=["overtaken", "damaged"],
+)
+def test_the_command_says_so_in_one_line_and_ends(
+    tmp_path: Path, happens: Callable[[Path], None], words: str
+) -> None:
     fed = Federation(tmp_path)
     command = [sys.executable, "-c", "from basecagg.cli import main; main()", "serve"]
     arguments = ["--state", str(fed.options.folder), "--host", "127.0.0.1", "--port", str(fed.port)]
@@ -83,7 +98,7 @@ def test_the_command_says_so_in_one_line(tmp_path: Path) -> None:
 
     try:
         asyncio.run(until_ready())
-        overtake(fed.options.folder)
+        happens(fed.options.folder)
         _, said = server.communicate(timeout=60)
     finally:
         server.kill()
@@ -91,5 +106,5 @@ def test_the_command_says_so_in_one_line(tmp_path: Path) -> None:
     assert server.returncode == 1
     last = json.loads(said.decode().splitlines()[-1])
     assert last["event"] == "ended"
-    assert last["reason"].startswith("'service' belongs to another process")
+    assert last["reason"].startswith(words)
     assert "Traceback" not in said.decode()

@@ -27,6 +27,13 @@ _CAUGHT = 3
 @click.option(
     "--data", default="", show_default=False, help="Passed on to your function as info.data."
 )
+@click.option(
+    "--url",
+    "urls",
+    multiple=True,
+    metavar="URL",
+    help="Where the server is, if not where the invitation says; again for each machine that may take over.",
+)
 @click.option("--holder-only", is_flag=True, help="Keep shares for others and contribute nothing.")
 @click.option(
     "--state",
@@ -127,6 +134,7 @@ def command(
     invitation: Path,
     train: str | None,
     data: str,
+    urls: tuple[str, ...],
     holder_only: bool,
     state: Path | None,
     anchors: Path | None,
@@ -171,6 +179,7 @@ def command(
             **(floor | {"unit": "record"} if holder_only else floor),
         ),
         data=data,
+        urls=urls,
         pause=pause,
         patience=Patience(longest=longest_wait),
         anchor_folder=anchors,

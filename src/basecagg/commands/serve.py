@@ -26,6 +26,11 @@ from basecagg.commands._program import begin_log
 )
 @_values.anchors_option("the database")
 @click.option(
+    "--standby",
+    is_flag=True,
+    help="While another server has the database, wait; take over when it is gone.",
+)
+@click.option(
     "--new-key",
     is_flag=True,
     help="Make another key for the server to sign with from the next epoch on, print it, and end.",

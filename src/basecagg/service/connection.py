@@ -11,9 +11,10 @@ import random
 import re
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import httpx
 import msgspec
@@ -50,13 +51,21 @@ class Connection:
     """One caller's requests, under one name and key."""
 
     def __init__(
-        self, url: str, ca: str, caller: Caller, transport: httpx.AsyncBaseTransport | None = None
+        self,
+        url: str | Sequence[str],
+        ca: str,
+        caller: Caller,
+        transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        """Trust the private CA (PEM), or the public ones if it is empty. `transport` is for tests."""
+        """Trust the private CA (PEM), or the public ones if it is empty. `transport` is for tests.
+
+        Of several addresses the last that answered is called first.
+        """
         context = ssl.create_default_context(cadata=ca or None)
         self._client = httpx.AsyncClient(
-            base_url=url, verify=context, transport=transport, headers={_CODING: _PLAIN}
+            verify=context, transport=transport, headers={_CODING: _PLAIN}
         )
+        self._urls = deque([url] if isinstance(url, str) else url)
         self._caller = caller
         self._ahead_ms = 0
         """By how much the server's clock is ahead of ours."""
@@ -93,20 +102,20 @@ class Connection:
 
     async def greet(self) -> Greeting:
         """Ask for nothing: whether somebody is there who can be believed, for how long, and what time it is."""
-        try:
-            async with (
-                asyncio.timeout(_GRACE),
-                self._client.stream("GET", "/healthz", timeout=_CONNECT) as reply,
-            ):
-                stamp = _digits(reply.headers.get(TIME_HEADER, ""))
-                tls = reply.extensions["network_stream"].get_extra_info("ssl_object")
-                shown = tls.getpeercert() if tls is not None else None
-        except Exception as error:
-            raise self._fault(error) from None
+        stamp, shown = await self._somewhere(self._hear_greeting)
         if stamp is None:
-            raise Unreachable(f"what answers at {self._client.base_url} is no server of basecagg")
+            raise Unreachable(f"what answers at {self._urls[0]} is no server of basecagg")
         ends = ssl.cert_time_to_seconds(shown["notAfter"]) if shown else None
         return Greeting(stamp - time.time_ns() // 1_000_000, ends)
+
+    async def _hear_greeting(self, url: str) -> tuple[int | None, Any]:
+        async with (
+            asyncio.timeout(_GRACE),
+            self._client.stream("GET", f"{url}/healthz", timeout=_CONNECT) as reply,
+        ):
+            tls = reply.extensions["network_stream"].get_extra_info("ssl_object")
+            shown = tls.getpeercert() if tls is not None else None
+            return _digits(reply.headers.get(TIME_HEADER, "")), shown
 
     async def enrol(self, body: bytes) -> None:
         """The one request that is not signed: there is no enrolled key yet."""
@@ -130,22 +139,29 @@ class Connection:
         limit: int = MAX_CONTROL_BYTES,
     ) -> Reply:
         wait = httpx.Timeout(_GRACE + patience, connect=_CONNECT)
-        ask = partial(
-            self._client.stream, method, target, content=body, headers=headers, timeout=wait
-        )
-        try:
-            async with asyncio.timeout(_GRACE + patience + max(limit, len(body)) / _SLOWEST):
-                async with ask() as reply:
-                    return Reply(reply.status_code, reply.headers, await _read(reply, limit))
-        except Exception as error:  # whatever a library makes of what came: it came from outside
-            raise self._fault(error) from None
+        ask = partial(self._client.stream, method, content=body, headers=headers, timeout=wait)
 
-    def _fault(self, error: Exception) -> Unreachable:
-        server = f"the server at {self._client.base_url}"
-        certificate = line_faults.certificate_fault(error)
-        if certificate:
-            return UntrustedServer(f"{server} is not believed: {certificate}")
-        return Unreachable(f"{server} does not answer ({line_faults.other_fault(error)})")
+        async def attempt(url: str) -> Reply:
+            async with asyncio.timeout(_GRACE + patience + max(limit, len(body)) / _SLOWEST):
+                async with ask(f"{url}{target}") as reply:
+                    return Reply(reply.status_code, reply.headers, await _read(reply, limit))
+
+        return await self._somewhere(attempt)
+
+    async def _somewhere(self, attempt: Callable[[str], Awaitable[Result]]) -> Result:
+        """Try all addresses, each once, beginning with the one that answered last."""
+        for others in reversed(range(len(self._urls))):
+            url = self._urls[0]
+            try:
+                return await attempt(url)
+            except (
+                Exception
+            ) as error:  # whatever a library makes of what came: it came from outside
+                if self._urls[0] == url:  # else another call has moved on already
+                    self._urls.rotate(-1)
+                if not others:
+                    raise _fault(url, error) from None
+        raise AssertionError("unreachable")
 
     def _set_clock(self, reply: Reply) -> None:
         stamp = _digits(reply.headers.get(TIME_HEADER, ""))
@@ -198,6 +214,13 @@ class Reply(NamedTuple):
 class _Said(msgspec.Struct):
     code: str
     reason: str
+
+
+def _fault(url: str, error: Exception) -> Unreachable:
+    certificate = line_faults.certificate_fault(error)
+    if certificate:
+        return UntrustedServer(f"the server at {url} is not believed: {certificate}")
+    return Unreachable(f"the server at {url} does not answer ({line_faults.other_fault(error)})")
 
 
 def _digits(text: str) -> int | None:

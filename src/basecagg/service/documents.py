@@ -62,8 +62,15 @@ class Invitation(Document, frozen=True):
     suite: Suite = "x25519"
     ca: str = ""
     """The private CA in PEM; empty where the public web PKI is used."""
+    standbys: tuple[Address, ...] = ()
+    """Where else the server may be: addresses of machines that take over."""
     expires: Moment = 0
     """When it admits nobody any more; 0 for never."""
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """All places where the server may be."""
+        return (self.url, *self.standbys)
 
     def __repr__(self) -> str:
         """Never show the token."""

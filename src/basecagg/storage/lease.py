@@ -25,14 +25,16 @@ EXPIRES = 8.0
 RENEWS = 2.0
 """Seconds after which an owner that has nothing to write gives one."""
 _PAUSE = 0.2
+NAME = "basecagg_lease"
 TABLE = (
-    "CREATE TABLE IF NOT EXISTS basecagg_lease (namespace TEXT NOT NULL PRIMARY KEY,"
+    f"CREATE TABLE IF NOT EXISTS {NAME} (namespace TEXT NOT NULL PRIMARY KEY,"
     " fence BIGINT NOT NULL, owner TEXT NOT NULL, heartbeat DOUBLE PRECISION NOT NULL)"
 )
 _BEGIN = (
     "INSERT INTO basecagg_lease VALUES (:namespace, 0, '', 0) ON CONFLICT (namespace) DO NOTHING"
 )
 _LOOK = "SELECT fence, owner, NOW - heartbeat FROM basecagg_lease WHERE namespace = :namespace LOCK"
+_PEEK = _LOOK.removesuffix(" LOCK")
 _TAKE = (
     "UPDATE basecagg_lease SET fence = :fence, owner = :owner, heartbeat = NOW"
     " WHERE namespace = :namespace"
@@ -89,7 +91,7 @@ class Lease:
         name = {"namespace": self._namespace}
         execute(_BEGIN, name)
         fence, owner, silent = execute(self._say(_LOOK), name).fetchone()
-        if owner and silent <= self._expires and not _is_dead(owner):
+        if self._is_held(owner, silent):
             raise StoreInUse(
                 f"'{self._namespace}' is in use by {_name_of(owner)}, heard of {max(silent, 0):.1f} s ago:"
                 " stop that one first; one that has crashed elsewhere is out of it after"
@@ -97,6 +99,14 @@ class Lease:
             )
         execute(self._say(_TAKE), name | {"fence": fence + 1, "owner": self._owner})
         self.fence = fence + 1
+
+    def owner(self, execute: Execute) -> str:
+        """Who has the namespace, in words; nothing if it can be taken. Nobody is disturbed by the question."""
+        found = execute(self._say(_PEEK), {"namespace": self._namespace}).fetchone()
+        return _name_of(found[1]) if found and self._is_held(found[1], found[2]) else ""
+
+    def _is_held(self, owner: str, silent: float) -> bool:
+        return bool(owner) and silent <= self._expires and not _is_dead(owner)
 
     def check(self, execute: Execute) -> None:
         """To be called first in every transaction that writes: renew it, or `LeaseLost` if it is not ours."""

@@ -99,6 +99,10 @@ _READ = select(_C.value).where(*_ONE)
 _KEYS = select(_C.key).where(*_OF_KIND).order_by(_C.key)
 _SCAN = select(_C.key, _C.value).where(*_OF_KIND).order_by(_C.key)
 _FIRST = select(func.min(_C.kind)).where(_OURS)
+_MARKS = (  # by the few namespaces that were ever leased, for nobody should read through all records
+    "SELECT r.namespace, r.value FROM basecagg_lease l JOIN basecagg_records r"
+    " ON r.namespace = l.namespace AND r.kind = :kind AND r.key = :key"
+)
 _DELETE, _ERASE = delete(_RECORDS).where(*_ONE), delete(_RECORDS).where(_OURS)
 _SQLITE_PRAGMAS = ("wal_autocheckpoint = 1024", "journal_size_limit = 16777216")
 """Pages and bytes: shipments come by the megabyte, and are moved into the database in larger lots."""
@@ -137,7 +141,7 @@ class ServerStore:
         """Whether this turned out to be an older copy of the store; until the next irreversible commit."""
         self._anchor: Anchor | None = None
         self._mark = Mark(b"", 0)
-        self._engine = _connect(url)
+        self._engine = connect(url)
         self._driver_error: type[Exception] = self._engine.dialect.loaded_dbapi.Error
         self._upsert = upsert(self._engine.dialect.name)
         self._lease = Lease(namespace, self._engine.dialect.name)
@@ -147,7 +151,7 @@ class ServerStore:
                 _require_schema(connection)
             lease.acquire_within(wait, self._acquire)
             if anchor_folder is not None:
-                self._compare_with(_anchor_of(namespace, anchor_folder))
+                self._compare_with(anchor_of(namespace, anchor_folder))
         except BaseException:
             self.close()
             raise
@@ -209,7 +213,7 @@ class ServerStore:
         """A new store begins a life of its own; else both must tell the same story."""
         stored = self.read(_MARK, "")
         if stored is not None:
-            self._mark = Mark(stored[:_LINEAGE], int(stored[_LINEAGE:]))
+            self._mark = _parse_mark(stored)
         elif anchor.mark is None and self._is_empty():
             self._mark = self._begin_life()
             anchor.write(self._mark)
@@ -263,7 +267,7 @@ class ServerStore:
         """Let the next one in, and close all connections."""
         if self._lease.fence:
             with suppress(StorageError), self._transaction("write") as connection:
-                self._lease.release(_executing(connection))
+                self._lease.release(executing(connection))
         self._engine.dispose()
         if self._anchor is not None:
             self._anchor.close()
@@ -283,13 +287,13 @@ class ServerStore:
 
     def _acquire(self) -> None:
         with self._transaction("open") as connection:
-            self._lease.acquire(_executing(connection))
+            self._lease.acquire(executing(connection))
 
     @contextmanager
     def _writing(self) -> Iterator[Connection]:
         """A transaction of the store's owner, and nobody else's."""
         with self._transaction("write") as connection:
-            self._lease.check(_executing(connection))
+            self._lease.check(executing(connection))
             yield connection
         self._renewed = time.monotonic()
 
@@ -305,7 +309,17 @@ class ServerStore:
             raise explain(f"cannot {action} {self._engine.url!r}", cause) from None
 
 
-def _anchor_of(namespace: str, folder: Path) -> Anchor:
+def _parse_mark(stored: bytes) -> Mark:
+    return Mark(stored[:_LINEAGE], int(stored[_LINEAGE:]))
+
+
+def marks(connection: Connection) -> dict[str, Mark]:
+    """How far each namespace with an anchor has come."""
+    found = _execute(connection, _MARKS, {"kind": _MARK, "key": ""}).fetchall()
+    return {namespace: _parse_mark(bytes(value)) for namespace, value in found}
+
+
+def anchor_of(namespace: str, folder: Path) -> Anchor:
     """By the namespace alone: a copy of the database in another place has the same one. The lease locks it."""
     name = hashlib.sha256(b"server\0" + namespace.encode()).hexdigest()[:32]
     return Anchor(folder / f"{name}.anchor", lock=False)
@@ -330,11 +344,13 @@ def _execute_many(connection: Connection, statement: Any, rows: list[dict[str, A
         cursor.executemany(_spoken(statement, connection.dialect), rows)
 
 
-def _executing(connection: Connection) -> Execute:
+def executing(connection: Connection) -> Execute:
+    """How a lease says its statements on this connection."""
     return partial(_execute, connection)
 
 
-def _connect(url: str | URL) -> Engine:
+def connect(url: str | URL) -> Engine:
+    """The database at an address; nothing is sent yet."""
     try:
         backend = make_url(url).get_backend_name()
     except SQLAlchemyError:

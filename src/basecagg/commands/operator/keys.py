@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 @click.command("init")
 @click.option("--name", required=True, help="The federation's name.")
 @click.option(
-    "--url", required=True, metavar="URL", help="Where users reach the server: https://host:8443."
+    "--url",
+    "urls",
+    required=True,
+    multiple=True,
+    metavar="URL",
+    help="Where users reach the server: https://host:8443. Again for each machine that may take over.",
 )
 @click.option(
     "--suite",
@@ -42,7 +47,7 @@ def init(
     *,
     encrypt: bool,
     name: str,
-    url: str,
+    urls: tuple[str, ...],
     suite: Literal["x25519", "mlkem768-x25519"],
     public_pki: bool,
 ) -> None:
@@ -50,10 +55,12 @@ def init(
     from basecagg.service.operator.custody import require_long
     from basecagg.service.operator.folder import create
 
+    url, *standbys = urls
     server = create(
         place.folder,
         name,
         url,
+        standbys=standbys,
         suite=suite,
         public_pki=public_pki,
         anchor_folder=place.anchors,

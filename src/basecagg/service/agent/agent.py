@@ -57,6 +57,8 @@ class AgentOptions:
         )
     )
     data: str = ""
+    urls: tuple[str, ...] = ()
+    """Where the server is, if not where the invitation says."""
     pause: float = 0.0
     """Seconds to rest between two updates."""
     breath: float = 0.5
@@ -89,7 +91,7 @@ class Agent:
         self._train = train
         invitation = profile.invitation
         caller = Caller(invitation.federation, profile.name, profile.identity)
-        self._connection = Connection(invitation.url, invitation.ca, caller)
+        self._connection = Connection(options.urls or invitation.addresses, invitation.ca, caller)
         self._persist = options.patience.persist
         self._thread = ThreadPoolExecutor(1, "machines")
         self._moved = asyncio.Event()

@@ -59,7 +59,7 @@ async def opened(profile: Profile, url: str | None = None) -> AsyncIterator[Arch
     """The archive of a member's server, or of the one at another address."""
     invitation, key = profile.invitation, profile.invitation.operator_key
     caller = Caller(invitation.federation, profile.name, profile.identity)
-    connection = Connection(url or invitation.url, invitation.ca, caller)
+    connection = Connection(url or invitation.addresses, invitation.ca, caller)
     try:
         reply = await connection.call("GET", "/v1/pedigree")
         pedigree = unpack_file(reply.content, MAX_CONTROL_BYTES)

@@ -85,7 +85,7 @@ def _room(folder: Path) -> str:
 
 async def _greet(invitation: Invitation) -> Greeting:
     stranger = Caller(invitation.federation, invitation.name, Identity.create())
-    connection = Connection(invitation.url, invitation.ca, stranger)
+    connection = Connection(invitation.addresses, invitation.ca, stranger)
     try:
         return await connection.greet()
     finally:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 from urllib.parse import urlsplit
@@ -51,6 +52,8 @@ class OperatorKeys(Document, frozen=True):
     enrolment: Stored
     server_key: bytes
     public_pki: bool
+    standbys: tuple[str, ...] = ()
+    """Where else the server may be."""
     format: Literal[2] = 2
 
     def __repr__(self) -> str:
@@ -63,6 +66,7 @@ def create(
     federation: str,
     url: str,
     *,
+    standbys: Sequence[str] = (),
     suite: Suite = "x25519",
     public_pki: bool = False,
     anchor_folder: Path | None = None,
@@ -73,9 +77,7 @@ def create(
     With a passphrase no secret key of the operator is ever written in clear.
     """
     require_name(federation)
-    host = urlsplit(url).hostname
-    if not url.startswith("https://") or host is None:
-        raise DataError(f"'{url}' is not an address like https://host:8443")
+    hosts = [require_address(each) for each in (url, *standbys)]
     if any((folder / name).exists() for name in ("operator.json", "operator.db")):
         raise DataError(f"{folder} has an operator already")
     operator, enrolment, server = (Identity.create() for _ in range(3))
@@ -87,6 +89,7 @@ def create(
         enrolment=seal_key(enrolment.secret_bytes(), passphrase),
         server_key=server.public_key,
         public_pki=public_pki,
+        standbys=tuple(standbys),
     )
     for_server = ServerFolder(
         federation=federation,
@@ -106,8 +109,16 @@ def create(
         store.commit([*found(), *noted])
     write_private(folder / "operator.json", to_json(stored))
     if not public_pki:
-        certify_server(folder, folder / "server", [host], lambda: passphrase)
+        certify_server(folder, folder / "server", hosts, lambda: passphrase)
     return folder / "server"
+
+
+def require_address(url: str) -> str:
+    """The host in an address that users can call, or `DataError`."""
+    host = urlsplit(url).hostname
+    if not url.startswith("https://") or host is None:
+        raise DataError(f"'{url}' is not an address like https://host:8443")
+    return host
 
 
 def open_store(folder: Path, anchor_folder: Path | None) -> ParticipantStore:

@@ -55,8 +55,8 @@ from basecagg.service.training import Vector
 _TRIES = 10
 """To fetch a model and what leads to it before the next version comes."""
 INVITATION_DAYS = 14.0
-_REPEATS = 60
-"""Of one call, about a second apart, while the server waits for its store."""
+_REPEATS, _PAUSE = 60, 1.0
+"""Of one call, and the seconds in between, while the server waits for its store."""
 _LOG = Log("basecagg.operator")
 _DAY = 86_400
 """Seconds."""
@@ -108,7 +108,9 @@ class Office:
     def connect(self) -> Connection:
         """A line to the server; requests on it are signed with the operator's key."""
         s = self._stored
-        return Connection(s.url, self._ca(), Caller(s.federation, OPERATOR, self.identity))
+        return Connection(
+            (s.url, *s.standbys), self._ca(), Caller(s.federation, OPERATOR, self.identity)
+        )
 
     # --- members ----------------------------------------------------------------------------------
 
@@ -139,6 +141,7 @@ class Office:
             name=name,
             role=person.role,
             url=s.url,
+            standbys=s.standbys,
             operator_key=self.identity.public_key,
             token=person.token,
             after=person.after,
@@ -370,5 +373,5 @@ async def _while_it_waits(call: Callable[[], Awaitable[Reply]]) -> Reply:
             if problem.code != STORE_FAULT:
                 raise
             _LOG.warning(problem.reason)
-            await asyncio.sleep(problem.retry_after or 1.0)
+            await asyncio.sleep(_PAUSE)
     return await call()

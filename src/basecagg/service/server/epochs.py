@@ -33,6 +33,8 @@ _LOG = Log("basecagg.service")
 _AUDIT_PAGE = 1000
 """Entries of the audit log that are handed out at once."""
 MODEL_DTYPE = "<f4"
+SERVICE = "service"
+"""The namespace of all that outlives epochs. Whoever has it is the server."""
 EPOCH = "epoch:"
 """How the namespaces of epochs begin. What is in them must not be undone by restoring an older copy."""
 CONTROL_BYTES = 2**20
@@ -67,7 +69,7 @@ class Epochs:
         self._identities = {identity.public_key: identity for identity in identities}
         self._stores: dict[str, EpochStore] = {}
         self._open_store = open_store
-        self._durable = self._open("service")
+        self._durable = self._open(SERVICE)
         self.store = GroupCommit(self._durable)
         self.registry = self._read_registry()
         self._audit = self._read_audit()

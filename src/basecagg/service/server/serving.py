@@ -27,13 +27,14 @@ from basecagg.service.page.routes import Page
 from basecagg.service.private_files import read_file
 from basecagg.service.server.app import Api, make_app
 from basecagg.service.server.core import Service
-from basecagg.service.server.epochs import EPOCH, ServiceSettings
+from basecagg.service.server.epochs import EPOCH, SERVICE, ServiceSettings
 from basecagg.service.server.evaluation import Evaluator
 from basecagg.service.server.limits import BodyReader, Strangers
 from basecagg.service.server.lines import impatient
 from basecagg.service.server_folder import ServerFolder
 from basecagg.storage import anchor, lease
 from basecagg.storage.server import ServerStore
+from basecagg.storage.standby import Standby
 
 _LOG = Log("basecagg.service")
 _HEADER_SECONDS = 15.0
@@ -55,6 +56,8 @@ class ServeOptions:
     """SQLAlchemy's URL; SQLite in the folder unless given."""
     anchors: Path | None = None
     """Where the counters are kept that show whether the database is an older copy."""
+    standby: bool = False
+    """Whether to wait, for however long, while another server has the database, and then take over."""
     wait: float = lease.EXPIRES + 1.0
     """Seconds for which another server may have the database before it is an error: it may have crashed."""
     host: str = "0.0.0.0"  # noqa: S104 - users call from elsewhere
@@ -76,6 +79,12 @@ class ServeOptions:
     evaluate: str | None = None
     """The operator's own test of a model, as module:function."""
 
+    @property
+    def place(self) -> tuple[str, Path]:
+        """The database's URL and the folder of the anchors."""
+        here = f"sqlite:///{self.folder.resolve() / 'server.db'}"
+        return self.database or here, self.anchors or anchor.default_folder()
+
 
 async def serve(options: ServeOptions) -> None:
     """Serve until the process is told to stop."""
@@ -96,9 +105,8 @@ async def running(options: ServeOptions) -> AsyncIterator[uvicorn.Server]:
         retries=options.retries,
         keep_versions=options.keep_versions,
     )
-    database = options.database or f"sqlite:///{options.folder.resolve() / 'server.db'}"
+    database, anchors = options.place
     identities = [Identity.from_secret(secret) for secret in (folder.server, *folder.former)]
-    anchors = options.anchors or anchor.default_folder()
 
     def open_store(namespace: str) -> ServerStore:
         kept = anchors if namespace.startswith(EPOCH) else None
@@ -189,6 +197,10 @@ def _configuration(options: ServeOptions, app: Any) -> uvicorn.Config:
 def run(options: ServeOptions) -> None:
     """The whole program."""
     _give_memory_back()
+    if options.standby:
+        Standby(options.place[0], SERVICE, options.place[1]).wait(
+            lambda reason: _LOG.info("standing by", reason=reason)
+        )
     for number in (signal.SIGTERM, signal.SIGINT):
         # uvicorn stops by itself, and then raises the signal again: let us come to our own end first.
         signal.signal(number, lambda *_: None)

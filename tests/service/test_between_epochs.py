@@ -1,0 +1,92 @@
+"""A fault at any commit between two epochs: the order is repeated, the ledger is kept, the rest is erased."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from direct import MemoryEpoch, direct
+from service_harness import SMALL, announced
+
+from basecagg.channels.wire import pack
+from basecagg.errors import PassingFault
+from basecagg.protocol.effects import Write
+from basecagg.protocol.records import write
+from basecagg.service.operator import office
+from basecagg.service.server.ledger import LedgerEntry, ledger_lines
+from basecagg.storage.memory import MemoryStore
+
+ENTRY = LedgerEntry(version=0, outcome="opened", members=("a", "b"), digest=bytes(32))
+
+
+class Ground:
+    """Counts what is written, and fails once, before or after it is done."""
+
+    def __init__(self) -> None:
+        self.left: int | None = None
+        self.after = False
+        self.failures = 0
+
+    def meet(self, act) -> None:
+        fails = self.left == 0
+        if self.left is not None:
+            self.left -= 1
+        if not fails or self.after:
+            act()
+        if fails:
+            self.failures += 1
+            raise PassingFault("cannot write", "the disk is full")
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["undone", "done"])
+def test_nothing_is_lost_between_two_epochs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    """`after`: the connection is cut when the database has carried it out, and nobody knows."""
+    failed = 0
+    for step in range(12):
+        with monkeypatch.context() as patch:
+            failed += asyncio.run(story(tmp_path / str(step), patch, step, after))
+    assert failed >= 4  # charter, ledger, erasing and the note that it is done, at least
+
+
+async def story(folder: Path, patch: pytest.MonkeyPatch, step: int, after: bool) -> int:
+    ground, commit, erase = Ground(), MemoryStore.commit, MemoryEpoch.erase
+
+    def committing(store: MemoryStore, writes: Sequence[Write]) -> None:
+        is_ours = isinstance(store, MemoryEpoch) and not any(w.kind == "proof" for w in writes)
+        act = lambda: commit(store, writes)  # noqa: E731
+        ground.meet(act) if is_ours else act()
+
+    patch.setattr(MemoryStore, "commit", committing)
+    patch.setattr(MemoryEpoch, "erase", lambda store: ground.meet(lambda: erase(store)))
+    patch.setattr(office, "_PAUSE", 0.05)
+    async with direct(folder) as scene:
+        first, service = scene.service.host, scene.service
+        assert first is not None
+        first._durable.commit([write("ledger", "0/x", ENTRY)])
+        await scene.operator.close_epoch(scene.boss)
+        while service.phase != "closed":
+            await asyncio.sleep(0.05)
+        await scene.operator.end_epoch(scene.boss)
+        for name, profile in scene.profiles.items():
+            await scene.member(name).call(
+                "PUT", "/v1/holder-key", pack(announced(profile, after=1))
+            )
+        await scene.operator.look(scene.boss)
+        ground.left, ground.after = step, after
+        await scene.operator.start(scene.boss, SMALL)
+        ground.left = None
+        async with asyncio.timeout(20):
+            while service.registry.leaving or service.worker.fault is not None:
+                await asyncio.sleep(0.02)
+        second = service.host
+        assert second is not None
+        assert second.agreement.epoch.number == 2
+        assert len(service.epochs.store.scan("ledger:1")) == 1
+        assert ledger_lines(first._durable) == []
+        assert first._durable.snapshot() == {}  # type: ignore[attr-defined]
+        assert (await scene.operator.look(scene.boss)).phase == "open"
+    return ground.failures
