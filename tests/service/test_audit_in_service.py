@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -56,6 +57,40 @@ def test_both_logs_tell_who_came_and_went_and_what_was_opened(tmp_path: Path) ->
             assert len(opened) >= 2
 
     asyncio.run(story())
+
+
+def test_every_event_of_an_epochs_life_has_a_line_on_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[str] = []
+    monkeypatch.setattr(
+        logging.getLogger("basecagg.service"),
+        "handle",
+        lambda record: (
+            heard.append(record.getMessage()) if record.levelno == logging.INFO else None
+        ),
+    )
+
+    async def story() -> None:
+        async with federation(tmp_path) as fed:
+            await fed.join(NAMES, lambda name: Nudge())
+            await fed.start_epoch()
+            await fed.reach(1)
+            await fed.operator.close_epoch(fed.connection)
+
+            async def closed() -> bool:
+                return (await fed.operator.look(fed.connection)).phase == "closed"
+
+            await fed.until(closed)
+            await fed.operator.end_epoch(fed.connection)
+            await fed.operator.revoke(fed.connection, "user-0")
+
+    asyncio.run(story())
+    life = ["serving", "invited", "enrolled", "admitted", "model given", "epoch begun", "sum asked"]
+    life += ["sum certified", "opened", "epoch closing", "epoch closed", "epoch ended", "revoked"]
+    first = [heard.index(event) for event in life if event in heard]
+    assert [event for event in life if event not in heard] == []
+    assert first[4:] == sorted(first[4:])  # and in this order
 
 
 def test_refusals_are_told_and_cannot_fill_the_log(tmp_path: Path) -> None:
