@@ -345,3 +345,12 @@ def test_another_budget_does_not_go_on_with_a_stored_run(tmp_path: Path) -> None
         with pytest.raises(DataError, match="choose another server_state"):
             run(grid, versions=2, server_state=state, privacy=other)
     run(grid, versions=2, server_state=state)
+
+
+def test_a_floor_that_is_raised_holds_for_a_run_that_goes_on(tmp_path: Path) -> None:
+    grid = make_grid(K, make_app([basecagg_mod]), tmp_path)
+    run(grid, versions=1, server_state=tmp_path / "server.db", erase_state=False)
+    for node in grid.nodes.values():
+        node.context.node_config["max-epsilon"] = 1.0
+    with pytest.raises(LocalProtocolError, match="declined the epoch"):
+        run(grid, versions=2, server_state=tmp_path / "server.db", max_failures=2)

@@ -162,7 +162,7 @@ class OpenNode:
     def deal(self, version: int) -> list[Message]:
         """Have a mask ready for the next update, if there may be one."""
         contributor = self._participant.contributor if self._participant else None
-        if contributor is None or not contributor.may_spend:
+        if contributor is None or self._declined or not contributor.may_spend:
             return []
         return self._perform(self.participant.working().deal_ahead(version, _AHEAD))
 
