@@ -6,9 +6,11 @@ import logging
 import shutil
 from collections import Counter
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import fake_grid
 import numpy as np
 import pytest
 from audit import noting_sums
@@ -18,7 +20,7 @@ from flwr.clientapp import ClientApp
 from small_app import initial_arrays, make_app, small_strategy
 
 from basecagg.errors import BudgetSpent, DataError, LocalProtocolError, ParameterError
-from basecagg.flower import basecagg_mod, loop
+from basecagg.flower import basecagg_mod, loop, masked
 from basecagg.flower.node_store import NodeStore
 from basecagg.flower.visits import REPORT
 from basecagg.maths.staleness import polynomial
@@ -89,6 +91,24 @@ def test_nobody_trains_for_an_upload_that_cannot_be_made(tmp_path: Path) -> None
     app = make_app([basecagg_mod], lambda node_id, *_: trainings.update([node_id]))
     run(make_grid(NODES, app, tmp_path))
     assert max(trainings.values()) == USES
+
+
+def test_a_server_that_does_not_listen_gets_no_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its nodes have masks left when another run spends the rest of their budget."""
+    trainings: list[int] = []
+    app = make_app([basecagg_mod], lambda node_id, *_: trainings.append(node_id))
+    grid = make_grid(K, app, tmp_path)
+    run(grid, versions=1, server_state=tmp_path / "server.db", erase_state=False)
+    run(grid)
+    made = len(trainings)
+    listened = masked.read_report
+    monkeypatch.setattr(masked, "read_report", lambda it: replace(listened(it), spent=False))
+    monkeypatch.setattr(fake_grid, "ENDLESS", grid.sent + 100)
+    with pytest.raises(AssertionError, match="does not end"):
+        run(grid, versions=2, server_state=tmp_path / "server.db")
+    assert len(trainings) == made == K * USES
 
 
 def test_a_ledger_that_forgets_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
