@@ -26,7 +26,7 @@ REPOSITORY = (
 PHONE, DESKTOP = (390, 844), (1280, 900)
 # A page of every kind: home, long text with a diagram, code, wide tables, plots, generated reference.
 KINDS = (
-    *("faq.html", "comparison.html", "tutorial/first-sum.html", "how-to/flower.html"),
+    *("faq.html", "comparison.html", "tutorial/dialysis.html", "how-to/flower.html"),
     *("explanation/protocol.html", "results/incompatibility.html", "reference/mask-life.html"),
     *("reference/parameters.html", "decisions/index.html"),
 )
