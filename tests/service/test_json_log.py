@@ -58,10 +58,10 @@ def test_warnings_other_logs_and_crashes_are_lines_too() -> None:
     assert "uncaught" in said[3]["exception"]
 
 
-def serve(folder: Path, port: int) -> subprocess.Popen[str]:
+def serve(folder: Path, port: int, *more: str) -> subprocess.Popen[str]:
     state = ("--state", str(folder / "op" / "server"), "--anchors", str(folder / "anchors"))
     where = ("--host", "127.0.0.1", "--port", str(port))
-    return program(*CLI, "serve", *state, *where)
+    return program(*CLI, "serve", *state, *where, *more)
 
 
 def test_a_server_says_everything_in_json(tmp_path: Path) -> None:
@@ -88,6 +88,15 @@ def test_a_server_that_cannot_start_says_so_in_json(tmp_path: Path) -> None:
     last = lines(text)[-1]
     assert (last["event"], last["status"], process.returncode) == ("ended", 2, 2)
     assert "tls.key" in last["reason"]
+
+
+def test_a_slip_of_the_pen_in_evaluate_ends_the_server_at_once(tmp_path: Path) -> None:
+    create(tmp_path / "op", "test", "https://127.0.0.1:1", anchor_folder=tmp_path / "anchors")
+    process = serve(tmp_path, 0, "--evaluate", "user_functions:nothing")
+    _, text = process.communicate(timeout=60)
+    last = lines(text)[-1]
+    assert (last["event"], process.returncode) == ("ended", 2)
+    assert "user_functions:nothing" in last["reason"]
 
 
 def invited(folder: Path, **changes: Any) -> Path:

@@ -54,8 +54,11 @@ def log_everything(level: str = "INFO") -> None:
     if not others.handlers:
         others.addHandler(logging.getLogger("basecagg").handlers[0])
     logging.captureWarnings(capture=True)
-    sys.excepthook = lambda kind, error, trace: _crash(error)
-    threading.excepthook = lambda crash: _crash(crash.exc_value)
+    # Whoever runs us inside a program of his own may want to hear of crashes himself.
+    if sys.excepthook is sys.__excepthook__:
+        sys.excepthook = lambda kind, error, trace: _crash(error)
+    if threading.excepthook is threading.__excepthook__:
+        threading.excepthook = lambda crash: _crash(crash.exc_value)
 
 
 def _crash(error: BaseException | None) -> None:

@@ -152,9 +152,9 @@ class Service:
             self._waiting.renew_soon()
         news = host.ledger.take_news()
         self.activity.note(news)
-        if news:
-            self.epochs.note_sums(news)
-            self.epochs.store.flush()
+        self.epochs.note_sums(
+            news
+        )  # durable with the next flush; after a crash it is caught up with
 
     def recover(self) -> None:
         """Go back to what is durable, and let those who wait look at it."""
