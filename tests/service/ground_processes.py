@@ -230,7 +230,12 @@ ON_POSTGRESQL = (
         _of_database(lambda p: p.signal_all(signal.SIGSTOP)),
         _of_database(lambda p: p.signal_all(signal.SIGCONT)),
     ),
-    *([Fault("disk full", lambda ground: fill(ground.disk), _free_and_start)] if MAY_MOUNT else []),
+    # Not always felt: PostgreSQL writes into files that it has put aside until those are used up.
+    *(
+        [Fault("disk full", lambda g: fill(g.disk), _free_and_start, is_felt=False)]
+        if MAY_MOUNT
+        else []
+    ),
     *CLOCK,
 )
 

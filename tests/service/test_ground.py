@@ -13,12 +13,14 @@ import pytest
 from chaos_check import violations
 from chaos_processes import NAMES
 from ground_processes import (
+    MAY_MOUNT,
     ON_POSTGRESQL,
     ON_SQLITE,
     STAGES,
     Fault,
     Ground,
     cell,
+    fill,
     judge,
     small_disk,
 )
@@ -32,7 +34,11 @@ def on_ground(folder: Path, story: Story, *, postgres: bool = False) -> None:
     """Run the story in a federation; then look into all stores."""
     with tempfile.TemporaryDirectory(prefix="basecagg-ground-") as name:
         Path(name).chmod(0o755)
-        with small_disk(Path(name) / "disk", 400 if postgres else 24) as disk:
+        with (
+            small_disk(Path(name) / "disk", 400 if postgres else 24) as disk,
+            small_disk(Path(name) / "agent", 8) as agent_disk,
+        ):
+            (folder / NAMES[0]).symlink_to(agent_disk)
             database = None
             if postgres:
                 (disk / "postgres").mkdir()
@@ -60,6 +66,8 @@ def test_a_server_goes_on_after_its_disk_failed_and_stops_when_told_to(tmp_path:
     async def story(ground: Ground) -> None:
         for fault, stage in ((ON_SQLITE[0], "opening"), (ON_SQLITE[2], "uploading")):
             assert judge(await cell(ground, fault, stage, 1.0)) == []
+        if MAY_MOUNT:
+            await fill_agents_disk(ground, NAMES[0])
         server = ground.processes["server"]
         server.send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(server.wait, 60) == 0  # though it was scoring models
@@ -67,9 +75,27 @@ def test_a_server_goes_on_after_its_disk_failed_and_stops_when_told_to(tmp_path:
     on_ground(tmp_path, story)
 
 
+async def fill_agents_disk(ground: Ground, name: str) -> None:
+    """It says so and waits; when there is room it goes on, with its shares and its update."""
+    disk = (ground.folder / name).resolve()
+    fill(disk)
+    await _until_it_says(ground, name, "the disk fails", 0)
+    (disk / "filler").unlink()
+    await _until_it_says(ground, name, '"event": "update"', len(ground.log(name)))
+
+
+async def _until_it_says(ground: Ground, name: str, words: str, since: int) -> None:
+    async with asyncio.timeout(120):
+        while words not in ground.log(name)[since:]:
+            assert ground.processes[name].poll() is None, ground.log(name)[-3000:]
+            await asyncio.sleep(0.1)
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize(
-    ("name", "faults"), [("SQLite", ON_SQLITE), ("PostgreSQL", ON_POSTGRESQL)], ids=str
+    ("name", "faults"),
+    [("SQLite", ON_SQLITE), ("PostgreSQL", ON_POSTGRESQL)],
+    ids=["SQLite", "PostgreSQL"],
 )
 def test_every_fault_at_every_moment(tmp_path: Path, name: str, faults: tuple[Fault, ...]) -> None:
     """Takes a quarter of an hour for each database, and writes what the docs show."""

@@ -35,6 +35,7 @@ PASSING = [
     psycopg.errors.DiskFull("no space"),
     psycopg.errors.ReadOnlySqlTransaction("a replica"),
     psycopg.errors.DeadlockDetected("deadlock"),
+    psycopg.errors.IdleInTransactionSessionTimeout("slept"),
 ]
 LASTING = [
     sqlite_error(sqlite3.SQLITE_CORRUPT),

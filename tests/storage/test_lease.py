@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, text
 
-from basecagg.errors import StorageError
+from basecagg.errors import PassingFault, StorageError
 from basecagg.protocol.effects import Persist
 from basecagg.storage.server import ServerStore
 
@@ -237,3 +237,20 @@ def test_any_store_of_sqlite_can_use_it(tmp_path: Path) -> None:
         first.check(connection.execute)
     connection.execute("COMMIT")
     connection.close()
+
+
+def test_one_that_sleeps_inside_a_transaction_keeps_nobody_out(postgres: str) -> None:
+    """It has locked the row. PostgreSQL takes that from it after 5 seconds, unless the URL says otherwise."""
+    with ServerStore(postgres) as store, store._writing() as connection:
+        asked = connection.exec_driver_sql("SHOW idle_in_transaction_session_timeout")
+        assert asked.scalar() == "5s"
+    asleep = ServerStore(f"{postgres}&options=-c idle_in_transaction_session_timeout=300")
+    let_time_pass(postgres)
+    with pytest.raises(PassingFault), asleep._writing():
+        awake = ServerStore(postgres)
+    with awake:
+        awake.commit(MINE)
+        with pytest.raises(StorageError, match="belongs to another process"):
+            asleep.commit(OTHERS)
+        assert awake.keys("k") == ["mine"]
+    asleep.close()

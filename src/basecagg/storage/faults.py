@@ -39,6 +39,7 @@ _PASSING_DISK = {
 _PASSING_SQLSTATE = {
     "53100": "the database's disk is full: make room",
     "25006": "the database is read-only",
+    "25P03": "the database gave up a transaction that stood still",
     "08": "the database does not answer",
     "40": "another transaction was in the way",
     "53": "the database has too much to do",

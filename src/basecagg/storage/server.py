@@ -72,8 +72,10 @@ _POSTGRES = {
     "keepalives_interval": 2,
     "keepalives_count": 3,
     "tcp_user_timeout": 10_000,
+    # One that is stopped inside a transaction has locked its lease: it must not keep others out for long.
+    "options": "-c idle_in_transaction_session_timeout=5000",
 }
-"""How long PostgreSQL's own library believes in a dead line, unless the URL says otherwise."""
+"""How long PostgreSQL and its library believe in a dead line, unless the URL says otherwise."""
 _METADATA = MetaData()
 # Keys are ordered by their bytes everywhere; SQLite does so by itself.
 _NAME = Text().with_variant(Text(collation="C"), "postgresql")

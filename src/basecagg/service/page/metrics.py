@@ -21,6 +21,7 @@ def render(service: Service) -> str:
         ("jobs_waiting", "gauge", "Messages before the machine.", service.worker.waiting),
         ("members", "gauge", "Participants who belong to the federation.", _members(service)),
         ("epoch_open", "gauge", "1 while an epoch takes updates.", int(service.phase == "open")),
+        ("store_failing", "gauge", "1: waits for its store.", int(bool(service.worker.fault))),
     ]
     if activity.certificate_ends is not None:
         text = "When the TLS certificate expires, in seconds since 1970."

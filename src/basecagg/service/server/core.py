@@ -165,6 +165,7 @@ class Service:
         """Write to the store, and say within a second why that cannot be done; nothing if it can."""
         if self._probe is None or self._probe.done():
             self._probe = asyncio.create_task(self.worker.do(self.epochs.probe))
+            self._probe.add_done_callback(_look_at)
         done, _ = await asyncio.wait({self._probe}, timeout=_PROBE_SECONDS)
         if not done:
             return "the store does not answer in time"
@@ -369,6 +370,12 @@ class Service:
             pass  # the worker has said why
         except Exception as error:  # the clock goes on whatever it is
             _LOG.error("clock", error=repr(error))
+
+
+def _look_at(task: asyncio.Task[None]) -> None:
+    """Whoever asked may have gone: an exception that nobody looks at would be complained of."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _limit(kind: type[Message], parameters: ProtocolParameters) -> int:
