@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 import time
 from typing import NamedTuple
@@ -29,10 +30,8 @@ class Line:
         self._tls = tls
         self._caller = caller
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-        self.sent_at = 0.0
-        """When the last byte of the last request left this process."""
         self.answered_at = 0.0
-        """When the first bytes of its answer came."""
+        """When the first bytes of the last answer came."""
 
     async def call(self, method: str, target: str, body: bytes = b"") -> Reply:
         """One request and its reply; an idle connection that was closed is opened again."""
@@ -47,26 +46,41 @@ class Line:
             self._streams = await asyncio.open_connection(
                 "127.0.0.1", self._port, ssl=self._tls, limit=_BUFFER
             )
-            self._streams[1].transport.set_write_buffer_limits(0)
         reader, writer = self._streams
-        stamp = time.time_ns() // 1_000_000
-        signature = sign_request(self._caller, method, target, body, stamp)
-        request = (
-            f"{method} {target} HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: {signature}\r\n"
-            f"content-length: {len(body)}\r\n\r\n"
-        )
-        writer.write(request.encode() + body)
+        writer.write(_request(self._caller, method, target, body))
         await writer.drain()
-        self.sent_at = time.perf_counter()
         head = await reader.readuntil(b"\r\n\r\n")
         self.answered_at = time.perf_counter()
         return await _read(head, reader)
+
+    def post_and_wait(self, target: str, body: bytes) -> tuple[float, float]:
+        """On a line of its own, in this thread: when the last byte was handed to the system, and answered."""
+        request = _request(self._caller, "POST", target, body)
+        with (
+            socket.create_connection(("127.0.0.1", self._port)) as plain,
+            self._tls.wrap_socket(plain, server_hostname="127.0.0.1") as line,
+        ):
+            line.sendall(request)
+            sent = time.perf_counter()
+            answer = line.recv(4096)
+            answered = time.perf_counter()
+        assert b" 204 " in answer[:20], answer
+        return sent, answered
 
     def close(self) -> None:
         """Hang up."""
         if self._streams is not None:
             self._streams[1].transport.abort()
             self._streams = None
+
+
+def _request(caller: Caller, method: str, target: str, body: bytes) -> bytes:
+    signature = sign_request(caller, method, target, body, time.time_ns() // 1_000_000)
+    head = (
+        f"{method} {target} HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: {signature}\r\n"
+        f"content-length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
 
 
 async def _read(head: bytes, reader: asyncio.StreamReader) -> Reply:

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from basecagg.channels.wire import pack
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.contributor import Contributor
 from basecagg.protocol.effects import sends_of, writes_of
@@ -228,8 +229,8 @@ async def _one_sum(
     # Somebody who has the present model waits for the next: its answer begins when that is published.
     watch = asyncio.create_task(_published(phones[0].who, version))
     await asyncio.sleep(0.2)
-    await phones[-1].who.send(uploads[-1])
-    sent, answered = phones[-1].who.line.sent_at, phones[-1].who.line.answered_at
+    last, frame = phones[-1].who.line, pack(uploads[-1])
+    sent, answered = await asyncio.to_thread(last.post_and_wait, "/v1/messages", frame)
     published = await watch
     status = await stand.connection.call("GET", "/status")
     stages = json.loads(status.content)["recoveries"][0]["seconds"]
