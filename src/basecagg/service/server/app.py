@@ -6,6 +6,7 @@ protocol are frames, the rest is JSON; an error is JSON with a code and a reason
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -42,6 +43,8 @@ _MODEL_BYTES = 2**30
 KNOWN = "basecagg-known"
 """In a request's state: to be called when its caller has shown a key."""
 _KEY_HEADER = "basecagg-holder-key"
+_NOTHING = hashlib.sha256(b"").digest()
+"""The hash of a body that is none."""
 Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 
@@ -281,13 +284,13 @@ class Api:
         length = request.headers.get("content-length")
         if limit == 0 and length is None:
             length = "0"
+        if length == "0" and "transfer-encoding" not in request.headers:
+            return _require_body(b"", _NOTHING, claim)
         with self._budget.account() as account:
             chunks = request.stream()
             body, digest = await self._reader.read(chunks, length, limit, take or account)
         self._service.activity.bytes_in += len(body)
-        if claim is not None and digest != claim.body_hash:
-            raise Problem(401, "WrongBody", "the signature is for another body")
-        return body
+        return _require_body(body, digest, claim)
 
 
 def make_app(service: Service, page: Sequence[Route], api: Api | None = None) -> ASGIApp:
@@ -394,6 +397,12 @@ def _answer_nobody(request: Request, error: ClientDisconnect) -> Response:
 
 def _error(status: int, code: str, reason: str, headers: dict[str, str]) -> Response:
     return JSONResponse({"code": code, "reason": reason}, status, headers)
+
+
+def _require_body(body: bytes, digest: bytes, claim: Claim | None) -> bytes:
+    if claim is not None and digest != claim.body_hash:
+        raise Problem(401, "WrongBody", "the signature is for another body")
+    return body
 
 
 def _document(body: bytes, kind: Any) -> Any:
