@@ -171,6 +171,19 @@ def test_parcels_are_kept_until_the_last_mask_is_over(federation):
     assert store_of_server(federation).keys("relay") == []
 
 
+def test_the_parts_of_an_outdated_version_go_with_the_next_upload(federation):
+    """Publishing does not wait for that, and a restart in between loses nothing of it."""
+    store, people = store_of_server(federation), ("ann", "bob", "cat")
+    for _ in range(2):
+        one_round(federation, people)
+    assert [int(key) for key in store.keys("made")] == [1, 2]
+    federation.start(AT_SERVER)
+    one_round(federation, people)
+    assert [int(key) for key in store.keys("made")] == [2, 3]
+    assert len(store.keys("upload")) == 2 * len(people)
+    assert {int(key.partition("/")[0]) for key in store.keys("part")} == {2, 3}
+
+
 def resigned(federation, shipment, **changes):
     dealing = signed(replace(shipment.dealing, **changes), federation.identity("ann"))
     return replace(shipment, dealing=dealing)

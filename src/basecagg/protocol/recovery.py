@@ -93,6 +93,8 @@ class Recovery:
         self._records = records
         self._retries = retries
         self._keep = keep
+        self._versions = [int(key) for key in records.keys("made")]
+        """Those whose parts are here, oldest first."""
         self._parameters = agreement.parameters
         stored = records.read("request", "")
         self._request = parse(stored, RecoveryRequest) if stored else None
@@ -191,7 +193,11 @@ class Recovery:
         """Store the masked update."""
         assert isinstance(update, Upload)
         name = update.ticket.mask
-        return [Persist("upload", name.key, update.words), *self.mailroom.move(name, "admit")]
+        return [
+            Persist("upload", name.key, update.words),
+            *self.mailroom.move(name, "admit"),
+            *self._forget_outdated(),
+        ]
 
     # --- asking -------------------------------------------------------------------------------
 
@@ -427,11 +433,11 @@ class Recovery:
         )
         self._past.opened, self._past.suspects = self._certificate, frozenset()
         version = history.last
+        self._versions.append(version)
         return [
             write("made", version_key(version), made),
             *self._keep_parts(version, made),
             write("past", "", self._past, irreversible=True),
-            *self._forget_parts(version - max(1, self._keep)),
         ]
 
     def _keep_parts(self, version: int, made: Made) -> list[Effect]:
@@ -442,6 +448,13 @@ class Recovery:
             Persist("part", f"{version_key(version)}/{holder}", encode(answer))
             for holder, answer in self._answers.items()
         ]
+
+    def _forget_outdated(self) -> list[Effect]:
+        """Not when a version is published, which everybody waits for: there is much to overwrite."""
+        effects = list[Effect]()
+        while len(self._versions) > max(1, self._keep):
+            effects += self._forget_parts(self._versions.pop(0))
+        return effects
 
     def _forget_parts(self, version: int) -> list[Effect]:
         key, made = version_key(version), self._made(version)

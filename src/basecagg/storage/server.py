@@ -106,8 +106,8 @@ _MARKS = (  # by the few namespaces that were ever leased, for nobody should rea
     " ON r.namespace = l.namespace AND r.kind = :kind AND r.key = :key"
 )
 _DELETE, _ERASE = delete(_RECORDS).where(*_ONE), delete(_RECORDS).where(_OURS)
-_SQLITE_PRAGMAS = ("wal_autocheckpoint = 1024", "journal_size_limit = 16777216")
-"""Pages and bytes: shipments come by the megabyte, and are moved into the database in larger lots."""
+_SQLITE_PRAGMAS = ("wal_autocheckpoint = 4096", "journal_size_limit = 67108864")
+"""Pages and bytes: shipments come by the megabyte, and many are over before they need leave the log."""
 
 
 def upsert(dialect: str) -> Any:
