@@ -1,8 +1,8 @@
 """What the simulator and the protocol add to training: `python -m benchmarks.simulation`, part of `make bench`.
 
 MNIST and LeNet-5, 100 users, K = 10, one local epoch. Times are wall seconds per update with one torch thread,
-the best of interleaved repeats: a bare torch loop, fedbuff, basecagg in arithmetic only and in full, and
-Flower's simulation engine with FedAvg on the same model, data and number of updates.
+the best of interleaved repeats: a bare torch loop, fedbuff, basecagg in arithmetic only, in full, with noise,
+and Flower's simulation engine with FedAvg on the same model, data and number of updates.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def main() -> int:
     about = machine.describe() | {"how": HOW, "data": source, **sizes._asdict()}
     report.write_json(RESULTS, {"about": about, "bars": told, "seconds": seconds})
     console.print(f"Written: {RESULTS}")
-    return 0 if len(lines) == 4 and all(line.ok for line in lines) else 1
+    return 0 if len(lines) == 5 and all(line.ok for line in lines) else 1
 
 
 def bars(seconds: dict[str, float]) -> list[Result]:
@@ -74,6 +74,7 @@ def bars(seconds: dict[str, float]) -> list[Result]:
     plain, bare = seconds["fedbuff"], seconds["bare torch loop"]
     lines = [
         at_most("basecagg, full protocol / fedbuff", 1.3, seconds["basecagg, full"] / plain),
+        at_most("basecagg-dp, full protocol / fedbuff", 1.3, seconds["basecagg-dp, full"] / plain),
         at_most("basecagg, arithmetic / fedbuff", 1.05, seconds["basecagg, arithmetic"] / plain),
         at_most("fedbuff / bare torch loop", 1.1, plain / bare),
     ]
@@ -118,9 +119,18 @@ def ours(task: object, sizes: Sizes, repeats: int) -> dict[str, float]:
             task, sizes, "basecagg, arithmetic", "basecagg", cryptography="arithmetic"
         ),
         "basecagg, full": lambda: run_method(task, sizes, "basecagg, full", "basecagg"),
+        "basecagg-dp, full": lambda: run_method(
+            task,
+            sizes,
+            "basecagg-dp, full",
+            "basecagg-dp",
+            dp_noise=1.0,
+            dp_max_uses=sizes.versions,
+        ),
     }
     warm = sizes._replace(versions=1)
-    run_method(task, warm, "", "basecagg")
+    for method in ("basecagg", "basecagg-dp"):
+        run_method(task, warm, "", method)
     best: dict[str, float] = {}
     for _ in range(repeats):
         for rival in rivals.values():
@@ -130,7 +140,7 @@ def ours(task: object, sizes: Sizes, repeats: int) -> dict[str, float]:
 
 
 def run_method(
-    task: object, sizes: Sizes, name: str, method: str, **changes: str
+    task: object, sizes: Sizes, name: str, method: str, **changes: object
 ) -> dict[str, float]:
     """Seconds per update of a whole run, and the part of them that is not training."""
     from basecagg.simulation import SimulationConfig, simulate

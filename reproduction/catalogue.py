@@ -22,6 +22,11 @@ EXPERIMENTS = {
     "theorem": ("theorem:THEOREM", "The convergence bound on problems with known constants."),
     "autotune": ("autotune:AUTOTUNE", "c_l found by the federation itself."),
     "optimisers": ("optimisers:OPTIMISERS", "The server's optimisers on uneven data."),
+    "privacy-users": ("privacy:PRIVACY_USERS", "Accuracy against ε: local, central, private sums."),
+    "bounded-sums": (
+        "bounded_sums:BOUNDED_SUMS",
+        "One liar of a hundred, with and without a bound.",
+    ),
     "beyond": ("beyond:BEYOND", "Uneven data, dropouts, and K up to N, by simulated time."),
     "privacy-audit": ("canaries:PRIVACY_AUDIT", "What an attacker sees of updates through noise."),
 }

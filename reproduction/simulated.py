@@ -25,6 +25,9 @@ _KEPT = (
     "crypto seconds",
     "counts",
     "field errors",
+    "epsilon",
+    "opened noise",
+    "stopped",
     "epochs",
 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,8 @@ from recorded import (
 
 from basecagg.cli import main
 from basecagg.errors import DataError
+from basecagg.maths.accounting import epsilon_of
+from basecagg.maths.staleness import polynomial
 from basecagg.planning import knowledge
 from basecagg.planning.audit import Report, audit
 from basecagg.planning.transcript import (
@@ -37,7 +40,10 @@ from basecagg.planning.transcript import (
     RequestLine,
     RequestMember,
     Transcript,
+    UploadLine,
 )
+from basecagg.privacy import Privacy
+from basecagg.protections.budget import promise
 from basecagg.storage import disk
 
 MASKS = ("ann/1", "bob/1", "cyd/1")
@@ -498,3 +504,53 @@ def test_nothing_in_a_file_does_anything_to_the_terminal(tmp_path: Path) -> None
         result = CliRunner().invoke(main, ["audit", str(path)], color=True)
         assert result.exit_code == 2
         assert "\x1b" not in result.output + result.stderr
+
+
+# --- budgets of privacy -----------------------------------------------------------------------
+
+
+def private_epoch(max_uses: int = 1) -> EpochLine:
+    """Sums of three updates of ten numbers, one of them silent."""
+    privacy = Privacy(clip_norm=1.0, noise=2.0, delta=1e-5, max_uses=max_uses)
+    return epoch_line(mechanism=promise(replace(privacy, epsilon=1.0), K, 1, 10))
+
+
+def test_every_ticket_counts_whatever_became_of_it(tmp_path: Path) -> None:
+    """A retry is the same ticket; an update that was never summed is another."""
+    epoch = private_epoch(max_uses=2)
+    lines = [epoch, *opened_sum(0, WEIGHTS), upload("ann/1"), upload("ann/2")]
+    report = audit(Transcript(lines))
+    spent = {each.contributor: each for each in report.spent}
+    cost = epoch.mechanism.cost(0)
+    assert (spent["ann"].uploads, spent["ann"].spent) == (2, 2 * cost)
+    assert (spent["bob"].uploads, spent["bob"].spent) == (1, cost)
+    assert spent["ann"].epsilon == epsilon_of(2 * cost, epoch.mechanism.conversion_delta)
+    assert report.over_budget == []
+    assert run(tmp_path, lines).exit_code == 0
+
+
+def test_whoever_is_over_the_budget_is_named(tmp_path: Path) -> None:
+    lines = [private_epoch(), *opened_sum(0, WEIGHTS), upload("ann/2")]
+    result = run(tmp_path, lines)
+    assert result.exit_code == 3
+    words = " ".join(result.output.split())
+    assert "1 contributor over the budget" in words
+    assert "OVER" in words
+    (again,) = json.loads(run(tmp_path, lines, "--json").output)["spent"][:1]
+    assert (again["contributor"], again["uploads"]) == ("ann", 2)
+
+
+def test_an_old_update_costs_what_its_ticket_tells() -> None:
+    epoch = private_epoch(max_uses=9)
+    weighed = replace(epoch.mechanism.privacy, staleness=polynomial(1.0))
+    epoch = epoch_line(mechanism=replace(epoch.mechanism, privacy=weighed))
+    old = UploadLine("ann/1", "ann", 0, "u", 3)
+    (spent,) = audit(Transcript([epoch, old])).spent
+    assert spent.spent == epoch.mechanism.cost(3) < epoch.mechanism.cost(0)
+
+
+@pytest.mark.parametrize("change", [{"silent": 3}, {"members": 0}, {"size": 10**400}])
+def test_noise_that_cannot_be_accounted_for_is_refused(change: dict[str, int]) -> None:
+    sound = private_epoch().mechanism
+    with pytest.raises(DataError, match="nothing can be accounted for"):
+        Transcript([epoch_line(mechanism=replace(sound, **change))])

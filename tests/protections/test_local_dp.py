@@ -33,7 +33,7 @@ def test_epsilon_of_one_release_agrees_with_the_exact_gaussian_mechanism() -> No
     """The zCDP bound may only be larger than the exact ε at the same δ (Balle and Wang 2018), and not much."""
     z, delta = 4.0, 1e-5
     bound = LocalDP(1.0, z).epsilon(releases=1, delta=delta)
-    ratio = 2 / z  # sensitivity 2C over σ = z·C
+    ratio = 1 / z  # sensitivity C over σ = z·C
 
     def exact_delta(epsilon: float) -> float:
         def phi(x: float) -> float:

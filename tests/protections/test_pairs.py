@@ -27,7 +27,9 @@ def test_pairwise_masks_in_a_buffer_are_refused_with_the_papers_reason(protectio
         require_compatible("buffered", protection)
 
 
-@pytest.mark.parametrize("protection", ["secagg", "secagg+", "lightsecagg", "basecagg"])
+@pytest.mark.parametrize(
+    "protection", ["secagg", "secagg+", "lightsecagg", "basecagg", "basecagg-dp"]
+)
 @pytest.mark.parametrize("schedule", ["immediate", "tiered"])
 def test_no_secure_sum_without_a_common_sum(schedule: str, protection: str) -> None:
     with pytest.raises(ParameterError, match=schedule):
@@ -43,8 +45,9 @@ def test_the_table_of_all_pairs() -> None:
             except ParameterError:
                 continue
     open_to_all = {Pair(s, p) for s in SCHEDULES for p in ("none", "local-dp")}
+    summed = {Pair("buffered", p) for p in ("central-dp", "basecagg", "basecagg-dp")}
     in_rounds = {Pair("synchronous", p) for p in PROTECTIONS}
-    assert possible == open_to_all | in_rounds | {Pair("buffered", "basecagg")}
+    assert possible == open_to_all | in_rounds | summed
 
 
 @pytest.mark.parametrize(("schedule", "protection"), [("never", "none"), ("buffered", "magic")])

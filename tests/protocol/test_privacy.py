@@ -107,6 +107,33 @@ def test_noise_from_one_stream_would_be_noticed(monkeypatch):
     assert fits(noise, 3 * variance) < 1e-9
 
 
+def test_noise_that_is_gone_with_a_holder_would_be_noticed(altered):
+    """As where holders add it after the fact: two of three shares of it are left."""
+    away = USERS[5:]
+    drawn = []
+
+    def table(variance):
+        drawn.append(variance)
+        return noise_table(1 if away and len(drawn) == 1 else variance)
+
+    altered(table)
+    noise, variance = noise_of_a_sum(10**5, away=away)
+    assert fits(noise, 3 * variance) < 1e-9
+
+
+@pytest.mark.soak
+def test_with_a_silent_contributor_a_million_elements_have_what_is_promised(altered):
+    drawn = []
+
+    def table(variance):
+        drawn.append(variance)
+        return noise_table(1 if len(drawn) == 1 else variance)
+
+    altered(table)
+    noise, variance = noise_of_a_sum()
+    assert fits(noise, 2 * variance) > 1e-4
+
+
 def test_with_a_silent_contributor_there_is_as_much_as_promised(altered):
     drawn = []
 

@@ -149,6 +149,26 @@ def test_it_says_what_is_assumed_of_holders(runs: Path, correctness: Any, words:
     assert "liars" not in plain
 
 
+# --- privacy ------------------------------------------------------------------------------------------
+
+
+def test_epsilon_stands_beside_accuracy_where_it_is_promised(runs: Path, tmp_path: Path) -> None:
+    changes = {"dp_noise": 2.0, "dp_max_uses": 2, "max_colluders": 1, "versions": 9}
+    for method in ("basecagg-dp", "cdp"):
+        simulate(tiny_config(method, **changes), task=tiny_task(), folder=tmp_path / method)
+    page = write_report(
+        read(tmp_path / "basecagg-dp", tmp_path / "cdp", runs / "fedbuff"), tmp_path, {}
+    )
+    text = text_of(page)
+    (spent,) = {f"{run.totals['epsilon']:.3g}" for run in read(tmp_path / "cdp")}
+    for said in ("Privacy", "ε spent", spent, "largest ε of a user", "The run ended after version"):
+        assert said in text
+    assert (tmp_path / "plots" / "epsilon-by-version.png").exists()
+    without = text_of(write_report(read(runs / "fedbuff"), tmp_path / "plain", {}))
+    assert "ε spent" not in without
+    assert not (tmp_path / "plain" / "plots" / "epsilon-by-version.png").exists()
+
+
 # --- a fair comparison --------------------------------------------------------------------------------
 
 

@@ -12,7 +12,7 @@ from basecagg.planning.audit import audit
 from basecagg.planning.audit_rendering import as_dict
 
 MORE_WAS_LEARNED = 3
-"""The exit status when the server learned more than sums."""
+"""The exit status when the server learned more than sums, or more from one contributor than its ε covers."""
 WAS_CUT = 4
 """The exit status when the transcript has no end and nobody is writing it."""
 
@@ -68,11 +68,13 @@ def command(
     contributors could be solved for, and how fixed cohorts would prevent that. It does not change the exit
     status, since it rests on an assumption.
 
+    Where sums have noise, every contributor's ε is counted again: all uploads, whatever became of them.
+
     The transcript's lines are chained and its end is signed by the server. One that is still being written is
     called open; one without an end that nobody writes was cut, or its run was stopped.
 
-    Exit status: 0 if only sums of K updates were learned, 3 if more, 4 if the transcript was cut, 2 if it was
-    changed or cannot be read.
+    Exit status: 0 if only sums of K updates were learned and every ε is kept, 3 if not, 4 if the transcript was
+    cut, 2 if it was changed or cannot be read.
 
     \b
     Example: what was learned, and what had three holders added to it?
@@ -84,7 +86,7 @@ def command(
         click.echo(json.dumps(as_dict(report), indent=2, ensure_ascii=False))
     else:
         Console(highlight=False).print(report)
-    if not report.only_sums:
+    if not report.only_sums or report.over_budget:
         click.get_current_context().exit(MORE_WAS_LEARNED)
     if report.ending == "cut":
         click.get_current_context().exit(WAS_CUT)

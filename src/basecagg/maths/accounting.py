@@ -135,6 +135,11 @@ def total(uploads: Mapping[Cost, int], order: int | None) -> float:
     return math.fsum(divergence(cost, order) * count for cost, count in uploads.items())
 
 
+def epsilon_after(spent: float, delta: float, order: int | None) -> float:
+    """ε at δ of uploads whose `total` this is."""
+    return epsilon_of(spent, delta) if order is None else _epsilon(spent, order, delta)
+
+
 def within(epsilon: float, delta: float, order: int | None) -> float:
     """The largest `total` that is within (ε, δ)."""
     return rho_within(epsilon, delta) if order is None else epsilon - _excess(order, delta)

@@ -19,6 +19,7 @@ from basecagg.planning.cohorts import Cohorts, suggest_cohorts
 from basecagg.planning.knowledge import Knowledge, View, contributor_of
 from basecagg.planning.rounds import Rounds, over_all_rounds
 from basecagg.planning.shown import Shown
+from basecagg.planning.spending import UploadCosts, spending
 from basecagg.planning.transcript import (
     Ending,
     EpochLine,
@@ -91,6 +92,8 @@ class Report(Shown):
     """Updates that came without a mask."""
     ending: Ending
     """Whether the transcript has its end; one that was cut may hide anything."""
+    spent: tuple[UploadCosts, ...] = ()
+    """What contributors' uploads have cost them in privacy, where there is noise; the largest first."""
 
     @property
     def sums(self) -> list[SumFinding]:
@@ -102,6 +105,13 @@ class Report(Shown):
     def only_sums(self) -> bool:
         """Whether nothing but legitimate sums was learned, as far as the transcript goes."""
         return not self.exposed and not any(group.leaked for group in self.groups)
+
+    @property
+    def over_budget(self) -> list[UploadCosts]:
+        """Contributors that uploaded more than the epoch's ε covers."""
+        mechanism = self.epoch.mechanism
+        most = mechanism.privacy.epsilon if mechanism else None
+        return [each for each in self.spent if most is not None and each.epsilon > most]
 
     @property
     def exposed(self) -> list[Exposure]:
@@ -153,6 +163,7 @@ def audit(
         insiders=tuple(sorted(view.insiders)),
         in_clear=in_clear,
         ending=transcript.ending,
+        spent=spending(transcript),
     )
 
 

@@ -33,6 +33,7 @@ def render(report: Report) -> RenderableType:
         "What was learned": _answer(report),
         "Sum by sum": _sums(report),
         "What leaked, and which rules were broken": _leaks(report),
+        **({"What uploads cost in privacy": _spending(report)} if report.spent else {}),
         "If updates barely change from round to round": _rounds(report),
         "The remedy: cohorts": _cohorts(report),
     }
@@ -42,7 +43,8 @@ def render(report: Report) -> RenderableType:
 def as_dict(report: Report) -> dict[str, Any]:
     """Give the same for JSON."""
     epoch = msgspec.to_builtins(report.epoch)
-    return asdict(report) | {"epoch": epoch, "only_sums": report.only_sums}
+    told = {"only_sums": report.only_sums, "over_budget": len(report.over_budget)}
+    return asdict(report) | {"epoch": epoch, **told}
 
 
 def _section(title: str, body: RenderableType) -> RenderableType:
@@ -61,7 +63,20 @@ def in_words(report: Report) -> str:
         f"{_verdict(report)} The server{_helpers(report)} knows {_count(whole, 'weighted sum')} of"
         f" updates completely, {_count(len(known) - whole, 'sum')} in part, and"
         f" {_count(leaked, 'dimension')} beyond them. Single updates: {determined or 'none'}"
-        f" determined, {len(exposed) - determined or 'none'} known in part."
+        f" determined, {len(exposed) - determined or 'none'} known in part.{_privacy(report)}"
+    )
+
+
+def _privacy(report: Report) -> str:
+    """The largest account, and whether all keep what was promised."""
+    if not report.spent or report.epoch.mechanism is None:
+        return ""
+    most, promised = report.spent[0], report.epoch.mechanism.privacy
+    over = len(report.over_budget)
+    kept = f"{_count(over, 'contributor')} over the budget" if over else "within the budget"
+    return (
+        f" The sums have noise: the most that a contributor's uploads cost is ε = {most.epsilon:.3g} at δ ="
+        f" {promised.delta:g} ({_count(most.uploads, 'upload')}), {kept} of ε = {promised.epsilon:g}."
     )
 
 
@@ -101,6 +116,16 @@ def _sums(report: Report) -> RenderableType:
             "" if found.legitimate else "should not be known",
         )
     return Lines(table, *_more(len(report.sums)))
+
+
+def _spending(report: Report) -> RenderableType:
+    columns = (_right("uploads"), _right("spent"), _right("ε"))
+    table = Table("contributor", *columns, "", box=None, pad_edge=False, header_style="dim")
+    over = {each.contributor for each in report.over_budget}
+    for each in report.spent[:_MOST]:
+        numbers = f"{each.uploads}", f"{each.spent:.4g}", f"{each.epsilon:.4g}"
+        table.add_row(each.contributor, *numbers, "OVER" if each.contributor in over else "")
+    return Lines(table, *_more(len(report.spent)))
 
 
 def _leaks(report: Report) -> RenderableType:

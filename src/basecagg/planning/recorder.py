@@ -87,9 +87,8 @@ class Recorder:
         ticket = upload.ticket
         mask = ticket.mask
         if self._is_owner(sender, ticket.epoch, mask.contributor):
-            self._sink(
-                UploadLine(mask.key, mask.contributor, ticket.base_version, _update_id(ticket))
-            )
+            told = ticket.base_version, _update_id(ticket), ticket.staleness
+            self._sink(UploadLine(mask.key, mask.contributor, *told))
 
     def _see_plain(self, sender: str, update: PlainUpdate) -> None:
         mask = update.mask
@@ -150,6 +149,7 @@ def epoch_line(agreement: Agreement) -> EpochLine:
         modulus=p.modulus,
         points=agreement.epoch.points,
         server_key=agreement.epoch.server_key.hex(),
+        mechanism=p.mechanism if p.mechanism and p.mechanism.variance else None,
     )
 
 

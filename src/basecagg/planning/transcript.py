@@ -22,6 +22,7 @@ from msgspec import Meta, Struct
 from basecagg.channels.identity import Ed25519Verifier
 from basecagg.errors import DataError
 from basecagg.maths.primes import is_prime
+from basecagg.privacy import Mechanism
 from basecagg.protocol.chain import Chain
 from basecagg.protocol.ports import Signer
 from basecagg.storage import disk
@@ -59,6 +60,8 @@ class EpochLine(TranscriptLine, frozen=True, tag="epoch", kw_only=True):
     """β_j of every holder, in the order of their indices."""
     server_key: Hex = ""
     """Who signs the end."""
+    mechanism: Mechanism | None = None
+    """What each upload costs in privacy, where there is noise."""
 
     @property
     def pieces(self) -> int:
@@ -73,6 +76,8 @@ class UploadLine(TranscriptLine, frozen=True, tag="upload"):
     contributor: Label
     base_version: Count
     update: Label
+    staleness: Count = 0
+    """τ̂, as its ticket tells it: what it costs in privacy depends on it."""
 
 
 class PlainLine(TranscriptLine, frozen=True, tag="plain"):
@@ -345,3 +350,16 @@ def _require_sound(epoch: EpochLine) -> None:
         raise DataError(
             f"T = {e.max_colluders} < U = {e.recovery_threshold} ≤ N = {e.num_holders} does not hold"
         )
+    if e.mechanism is not None:
+        _require_countable(e.mechanism)
+
+
+def _require_countable(mechanism: Mechanism) -> None:
+    """Numbers that a stranger wrote: whatever they make impossible is refused."""
+    try:
+        noisy = mechanism.variance > 0 and mechanism.honest > 0 and mechanism.conversion_delta > 0
+        sound = noisy and mechanism.epsilon >= 0
+    except (ArithmeticError, AssertionError, ValueError):
+        sound = False
+    if not sound:
+        raise DataError("nothing can be accounted for by the numbers of its noise")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from basecagg.protections.local_dp import LocalDP
+from basecagg.protections.local_dp import LocalDP, clipped
 
 Vector: TypeAlias = npt.NDArray[np.floating[Any]]
 Randomness: TypeAlias = Callable[[], np.random.Generator]
@@ -19,12 +20,19 @@ Randomness: TypeAlias = Callable[[], np.random.Generator]
 class AtUser:
     """Nothing: the update is sent as it is. Kinds that do something say what."""
 
+    uses: float = inf
+    """Updates that one user may send."""
+
     def protect(self, update: Vector, randomness: Randomness) -> Vector:
         """The update as it leaves the user."""
         return update
 
+    def epsilon(self, releases: int) -> float | None:
+        """ε when one user has sent as many updates as `releases`; None where nothing is promised."""
+        return None
+
     def totals(self, releases: int) -> dict[str, Any]:
-        """What a run says of it at its end, when one user has sent as many updates as `releases`."""
+        """What else a run says of it at its end."""
         return {}
 
 
@@ -35,11 +43,21 @@ class Noisy(AtUser):
     noise: LocalDP
     delta: float
     """δ"""
+    uses: float = inf
 
     def protect(self, update: Vector, randomness: Randomness) -> Vector:
         """The update, clipped and with noise."""
         return self.noise.protect(update, randomness())
 
-    def totals(self, releases: int) -> dict[str, Any]:
+    def epsilon(self, releases: int) -> float | None:
         """ε at δ."""
-        return {"epsilon": self.noise.epsilon(releases, self.delta)}
+        return self.noise.epsilon(releases, self.delta)
+
+
+@dataclass(frozen=True)
+class Trusting(Noisy):
+    """Clips only: a trusted server adds as much noise to every sum."""
+
+    def protect(self, update: Vector, randomness: Randomness) -> Vector:
+        """The update, clipped."""
+        return clipped(update, self.noise.clip_norm)

@@ -1,4 +1,4 @@
-"""From a budget (ε, δ) to noise: the least z that keeps it, and levels c_l that suit it."""
+"""From a budget (ε, δ) to noise: the least z that keeps it, and levels c_l that suit it; or from z to ε."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from basecagg.errors import ParameterError
-from basecagg.maths.accounting import Cost, affords, rho_within
+from basecagg.maths.accounting import Cost, affords, epsilon_of, rho_within
 from basecagg.maths.norm_bounds import most_sampled
 from basecagg.maths.staleness import StalenessFunction, constant
 from basecagg.privacy import LEAST_DEVIATION, MOST_DEVIATION, Mechanism, Privacy, Unit
@@ -19,6 +19,9 @@ _QUICK = 2**11
 """σ_i up to which noise is drawn as fast as can be."""
 _MOST_BITS = 30
 _DIGITS = 4
+_PASSES = 3
+"""ε costs a little of δ, and so of ε."""
+_LEAST_DELTA = 1e-300
 _HALVINGS = 20
 """Of the logarithm of z: far below the digits that are kept."""
 
@@ -66,7 +69,58 @@ def spend(
             rule="privacy: δ > 2e^ε·k_max·K·d·2⁻¹²⁷",
         )
     mechanism = replace(mechanism, privacy=replace(privacy, noise=_least_noise(mechanism)))
-    return replace(mechanism, levels=_levels(mechanism))
+    return _levelled(mechanism)
+
+
+def promise(privacy: Privacy, members: int, silent: int, size: int, levels: int = 0) -> Mechanism:
+    """The mechanism of this noise, with the ε that k_max fresh uploads cost; without noise only a bound."""
+    if privacy.noise:
+        _require_silent(members, silent)
+    mechanism = _levelled(Mechanism(privacy, members, silent, size, levels), levels)
+    if not privacy.noise:
+        return mechanism
+    for _ in range(_PASSES):
+        cost = mechanism.privacy.max_uses * mechanism.cost(0)
+        epsilon = epsilon_of(cost, max(mechanism.conversion_delta, _LEAST_DELTA))
+        mechanism = replace(mechanism, privacy=replace(privacy, epsilon=_readable(epsilon)))
+    return mechanism
+
+
+def least_noise(epsilon: float, delta: float, uses: int) -> float:
+    """z = σ/C of Gaussian noise with which so many sums, or updates, keep (ε, δ)."""
+    return _readable(math.sqrt(uses / (2 * rho_within(epsilon, delta))))
+
+
+def noise_of(settings: Any) -> float:
+    """z, by the settings of a run: as given, else the least that keeps its ε, else 1."""
+    s = settings
+    if s.dp_noise >= 0:
+        return float(s.dp_noise)
+    return least_noise(s.dp_epsilon, s.dp_delta, s.dp_max_uses) if s.dp_epsilon else 1.0
+
+
+def private_sums(settings: Any, size: int, silent: int) -> Mechanism:
+    """What the settings of a run make of sums of updates of d = `size` numbers; T_c is `silent`."""
+    s, members, weight = settings, settings.buffer_size, settings.contributor_weight
+    if s.dp_epsilon and s.dp_noise < 0:
+        budget = Budget(
+            epsilon=s.dp_epsilon,
+            delta=s.dp_delta,
+            max_uses=s.dp_max_uses,
+            clip_norm=s.dp_clip_norm,
+        )
+        mechanism = spend(budget, members, silent, size, weight)
+        return _levelled(mechanism, s.dp_levels)
+    noise = noise_of(s)
+    privacy = Privacy(
+        clip_norm=s.dp_clip_norm,
+        noise=noise,
+        epsilon=(s.dp_epsilon or 1.0) if noise else None,
+        delta=s.dp_delta,
+        max_uses=s.dp_max_uses,
+        staleness=weight,
+    )
+    return promise(privacy, members, silent, size, s.dp_levels)
 
 
 def in_parameters(mechanism: Mechanism) -> dict[str, Any]:
@@ -88,11 +142,7 @@ def _require_possible(budget: Budget, members: int, silent: int) -> None:
             f" {budget.max_uses} at least 1",
             rule="privacy: ε > 0, 0 < δ < 1, k_max ≥ 1",
         )
-    if not 1 <= silent < members:
-        raise ParameterError(
-            f"of K = {members} members T_c = {silent} may be silent: there must be one, and one less than K",
-            rule="privacy: with noise 1 ≤ T_c < K",
-        )
+    _require_silent(members, silent)
     of_records = budget.records >= 1 and 0 < budget.sampling_rate <= 1
     if not of_records or (
         budget.unit == "user" and (budget.records, budget.sampling_rate) != (1, 1)
@@ -104,10 +154,22 @@ def _require_possible(budget: Budget, members: int, silent: int) -> None:
         )
 
 
+def _require_silent(members: int, silent: int) -> None:
+    if not 1 <= silent < members:
+        raise ParameterError(
+            f"of K = {members} members T_c = {silent} may be silent: there must be one, and one less than K",
+            rule="privacy: with noise 1 ≤ T_c < K",
+        )
+
+
 def _least_noise(mechanism: Mechanism) -> float:
-    """z, rounded up to a number that people can read."""
+    """z"""
     by_unit = {"user": _exact_for_users, "record": _exact_for_records}
-    exact = by_unit[mechanism.privacy.unit](mechanism)
+    return _readable(by_unit[mechanism.privacy.unit](mechanism))
+
+
+def _readable(exact: float) -> float:
+    """Rounded up to a number that people can read."""
     unit = 10.0 ** (math.floor(math.log10(exact)) - _DIGITS + 1)
     return float(f"{math.ceil(exact / unit) * unit:.{_DIGITS}g}")
 
@@ -135,14 +197,19 @@ def _exact_when_sampled(rate: float, uses: int, epsilon: float, delta: float) ->
     return high
 
 
-def _levels(mechanism: Mechanism) -> int:
-    """c_l: the coarsest power of two at which rounding costs next to nothing; else the finest with a table."""
+def _levelled(mechanism: Mechanism, levels: int = 0) -> Mechanism:
+    """With c_l as given, or: the coarsest power of two at which rounding costs next to nothing.
+
+    If there is none, the finest with a table.
+    """
+    if levels:
+        return replace(mechanism, levels=levels)
     choices = [replace(mechanism, levels=2**bits) for bits in range(_MOST_BITS)]
-    wide = [m for m in choices if m.variance >= LEAST_DEVIATION**2]
+    quiet = not mechanism.privacy.noise
+    wide = [m for m in choices if quiet or m.variance >= LEAST_DEVIATION**2]
     fine = [m for m in wide if m.variance <= _QUICK**2 and _rounding(m) <= _ROUNDING]
     possible = [m for m in wide if m.variance <= MOST_DEVIATION**2]
-    chosen = fine[:1] or possible[-1:] or wide[:1] or choices[-1:]
-    return chosen[0].levels
+    return [*fine[:1], *possible[-1:], *wide[:1], *choices[-1:]][0]
 
 
 def _rounding(mechanism: Mechanism) -> float:

@@ -1,7 +1,8 @@
 """Local differential privacy: each user clips its update and adds Gaussian noise before anyone sees it.
 
-The guarantee is for the whole update: two updates of one user differ by 2·C at most in the Euclidean norm, and
-noise of standard deviation σ = z·C hides which of them was sent.
+The guarantee is for the whole update: it is C long at most in the Euclidean norm, and noise of standard
+deviation σ = z·C hides whether it was sent, or nothing but noise. Neighbours and accounting are those of
+private sums.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from basecagg.errors import ParameterError
+from basecagg.maths.accounting import epsilon_of
 
 
 @dataclass(frozen=True)
@@ -35,12 +37,17 @@ class LocalDP:
         self, update: npt.NDArray[np.floating[Any]], generator: np.random.Generator
     ) -> npt.NDArray[np.float32]:
         """The update as it leaves the user. A simulation draws its noise from a seeded generator."""
-        norm = float(np.linalg.norm(update))
-        scale = min(1.0, self.clip_norm / norm) if norm else 1.0
         noise = generator.normal(0, self.noise_multiplier * self.clip_norm, update.shape)
-        return (update * scale + noise).astype(np.float32)
+        return (clipped(update, self.clip_norm) + noise).astype(np.float32)
 
     def epsilon(self, releases: int, delta: float) -> float:
-        """ε at δ after so many releases of one user: zero-concentrated DP, ρ = (2C)²/(2σ²) for each."""
-        rho = releases * 2 / self.noise_multiplier**2
-        return rho + 2 * math.sqrt(rho * math.log(1 / delta))
+        """ε at δ after so many releases of one user: ρ = C²/(2σ²) for each."""
+        return epsilon_of(releases / (2 * self.noise_multiplier**2), delta)
+
+
+def clipped(
+    update: npt.NDArray[np.floating[Any]], clip_norm: float
+) -> npt.NDArray[np.floating[Any]]:
+    """The update, shortened to the norm C if it is longer."""
+    norm = float(np.linalg.norm(update))
+    return update * np.float32(clip_norm / norm) if norm > clip_norm else update

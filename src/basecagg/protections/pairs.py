@@ -7,13 +7,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 from basecagg.errors import ParameterError
-from basecagg.protections.at_user import AtUser, Noisy
+from basecagg.privacy import Mechanism
+from basecagg.protections.at_user import AtUser, Noisy, Trusting
+from basecagg.protections.budget import noise_of, private_sums
 from basecagg.protections.lightsecagg import IN_ROUNDS
 from basecagg.protections.local_dp import LocalDP
 
 SCHEDULES = ("synchronous", "immediate", "buffered", "tiered")
-Masks = Literal["none", "pairwise", "coded"]
-"""Nothing hides an update from the server; masks that cancel between pairs of users; masks shared by a code."""
+Masks = Literal["none", "trusted", "pairwise", "coded"]
+"""Nothing hides an update from the server; nor from one that adds noise to its sums; masks that cancel between
+pairs of users; masks shared by a code."""
 
 _ONE_BY_ONE = (
     "every update moves the model by itself, and a sum of one update is that update: secure"
@@ -32,6 +35,7 @@ _NOT_WEIGHTED = (
     "its holders add up shares of one round without weights; with shares of different rounds, each"
     " weighted by its staleness, the same masks are called 'basecagg'"
 )
+_NOTHING_SUMMED = "nothing is summed that a trusted server could add noise to (use 'local-dp')"
 _NO_COMMON_SUM = {"immediate": _ONE_BY_ONE, "tiered": _BY_TIERS}
 
 
@@ -50,6 +54,14 @@ class Protection:
     """Of pairwise masks: each user has masks with a few others, not with all."""
     at_user: Callable[[Any], AtUser] = lambda settings: AtUser()
     """What users do with an update, by the settings of a run, before anybody else sees it."""
+    private: Callable[[Any, int, int], Mechanism] | None = None
+    """How its sums are private, by the settings of a run, d and T_c."""
+    noisy: bool = False
+    """Whether the settings of differential privacy matter."""
+
+
+def _local_noise(kind: type[Noisy]) -> Callable[[Any], AtUser]:
+    return lambda s: kind(LocalDP(s.dp_clip_norm, noise_of(s)), s.dp_delta, s.dp_max_uses)
 
 
 _PAIRWISE = Protection(
@@ -61,9 +73,15 @@ PROTECTIONS: dict[str, Protection] = {
     "none": Protection(saw="every single update, in clear."),
     "local-dp": Protection(
         saw="every single update, with each user's own noise on it.",
-        at_user=lambda settings: Noisy(
-            LocalDP(settings.dp_clip_norm, settings.dp_noise), settings.dp_delta
-        ),
+        at_user=_local_noise(Noisy),
+        noisy=True,
+    ),
+    "central-dp": Protection(
+        saw="every single update, in clear; it is trusted to add noise to their sums.",
+        masks="trusted",
+        refuses={"immediate": _NOTHING_SUMMED, "tiered": _NOTHING_SUMMED},
+        at_user=_local_noise(Trusting),
+        noisy=True,
     ),
     "secagg": _PAIRWISE,
     "secagg+": replace(_PAIRWISE, sparse=True),
@@ -77,6 +95,13 @@ PROTECTIONS: dict[str, Protection] = {
         saw="masked updates and the weighted sums that were opened; this run kept no transcript.",
         masks="coded",
         refuses=_NO_COMMON_SUM,
+    ),
+    "basecagg-dp": Protection(
+        saw="masked updates and sums with noise that were opened; this run kept no transcript.",
+        masks="coded",
+        refuses=_NO_COMMON_SUM,
+        private=private_sums,
+        noisy=True,
     ),
 }
 """Every protection there is."""
@@ -104,6 +129,8 @@ PRESETS = {
     "secagg+": Pair("synchronous", "secagg+"),
     "lightsecagg": Pair("synchronous", "lightsecagg"),
     "basecagg": Pair("buffered", "basecagg"),
+    "cdp": Pair("buffered", "central-dp"),
+    "basecagg-dp": Pair("buffered", "basecagg-dp"),
 }
 
 

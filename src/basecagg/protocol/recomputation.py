@@ -85,9 +85,14 @@ def open_sum(
     if p.mechanism is None:
         return Opened(opened, tuple(weights), wrong, request.digest)
     told = [ticket.staleness for ticket in request.tickets]
-    honest = squared_norm(update, p.modulus) <= p.mechanism.squared_sum_bound(told)
-    own = tuple(map(p.mechanism.weight, told))
+    own, honest = tuple(map(p.mechanism.weight, told)), within_bound(p, update, told)
     return Opened(opened, own, wrong, request.digest, applied=honest)
+
+
+def within_bound(p: ProtocolParameters, update: Words, told: Iterable[int]) -> bool:
+    """Whether honest members that told these ages τ̂ can have made a sum as long as this one."""
+    assert p.mechanism is not None
+    return squared_norm(update, p.modulus) <= p.mechanism.squared_sum_bound(told)
 
 
 def _decode(agreement: Agreement, answers: Mapping[int, Answer]) -> tuple[Words, tuple[int, ...]]:

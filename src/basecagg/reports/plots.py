@@ -104,6 +104,21 @@ def _accuracy(runs: Sequence[RunRecord], key: str, label: str) -> Figure:
 
 
 @in_house_style
+def epsilon_by_version(runs: Sequence[RunRecord]) -> Figure:
+    """The largest ε that a user has spent, against the version of the model."""
+    figure, axes = new_figure()
+    for run, colour in zip(runs, _cycle(len(runs)), strict=True):
+        x = [version["version"] for version in run.priced]
+        y = [version["epsilon"] for version in run.priced]
+        axes.plot(x, y, color=colour, label=f"{_text(run)} (ε = {y[-1]:.2f})", linewidth=1.6)
+    axes.set_xlabel("version of the model")
+    axes.set_ylabel("largest ε of a user")
+    axes.set_ylim(bottom=0)
+    _add_legend(figure, axes.lines)
+    return figure
+
+
+@in_house_style
 def staleness(runs: Sequence[RunRecord]) -> Figure:
     """How old the summed updates were."""
     figure, axes = new_figure()

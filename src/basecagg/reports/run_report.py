@@ -8,6 +8,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from basecagg.protections.budget import noise_of
 from basecagg.reports import page, plots
 from basecagg.reports.runs import RunRecord
 
@@ -66,6 +67,7 @@ def write_report(runs: Sequence[RunRecord], folder: Path, audits: dict[str, str]
                 page.table(SUMMARY, summary_rows(runs)),
                 page.paragraph(_NOTE, dim=True),
             ),
+            *_privacy(runs),
             page.section("Plots", page.plots(drawn)),
             page.section("What the server saw", *_seen(runs, audits)),
             page.section("Counters", page.table(*_counters(runs))),
@@ -86,6 +88,7 @@ def _figures(runs: Sequence[RunRecord]) -> dict[str, tuple[Figure, str]]:
     sent = [run for run in finished if run.totals.get("bytes")]
     timed = [run for run in runs if run.simulated_seconds]
     summed = [run for run in runs if run.staleness()]
+    priced = [run for run in runs if run.priced]
     of_the_first = f" of {finished[0].name}" if len(finished) > 1 else ""
     wanted: list[tuple[str, Callable[[], Figure], str, Sequence[RunRecord]]] = [
         (
@@ -93,6 +96,12 @@ def _figures(runs: Sequence[RunRecord]) -> dict[str, tuple[Figure, str]]:
             lambda: plots.accuracy_by_version(runs),
             "Accuracy on the test examples as the model steps.",
             runs,
+        ),
+        (
+            "epsilon-by-version",
+            lambda: plots.epsilon_by_version(priced),
+            "What the uploads of the user who sent the most have cost it: ε so far.",
+            priced,
         ),
         (
             "accuracy-by-time",
@@ -128,20 +137,46 @@ def _figures(runs: Sequence[RunRecord]) -> dict[str, tuple[Figure, str]]:
     return {name: (draw(), caption) for name, draw, caption, needed in wanted if needed}
 
 
+def _privacy(runs: Sequence[RunRecord]) -> list[str]:
+    """What was promised to users and what they spent, beside what was learned."""
+    priced = [run for run in runs if run.priced]
+    header = ("run", "accuracy", "ε spent", "δ", "clip norm C", "noise z", "uploads at most")
+    rows = [
+        (
+            run.name,
+            f"{100 * run.final_score:.1f} %",
+            f"{run.priced[-1]['epsilon']:.3g}",
+            f"{run.config.dp_delta:g}",
+            f"{run.config.dp_clip_norm:g}",
+            f"{noise_of(run.config):.4g}",
+            str(run.config.dp_max_uses),
+        )
+        for run in priced
+    ]
+    return [page.section("Privacy", page.table(header, rows))] if rows else []
+
+
 def _seen(runs: Sequence[RunRecord], audits: dict[str, str]) -> list[str]:
     return [
         page.paragraph(
             f"{run.name}: {audits.get(run.name) or _by_protection(run)}{_caveat(run)}{_assumption(run)}"
+            f"{_stopped(run)}"
         )
         for run in runs
     ]
+
+
+def _stopped(run: RunRecord) -> str:
+    """Why it ended before its time, if it did."""
+    reason = run.totals.get("stopped")
+    return f" {reason[0].upper()}{reason[1:]}." if reason else ""
 
 
 def _by_protection(run: RunRecord) -> str:
     """What it could see, if there is no transcript to audit."""
     text = run.config.pair.guard.saw
     if "epsilon" in run.totals:
-        text += f" (ε = {run.totals['epsilon']:.1f} at δ = {run.config.dp_delta:g})"
+        text += f" (ε = {run.totals['epsilon']:.3g} at δ = {run.config.dp_delta:g})"
     return text
 
 

@@ -31,6 +31,11 @@ class RunRecord:
         return [version for version in self.versions if version["score"] is not None]
 
     @property
+    def priced(self) -> list[dict[str, Any]]:
+        """The versions for which it is known what users have spent of their privacy."""
+        return [version for version in self.versions if version.get("epsilon") is not None]
+
+    @property
     def final_score(self) -> float:
         """Accuracy of the last version that was evaluated."""
         return float(self.scored[-1]["score"])

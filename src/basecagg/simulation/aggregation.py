@@ -18,7 +18,7 @@ import numpy as np
 
 from basecagg.channels.identity import Ed25519Verifier, RememberingVerifier
 from basecagg.costs import Prices, share_bytes, shares_bytes
-from basecagg.errors import LocalProtocolError
+from basecagg.errors import BudgetSpent, LocalProtocolError
 from basecagg.maths.randomness import Seed, WordStream, derive_seed
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.effects import Abandoned, Effect, MaskEnded, Released, Uploaded
@@ -36,6 +36,7 @@ from basecagg.simulation.devices import Devices
 from basecagg.simulation.federation import Federation
 from basecagg.simulation.loopback import AT_SERVER, Address, Letter
 from basecagg.simulation.metering import MeteredLoopback
+from basecagg.simulation.spending import Spending
 from basecagg.simulation.step_log import StepLog
 from basecagg.simulation.summing import Summing, Watch
 from basecagg.storage.memory import MemoryStore
@@ -164,6 +165,8 @@ class ServerAggregation(Summing):
         for news in self.network.news:
             if isinstance(news, Released | Abandoned):
                 self.steps.append(news)
+                if isinstance(news, Released) and not news.applied:
+                    self.counts["sums not applied"] += 1
             elif isinstance(news, Uploaded):
                 self.counts["clipped elements"] += news.clipped
             elif isinstance(news, MaskEnded):
@@ -298,6 +301,7 @@ class SecureAggregation(ServerAggregation):
         self._dormant = state.get("stores", {})
         self._entropy = SeededEntropy(config.seed, state.get("entropy", {}))
         self._parameters = config.protocol_parameters(beginning.model.size)
+        self._spending = Spending(self._parameters.mechanism, state.get("spent", 0.0))
         self._prices = Prices(self._parameters, cryptography=True)
         self._absent = np.random.default_rng((config.seed, 0xAB5E))
         self._undelivered: dict[str, list[Effect]] = {}
@@ -331,6 +335,15 @@ class SecureAggregation(ServerAggregation):
     def agreement(self) -> Agreement:
         """The epoch."""
         return self._federation.agreement
+
+    def affords(self, user: int) -> bool:
+        """As its own machine says."""
+        return self._federation.contributor(user_name(user)).may_spend
+
+    @property
+    def epsilon(self) -> float | None:
+        """The largest ε that a contributor has spent so far."""
+        return self._spending.epsilon
 
     def prepare(self, user: int) -> float:
         """Deal masks, unless one is left. A user pays for one when it begins to train, not when it deals it."""
@@ -376,9 +389,13 @@ class SecureAggregation(ServerAggregation):
         started, remembered = time.process_time(), self.network.remembered
         try:
             self._federation.submit(name, update, base_version, digest)
+        except BudgetSpent:
+            self.counts["updates beyond the budget"] += 1
+            return
         except LocalProtocolError:  # the same examples from the same version gave the same update
             self.counts["updates sent before"] += 1
             return
+        self._spending.note(self._federation.contributor(name).ledger)
         masking = self.network.charge("contributor", started, remembered)
         self._choose_absent_holders()
         spent = dict(self.network.meter.seconds)
@@ -442,6 +459,7 @@ class SecureAggregation(ServerAggregation):
         return state | {
             "entropy": dict(self._entropy.drawn),
             "absent": self._absent.bit_generator.state,
+            "spent": self._spending.spent,
             "stores": {**self._dormant, **state["stores"]},
         }
 

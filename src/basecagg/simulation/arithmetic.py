@@ -39,13 +39,16 @@ class ArithmeticAggregation(MaskedAggregation):
         return self._prices.deal() + self._devices.upload(size)
 
     def _sum_up(self, updates: Mapping[MaskName, Vector], weights: list[int]) -> Opened:
-        """Σ s̄·Δ̃ − Σ s̄·z (Eq. server_decode)."""
+        """Σ s̄·Δ"""
+        p, total = self._parameters, self._total(updates, weights)
+        return Opened(dequantize(total, p.update_levels, p.modulus), tuple(map(float, weights)))
+
+    def _total(self, updates: Mapping[MaskName, Vector], weights: list[int]) -> Words:
+        """Σ s̄·Δ̃ − Σ s̄·z in the field (Eq. server_decode)."""
         masked = [self._hide(name, update) for name, update in updates.items()]
         masks = self._open_masks(updates, weights)
         total = self._field.sub(self._field.weighted_sum(masked, weights), masks)
-        p = self._parameters
-        values = dequantize(total[: p.model_size], p.update_levels, p.modulus)
-        return Opened(values, tuple(map(float, weights)))
+        return total[: self._parameters.model_size]
 
     def _hide(self, name: MaskName, update: Vector) -> Words:
         masked, clipped = hide(update, seed_of(self._config.seed, name), self._parameters)

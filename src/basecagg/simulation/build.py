@@ -29,11 +29,13 @@ from basecagg.simulation.devices import Devices
 from basecagg.simulation.event_clock import DeviceClock
 from basecagg.simulation.logbook import Logbook
 from basecagg.simulation.memory import warn_if_too_large
+from basecagg.simulation.private_arithmetic import PrivateArithmetic
 from basecagg.simulation.purposes import DEVICES, PARTITION, SCHEDULE, TRAINING
 from basecagg.simulation.secagg_aggregation import SecAggAggregation
 from basecagg.simulation.staleness_clock import UniformStaleness
 from basecagg.simulation.summing import NoSumming, Summing
 from basecagg.simulation.training import make_trainer
+from basecagg.simulation.trusted import TrustedAggregation
 from basecagg.simulation.tuning import TunedAggregation
 from basecagg.simulation.workshop import Examples, Workshop, local_training, training_seconds
 from basecagg.simulation.wrapping import WrappingAggregation
@@ -61,8 +63,17 @@ class RunParts:
             "label counts": self.label_counts,
             **self.logbook.totals(),
             **self.summing.totals(self.workshop.updates),
-            **self.workshop.spent(max(1, *self.clock.trainings)),
+            **self._spent(),
         }
+
+    def epsilon(self) -> float | None:
+        """The largest ε that a user has spent so far, where one is promised."""
+        of_sums = self.summing.epsilon
+        return self.workshop.epsilon(max(self.clock.trainings)) if of_sums is None else of_sums
+
+    def _spent(self) -> dict[str, Any]:
+        epsilon, own = self.epsilon(), self.workshop.spent(max(1, *self.clock.trainings))
+        return own if epsilon is None else {**own, "epsilon": epsilon}
 
     def state(self) -> dict[str, Any]:
         """Everything that a resumed run needs."""
@@ -156,6 +167,8 @@ _CLOCKS: dict[str, type[Clock]] = {"devices": DeviceClock, "uniform-staleness": 
 _SERVERS: dict[tuple[str, str], type[ServerAggregation]] = {
     ("none", "full"): PlainAggregation,
     ("none", "arithmetic"): PlainAggregation,
+    ("trusted", "full"): TrustedAggregation,
+    ("trusted", "arithmetic"): TrustedAggregation,
     ("pairwise", "full"): SecAggAggregation,
     ("pairwise", "arithmetic"): SecAggAggregation,
     ("coded", "full"): SecureAggregation,
@@ -173,4 +186,6 @@ def _server(beginning: Beginning) -> ServerAggregation:
     config = beginning.config
     if config.allow_wraparound:
         return WrappingAggregation(beginning)
+    if config.pair.guard.private and config.cryptography == "arithmetic":
+        return PrivateArithmetic(beginning)
     return _SERVERS[config.pair.guard.masks, config.cryptography](beginning)

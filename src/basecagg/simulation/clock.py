@@ -43,6 +43,10 @@ class Clock(ABC):
     def tick(self) -> None:
         """Let the next thing happen."""
 
+    def _may_train(self, user: int) -> bool:
+        """Whether its budget of privacy, if it has one, allows another update."""
+        return self.trainings[user] < self._workshop.uses and self._summing.affords(user)
+
     def _count_training(self, user: int) -> int:
         """The number of the training that a user begins now."""
         self.trainings[user] += 1

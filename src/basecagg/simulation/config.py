@@ -15,6 +15,7 @@ import msgspec
 from basecagg.errors import DataError, ParameterError
 from basecagg.maths.staleness import SHAPES, StalenessFunction, of_shape
 from basecagg.parameters import Consistency, ProtocolParameters, usual_tolerance
+from basecagg.protections.budget import in_parameters
 from basecagg.protections.pairs import Pair, preset, require_compatible
 from basecagg.protocol.step_rule import OPTIMISERS, StepRule
 from basecagg.simulation.config_rules import rules_for
@@ -140,11 +141,26 @@ class SimulationConfig:
     tune_after: int = 10
     """Versions that an epoch lasts at least before B and c_l are chosen anew."""
     dp_clip_norm: float = 1.0
-    """C of local DP."""
-    dp_noise: float = 1.0
-    """z of local DP: σ = z·C."""
+    """C: with differential privacy every update is shortened to this length in the 2-norm."""
+    dp_noise: float = -1.0
+    """z: σ = z·C of the noise in a sum, or in an update of local DP; -1 means as dp_epsilon says, or 1."""
+    dp_epsilon: float = 0.0
+    """ε of all that a user sends, from which z follows; 0 means that ε follows from z."""
     dp_delta: float = 1e-5
-    """δ of local DP."""
+    """δ that goes with ε."""
+    dp_max_uses: int = 10
+    """k_max: updates of one user that ε covers; nobody sends more."""
+    dp_levels: int = 0
+    """c_l of sums with noise; 0 chooses the coarsest at which rounding costs next to nothing."""
+    dp_staleness: str = "constant"
+    """s(τ) of sums with noise, by which contributors weigh their updates; numbers as staleness has them."""
+    max_colluding_contributors: int = -1
+    """T_c: contributors that may work with the server, and whose noise does not count; -1 means T."""
+
+    attackers: int = 0
+    """Users 0…n−1 lie: they multiply their updates, and neither clip them by their length nor add noise."""
+    attack_factor: float = 100.0
+    """What they multiply by; 0 means as much as the bound of a private sum hides, and backwards."""
 
     # --- time
     clock: Clock = "devices"
@@ -235,8 +251,16 @@ class SimulationConfig:
     @property
     def staleness_function(self) -> StalenessFunction:
         """s(τ)"""
+        return self._function(self.staleness)
+
+    @property
+    def contributor_weight(self) -> StalenessFunction:
+        """s(τ̂) of private sums, in which the server weighs nothing."""
+        return self._function(self.dp_staleness)
+
+    def _function(self, shape: str) -> StalenessFunction:
         numbers = (self.staleness_a, self.staleness_b)
-        return of_shape(self.staleness, *numbers[: len(SHAPES[self.staleness].numbers)])
+        return of_shape(shape, *numbers[: len(SHAPES[shape].numbers)])
 
     def step_rule(self, weights: int, size: int) -> StepRule:
         """The server's step for a model of d = `size` numbers; behind the weights it has running statistics."""
@@ -264,11 +288,16 @@ class SimulationConfig:
         )
         chosen: dict[str, Any] = {name: getattr(self, name) for name in _AS_THEY_ARE}
         chosen |= {"staleness": self.staleness_function, **self.pair.guard.fixes}
+        given, private = self.max_colluding_contributors, self.pair.guard.private
+        silent = colluders if given < 0 else given
+        if private:
+            chosen |= in_parameters(private(self, model_size, silent))
         return ProtocolParameters(
             num_holders=holders,
             recovery_threshold=threshold,
             max_colluders=colluders,
             max_dropouts=dropouts,
+            max_colluding_contributors=silent,
             model_size=model_size,
             correctness=self.correctness or None,
             min_per_version=self.min_per_version or None,
@@ -329,7 +358,12 @@ def _one_of(words: Collection[str]) -> str:
 
 def choices() -> dict[str, Collection[str]]:
     """The settings that take one of a few words, with these words."""
-    return {**_literals(), "staleness": SHAPES, "server_optimiser": OPTIMISERS}
+    return {
+        **_literals(),
+        "staleness": SHAPES,
+        "dp_staleness": SHAPES,
+        "server_optimiser": OPTIMISERS,
+    }
 
 
 @cache

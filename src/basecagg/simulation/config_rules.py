@@ -33,11 +33,16 @@ class SettingRule(NamedTuple):
 
 def rules_for(c: SimulationConfig) -> list[SettingRule]:
     """All rules, in the order in which they are checked."""
-    schedule, protection = c.pair
+    schedule = c.pair.schedule
     coded, pairwise = (c.pair.guard.masks == masks for masks in ("coded", "pairwise"))
-    noisy, least = protection == "local-dp", 2 if coded or pairwise else 1
+    noisy, private = c.pair.guard.noisy, c.pair.guard.private is not None
+    least = 2 if coded or pairwise else 1
     mixes = schedule in ("immediate", "tiered")
-    numbers, step_uses = len(SHAPES[c.staleness].numbers), OPTIMISERS[c.server_optimiser].uses
+    weight, step_uses = (
+        c.dp_staleness if private else c.staleness,
+        OPTIMISERS[c.server_optimiser].uses,
+    )
+    numbers = len(SHAPES[weight].numbers)
     full, timeless = c.pair == preset("basecagg"), c.clock == "uniform-staleness"
     users, room = f"and users = {c.users}", (c.modulus - 3) // 2
     one_of_two = f"{'0' if c.local_epochs else 'positive'} while local_epochs = {c.local_epochs}"
@@ -117,7 +122,40 @@ def rules_for(c: SimulationConfig) -> list[SettingRule]:
         SettingRule("holder_dropout", 0 <= c.holder_dropout < 1, _FRACTION),
         SettingRule("availability", 0 < c.availability <= 1, _PART),
         SettingRule("dp_clip_norm", 0 < c.dp_clip_norm < inf, _SOME, noisy),
-        SettingRule("dp_noise", 0 < c.dp_noise < inf, _SOME, noisy),
+        SettingRule(
+            "dp_noise",
+            (c.dp_noise == -1 or 0 < c.dp_noise < inf),
+            f"{_SOME}, or -1 to follow from dp_epsilon",
+            noisy and not private,
+        ),
+        SettingRule(
+            "dp_noise",
+            (c.dp_noise == -1 or 0 <= c.dp_noise < inf),
+            f"{_SOME_OR_NONE}, or -1 to follow from dp_epsilon",
+            private,
+        ),
+        SettingRule("dp_epsilon", 0 <= c.dp_epsilon < inf, _SOME_OR_NONE, noisy),
+        SettingRule(
+            "dp_epsilon",
+            c.dp_noise == -1,
+            f"0 while dp_noise = {c.dp_noise:g}: one follows from the other",
+            noisy and c.dp_epsilon > 0,
+        ),
+        SettingRule("dp_max_uses", c.dp_max_uses >= 1, _AT_LEAST_1, noisy),
+        SettingRule("attackers", 0 <= c.attackers <= c.users, f"between 0 {users}"),
+        SettingRule(
+            "attackers",
+            c.cryptography == "arithmetic",
+            "0 unless cryptography is 'arithmetic': whole contributors do not lie",
+            private and c.attackers > 0,
+        ),
+        SettingRule(
+            "attack_factor",
+            -inf < c.attack_factor < inf and (private or c.attack_factor != 0),
+            "finite, and not 0 where sums have no bound",
+            c.attackers > 0,
+        ),
+        SettingRule("dp_levels", c.dp_levels >= 0, _AT_LEAST_0, private),
         SettingRule("dp_delta", 0 < c.dp_delta < 1, "above 0, below 1", noisy),
         SettingRule("clip", 0 < c.clip < inf, _SOME, pairwise),
         SettingRule(
@@ -156,6 +194,9 @@ def rules_for(c: SimulationConfig) -> list[SettingRule]:
             timeless,
         ),
         SettingRule("min_per_version", c.min_per_version >= 0, _AT_LEAST_0, coded),
+        SettingRule(
+            "max_colluding_contributors", c.max_colluding_contributors >= -1, "at least -1", coded
+        ),
         SettingRule(
             "min_per_version",
             any_version,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-from basecagg.errors import LocalProtocolError
+from basecagg.errors import BudgetSpent, LocalProtocolError
 from basecagg.schedules.schedule import StartingPoint, Vector
 from basecagg.simulation.clock import Clock
 from basecagg.simulation.idle_users import IdleUsers
@@ -43,6 +43,8 @@ class DeviceClock(Clock):
         """Start whoever may start, then let the next event happen."""
         self._start_users()
         if not self._events:
+            if not all(map(self._may_train, self._idle.in_order())):
+                raise BudgetSpent("too few users have a budget of privacy left to fill a buffer")
             raise LocalProtocolError(
                 "nobody trains and nobody may start: fewer users than the buffer needs?"
             )
@@ -61,11 +63,16 @@ class DeviceClock(Clock):
             self._idle.leave(user)
             self._running[user] = None
             self._start(user)
-        if not self._events and self._config.availability < 1:
+        if not self._events and self._config.availability < 1 and self._somebody_could_start():
             self._push(Event(self.now + _RETRY_SECONDS, 0))
 
+    def _somebody_could_start(self) -> bool:
+        """If only it were there."""
+        waiting = self._summing.waiting()
+        return any(user not in waiting and self._may_train(user) for user in self._idle.in_order())
+
     def _idle_users(self, users: Iterable[int]) -> IdleUsers:
-        return IdleUsers(users, self._config.availability, self._generator)
+        return IdleUsers(users, self._config.availability, self._generator, self._may_train)
 
     def _start(self, user: int) -> None:
         start, seconds = self._schedule.starting_point(user), self._workshop.seconds(user)

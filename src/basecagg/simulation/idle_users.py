@@ -15,13 +15,18 @@ class IdleUsers:
     """A set of users kept as an array: drawing shuffles its beginning, leaving swaps with its end."""
 
     def __init__(
-        self, users: Iterable[int], availability: float, generator: np.random.Generator
+        self,
+        users: Iterable[int],
+        availability: float,
+        generator: np.random.Generator,
+        may_train: Callable[[int], bool] = _anyone,
     ) -> None:
-        """A user that is looked at is there with probability `availability`."""
+        """A user that is looked at is there with probability `availability`, if it `may_train` at all."""
         self._users = list(users)
         self._place = {user: index for index, user in enumerate(self._users)}
         self._availability = availability
         self._generator = generator
+        self._may_train = may_train
 
     def draw(self, count: int, allowed: Callable[[int], bool] = _anyone) -> list[int]:
         """So many users, at random; fewer if fewer are allowed and there."""
@@ -31,7 +36,7 @@ class IdleUsers:
                 break
             self._swap(index, int(self._generator.integers(index, len(self._users))))
             user = self._users[index]
-            if allowed(user) and self._is_there():
+            if allowed(user) and self._may_train(user) and self._is_there():
                 drawn.append(user)
         return drawn
 

@@ -34,6 +34,8 @@ class VersionRecord:
     weights: tuple[float, ...] = ()
     burned: int = 0
     """Buffers burned since the version before."""
+    epsilon: float | None = None
+    """The largest ε that a user has spent so far, where one is promised."""
 
     def reached(self, measure: Measure) -> float:
         """How far the run is, in versions, updates or simulated seconds."""

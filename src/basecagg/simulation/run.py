@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from basecagg.errors import BudgetSpent
 from basecagg.learning import Task, built_in_task
 from basecagg.schedules.schedule import Vector
 from basecagg.simulation.build import RunParts, build
@@ -65,10 +66,22 @@ def simulate(
     with closing(parts.workshop):
         kept.begin()
         parts.summing.watch(watch)
-        records = play(parts, kept, progress)
-    totals = {"wall seconds": time.perf_counter() - started, **parts.totals()}
+        records, stopped = _play_on(parts, kept, progress)
+    totals = {"wall seconds": time.perf_counter() - started, **stopped, **parts.totals()}
     kept.finish(totals, parts.schedule.model)
     return SimulationResult(config, records, totals, parts.schedule.model)
+
+
+def _play_on(
+    parts: RunParts, kept: NoFolder, progress: Progress
+) -> tuple[tuple[VersionRecord, ...], dict[str, str]]:
+    """To the last version, or until users have no budget of privacy left: then also why."""
+    try:
+        return play(parts, kept, progress), {}
+    except BudgetSpent as reason:
+        at = parts.schedule.version
+        stopped = f"the run ended after version {at}: {reason}"
+        return tuple(parts.logbook.records), {"stopped": stopped}
 
 
 def play(
@@ -89,7 +102,7 @@ def play(
 
 def _record(parts: RunParts, kept: NoFolder, progress: Progress) -> None:
     version, model = parts.schedule.version, parts.schedule.model
-    now = VersionRecord(version, parts.clock.now, parts.workshop.updates)
+    now = VersionRecord(version, parts.clock.now, parts.workshop.updates, epsilon=parts.epsilon())
     record = parts.logbook.add(now, model, *parts.summing.take_step(version))
     kept.write(asdict(record))
     progress(record)

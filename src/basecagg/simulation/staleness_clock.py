@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from math import inf
 from typing import Any
 
+from basecagg.errors import BudgetSpent
 from basecagg.schedules.schedule import StartingPoint, Vector
 from basecagg.simulation.clock import Clock
 from basecagg.simulation.idle_users import IdleUsers
@@ -18,7 +19,7 @@ class UniformStaleness(Clock):
     def _set(self) -> None:
         """Begin with the first model as all the history there is."""
         config = self._config
-        self._everyone = IdleUsers(range(config.users), 1.0, self._generator)
+        self._everyone = IdleUsers(range(config.users), 1.0, self._generator, self._may_train)
         models = [self._schedule.model]
         self._history: deque[Vector] = deque(models, maxlen=config.max_staleness + 1)
         self._updates = config.buffer_size if config.pair.schedule == "buffered" else 1
@@ -28,6 +29,8 @@ class UniformStaleness(Clock):
         version = self._schedule.version
         waiting = self._summing.waiting()
         users = self._everyone.draw(self._updates - len(waiting), lambda user: user not in waiting)
+        if not users:
+            raise BudgetSpent("too few users have a budget of privacy left to fill a buffer")
         known = min(len(self._history), version - self._summing.first_version + 1)
         ages = self._generator.integers(0, known, len(users)).tolist()
         jobs = [self._begin(user, age, version) for user, age in zip(users, ages, strict=True)]
@@ -52,5 +55,5 @@ class UniformStaleness(Clock):
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from a state."""
         super().restore(state)
-        self._everyone = IdleUsers(state["order"], 1.0, self._generator)
+        self._everyone = IdleUsers(state["order"], 1.0, self._generator, self._may_train)
         self._history = deque(state["history"], maxlen=self._history.maxlen)

@@ -44,6 +44,15 @@ class Summing(Protocol):
         """The simulated time is `now`: publish what is due. Returns when the next version is due, or inf."""
         return inf
 
+    def affords(self, user: int) -> bool:
+        """Whether the user's budget of privacy allows another update."""
+        return True
+
+    @property
+    def epsilon(self) -> float | None:
+        """The largest ε that a user has spent so far; None where its sums promise nothing."""
+        return None
+
     def take_step(self, version: int) -> tuple[Released | None, int]:
         """The sum that made this version, and how many sums were burned since the last time."""
         return None, 0

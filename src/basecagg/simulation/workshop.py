@@ -58,6 +58,8 @@ class Workshop:
             delta: Vector = finish().delta
             self.training_seconds += time.perf_counter() - started
             self.updates += 1
+            if user < self._config.attackers and self._config.attack_factor:
+                delta = delta * np.float32(self._config.attack_factor)
             if self._shares:
                 delta = delta * np.float32(self._shares[user])
             noise = (self._config.seed, NOISE, user, training)
@@ -71,9 +73,18 @@ class Workshop:
         upload = self._devices.upload(self._summing.upload_bytes(self._model_size))
         return self._devices.download(4 * self._model_size) + work + upload
 
+    @property
+    def uses(self) -> float:
+        """Updates that one user may send."""
+        return self._protection.uses
+
     def spent(self, releases: int) -> dict[str, Any]:
-        """What it cost the users' privacy that one of them sent so many updates."""
+        """What the protection says at the end, when one user has sent so many updates."""
         return self._protection.totals(releases)
+
+    def epsilon(self, releases: int) -> float | None:
+        """What it cost the users' privacy that one of them sent so many updates, where that is promised."""
+        return self._protection.epsilon(releases)
 
     def state(self) -> dict[str, Any]:
         """Everything that a resumed run needs."""
