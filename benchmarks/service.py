@@ -34,12 +34,12 @@ LONG = SHORT | {"holders": 50, "contributors": 1000, "buffer": 250, "warm": 750,
 LATENCY = {"what": "latency", "holders": 12, "buffer": 5, "d": 10**6}
 SHOWN = {
     "server_ms_per_update": "server ms",
-    "updates_per_second": "updates/s",
+    "updates_per_second": "rate/s",
     "server_cores": "cores",
     "load_ms_per_update": "load ms",
     "load_cores": "cores",
     "busy_cores": "all cores",
-    "database_ms_per_update": "database ms",
+    "database_ms_per_update": "db ms",
     "put_off": "put off",
 }
 

@@ -110,7 +110,7 @@ class Bare:
 async def _chunks(receive: Any) -> AsyncIterator[bytes]:
     while True:
         message = await receive()
-        yield message["body"]
+        yield message.get("body", b"")
         if not message.get("more_body"):
             return
 
@@ -123,7 +123,7 @@ async def serve(folder: Path, port: int, public_key: bytes) -> None:
         http="httptools",
         ws="none",
         lifespan="off",
-        log_level="warning",
+        log_level="critical",
         access_log=False,
         ssl_certfile=folder / "operator/server/tls.pem",
         ssl_keyfile=folder / "operator/server/tls.key",
