@@ -16,9 +16,11 @@ from test_commands import Desk
 
 from basecagg.channels.identity import Identity
 from basecagg.channels.wire import pack
+from basecagg.commands.operator import people
 from basecagg.protocol.messages import Refusal, signed
+from basecagg.protocol.records import Person
 from basecagg.service.connection import Connection
-from basecagg.service.documents import to_json
+from basecagg.service.documents import Overview, to_json
 from basecagg.service.problems import Problem
 from basecagg.service.server.epochs import Epochs
 from basecagg.service.signing import Caller
@@ -199,6 +201,38 @@ def test_only_the_operator_reads_the_servers_log(tmp_path: Path) -> None:
             await line.close()
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (5, "5 seconds"),
+        (119, "119 seconds"),
+        (121, "2 minutes"),
+        (7300, "2 hours"),
+        (10**6, "11 days"),
+    ],
+)
+def test_the_last_time_somebody_was_seen_is_told_in_words(seconds: int, words: str) -> None:
+    seen = Overview(
+        phase="open",
+        version=0,
+        head=bytes(32),
+        model_size=0,
+        model_hash=bytes(32),
+        epoch_number=1,
+        epoch_id=bytes(32),
+        enrolments=(),
+        members=(),
+        holder_keys={},
+        seen={"ann": seconds},
+    )
+    ann = Person(role="both", state="admitted", after=0)
+    assert people._presence("ann", ann, seen) == (
+        f"; last seen {words} ago" if seconds > 90 else "; online"
+    )
+    late = Person(role="both", state="invited", after=0, expires=1)
+    assert people._presence("ann", late, seen) == "; expired: invite again"
 
 
 def test_status_tells_who_is_there_and_who_has_retired(tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ def command(
     from basecagg.service.training import UserFunction
 
     if check:
-        _check(invitation, state, train)
+        _check(invitation, state, train, urls)
         return
     begin_log()
     invited = read_invitation(invitation)
@@ -201,11 +201,15 @@ def command(
         raise log_end(str(caught), _CAUGHT) from None
 
 
-def _check(invitation: Path, state: Path | None, train: str | None) -> None:
+def _check(invitation: Path, state: Path | None, train: str | None, urls: tuple[str, ...]) -> None:
+    import msgspec
+
     from basecagg.service.agent.check import look
     from basecagg.service.invitation_file import read_invitation
 
     invited = read_invitation(invitation)
+    if urls:
+        invited = msgspec.structs.replace(invited, url=urls[0], standbys=urls[1:])
     bad = 0
     for what, good, said in look(invited, state or Path(invited.name), train):
         click.echo(printable(f"{'ok' if good else 'BAD':4} {what:12} {said}", keep="\n"))

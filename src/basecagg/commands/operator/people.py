@@ -13,7 +13,7 @@ from basecagg.commands.operator.office import Place, at_work, connected
 from basecagg.errors import printable
 
 if TYPE_CHECKING:
-    from basecagg.protocol.records import Role
+    from basecagg.protocol.records import Person, Role
     from basecagg.service.connection import Connection
     from basecagg.service.documents import Invitation, Overview
     from basecagg.service.operator.office import Office
@@ -125,7 +125,7 @@ async def status(office: Office, connection: Connection) -> None:
         click.echo("an older copy of the operator, which signs nothing: `operator recover` it")
     missing = office.machine.missing()
     for name, person in sorted(office.machine.people.items()):
-        there = _presence(name, person.state, overview)
+        there = _presence(name, person, overview)
         wanting = f"; next epoch: {missing[name]}" if name in missing else ""
         wrong = overview.inconsistent.get(name)
         lied = f"; {wrong} wrong answers corrected (a bad dealing looks the same)" if wrong else ""
@@ -138,11 +138,13 @@ async def status(office: Office, connection: Connection) -> None:
         click.echo(printable(f"no sum is opened: {overview.trouble}"))
 
 
-def _presence(name: str, state: str, overview: Overview) -> str:
+def _presence(name: str, person: Person, overview: Overview) -> str:
     """Whether an admitted person is there, as far as the server has heard since it started."""
     from basecagg.service.documents import ONLINE_SECONDS
 
-    if state != "admitted":
+    if person.state == "invited":
+        return "; expired: invite again" if 0 < person.expires <= time.time() else ""
+    if person.state != "admitted":
         return ""
     age = overview.seen.get(name)
     if age is None:

@@ -44,7 +44,7 @@ def look(invitation: Invitation, folder: Path, train: str | None) -> Iterator[Lo
     except BASecAggError as error:
         yield Look("server", good=False, said=str(error))
         return
-    yield Look("server", good=True, said=f"{invitation.url} answers")
+    yield Look("server", good=True, said=f"{' or '.join(invitation.addresses)} answers")
     yield _look_at("certificate", lambda: _lasting(greeting))
     yield _look_at("clock", lambda: _in_step(greeting))
 
