@@ -12,6 +12,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parent.parent))
 
+import faults_page
 import mutants_page
 from basecagg.reports import plots
 from reproduction.catalogue import EXPERIMENTS, find
@@ -50,6 +51,7 @@ def main() -> None:
     pages["paper"] = claims_page(found)
     pages["redo"] = redo_page(found)
     pages["mutants"] = mutants_page.page(HEADER)
+    pages["faults"] = faults_page.page(HEADER)
     stale = [name for name, text in pages.items() if _read(PAGES / f"{name}.md") != text]
     if "--check" in sys.argv:
         sys.exit(f"out of date, run scripts/results.py: {', '.join(stale)}" if stale else 0)

@@ -108,5 +108,5 @@ def test_every_fault_at_every_moment(tmp_path: Path, name: str, faults: tuple[Fa
 
     found, wrong = list[dict[str, Any]](), list[str]()
     on_ground(tmp_path, story, postgres=name == "PostgreSQL")
-    assert wrong == []
     keep(name, found)
+    assert wrong == []
