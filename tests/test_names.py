@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 
 SOURCE = Path(__file__).parent.parent / "src" / "basecagg"
@@ -30,6 +30,12 @@ def test_a_name_that_stands_twice_is_found(tmp_path: Path) -> None:
     (tmp_path / "here.py").write_text("class Thing: ...\n")
     (tmp_path / "there.py").write_text("def make():\n    class Thing: ...\n")
     assert doubled(tmp_path) == {"Thing": ["here.py:1", "there.py:2"]}
+
+
+def test_no_file_of_tests_has_the_name_of_another() -> None:
+    """pytest knows them by their names alone, and would run none of them."""
+    found = Counter(path.name for path in Path(__file__).parent.rglob("test_*.py"))
+    assert not [name for name, count in found.items() if count > 1]
 
 
 def test_the_table_of_rooms_has_every_room() -> None:
