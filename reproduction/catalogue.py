@@ -29,6 +29,7 @@ EXPERIMENTS = {
     ),
     "beyond": ("beyond:BEYOND", "Uneven data, dropouts, and K up to N, by simulated time."),
     "privacy-audit": ("canaries:PRIVACY_AUDIT", "What an attacker sees of updates through noise."),
+    "privacy-records": ("records:PRIVACY_RECORDS", "What it costs to hide single records."),
 }
 """Name: where its `Experiment` stands in this folder, and one line of help."""
 

@@ -64,7 +64,7 @@ _STEPS_OF_AN_EPOCH = 10
 
 def run_simulation(config: SimulationConfig, task: Task | None = None) -> dict[str, Any]:
     """Simulate to the end, or until training diverges: then the curve ends there, and `stopped` says why."""
-    task = task or _task(config.model, config.dataset, config.data_dir)
+    task = task or task_of(config)
     seen: list[VersionRecord] = []
     stopped, totals = "", {}
     try:
@@ -76,6 +76,11 @@ def run_simulation(config: SimulationConfig, task: Task | None = None) -> dict[s
         **{name: totals[name] for name in _KEPT if name in totals},
         **({"stopped": stopped} if stopped else {}),
     }
+
+
+def task_of(config: SimulationConfig) -> Task:
+    """The task of a configuration whose model and data have names."""
+    return _task(config.model, config.dataset, config.data_dir)
 
 
 @lru_cache(maxsize=1)

@@ -91,6 +91,8 @@ class Federation:
     """The operator's folder with a server that can be started and stopped, and agents."""
 
     def __init__(self, folder: Path, **serve: Any) -> None:
+        self.floor = LocalFloor(consistency="certified", correctness="agreed", verify="always")
+        """Of the agents that are launched from now on."""
         self.folder = folder
         self.port = free_port()
         self.url = f"https://127.0.0.1:{self.port}"
@@ -151,7 +153,7 @@ class Federation:
 
     def launch(self, profile: Profile, train: Any) -> None:
         options = AgentOptions(
-            floor=LocalFloor(consistency="certified", correctness="agreed", verify="always"),
+            floor=self.floor,
             patience=Patience(0.02, 0.3),
             anchor_folder=self.folder / "anchors",
         )

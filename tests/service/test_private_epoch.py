@@ -22,6 +22,7 @@ from basecagg.protocol.effects import Released
 from basecagg.protocol.ledger import PrivacyLedger
 from basecagg.protocol.messages import MaskName
 from basecagg.service.server.ledger import Ledger
+from basecagg.service.training import RoundInfo, Vector
 from basecagg.storage.memory import MemoryStore
 from basecagg.storage.participant import ParticipantStore
 
@@ -69,6 +70,46 @@ def test_every_agent_stops_when_its_budget_is_spent(tmp_path: Path) -> None:
             assert max(uses) == USES
             assert sum(uses) >= 2 * PRIVATE.buffer_size
             assert all(training.calls <= USES + 1 for training in trainings.values())
+
+    asyncio.run(story())
+
+
+OF_RECORDS = replace(
+    PRIVATE,
+    clip=20.0,
+    privacy=Privacy(
+        clip_norm=1.0,
+        noise=2.0,
+        epsilon=1.0,
+        delta=1e-5,
+        max_uses=20,
+        unit="record",
+        sampling_rate=0.05,
+        max_records=20,
+    ),
+)
+
+
+class Attentive(Nudge):
+    """Keeps what it is told of the privacy."""
+
+    async def __call__(self, model: Vector, info: RoundInfo) -> Vector:
+        self.told = info.privacy
+        return await super().__call__(model, info)
+
+
+def test_training_is_told_of_records(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with federation(tmp_path) as fed:
+            training = Attentive()
+            fed.floor = replace(fed.floor, unit="record")
+            await fed.join(NAMES, lambda name: training)
+            await fed.start_epoch(OF_RECORDS)
+            await fed.reach(1)
+            assert training.told == OF_RECORDS.privacy
+            for name in NAMES:
+                await fed.stop(name)
+            assert sum(ledger_of(fed, name).uses for name in NAMES) >= OF_RECORDS.buffer_size
 
     asyncio.run(story())
 

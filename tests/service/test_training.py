@@ -7,10 +7,12 @@ import os
 import time
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
 from basecagg.errors import DataError
+from basecagg.privacy import Privacy
 from basecagg.service.training import RoundInfo, UserFunction
 
 INFO = RoundInfo(federation="test", name="alice", version=3, round=1, data="/data")
@@ -22,11 +24,11 @@ def importable(monkeypatch) -> None:
     monkeypatch.chdir(os.path.dirname(__file__))
 
 
-def call(place: str, times: int = 1) -> list[np.ndarray]:
+def call(place: str, times: int = 1, info: RoundInfo = INFO) -> list[np.ndarray]:
     async def story() -> list[np.ndarray]:
         function = UserFunction(place)
         try:
-            return [await function(MODEL, INFO) for _ in range(times)]
+            return [await function(MODEL, info) for _ in range(times)]
         finally:
             function.close()
 
@@ -36,6 +38,17 @@ def call(place: str, times: int = 1) -> list[np.ndarray]:
 def test_it_gets_the_model_and_the_round_and_may_print() -> None:
     (result,) = call("user_functions:chatty")
     assert result.tolist() == [3.0, 4.0, 5.0, 6.0]
+
+
+def test_it_can_clip_each_record_as_the_epoch_wants_it() -> None:
+    """The helper in the user's own process: a record moves the model by C at most, however large it is."""
+    privacy = Privacy(
+        clip_norm=0.5, noise=2.0, epsilon=3.0, unit="record", sampling_rate=1.0, max_records=9
+    )
+    (moved,) = call(
+        "user_functions:on_one_record", info=msgspec.structs.replace(INFO, privacy=privacy)
+    )
+    assert np.linalg.norm(moved - MODEL) == pytest.approx(0.5 * (1 - 2**-7), rel=1e-5)
 
 
 def test_its_process_lives_on_between_rounds() -> None:

@@ -27,8 +27,8 @@ _MARGIN = 2.0**-7
 """Of C: more than all errors of floating point between here and the machine that adds the noise."""
 _ERRORS = 2.0**-21
 """What float32 makes of a model that is as long as 1, in two worlds: three roundings in each, and some room."""
-_NUMBERS = 2**22
-"""Of gradients that are in memory at a time."""
+_NUMBERS = 2**20
+"""Of gradients that are in memory at a time: they stay in the processor's cache."""
 
 
 def record_update(
@@ -130,4 +130,4 @@ def _clipped(gradients: Tensor, step: float, limit: float) -> Tensor:
 
 
 def _finite(gradients: Tensor) -> Tensor:
-    return torch.nan_to_num(gradients.double(), nan=0.0, posinf=0.0, neginf=0.0)
+    return torch.nan_to_num(gradients, nan=0.0, posinf=0.0, neginf=0.0).double()

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from basecagg.errors import ParameterError
-from basecagg.maths.accounting import Cost, affords, epsilon_of, rho_within
+from basecagg.maths.accounting import Cost, affords, epsilon_of, rho_within, sampled_epsilon
 from basecagg.maths.norm_bounds import most_sampled
 from basecagg.maths.staleness import StalenessFunction, constant
 from basecagg.privacy import LEAST_DEVIATION, MOST_DEVIATION, Mechanism, Privacy, Unit
@@ -68,8 +68,10 @@ def spend(
             f"δ = {budget.delta:g} is too small for ε = {budget.epsilon:g}, K = {members} and d = {size}",
             rule="privacy: δ > 2e^ε·k_max·K·d·2⁻¹²⁷",
         )
-    mechanism = replace(mechanism, privacy=replace(privacy, noise=_least_noise(mechanism)))
-    return _levelled(mechanism)
+    noise = least_noise(
+        budget.epsilon, mechanism.conversion_delta, budget.max_uses, budget.sampling_rate
+    )
+    return _levelled(replace(mechanism, privacy=replace(privacy, noise=noise)))
 
 
 def promise(privacy: Privacy, members: int, silent: int, size: int, levels: int = 0) -> Mechanism:
@@ -80,15 +82,33 @@ def promise(privacy: Privacy, members: int, silent: int, size: int, levels: int 
     if not privacy.noise:
         return mechanism
     for _ in range(_PASSES):
-        cost = mechanism.privacy.max_uses * mechanism.cost(0)
-        epsilon = epsilon_of(cost, max(mechanism.conversion_delta, _LEAST_DELTA))
+        epsilon = _epsilon(mechanism, max(mechanism.conversion_delta, _LEAST_DELTA))
         mechanism = replace(mechanism, privacy=replace(privacy, epsilon=_readable(epsilon)))
     return mechanism
 
 
-def least_noise(epsilon: float, delta: float, uses: int) -> float:
-    """z = σ/C of Gaussian noise with which so many sums, or updates, keep (ε, δ)."""
-    return _readable(math.sqrt(uses / (2 * rho_within(epsilon, delta))))
+def _epsilon(mechanism: Mechanism, delta: float) -> float:
+    uses = mechanism.privacy.max_uses
+    if mechanism.privacy.unit == "record":
+        return sampled_epsilon(mechanism.costs(0), uses, delta)[0]
+    return epsilon_of(uses * mechanism.cost(0), delta)
+
+
+def least_noise(epsilon: float, delta: float, uses: int, rate: float = 1.0) -> float:
+    """z = σ/C of Gaussian noise with which so many sums, or updates, keep (ε, δ); or of sampled records."""
+    exact = math.sqrt(uses / (2 * rho_within(epsilon, delta)))
+    return _readable(exact if rate == 1 else _when_sampled(rate, uses, epsilon, delta, exact))
+
+
+@lru_cache(maxsize=256)
+def _when_sampled(rate: float, uses: int, epsilon: float, delta: float, enough: float) -> float:
+    """Between next to none and the z that is enough without sampling, or a little more: orders are fewer."""
+    low, high = 1e-3, 1.5 * enough
+    for _ in range(_HALVINGS):
+        z = math.sqrt(low * high)
+        kept = affords(Cost(1 / (2 * z * z), rate), uses, epsilon, delta)
+        low, high = (low, z) if kept else (z, high)
+    return high
 
 
 def noise_of(settings: Any) -> float:
@@ -108,6 +128,9 @@ def private_sums(settings: Any, size: int, silent: int) -> Mechanism:
             delta=s.dp_delta,
             max_uses=s.dp_max_uses,
             clip_norm=s.dp_clip_norm,
+            unit=s.dp_unit,
+            sampling_rate=s.dp_sampling_rate,
+            records=_records_of(s),
         )
         mechanism = spend(budget, members, silent, size, weight)
         return _levelled(mechanism, s.dp_levels)
@@ -119,8 +142,17 @@ def private_sums(settings: Any, size: int, silent: int) -> Mechanism:
         delta=s.dp_delta,
         max_uses=s.dp_max_uses,
         staleness=weight,
+        unit=s.dp_unit,
+        sampling_rate=s.dp_sampling_rate,
+        max_records=most_sampled(_records_of(s), s.dp_sampling_rate),
     )
     return promise(privacy, members, silent, size, s.dp_levels)
+
+
+def _records_of(settings: Any) -> int:
+    """Records of one user whose usual sample is a batch; one where users are the unit."""
+    s = settings
+    return math.ceil(s.batch_size / s.dp_sampling_rate) if s.dp_unit == "record" else 1
 
 
 def in_parameters(mechanism: Mechanism) -> dict[str, Any]:
@@ -162,39 +194,10 @@ def _require_silent(members: int, silent: int) -> None:
         )
 
 
-def _least_noise(mechanism: Mechanism) -> float:
-    """z"""
-    by_unit = {"user": _exact_for_users, "record": _exact_for_records}
-    return _readable(by_unit[mechanism.privacy.unit](mechanism))
-
-
 def _readable(exact: float) -> float:
     """Rounded up to a number that people can read."""
     unit = 10.0 ** (math.floor(math.log10(exact)) - _DIGITS + 1)
     return float(f"{math.ceil(exact / unit) * unit:.{_DIGITS}g}")
-
-
-def _exact_for_users(mechanism: Mechanism) -> float:
-    """z = √(k_max/2ρ_max)"""
-    return math.sqrt(mechanism.privacy.max_uses / (2 * mechanism.budget))
-
-
-def _exact_for_records(mechanism: Mechanism) -> float:
-    privacy = mechanism.privacy
-    assert privacy.epsilon is not None
-    wanted = privacy.max_uses, privacy.epsilon, mechanism.conversion_delta
-    return _exact_when_sampled(privacy.sampling_rate, *wanted)
-
-
-@lru_cache(maxsize=256)
-def _exact_when_sampled(rate: float, uses: int, epsilon: float, delta: float) -> float:
-    """Between the z that is enough without sampling, and next to none."""
-    low, high = 1e-3, 1.5 * math.sqrt(uses / (2 * rho_within(epsilon, delta)))
-    for _ in range(_HALVINGS):
-        z = math.sqrt(low * high)
-        enough = affords(Cost(1 / (2 * z * z), rate), uses, epsilon, delta)
-        low, high = (low, z) if enough else (z, high)
-    return high
 
 
 def _levelled(mechanism: Mechanism, levels: int = 0) -> Mechanism:

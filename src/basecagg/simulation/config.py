@@ -15,7 +15,8 @@ import msgspec
 from basecagg.errors import DataError, ParameterError
 from basecagg.maths.staleness import SHAPES, StalenessFunction, of_shape
 from basecagg.parameters import Consistency, ProtocolParameters, usual_tolerance
-from basecagg.protections.budget import in_parameters
+from basecagg.privacy import Privacy, Unit
+from basecagg.protections.budget import in_parameters, private_sums
 from basecagg.protections.pairs import Pair, preset, require_compatible
 from basecagg.protocol.step_rule import OPTIMISERS, StepRule
 from basecagg.simulation.config_rules import rules_for
@@ -150,6 +151,10 @@ class SimulationConfig:
     """δ that goes with ε."""
     dp_max_uses: int = 10
     """k_max: updates of one user that ε covers; nobody sends more."""
+    dp_unit: Unit = "user"
+    """Whose ε it is: of all that a user sends, or of each record: then users take one step, on a sample."""
+    dp_sampling_rate: float = 1.0
+    """With unit record, the probability with which each is in a sample; batch_size is the usual size of one."""
     dp_levels: int = 0
     """c_l of sums with noise; 0 chooses the coarsest at which rounding costs next to nothing."""
     dp_staleness: str = "constant"
@@ -257,6 +262,11 @@ class SimulationConfig:
     def contributor_weight(self) -> StalenessFunction:
         """s(τ̂) of private sums, in which the server weighs nothing."""
         return self._function(self.dp_staleness)
+
+    @property
+    def privacy_of_records(self) -> Privacy | None:
+        """By what users clip each record; None where users are the unit. Noise is none of their training's."""
+        return None if self.dp_unit == "user" else private_sums(self, 1, 1).privacy
 
     def _function(self, shape: str) -> StalenessFunction:
         numbers = (self.staleness_a, self.staleness_b)

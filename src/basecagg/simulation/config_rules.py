@@ -141,6 +141,22 @@ def rules_for(c: SimulationConfig) -> list[SettingRule]:
             f"0 while dp_noise = {c.dp_noise:g}: one follows from the other",
             noisy and c.dp_epsilon > 0,
         ),
+        SettingRule(
+            "dp_unit",
+            private and c.dp_noise != 0,
+            "'user' unless sums have noise (basecagg-dp): records are hidden by nothing else",
+            c.dp_unit == "record",
+        ),
+        SettingRule(
+            "local_steps",
+            c.local_steps == 1 and c.weight_decay == 0 and not c.weigh_examples,
+            "1 with dp_unit = 'record', without weight_decay and weigh_examples",
+            c.dp_unit == "record",
+        ),
+        SettingRule("dp_sampling_rate", 0 < c.dp_sampling_rate <= 1, _PART, c.dp_unit == "record"),
+        SettingRule(
+            "dp_sampling_rate", c.dp_sampling_rate == 1, "1 for users", c.dp_unit == "user"
+        ),
         SettingRule("dp_max_uses", c.dp_max_uses >= 1, _AT_LEAST_1, noisy),
         SettingRule("attackers", 0 <= c.attackers <= c.users, f"between 0 {users}"),
         SettingRule(

@@ -94,7 +94,7 @@ class PrivateArithmetic(ArithmeticAggregation):
     def _exact(
         self, updates: Mapping[MaskName, Vector], weights: tuple[float, ...]
     ) -> npt.NDArray[np.float64]:
-        limit = self._mechanism.privacy.clip_norm
+        limit = self._mechanism.privacy.longest
         short = np.stack([clipped(update.astype(np.float64), limit) for update in updates.values()])
         exact: npt.NDArray[np.float64] = np.asarray(weights) @ short
         return exact
@@ -110,7 +110,7 @@ class PrivateArithmetic(ArithmeticAggregation):
         """Scaled already, or, with factor 0, as long as a sum's bound hides, and backwards."""
         if self._config.attack_factor:
             return update
-        bound = math.sqrt(self._mechanism.squared_bound(0)) / self._mechanism.levels
+        bound = math.sqrt(self._mechanism.squared_change(0)) / self._mechanism.levels
         length = hidden_lie(self._mechanism) * bound
         return update * np.float32(-length / max(float(np.linalg.norm(update)), 1e-30))
 

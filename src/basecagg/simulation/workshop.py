@@ -112,4 +112,5 @@ def local_training(config: SimulationConfig) -> LocalTraining:
         weight_decay=config.weight_decay,
         # Only a buffer sums differences from several versions: rounds have one, mixing takes whole models.
         max_staleness=config.max_staleness if config.pair.schedule == "buffered" else 0,
+        privacy=config.privacy_of_records,
     )

@@ -227,7 +227,7 @@ async def _begin(
     if p.privacy is not None:
         click.echo(
             f"every contributor adds noise z = {p.privacy.noise:g} and uploads {p.privacy.max_uses} times: ε ="
-            f" {p.privacy.epsilon:g} at δ = {p.privacy.delta:g}"
+            f" {p.privacy.epsilon:g} at δ = {p.privacy.delta:g}, for each {p.privacy.unit}"
         )
 
 
