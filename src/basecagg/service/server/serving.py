@@ -187,7 +187,7 @@ def _configuration(options: ServeOptions, app: Any) -> uvicorn.Config:
         server_header=False,
         proxy_headers=False,
         timeout_keep_alive=75,
-        timeout_graceful_shutdown=5,
+        timeout_graceful_shutdown=3,  # idle lines do not see that they are closed
         limit_concurrency=8192,
         backlog=1024,
         **tls,
