@@ -307,7 +307,7 @@ def _figure(groups: Mapping[str, Sequence[Run]]) -> Any:
 
 _NOTES = (
     "A canary sends C along an axis of its own, which is the longest update that there is, or nothing. So"
-    " every member of a sum tells the attacker something, and one audit needs a thousand sums, not a million.",
+    " every member of a sum tells the attacker something, and an audit takes some hundred sums, not a million.",
     "μ of Gaussian differential privacy follows from the rates of both errors; these are bounded by Chernoff."
     " Bounds of (ε, δ) by Clopper and Pearson, without a model of the noise, would show less than half.",
     "Without messages the code is that with which contributors clip, round, add noise and mask. Through"
