@@ -35,7 +35,8 @@ FAIL_OVER = """## Fail-over
 `kill -9` of the server that serves, {count} times, under load. The other one is in a process namespace of its
 own, as on another machine, so the lease of 8 seconds has to run out first. It served after {least:.1f} to
 {most:.1f} s (median {middle:.1f}). Versions went on without a gap, and no admitted update was lost. Then one
-was stopped for a minute and woken: it wrote nothing, and ended with one line.
+was stopped for a minute and woken: it found that the database has another owner, and ended with one line. All
+stores were in order after that.
 """
 
 
