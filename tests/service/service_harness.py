@@ -97,7 +97,7 @@ class Federation:
         self.port = free_port()
         self.url = f"https://127.0.0.1:{self.port}"
         anchors = folder / "anchors"
-        create(folder / "operator", "test", self.url, anchor_folder=anchors)
+        self.found()
         self.operator = Office(folder / "operator", anchors)
         self.connection: Connection = self.operator.connect()
         options = ServeOptions(
@@ -114,6 +114,11 @@ class Federation:
         self._server: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
         self.uvicorn: uvicorn.Server | None = None
+
+    def found(self) -> None:
+        """Make the folders."""
+        anchors = self.folder / "anchors"
+        create(self.folder / "operator", "test", self.url, anchor_folder=anchors)
 
     @property
     def tls(self) -> ssl.SSLContext:

@@ -16,18 +16,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from service_harness import SMALL, Federation, Nudge, all_hung_up, free_port
+from service_harness import SMALL, Federation, Nudge, all_hung_up
 from test_commands import Desk
 
 from basecagg.errors import StorageError
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.effects import Persist
 from basecagg.protocol.records import Standing
-from basecagg.service.connection import Connection
 from basecagg.service.operator.folder import certify_server
-from basecagg.service.operator.office import Office
 from basecagg.service.server.registry import Registry
-from basecagg.service.server.serving import ServeOptions
 from basecagg.storage import anchor
 from basecagg.storage.memory import MemoryStore
 
@@ -42,29 +39,19 @@ class Upgraded(Federation):
     def __init__(self, folder: Path, store: Path) -> None:
         with tarfile.open(store) as packed:
             packed.extractall(folder, filter="data")
-        self.folder, self.port = folder, free_port()
-        self.uvicorn = None
-        self.url, self.agents, self._server = f"https://127.0.0.1:{self.port}", {}, None
         self.told = json.loads((folder / "told.json").read_bytes())
-        for path in (folder / "operator/operator.json", *folder.glob("*/identity.json")):
+        super().__init__(folder)
+
+    def found(self) -> None:
+        for path in (self.folder / "operator/operator.json", *self.folder.glob("*/identity.json")):
             path.write_text(path.read_text().replace(self.told["url"], self.url))
         stores = {"operator": ("operator/operator.db", "operator")}
         stores |= {name: (f"{name}/state.db", "participant") for name in NAMES}
+        anchors = self.folder / "anchors"
         for label, (path, namespace) in stores.items():
-            here = folder / "anchors" / anchor.name_of(folder / path, namespace)
-            (folder / "anchors" / label).rename(here)
-        certify_server(folder / "operator", folder / "operator" / "server", ["127.0.0.1"])
-        self.operator = Office(folder / "operator", folder / "anchors")
-        self.connection: Connection = self.operator.connect()
-        self.options = ServeOptions(
-            folder=folder / "operator" / "server",
-            host="127.0.0.1",
-            port=self.port,
-            answer_timeout=1.0,
-            anchors=folder / "anchors",
-            member_rate=1000.0,
-            stranger_rate=1000.0,
-        )
+            (anchors / label).rename(anchors / anchor.name_of(self.folder / path, namespace))
+        operator = self.folder / "operator"
+        certify_server(operator, operator / "server", ["127.0.0.1"])
 
 
 def play(folder: Path, store: Path, story: Any) -> None:
