@@ -62,7 +62,7 @@ def main() -> None:
     parser.add_argument(
         "--folder", type=Path, default=Path("runs/study"), help="for study.json and the report"
     )
-    parser.add_argument("--seeds", type=int, default=10, help="repetitions with noise")
+    parser.add_argument("--seeds", type=int, default=20, help="repetitions with noise")
     parser.add_argument("--quick", action="store_true", help="twelve centres, two repetitions")
     parser.add_argument("--made-up", action="store_true", help="made-up patients: needs no package")
     given = parser.parse_args()
