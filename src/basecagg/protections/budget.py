@@ -68,9 +68,8 @@ def spend(
             f"δ = {budget.delta:g} is too small for ε = {budget.epsilon:g}, K = {members} and d = {size}",
             rule="privacy: δ > 2e^ε·k_max·K·d·2⁻¹²⁷",
         )
-    noise = least_noise(
-        budget.epsilon, mechanism.conversion_delta, budget.max_uses, budget.sampling_rate
-    )
+    rate = None if budget.unit == "user" else budget.sampling_rate
+    noise = least_noise(budget.epsilon, mechanism.conversion_delta, budget.max_uses, rate)
     return _levelled(replace(mechanism, privacy=replace(privacy, noise=noise)))
 
 
@@ -94,10 +93,14 @@ def _epsilon(mechanism: Mechanism, delta: float) -> float:
     return epsilon_of(uses * mechanism.cost(0), delta)
 
 
-def least_noise(epsilon: float, delta: float, uses: int, rate: float = 1.0) -> float:
-    """z = σ/C of Gaussian noise with which so many sums, or updates, keep (ε, δ); or of sampled records."""
+def least_noise(epsilon: float, delta: float, uses: int, rate: float | None = None) -> float:
+    """z = σ/C of Gaussian noise with which so many sums, or updates, keep (ε, δ).
+
+    With a `rate` the unit is the record, which is in an upload with that probability. Its ledger knows integer
+    orders only, so a rate of 1 takes a little more than none.
+    """
     exact = math.sqrt(uses / (2 * rho_within(epsilon, delta)))
-    return _readable(exact if rate == 1 else _when_sampled(rate, uses, epsilon, delta, exact))
+    return _readable(exact if rate is None else _when_sampled(rate, uses, epsilon, delta, exact))
 
 
 @lru_cache(maxsize=256)
