@@ -186,7 +186,9 @@ def _repeat(centres: dict[str, Rows], seed: int, silent: int) -> dict[str, list[
     Where all others may be silent, everybody adds all of the noise: that is local noise.
     """
     rng, names, numbers = np.random.default_rng(seed), tuple(sorted(centres)), itertools.count(1)
-    desks = [Desk(name, centres[name], MemoryStore(), entropy=rng.bytes) for name in names]
+    desks = [
+        Desk(name, centres[name], MemoryStore(), budget=BUDGET, entropy=rng.bytes) for name in names
+    ]
 
     def ask(statistic: Statistic[Any]) -> Any:
         bits = element_bits(len(names))

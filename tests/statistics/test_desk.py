@@ -23,6 +23,7 @@ from basecagg.statistics import (
     Statistic,
     count,
     cox_step,
+    histogram,
     kaplan_meier,
     mean,
     private_sums,
@@ -38,6 +39,7 @@ BUDGET = Budget(epsilon=3.0, delta=1e-5, max_uses=2)
 
 
 def desk(store: MemoryStore | None = None, **options: Any) -> Desk:
+    options = {"budget": BUDGET} | options
     return Desk(ME, CENTRES[ME], store or MemoryStore(), **options)
 
 
@@ -123,12 +125,71 @@ def test_two_noisy_answers_differ_and_two_exact_ones_do_not() -> None:
 
 
 def test_rows_that_do_not_suit_are_told_only_without_noise() -> None:
-    few = count("time", most=1)
-    with pytest.raises(DataError, match="more than the 1 records"):
-        desk().answer(Question(few, NAMES, 1))
+    young = mean("age", 0, 30, most=MOST)
+    with pytest.raises(DataError, match="outside the agreed"):
+        desk().answer(Question(young, NAMES, 1))
     with pytest.warns(BASecAggWarning, match="leaves records out"):
-        answer = desk().answer(noisy(statistic=few))
-    assert answer.shape == (2,)
+        answer = desk().answer(noisy(statistic=young))
+    assert answer.shape == (4,)
+
+
+def test_with_noise_one_record_more_than_agreed_changes_no_more_than_any_other() -> None:
+    """Were nothing answered for it, the whole centre would be in the difference of two neighbours."""
+    rows = CENTRES[ME]
+    cells = histogram("age", range(0, 101, 10), most=len(rows["age"]) - 1)
+    fewer = {name: values[1:] for name, values in rows.items()}
+    question, same = noisy(statistic=cells), bytes(32)
+    whole, less = (
+        Desk(ME, each, MemoryStore(), budget=BUDGET, entropy=lambda count: same).answer(question)
+        for each in (rows, fewer)
+    )
+    assert question.noise is not None
+    assert 0 < np.linalg.norm(whole - less) <= question.noise.levels * cells.per_record
+
+
+def test_without_noise_more_records_than_agreed_are_told() -> None:
+    with pytest.raises(DataError, match="beyond its agreed bound"):
+        desk().answer(Question(count("time", most=2), NAMES, 1))
+
+
+def test_noise_that_the_centre_did_not_grant_is_refused() -> None:
+    """Whoever asks could name less noise, another ε, or a change that is smaller than a record's."""
+    asked = noisy().noise
+    assert asked is not None
+    less = [
+        replace(asked, privacy=replace(asked.privacy, noise=asked.privacy.noise / 2)),
+        replace(asked, privacy=replace(asked.privacy, clip_norm=0.5)),
+        replace(asked, privacy=replace(asked.privacy, sampling_rate=0.01)),
+        replace(asked, silent=0),
+        private_sums(COUNT, replace(BUDGET, epsilon=30.0), len(NAMES), 2, bits=24),
+        private_sums(COUNT, BUDGET, 2 * len(NAMES), 2, bits=24),
+    ]
+    centre = desk()
+    for noise in less:
+        with pytest.raises((QuestionRefused, ParameterError)):
+            centre.answer(Question(COUNT, NAMES, 1, noise))
+    with pytest.raises(QuestionRefused, match="not the noise"):
+        desk(budget=None).answer(noisy())
+    assert centre.ledger.uses == 0
+    centre.answer(noisy())
+
+
+def test_names_that_read_alike_are_not_the_same_centres() -> None:
+    centre = desk(least=2)
+    centre.answer(Question(COUNT, (ME, "north", "south"), 1))
+    with pytest.raises(QuestionRefused, match="single somebody out"):
+        centre.answer(Question(COUNT, (ME, "north\nsouth"), 2))
+
+
+def test_with_noise_a_record_that_is_no_number_changes_nothing_and_is_not_shown() -> None:
+    rows = {name: np.append(values, 1.0) for name, values in CENTRES[ME].items()}
+    rows["age"] = np.array([*CENTRES[ME]["age"], "secret"], object)
+    question, same = noisy(statistic=mean("age", 0, 100, most=MOST)), bytes(32)
+    with_it = Desk(ME, rows, MemoryStore(), budget=BUDGET, entropy=lambda count: same)
+    with pytest.warns(BASecAggWarning, match="no numbers") as told:
+        answer = with_it.answer(question)
+    assert answer.tolist() == desk(entropy=lambda count: same).answer(question).tolist()
+    assert "secret" not in str(told[0].message)
 
 
 @pytest.mark.parametrize("age", [np.nan, 300.0])
@@ -138,8 +199,9 @@ def test_with_noise_a_record_that_does_not_suit_changes_nothing(age: float) -> N
     rows["age"][-1] = age
     question = noisy(statistic=mean("age", 0, 100, most=MOST))
     same = bytes(32)
+    centre = Desk(ME, rows, MemoryStore(), budget=BUDGET, entropy=lambda count: same)
     with pytest.warns(BASecAggWarning, match="leaves records out"):
-        with_it = Desk(ME, rows, MemoryStore(), entropy=lambda count: same).answer(question)
+        with_it = centre.answer(question)
     without = desk(entropy=lambda count: same).answer(question)
     assert with_it.tolist() == without.tolist()
 

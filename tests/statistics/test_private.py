@@ -82,6 +82,11 @@ def test_a_bound_with_no_room_is_refused_in_words() -> None:
         private_sums(count("x", most=2**30), BUDGET, K, SILENT, bits=BITS)
 
 
+def test_sampling_that_no_centre_does_buys_nothing() -> None:
+    with pytest.raises(ParameterError, match="every record is in every answer"):
+        mechanism(unit="record", sampling_rate=0.01, records=100)
+
+
 def test_where_nobody_can_be_trusted_every_centre_adds_all_of_the_noise() -> None:
     """K − 1 silent ones: local noise, √(K − T_c) times as much in the sum; coarser steps cost 2 %."""
     alone = private_sums(CURVE, BUDGET, K, K - 1, bits=BITS)

@@ -15,6 +15,7 @@ from basecagg.statistics import (
     count,
     fit_cox,
     kaplan_meier,
+    mean,
     together,
 )
 
@@ -82,6 +83,19 @@ def test_the_same_question_may_be_asked_again() -> None:
     study = Study(made_up())
     assert study.ask(COUNT) == study.ask(COUNT)
     assert study.audit().sums == 2
+
+
+def test_answers_to_a_question_that_failed_meet_no_others() -> None:
+    """Three old answers and six new ones are a sum of three centres, for whoever can take off the six."""
+    centres = made_up()
+    centres["centre-03"]["age"] = centres["centre-03"]["age"] + 0.0
+    centres["centre-03"]["age"][0] = 300
+    study, ages = Study(centres), mean("age", 0, 100, most=MOST)
+    with pytest.raises(DataError, match="outside the agreed"):
+        study.ask(ages)
+    centres["centre-03"]["age"][0] = 30
+    assert study.ask(ages).records == pooled(centres)["time"].size
+    assert study.audit().sums == 1
 
 
 # --- what would isolate a centre --------------------------------------------------------------

@@ -40,7 +40,9 @@ class LocalTraining:
     max_staleness: int = 0
     """τ_max of the sums that updates go into: BatchNorm's statistics move by 1/(1 + τ_max) of their change."""
     privacy: Privacy | None = None
-    """Where records are the unit: one step on a sample of them, each clipped: `batch_size` is the usual."""
+    """Where records are the unit: one step on a sample of them, each clipped: `batch_size` is the usual. The
+    sample follows from the seed of the training, so this is for simulations: whoever knows or guesses the seed
+    knows who was in it. In a federation call `record_update` without a seed."""
 
     def __post_init__(self) -> None:
         """Check every rule once, here."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from basecagg.statistics.newton import NewtonStep, newton, packed, unpacked
-from basecagg.statistics.statistic import Marks, Rows, Statistic, Vector, column, require_few
+from basecagg.statistics.statistic import Marks, Rows, Statistic, Vector, column
 from basecagg.statistics.tables import within
 
 
@@ -61,7 +61,6 @@ def cox_step(
     def of_rows(rows: Rows) -> Vector:
         x = centred(rows, covariates)
         at, happened = column(rows, time), column(rows, event) > 0
-        require_few(at.size, most)
         return packed(*_partial_likelihood(x, at, happened, coefficients))
 
     return Statistic(

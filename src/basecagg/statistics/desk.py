@@ -8,6 +8,7 @@ go into any, and are paid for. What was answered is written down before the answ
 from __future__ import annotations
 
 import hashlib
+import json
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,10 +19,11 @@ import numpy as np
 from basecagg.errors import BASecAggWarning, DataError, ParameterError, QuestionRefused
 from basecagg.maths.randomness import SEED_BYTES, system_entropy
 from basecagg.privacy import Mechanism
+from basecagg.protections.budget import Budget
 from basecagg.protocol.effects import Persist, Store, perform
 from basecagg.protocol.ledger import PrivacyLedger
 from basecagg.statistics.fixed_point import element_bits, join, split
-from basecagg.statistics.private import blurred
+from basecagg.statistics.private import blurred, private_sums
 from basecagg.statistics.statistic import Rows, Statistic, Vector
 
 LEAST_CENTRES = 5
@@ -86,13 +88,18 @@ class Desk:
         store: Store,
         *,
         least: int = LEAST_CENTRES,
+        budget: Budget | None = None,
         entropy: Callable[[int], bytes] = system_entropy,
     ) -> None:
-        """Go on with what the store remembers. Only an experiment replaces the entropy."""
+        """Go on with what the store remembers. Only an experiment replaces the entropy.
+
+        `budget` is what this centre grants: noisy questions are answered with the noise that it takes, no less.
+        """
         self.name = name
         self._rows = rows
         self._store = store
         self._least = least
+        self._budget = budget
         self._entropy = entropy
         self.ledger = PrivacyLedger(store)
         """What noisy answers have cost."""
@@ -118,12 +125,25 @@ class Desk:
             raise QuestionRefused(
                 f"a sum of {len(members)} centres: {self.name} answers in sums of {self._least} or more"
             )
+        if question.noise is not None and question.noise != self._noise(question, question.noise):
+            raise QuestionRefused(
+                f"this is not the noise that the budget of {self.name} takes: {self._budget}"
+            )
         before = self._store.read("members", "")
         if question.noise is None and before not in (None, _digest(question)):
             raise QuestionRefused(
                 f"{self.name} has answered exactly together with other centres: the difference of the two sums"
                 " would single somebody out; ask the same centres, or with noise"
             )
+
+    def _noise(self, question: Question, asked: Mechanism) -> Mechanism | None:
+        """The noise by the centre's own budget: whoever asks could ask for less, or for another ε."""
+        if self._budget is None:
+            return None
+        members = len(question.members)
+        return private_sums(
+            question.statistic, self._budget, members, asked.silent, bits=question.bits
+        )
 
     def _vector(self, question: Question) -> Vector:
         """From the rows. With noise it must not be seen from outside that some do not suit the question."""
@@ -136,9 +156,7 @@ class Desk:
             warnings.warn(f"{self.name} leaves records out: {unsuited}", BASecAggWarning, 2)
         try:
             return of_rows(_suited(of_rows, self._rows))
-        except (
-            DataError
-        ):  # whatever the records: a column is missing, or there are more than were agreed on
+        except DataError:  # whatever the records: a column is missing
             return np.zeros(question.statistic.bounds.size)
 
 
@@ -159,4 +177,4 @@ def _suits(of_rows: Callable[[Rows], Vector], record: Rows) -> bool:
 
 
 def _digest(question: Question) -> bytes:
-    return hashlib.sha256("\n".join(question.members).encode()).digest()
+    return hashlib.sha256(json.dumps(question.members).encode()).digest()

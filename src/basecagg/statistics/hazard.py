@@ -23,7 +23,6 @@ from basecagg.statistics.statistic import (
     Vector,
     column,
     over_records,
-    require_few,
 )
 
 _LEAST_SPREAD = 0.01
@@ -67,7 +66,6 @@ class HazardModel:
         """Who is at risk in which interval, and who has the event there: a row for each record."""
         ends = np.array(self.times)
         at = column(rows, self.time)
-        require_few(at.size, self.most)
         cell = np.minimum(np.searchsorted(ends, at), ends.size - 1)[:, None]
         happened = ((column(rows, self.event) > 0) & (at <= ends[-1]))[:, None]
         intervals = np.arange(ends.size)

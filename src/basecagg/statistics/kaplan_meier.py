@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from basecagg.statistics.statistic import Rows, Statistic, Vector, column, require_few
+from basecagg.statistics.statistic import Rows, Statistic, Vector, column
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +55,6 @@ def kaplan_meier(
 
     def of_rows(rows: Rows) -> Vector:
         at, happened = column(rows, time), column(rows, event) > 0
-        require_few(at.size, most)
         cell = np.minimum(np.searchsorted(ends, at), ends.size - 1)
         happened &= at <= ends[-1]
         events = np.bincount(cell[happened], minlength=ends.size)

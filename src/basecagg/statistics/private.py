@@ -34,6 +34,12 @@ def private_sums(
             f"{statistic.name}: nobody knows how much one record changes it, so no noise makes it private",
             rule="a private statistic has a bound for one record",
         )
+    if (budget.sampling_rate, budget.records) != (1, 1):
+        raise ParameterError(
+            f"a sampling rate of {budget.sampling_rate:g} among {budget.records} records: every record is in"
+            " every answer of a centre, so chance hides none",
+            rule="statistics: sampling_rate = 1, records = 1",
+        )
     of_records = replace(budget, unit="record", clip_norm=statistic.per_record)
     mechanism = spend(of_records, members, silent, statistic.bounds.size, constant())
     largest = mechanism.levels * float(statistic.bounds.max()) + 1

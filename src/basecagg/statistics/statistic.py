@@ -64,12 +64,12 @@ def over_records(
 ) -> Statistic[Result]:
     """A sum over records, each of which is clipped to a length of `clip`: noise can make it private.
 
-    `of_records` gives a row of `size` numbers for each record; a centre has `most` records at most.
+    `of_records` gives a row of `size` numbers for each record, which no other record changes; a centre has
+    `most` records at most.
     """
 
     def of_rows(rows: Rows) -> Vector:
         vectors = of_records(rows)
-        require_few(len(vectors), most)
         lengths = np.linalg.norm(vectors, axis=1)
         factors = np.minimum(1.0, clip / np.maximum(lengths, np.finfo(np.float64).tiny))
         # What is no number counts as nothing: that it happened must not be seen from outside.
@@ -84,12 +84,8 @@ def column(rows: Rows, name: str) -> Vector:
         values = np.asarray(rows[name], np.float64)
     except KeyError:
         raise DataError(f"these rows have no column {name!r}") from None
+    except (TypeError, ValueError):  # whose message would show the value
+        raise DataError(f"column {name!r} has values that are no numbers") from None
     if not np.isfinite(values).all():
         raise DataError(f"column {name!r} has values that are missing or no numbers")
     return values
-
-
-def require_few(found: int, most: int) -> None:
-    """Refuse more records than the bound of a statistic allows; how many there are is not told."""
-    if found > most:
-        raise DataError(f"this centre has more than the {most} records that were agreed on")

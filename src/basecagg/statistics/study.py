@@ -82,7 +82,7 @@ class Study:
         Of the centres `silent` may tell the server their noise: T, unless given.
         """
         self.desks = {
-            name: Desk(name, rows, MemoryStore(), least=least, entropy=entropy)
+            name: Desk(name, rows, MemoryStore(), least=least, budget=budget, entropy=entropy)
             for name, rows in sorted(centres.items())
         }
         self.budget = budget
@@ -147,16 +147,18 @@ class Study:
             raise DataError("every centre of the sum answers once, and nobody else")
         for name in order:  # before anybody has answered, or paid
             self.desks[name].require_hidden(question)
-        federation = self._epoch(question)
+        federation, kind = self._epoch(question), _kind(question)
+        # Until the sum is there: an answer that waits in an epoch must not meet one to another question.
+        del self._epochs[kind]
         for name in order:
             federation.contribute(name, self.desks[name].answer(question))
             if name in gone:
                 federation.vanish(name)
         opened = federation.run()
         if not opened:
-            del self._epochs[_kind(question)]
             raise DataError(f"the sum was not opened: {len(gone)} holders are gone, too many")
         federation.come_back(*gone)
+        self._epochs[kind] = federation
         return question.decode(opened[0].weighted_sum)
 
     def _epoch(self, question: Question) -> Federation:

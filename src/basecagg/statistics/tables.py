@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from basecagg.errors import DataError
-from basecagg.statistics.statistic import Rows, Statistic, Vector, column, require_few
+from basecagg.statistics.statistic import Rows, Statistic, Vector, column
 
 
 class Summary(NamedTuple):
@@ -24,7 +24,7 @@ def count(name: str, *, most: int) -> Statistic[float]:
     """How many records there are; `name` is any column, and a centre has `most` records at most."""
     return Statistic(
         name="count",
-        of_rows=lambda rows: np.array([_few(column(rows, name), most).size], np.float64),
+        of_rows=lambda rows: np.array([column(rows, name).size], np.float64),
         bounds=np.array([most], np.float64),
         of_sum=lambda total: float(total[0]),
         per_record=1.0,
@@ -37,7 +37,6 @@ def mean(name: str, low: float, high: float, *, most: int) -> Statistic[Summary]
 
     def of_rows(rows: Rows) -> Vector:
         scaled = (within(column(rows, name), name, low, high) - middle) / half
-        _few(scaled, most)
         return np.array([scaled.size, scaled.sum(), (scaled * scaled).sum()], np.float64)
 
     def of_sum(total: Vector) -> Summary:
@@ -57,7 +56,7 @@ def histogram(name: str, edges: Sequence[float], *, most: int) -> Statistic[Vect
     cells = len(edges) - 1
     return Statistic(
         name=f"histogram of {name}",
-        of_rows=lambda rows: np.histogram(_few(column(rows, name), most), edges)[0].astype(float),
+        of_rows=lambda rows: np.histogram(column(rows, name), edges)[0].astype(float),
         bounds=np.full(cells, most, np.float64),
         of_sum=lambda total: total,
         per_record=1.0,
@@ -68,9 +67,4 @@ def within(values: Vector, name: str, low: float, high: float) -> Vector:
     """The values, if they are where everybody agreed that they are."""
     if values.size and not (low <= values.min() and values.max() <= high):
         raise DataError(f"column {name!r} has values outside the agreed {low:g}…{high:g}")
-    return values
-
-
-def _few(values: Vector, most: int) -> Vector:
-    require_few(values.size, most)
     return values
