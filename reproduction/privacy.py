@@ -174,8 +174,7 @@ def report(results: Results, size: Size) -> Publication:
         figures={
             "privacy-users": (
                 _figure(groups),
-                "Accuracy against ε, for one promise to every user; mean of all seeds. The dotted lines have"
-                " no noise.",
+                "Accuracy against ε, for one promise to every user; mean of all seeds.",
             )
         },
         claims=_claims(groups),
