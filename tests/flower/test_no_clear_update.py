@@ -288,6 +288,20 @@ def test_what_a_node_was_told_outweighs_what_a_run_says(tmp_path: Path) -> None:
     assert ask(tmp_path, "train", node=strict, **WRITTEN).has_error()
 
 
+@pytest.mark.parametrize("kind", ["train", "evaluate"])
+def test_a_node_that_insists_on_a_budget_tells_nothing_beside_it(tmp_path: Path, kind: str) -> None:
+    """Neither a trained model nor what it finds in its data; and whoever starts a run cannot allow it."""
+    limit = {"max-epsilon": 4.0}
+    reply = ask(tmp_path, kind, node=limit, **WRITTEN)
+    assert reply.has_error()
+    assert "max-epsilon" in reply.error.reason
+
+
+def test_such_a_node_can_allow_it_itself(tmp_path: Path) -> None:
+    allowed = WRITTEN | {"max-epsilon": 4.0}
+    assert set(ask(tmp_path, "evaluate", node=allowed).content) == {"metrics"}
+
+
 def test_a_misspelt_permission_is_none(tmp_path: Path) -> None:
     assert ask(tmp_path, "train", **{"basecagg-protection": "None"}).has_error()
 

@@ -309,6 +309,20 @@ def test_a_simulation_has_a_folder_for_each_run_and_node(tmp_path: Path) -> None
     assert locate(context, FEDERATION).path == tmp_path / "1" / str(2**64 - 1) / FEDERATION
 
 
+def test_what_a_node_insists_on_holds_wherever_its_folder_is(tmp_path: Path) -> None:
+    context = context_of(5, 0, None, **{"basecagg-state-dir": str(tmp_path)})
+    context.node_config["min-buffer"] = 7
+    assert locate(context, FEDERATION).floor == LocalFloor(buffer_size=7)
+
+
+def test_a_budget_needs_a_folder_that_outlives_runs(tmp_path: Path) -> None:
+    """One that a run names is another one in the next run, with a ledger that knows of nothing."""
+    context = context_of(5, 0, None, **{"basecagg-state-dir": str(tmp_path)})
+    context.node_config["max-epsilon"] = 4.0
+    with pytest.raises(DataError, match="no place for its keys"):
+        locate(context, FEDERATION)
+
+
 def test_without_a_folder_the_text_says_how_to_give_one() -> None:
     with pytest.raises(DataError, match="--node-config"):
         locate(context_of(5, 0, None), FEDERATION)

@@ -16,7 +16,7 @@ from basecagg.flower import detached, memory
 from basecagg.flower.lesson import Call, Lesson
 from basecagg.flower.metrics import numbers
 from basecagg.flower.node import BegunTraining, OpenNode
-from basecagg.flower.node_folder import locate
+from basecagg.flower.node_folder import BUDGET, locate
 from basecagg.flower.visits import ORDER, NodeReport, read_order, reply, unpack_letters
 from basecagg.protocol.global_model import Model
 from basecagg.protocol.messages import Message as Letter
@@ -34,9 +34,10 @@ def basecagg_mod(message: Message, context: Context, call_next: ClientAppCallabl
 
     Messages of any other strategy would bring an update back in clear. So they train nobody, unless
     `basecagg-protection` is "none" in the node config or, where that is silent, in the run config;
-    evaluations and queries pass. A node keeps its keys, masks and shares under the folder that
-    its node config names: flower-supernode --node-config "state-dir='/var/lib/…'". On the simulation engine the
-    run config's `basecagg-state-dir` is used if there is one, else a folder among the temporary files.
+    evaluations and queries pass. A node with `max-epsilon` in its config answers none of them unless that
+    config itself has `basecagg-protection` "none". A node keeps its keys, masks and shares under the folder
+    that its node config names: flower-supernode --node-config "state-dir='/var/lib/…'". On the simulation
+    engine the run config's `basecagg-state-dir` is used if there is one, else a temporary folder.
 
     Of the app's own reply only the arrays are used, and leave masked. Metrics that the strategy asks for leave
     inside the masked update; every other record stays here, for it would tell of this client alone.
@@ -51,16 +52,21 @@ def basecagg_mod(message: Message, context: Context, call_next: ClientAppCallabl
 
 
 def _require_permission(message: Message, context: Context) -> None:
-    """What is no evaluation and no query may answer with a trained model: somebody must have allowed that."""
-    kind = message.metadata.message_type
-    if kind.split(".")[0] in _HARMLESS:
+    """What is no evaluation and no query may answer with a trained model: somebody must have allowed that.
+
+    A node that insists on a budget tells nothing that the budget does not cover, and only itself can allow it.
+    """
+    kind, insists = message.metadata.message_type, BUDGET in context.node_config
+    if kind.split(".")[0] in _HARMLESS and not insists:
         return
-    told = context.node_config.get(_PERMISSION, context.run_config.get(_PERMISSION))
+    by_run = None if insists else context.run_config.get(_PERMISSION)
+    told = context.node_config.get(_PERMISSION, by_run)
     if told != "none":
+        where = f"the node config, which has {BUDGET}" if insists else "the node or the run config"
         raise LocalProtocolError(
             f"a message of type '{kind}' that BufferedSecAgg did not send: its answer would leave in clear."
-            f" If that is wanted, write {_PERMISSION}='none' into the node config or the run config"
-            f" (it is {told!r}), or remove basecagg_mod"
+            f" If that is wanted, write {_PERMISSION}='none' into {where} (it is {told!r}), or remove"
+            " basecagg_mod"
         )
 
 

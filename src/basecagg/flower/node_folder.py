@@ -20,6 +20,8 @@ from basecagg.flower.node_store import NodeStore
 from basecagg.parameters import Consistency, Correctness
 from basecagg.protocol.epoch import LocalFloor
 
+BUDGET = "max-epsilon"
+"""What a node config has that insists on a budget of privacy."""
 _FEDERATION = re.compile(r"[0-9a-f]{32}")
 
 
@@ -66,7 +68,7 @@ def _floor(context: Context) -> LocalFloor:
     for name, word in chosen.items():
         if word not in words[name]:
             raise DataError(f"{name}='{word}' in the node config is none of {words[name]}")
-    epsilon = config.get("max-epsilon")
+    epsilon = config.get(BUDGET)
     return LocalFloor(
         int(config.get("min-buffer", default.buffer_size)),
         int(config.get("min-colluders", default.max_colluders)),
@@ -80,14 +82,16 @@ def _floor(context: Context) -> LocalFloor:
 
 def _simulated(context: Context, federation: str) -> NodeFolder:
     simulated = context.run_config.get("basecagg-state-dir")
-    if simulated is None and not in_simulation():
+    # A folder that a run names is another one in the next run, and so would the ledger be.
+    named = simulated is not None and BUDGET not in context.node_config
+    if not named and not in_simulation():
         raise DataError(
             "this node has no place for its keys and shares: start it with"
             " flower-supernode --node-config \"state-dir='/a/folder/of/its/own'\""
         )
     root = Path(str(simulated)) if simulated else Path(tempfile.gettempdir()) / "basecagg-flower"
     node = root / str(context.run_id) / str(context.node_id)
-    return NodeFolder(node / federation, node / "anchors", temporary=True)
+    return NodeFolder(node / federation, node / "anchors", temporary=True, floor=_floor(context))
 
 
 def in_simulation() -> bool:
