@@ -12,7 +12,6 @@ from typing import Any
 import click
 
 from basecagg import __version__
-from basecagg.commands._program import LOGGED, log_end
 from basecagg.errors import BASecAggError, DataError, ParameterError, printable
 
 COMMANDS = {
@@ -70,6 +69,8 @@ class BadInput(click.ClickException):
 
 def _last_word(ctx: click.Context, said: click.ClickException) -> Exception:
     """Where a program writes a log of JSON lines, its last word is one of them."""
+    from basecagg.commands._program import LOGGED, log_end
+
     return log_end(said.message, said.exit_code) if ctx.meta.get(LOGGED) else said
 
 

@@ -33,6 +33,7 @@ FACTS = {
     "ready": int,
     "activity": str,
     "problem": str,
+    "spent": bool,
     "signing_key": bytes,
     "holder_key": bytes,
 }

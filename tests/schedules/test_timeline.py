@@ -23,6 +23,8 @@ DURATIONS = (4.0, 3.0, 2.0, 1.0)
 class Stage:
     """Users that take scripted times, and a server that opens in none; transfers cost nothing."""
 
+    uses = 10**9  # nobody has a budget
+
     def __init__(self, aggregation: ServerAggregation) -> None:
         self._aggregation = aggregation
 
