@@ -35,7 +35,7 @@ def on_ground(folder: Path, story: Story, *, postgres: bool = False) -> None:
     with tempfile.TemporaryDirectory(prefix="basecagg-ground-") as name:
         Path(name).chmod(0o755)
         with (
-            small_disk(Path(name) / "disk", 400 if postgres else 24) as disk,
+            small_disk(Path(name) / "disk", 400 if postgres else 160) as disk,
             small_disk(Path(name) / "agent", 8) as agent_disk,
         ):
             (folder / NAMES[0]).symlink_to(agent_disk)

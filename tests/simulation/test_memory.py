@@ -71,7 +71,8 @@ def test_a_run_keeps_few_copies_of_a_vector(monkeypatch: pytest.MonkeyPatch) -> 
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert peak / (4 * result.totals["model size"]) < 23
+    # The server keeps a shipment as it came, for all holders, until the last of them has it: that is one copy.
+    assert peak / (4 * result.totals["model size"]) < 25
 
 
 def test_dealing_late_changes_nothing_but_memory(monkeypatch: pytest.MonkeyPatch) -> None:
