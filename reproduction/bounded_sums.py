@@ -38,6 +38,8 @@ _SMALL: Mapping[str, Any] = {
     "dp_levels": 2**9,
     "evaluate_last": 1,
 }
+_UNDER_WAY = 10
+"""From this version on a model has learned something."""
 _VERSIONS: Mapping[Size, int] = {"full": 60, "quick": 60, "smoke": 3}
 _SEEDS: Mapping[Size, int] = {"full": 10, "quick": 2, "smoke": 1}
 
@@ -122,9 +124,16 @@ def _line(case: Case, runs: Sequence[Run]) -> dict[str, Any]:
         "sums": CASES[case],
         "accuracy, %": f"{mean(own):.2f}",
         "± seeds": f"{spread(own):.2f}" if len(own) > 1 else "–",
+        "lowest, %": f"{max(map(_lowest, runs)):.1f}",
         "sums not applied": f"{mean(map(_not_applied, runs)):.1f}",
         "seeds": len(runs),
     }
+
+
+def _lowest(run: Run) -> float:
+    """The worst accuracy once training is under way: a model without a bound may come back after a lie."""
+    scores = by_version(run)
+    return min(score for version, score in scores if version >= min(_UNDER_WAY, scores[-1][0]))
 
 
 def _not_applied(run: Run) -> int:
@@ -145,13 +154,15 @@ def _claims(groups: Mapping[str, Sequence[Run]]) -> list[Claim]:
         return []
     honest, lied = Case(True), Case(True, factor=FACTOR)
     lost = found[honest] - found[lied]
-    broken = found[Case(False, factor=FACTOR)]
+    unbounded = Case(False, factor=FACTOR)
+    broken = max(map(_lowest, groups[unbounded.name]))
     noisy = found[Case(True, 2.0)] - found[Case(True, 2.0, HIDDEN)]
     holds = broken <= CHANCE and lost <= MOST_LOST
     return [
         Claim(
             "One liar of a hundred brings a model without a bound to chance, and costs half a point with one.",
-            f"Without a bound {broken:.1f} % (chance is 10 %); with it {found[lied]:.2f} % instead of"
+            f"Without a bound it falls to {broken:.1f} % or less with every seed (chance is 10 %), and ends at"
+            f" {found[unbounded]:.1f} % on average; with it {found[lied]:.2f} % instead of"
             f" {found[honest]:.2f} %: {lost:.2f} points.",
             settled("beyond the paper" if holds else "not reproduced", len(groups[lied.name])),
             "about every tenth sum has the liar in it, and is not applied",
@@ -171,6 +182,7 @@ def _claims(groups: Mapping[str, Sequence[Run]]) -> list[Claim]:
 
 _NOTES = (
     "Accuracy is the mean of the last ten versions, ± half of what lies between the worst and the best seed.",
+    f"Lowest: the worst evaluation from version {_UNDER_WAY} on, of the seed that was hurt least.",
     "Sums not applied: of one run, on average. Without a lie there are none.",
     "A lie just below the bound is as long as all K honest updates together may be (with noise: as long as what"
     " its tail leaves open; `basecagg plan` prints it), points backwards, and has no noise of its own.",
