@@ -47,8 +47,9 @@ $(STUDY): pyproject.toml | $(BIN)/python
 study: $(STUDY)  ## survival on dialysis over 67 centres that show no patient; a table, study.json and a report
 	$(BIN)/python examples/dialysis/study.py $(ARGS)
 
+# In the order of folders: sorted by their number of tests, files with one long test would come last, alone.
 test: $(DEV)     ## the tests
-	$(BIN)/python -m pytest -m "not soak" -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -m "not soak" -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 wheels: $(DEV)   ## the wheel alone and with each extra alone, in new environments; EXTRA=learn for one of them
 	$(BIN)/python -m pytest tests/test_wheel.py -m "soak or not soak" $(if $(EXTRA),-k "[$(EXTRA)") $(ARGS)

@@ -31,6 +31,9 @@ class Stage:
     def begin(self, user: int, training: int, start: Vector) -> Callable[[], Vector]:
         return lambda: np.full_like(start, 0.25 * user + 0.01 * training)
 
+    def affords(self, user: int) -> bool:
+        return True
+
     def seconds(self, user: int) -> float:
         self._aggregation.prepare(user)
         return DURATIONS[user]
