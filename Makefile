@@ -47,9 +47,13 @@ $(STUDY): pyproject.toml | $(BIN)/python
 study: $(STUDY)  ## survival on dialysis over 67 centres that show no patient; a table, study.json and a report
 	$(BIN)/python examples/dialysis/study.py $(ARGS)
 
-# In the order of folders: sorted by their number of tests, files with one long test would come last, alone.
+# A file at a time, in the order of tests/conftest.py. The programs that tests start find the package compiled,
+# whatever the shell says about bytecode.
+TESTS := -m pytest -m "not soak" -n 2 --dist loadfile --no-loadscope-reorder
+test coverage: export PYTHONDONTWRITEBYTECODE :=
+
 test: $(DEV)     ## the tests
-	$(BIN)/python -m pytest -m "not soak" -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python $(TESTS) $(ARGS)
 
 wheels: $(DEV)   ## the wheel alone and with each extra alone, in new environments; EXTRA=learn for one of them
 	$(BIN)/python -m pytest tests/test_wheel.py -m "soak or not soak" $(if $(EXTRA),-k "[$(EXTRA)") $(ARGS)
@@ -57,7 +61,7 @@ wheels: $(DEV)   ## the wheel alone and with each extra alone, in new environmen
 # The tests as ever; their workers and the programs that they start write one file each.
 coverage: $(DEV) ## the tests, and which lines of src they ran
 	rm -rf .coverage && mkdir .coverage
-	$(BIN)/coverage run -m pytest -m "not soak" -n 2 --dist loadfile $(ARGS)
+	$(BIN)/coverage run $(TESTS) $(ARGS)
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --skip-covered --sort=cover
 

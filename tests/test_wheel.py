@@ -18,6 +18,7 @@ from basecagg import __version__
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 EXTRAS = list(PROJECT["optional-dependencies"])
+DEVELOPERS = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
 
 
 def code_of(page: str) -> str:
@@ -82,7 +83,7 @@ class Installed(NamedTuple):
 
 def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
     """Run it with what is installed, and nothing that a developer's shell adds."""
-    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    own = {name: value for name, value in os.environ.items() if name not in DEVELOPERS}
     return subprocess.run(command, cwd=cwd, env=own, capture_output=True, text=True, check=False)
 
 
@@ -108,9 +109,10 @@ def wheel(tmp_path_factory) -> Path:
 def installed(request, wheel: Path, tmp_path_factory) -> Installed:
     """Alone in `make test`; `make wheels` has one environment for each extra as well."""
     place = tmp_path_factory.mktemp("env")
-    venv.create(place, with_pip=True)
+    venv.create(place)
     extra = "" if request.param == "alone" else f"[{request.param}]"
-    checked(place / "bin/python", "-m", "pip", "install", "--quiet", f"{wheel}{extra}", cwd=place)
+    pip = (sys.executable, "-m", "pip", "--python", place / "bin/python")
+    checked(*pip, "install", "--quiet", "--no-compile", f"{wheel}{extra}", cwd=place)
     has = set(EXTRAS) if request.param == "all" else {request.param} & set(EXTRAS)
     return Installed(place / "bin", frozenset(has))
 

@@ -421,6 +421,13 @@ def with_lying_disks(machine, role, matters):
     class Broken(machine):
         open_stores = Stores
 
+        @rule()
+        def power_cut(self):
+            """All letters arrive, and then everybody of the role begins again: such a disk is soon caught."""
+            self.deliver_all()
+            for address in self.world.online(role):
+                self.world.restart(address)
+
     return left_to_the_judge(Broken)
 
 

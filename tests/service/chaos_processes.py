@@ -88,6 +88,9 @@ class Proxy:
 class Chaos:
     """The processes, and the operator who watches."""
 
+    prelude = ""
+    """Python that a user's process runs before its command."""
+
     def __init__(
         self, folder: Path, database: str | None = None, standbys: Sequence[str] = ()
     ) -> None:
@@ -110,7 +113,7 @@ class Chaos:
         return f"https://127.0.0.1:{self._port}"
 
     def _start(self, name: str, command: str, *arguments: str) -> None:
-        code = f"from basecagg.commands.{command} import command; command()"
+        code = f"{self.prelude}\nfrom basecagg.commands.{command} import command; command()"
         self.run(name, sys.executable, "-c", code, *arguments)
 
     def run(self, name: str, *command: str) -> None:

@@ -20,8 +20,18 @@ from ground_results import keep
 from private_postgres import Postgres, running_postgres
 from service_harness import free_port
 
+from basecagg.service import connection
+
 KILLS, SLEEP = 20, 60.0
 SERVERS = ("server-a", "server-b")
+PATIENCE = 3.0
+"""Seconds after which nobody waits any longer for a server that sleeps; by default it is a minute."""
+HURRY = f"""
+from basecagg.service import connection
+from basecagg.service.agent import agent
+connection._GRACE = connection._CONNECT = {PATIENCE}
+agent._WAIT = {PATIENCE:.0f}
+"""
 
 
 class Pair(Chaos):
@@ -139,7 +149,10 @@ async def story(scene: Pair, folder: Path, kills: int, asleep: float) -> list[di
     return found
 
 
-def test_the_other_server_goes_on(tmp_path: Path) -> None:
+def test_the_other_server_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for wait in ("_GRACE", "_CONNECT"):
+        monkeypatch.setattr(connection, wait, PATIENCE)  # the operator's
+    monkeypatch.setattr(Pair, "prelude", HURRY)
     with running_postgres() as postgres:
         asyncio.run(story(Pair(tmp_path, postgres, apart=False), tmp_path, 1, 0.0))
 
