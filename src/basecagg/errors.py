@@ -195,6 +195,13 @@ class LeaseLost(StorageError):  # noqa: N818 - the store is fine, we are not
     """Another process has taken the store over; this one writes nothing any more."""
 
 
+class TurnedAway(BASecAggError):  # noqa: N818 - the server's word, which may change
+    """The server says that this user has no part in the federation, and asking again would not help.
+
+    Nobody signed that. So an agent may end, but it destroys nothing, and it can be started again.
+    """
+
+
 class ServerCaught(BASecAggError):  # noqa: N818 - the server is at fault, not we
     """A participant has proof that its server cheats, and takes no more part; the text says where it is."""
 

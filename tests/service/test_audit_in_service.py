@@ -43,6 +43,7 @@ def test_both_logs_tell_who_came_and_went_and_what_was_opened(tmp_path: Path) ->
             await fed.join(NAMES, lambda name: Nudge())
             await fed.start_epoch()
             await fed.reach(2)
+            await fed.stop("user-6")
             await fed.operator.revoke(fed.connection, "user-6")
             entries = await told(fed)
             for who in ("operator", "server"):
@@ -86,6 +87,7 @@ def test_every_event_of_an_epochs_life_has_a_line_on_the_log(
 
             await fed.until(closed)
             await fed.operator.end_epoch(fed.connection)
+            await fed.stop("user-0")
             await fed.operator.revoke(fed.connection, "user-0")
 
     asyncio.run(story())

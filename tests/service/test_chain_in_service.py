@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable
 from dataclasses import replace
 from pathlib import Path
@@ -19,15 +20,26 @@ from participants import ANN, DEALERS, PARAMETERS, Town, quick  # noqa: F401 - a
 from puppet_server import PuppetServer, agent_of
 from service_harness import SMALL, Federation, Nudge, federation
 
-from basecagg.channels.identity import Identity
-from basecagg.channels.wire import limit_for, unpack
+from basecagg.channels.identity import Ed25519Verifier, Identity
+from basecagg.channels.wire import limit_for, pack, unpack
 from basecagg.commands import join, verify
-from basecagg.errors import ServerCaught
-from basecagg.protocol.epoch import LocalFloor
-from basecagg.protocol.messages import Endorsement, Parts, Receipt, Release, Upload
+from basecagg.errors import PassingFault, ServerCaught, TurnedAway
+from basecagg.protocol.epoch import Agreement, Epoch, LocalFloor
+from basecagg.protocol.global_model import model_hash
+from basecagg.protocol.messages import (
+    Endorsement,
+    Link,
+    Parts,
+    Receipt,
+    Release,
+    Shipment,
+    Upload,
+    signed,
+)
 from basecagg.protocol.server import first_link
 from basecagg.service.agent.agent import AgentOptions
 from basecagg.service.connection import Connection
+from basecagg.service.framing import Numbered
 from basecagg.service.page.routes import Page
 from basecagg.service.problems import Problem
 from basecagg.service.server.app import Api, make_app
@@ -167,6 +179,59 @@ def test_a_model_that_was_not_released_is_not_trained_from(
     assert ("wrong model, not trained" in said) == (not honest)
 
 
+# --- a version that was left behind while it came ------------------------------------------------------
+
+
+class Hurried(Impostor):
+    """Hands out version 1, then 3: the time in which a model comes is enough for two more."""
+
+    def __init__(self, model: np.ndarray) -> None:
+        super().__init__(model, model)
+        self.left = [1, 3]
+
+    async def __call__(self, request: httpx.Request) -> httpx.Response:
+        path = request.url.path.removeprefix("/v1/")
+        if path == "model" and not request.url.query:
+            headers = {"basecagg-version": str(self.left.pop(0))}
+            return httpx.Response(200, content=self.shown.astype("<f4").tobytes(), headers=headers)
+        if path.startswith("releases/"):
+            return httpx.Response(200, content=self.release(int(path.removeprefix("releases/"))))
+        return await super().__call__(request)
+
+    def release(self, version: int) -> bytes:
+        (epoch, _) = self.epoch
+        assert isinstance(epoch, Epoch)
+        history = Agreement(epoch, Ed25519Verifier()).beginning
+        for each in range(1, version + 1):
+            link = Link(each, model_hash(each, self.shown), bytes(32), bytes(32))
+            history = history.after(link, 10)
+        release = Release(epoch.id, history, (), ())
+        return pack(signed(release, self.town.identities["server"]))
+
+
+def test_a_model_that_was_left_behind_while_it_came_is_fetched_again_at_once(
+    tmp_path: Path,
+) -> None:
+    """Not after the pause for a training that failed: under load an agent was in no sum for a minute."""
+    server = Hurried(np.zeros(PARAMETERS.model_size, np.float32))
+
+    async def story() -> None:
+        async with agent_of(server, tmp_path, Nudge(), after_failure=3600.0) as agent:
+            await server.until(lambda: server.keys)
+            epoch = server.town.epoch(server.keys[-1], 1, first=first_link(server.released))
+            server.epoch = [epoch, server.town.credential(epoch)]
+            await server.until(lambda: agent.member.epoch)
+            await agent._take(agent.member, [Numbered(0, server.release(3))])
+            await server.received(Shipment)
+            masks = next(m for m in server.inbox if isinstance(m, Shipment)).dealing.masks
+            server.post(*server.town.receipts(epoch, *masks))
+            await server.received(Upload)
+            (upload,) = (m for m in server.inbox if isinstance(m, Upload))
+            assert upload.ticket.base_version == 3
+
+    asyncio.run(story())
+
+
 # --- a server that is caught ---------------------------------------------------------------------------
 
 
@@ -210,17 +275,44 @@ def test_evidence_is_left_in_a_file_and_the_agent_ends(tmp_path: Path) -> None:
     assert server.inbox == []  # nothing more is said to that server
 
 
-def test_the_command_ends_with_a_status_of_its_own(
+def test_a_full_disk_changes_nothing_about_a_server_that_was_caught(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not to be restarted, and told apart from a wrong option or a full disk."""
+    """The agent ends all the same; the evidence is in its store, and becomes a file when there is room."""
+
+    def full(path: Path, data: bytes) -> None:
+        raise PassingFault(f"{path} cannot be written", "the disk is full: make room")
+
+    server = PuppetServer()
+    with monkeypatch.context() as patch:
+        patch.setattr("basecagg.service.agent.member.write_private", full)
+        with pytest.raises(ServerCaught, match=r"is kept, but .* full.* the next start writes it"):
+            asyncio.run(asyncio.wait_for(ask_twice(server, tmp_path), 20))
+    assert not list((tmp_path / ANN).glob("evidence-*"))
+
+    async def again() -> None:
+        async with agent_of(server, tmp_path):
+            await server.until(lambda: list((tmp_path / ANN).glob("evidence-1-*.bin")))
+
+    asyncio.run(again())
+
+
+@pytest.mark.parametrize(("error", "status"), [(ServerCaught, 3), (TurnedAway, 4)])
+def test_the_command_ends_with_a_status_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception], status: int
+) -> None:
+    """Told apart from a wrong option or a full disk, and not restarted by the unit that is shipped."""
 
     async def run(self: object) -> None:
-        raise ServerCaught("the server did it")
+        raise error("the server did it")
 
     result, _ = _join(monkeypatch, run, "--state", str(tmp_path))
-    assert result.exit_code == 3
-    assert "the server did it" in result.output
+    assert result.exit_code == status
+    assert result.output.count("the server did it") == 1
+    unit = Path(__file__).parents[2] / "examples" / "systemd" / "basecagg-agent.service"
+    (lasting,) = re.findall(r"^RestartPreventExitStatus=(.*)$", unit.read_text(), re.M)
+    assert str(status) in lasting.split()
+    assert "1" not in lasting.split()  # a fault that may pass
 
 
 def test_an_agent_made_in_python_insists_on_what_join_insists_on(

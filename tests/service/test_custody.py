@@ -3,19 +3,45 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from base64 import b64decode, b64encode
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    KeySerializationEncryption,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 from basecagg.commands import operator
 from basecagg.errors import DataError
-from basecagg.service.operator.folder import create
+from basecagg.service.documents import from_json, to_json
+from basecagg.service.operator import custody
+from basecagg.service.operator.custody import seal, unseal
+from basecagg.service.operator.folder import (
+    OperatorKeys,
+    certify_server,
+    change_passphrase,
+    create,
+)
 from basecagg.service.operator.office import Office
+from basecagg.storage import disk
 
 WORDS, OTHER = "four words of a passphrase", "another set of four words"
+WORK = custody._WORK
 
 
 @pytest.fixture(autouse=True)
@@ -24,6 +50,7 @@ def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "other").write_text(OTHER + "\n")
     (tmp_path / "short").write_text("short\n")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(custody, "_WORK", 16)  # the machine has better things to do
 
 
 def run(folder: Path, words: str, *arguments: str) -> Result:
@@ -49,13 +76,18 @@ def shows(folder: Path, secret: bytes) -> bool:
     return any(form in data for data in [*files, *unpacked] for form in forms)
 
 
+def stored_keys(folder: Path) -> dict[str, Any]:
+    kept: dict[str, Any] = json.loads((folder / "op" / "operator.json").read_bytes())
+    return kept
+
+
 def test_encrypted_keys_are_nowhere_to_be_seen_and_work_with_the_passphrase(tmp_path: Path) -> None:
     assert init(tmp_path, "words", "--encrypt").exit_code == 0
     office = Office(tmp_path / "op", None, lambda: WORDS)
     secrets = [office.identity.secret_bytes(), office._enrolment.secret_bytes()]
     office.close()
     assert not any(shows(tmp_path, secret) for secret in secrets)
-    assert b"ENCRYPTED" in (tmp_path / "op" / "ca.key").read_bytes()
+    assert b"PRIVATE KEY" not in b64decode(stored_keys(tmp_path)["authority"])
     assert own_log(tmp_path, "words").exit_code == 0
     made = ("certificate", "--host", "h", "--out", str(tmp_path / "tls"))
     assert run(tmp_path, "words", *made).exit_code == 0
@@ -95,6 +127,130 @@ def test_a_passphrase_is_set_changed_and_removed(tmp_path: Path) -> None:
     assert run(tmp_path, "other", "passphrase", "--remove").exit_code == 0
     assert own_log(tmp_path, "").exit_code == 0
     assert shows(tmp_path, secret)
+
+
+def test_a_guess_takes_scrypt_with_as_much_memory_as_owasp_advises() -> None:
+    """Opened here by another implementation, from what the file says."""
+    secret = bytes(range(32))
+    sealed = [seal(secret, WORDS) for _ in "ab"]
+    _, _, work, salt, text = sealed[0].decode().split()
+    assert salt != sealed[1].decode().split()[3]
+    key = Scrypt(bytes.fromhex(salt), 32, n=int(work), r=8, p=1).derive(WORDS.encode())
+    assert AESGCM(key).decrypt(bytes(12), bytes.fromhex(text), None) == secret
+    assert int(work) == custody._WORK
+    assert WORK >= 2**17
+
+
+def test_with_the_work_that_is_shipped_a_key_opens_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(custody, "_WORK", WORK)
+    sealed = seal(bytes(32), WORDS)
+    custody._stretched.cache_clear()
+    assert unseal(sealed, lambda: WORDS) == bytes(32)
+
+
+@pytest.mark.parametrize("work", ["99999999999", "-1", "x", ""])
+def test_a_damaged_file_is_one_line(work: str) -> None:
+    damaged = seal(bytes(32), WORDS).replace(b" 16 ", f" {work} ".encode())
+    with pytest.raises(DataError, match=r"not the passphrase .*, or they are damaged"):
+        unseal(damaged, lambda: WORDS)
+
+
+def as_before(folder: Path, passphrase: str) -> None:
+    """The keys as an older basecagg wrote them: in two files, and encrypted as PKCS #8."""
+    path = folder / "operator.json"
+    kept: OperatorKeys = from_json(path.read_bytes(), OperatorKeys)
+    how: KeySerializationEncryption = NoEncryption()
+    if passphrase:
+        how = BestAvailableEncryption(passphrase.encode())
+
+    def pem(key: Any) -> bytes:
+        written: bytes = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, how)
+        return written
+
+    (folder / "ca.key").write_bytes(pem(load_pem_private_key(kept.authority, None)))
+    keys = {
+        name: pem(Ed25519PrivateKey.from_private_bytes(key)) if passphrase else key
+        for name, key in (("operator", kept.operator), ("enrolment", kept.enrolment))
+    }
+    path.write_bytes(to_json(msgspec.structs.replace(kept, authority=b"", **keys)))
+
+
+def opens(folder: Path, passphrase: str) -> bool:
+    """Whether it opens everything, as somebody would who knows only that one."""
+    try:
+        office = Office(folder, folder.parent / "anchors", lambda: passphrase)
+        office.close()
+        certify_server(folder, folder.parent / "tls", ["h"], lambda: passphrase)
+    except DataError:
+        return False
+    return True
+
+
+def test_keys_that_an_older_basecagg_encrypted_are_read_and_can_be_encrypted_better(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(custody._LOG._logger, "handle", lambda record: said.append(record.msg))
+    create(tmp_path / "op", "x", "https://h:1", anchor_folder=tmp_path / "anchors")
+    as_before(tmp_path / "op", WORDS)
+    assert opens(tmp_path / "op", WORDS)
+    assert not opens(tmp_path / "op", OTHER)
+    assert all("`basecagg operator passphrase`" in line for line in said)
+    assert said
+    change_passphrase(tmp_path / "op", lambda: WORDS, WORDS)
+    said.clear()
+    assert opens(tmp_path / "op", WORDS)
+    assert not said
+    assert not (tmp_path / "op" / "ca.key").exists()
+    assert b64decode(stored_keys(tmp_path)["operator"]).startswith(b"basecagg scrypt ")
+
+
+class Crash(BaseException):
+    """The power is gone."""
+
+
+class Power:
+    """Fails when so many steps of the disk are done."""
+
+    def __init__(self, steps: int) -> None:
+        self.left = steps
+
+    def before(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        def guarded(*arguments: Any, **options: Any) -> Any:
+            if not self.left:
+                raise Crash
+            self.left -= 1
+            return step(*arguments, **options)
+
+        return guarded
+
+
+@pytest.mark.parametrize("older", [False, True], ids=["", "of an older basecagg"])
+@pytest.mark.parametrize(("old", "new"), [(WORDS, OTHER), ("", WORDS), (WORDS, "")])
+def test_after_a_crash_at_any_step_one_passphrase_opens_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, older: bool
+) -> None:
+    whole = tmp_path / "whole"
+    create(whole, "x", "https://h:1", anchor_folder=tmp_path / "a", passphrase="" if older else old)
+    if older:
+        as_before(whole, old)
+    steps, is_done = 0, False
+    while not is_done:
+        folder = tmp_path / str(steps) / "op"
+        shutil.copytree(whole, folder)
+        with monkeypatch.context() as patch, suppress(Crash):
+            power = Power(steps)
+            for owner, name in ((os, "open"), (disk, "sync"), (disk, "sync_folder")):
+                patch.setattr(owner, name, power.before(getattr(owner, name)))
+            for name in ("replace", "unlink"):
+                patch.setattr(Path, name, power.before(getattr(Path, name)))
+            change_passphrase(folder, lambda: old, new)
+            is_done = True
+        assert opens(folder, old) or opens(folder, new), f"after {steps} steps"
+        steps += 1
+    assert steps > 5
+    assert opens(folder, new)
+    assert opens(folder, old) == (not new)  # what is not encrypted any more asks for nothing
 
 
 def test_a_short_passphrase_is_refused_before_anything_is_written(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from service_harness import SMALL, Nudge, federation
 
-from basecagg.errors import DataError
+from basecagg.errors import DataError, TurnedAway
 from basecagg.maths.randomness import Words
 from basecagg.protocol.holder import Holder
 from basecagg.protocol.messages import MaskName
@@ -186,8 +186,9 @@ def test_a_revoked_user_is_shut_out(tmp_path: Path) -> None:
             with pytest.raises(Problem, match="does not belong"):
                 await line.call("GET", "/v1/model")
             await line.close()
+            with pytest.raises(TurnedAway, match=r"does not belong.*Revoked"):
+                await asyncio.wait_for(fed.agents.pop(NAMES[0]), 20)
             await fed.reach(await fed.version() + 2)
-            assert not fed.agents[NAMES[0]].done()  # the server's word alone ends no agent
 
     asyncio.run(story())
 

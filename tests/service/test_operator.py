@@ -12,10 +12,12 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from service_harness import announced, enrolment, federation
 
 from basecagg.channels.identity import Identity
 from basecagg.channels.wire import pack
+from basecagg.commands.operator import command
 from basecagg.errors import DataError, StorageError
 from basecagg.protocol.invitations import admission_hash
 from basecagg.protocol.messages import signed
@@ -190,9 +192,15 @@ def test_an_older_folder_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "op" / "operator.json"
     stored = json.loads(path.read_bytes())
     del stored["format"]
-    path.write_text(json.dumps(stored | {"people": {}, "epoch": ""}))
-    with pytest.raises(DataError, match=r"older basecagg.*operator init"):
+    path.write_text(json.dumps(stored | {"people": {"ann": {}, "bob": {}}, "epoch": ""}))
+    with pytest.raises(DataError, match="older basecagg") as refused:
         Office(tmp_path / "op", tmp_path)
+    _, init, _, invite, _ = str(refused.value).split("`")
+    told = "basecagg operator --folder NEW"
+    assert init == f"{told} init --name test --url https://example.org:8443"
+    assert invite == f"{told} invite ann bob"
+    words = init.replace("NEW", str(tmp_path / "new")).split()[2:]
+    assert CliRunner().invoke(command, words).exit_code == 0  # what it tells to type can be typed
 
 
 def test_a_folder_is_open_once(tmp_path: Path) -> None:

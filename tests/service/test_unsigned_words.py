@@ -14,7 +14,7 @@ from puppet_server import URL, PuppetServer, agent_of, erase, frames, profile_in
 
 from basecagg.channels.identity import Identity
 from basecagg.channels.wire import pack
-from basecagg.errors import ChannelError, LocalProtocolError, ServerCaught
+from basecagg.errors import ChannelError, LocalProtocolError, ServerCaught, TurnedAway
 from basecagg.protocol.epoch import LocalFloor
 from basecagg.protocol.messages import Answer, Receipt, Refusal
 from basecagg.protocol.records import SealingKeyRecord, load, write
@@ -133,7 +133,8 @@ ODD = {
     ),
     "an endless Retry-After": lambda: httpx.Response(503, headers={"retry-after": "9" * 400}),
     "no text": lambda: httpx.Response(500, content=b"\xff\xfe"),
-    "revoked": lambda: httpx.Response(403, json={"code": "Revoked", "reason": "y"}),
+    "a proxy's 403": lambda: httpx.Response(403, text="<h1>Forbidden</h1>"),
+    "not invited": lambda: httpx.Response(403, json={"code": "NotInvited", "reason": "y"}),
     "not found": lambda: httpx.Response(404),
     "no JSON object": lambda: httpx.Response(409, json=[1, 2]),
     "a deep one": lambda: httpx.Response(409, content=b"[" * 100_000),
@@ -169,6 +170,37 @@ def test_control_an_agent_that_reads_replies_as_they_come_ends(tmp_path, monkeyp
     monkeypatch.setattr(Reply, "frames", lambda reply: framing.split(reply.content))
     with pytest.raises(ChannelError):
         asyncio.run(survive(tmp_path, ODD["a torn frame"]))
+
+
+@pytest.mark.parametrize("code", ["Revoked", "InvitationExpired"])
+def test_who_is_turned_away_ends_keeps_everything_and_can_be_started_again(tmp_path, code):
+    """The server's word is not signed: it may end the process, as it could by silence, and nothing else."""
+
+    server = PuppetServer()
+    town, tickets, deliver = server.town, [], server.deliver
+
+    async def turn_away():
+        return httpx.Response(403, json={"code": code, "reason": "ann is not wanted"})
+
+    async def first():
+        async with agent_of(server, tmp_path):
+            epoch = await server.found()
+            dealt = [town.deal(epoch, dealer) for dealer in DEALERS[:3]]
+            tickets.extend(ticket for _, ticket in dealt)
+            server.post(*(parcel for parcel, _ in dealt))
+            await server.received(Receipt)
+            server.deliver = turn_away
+            await server.until(lambda: False)
+
+    async def second():
+        server.deliver = deliver
+        async with agent_of(server, tmp_path):
+            server.post(town.certified(town.request(server.epoch[0], tickets)))
+            await server.received(Answer)
+
+    with pytest.raises(TurnedAway, match=rf"ann is not wanted \({code}\)\. Ask the operator"):
+        asyncio.run(first())
+    asyncio.run(second())
 
 
 def test_a_small_reply_does_not_grow():

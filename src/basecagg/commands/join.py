@@ -11,10 +11,10 @@ import click
 
 from basecagg.commands import _values
 from basecagg.commands._program import begin_log, log_end
-from basecagg.errors import DataError, ServerCaught, printable
+from basecagg.errors import DataError, ServerCaught, TurnedAway, printable
 
-_CAUGHT = 3
-"""The exit status when the server was caught cheating."""
+_CAUGHT, _TURNED_AWAY = 3, 4
+"""The exit status when the server was caught cheating, and when it says that this user does not belong."""
 
 
 @click.command("join", short_help="Take part in a federation as contributor, holder or both.")
@@ -151,7 +151,9 @@ def command(
     that the invitation names. While your function trains, the agent goes on answering for others.
 
     Exit status: 3 if the server was caught cheating; the evidence is in a file in DIR. Start it again when the
-    operator has another server. 2 if something that was typed is wrong; with --check 1 if something is amiss.
+    operator has another server. 4 if the server says that you were revoked, or that the invitation has expired:
+    ask the operator; nothing is deleted, and it can be started again. 2 if something that was typed is wrong;
+    with --check 1 if something is amiss.
     """
     if holder_only == (train is not None):
         raise DataError("give either --train MODULE:FUNCTION or --holder-only")
@@ -199,6 +201,8 @@ def command(
         Log("basecagg.agent").info("stopped")
     except ServerCaught as caught:
         raise log_end(str(caught), _CAUGHT) from None
+    except TurnedAway as refusal:
+        raise log_end(str(refusal), _TURNED_AWAY) from None
 
 
 def _check(invitation: Path, state: Path | None, train: str | None, urls: tuple[str, ...]) -> None:

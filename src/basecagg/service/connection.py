@@ -20,7 +20,7 @@ import httpx
 import msgspec
 
 from basecagg.channels.wire import MAX_CONTROL_BYTES
-from basecagg.errors import ChannelError
+from basecagg.errors import ChannelError, TurnedAway
 from basecagg.service import framing, line_faults
 from basecagg.service.logs import Log
 from basecagg.service.problems import Problem
@@ -28,6 +28,8 @@ from basecagg.service.signing import TIME_HEADER, Caller, sign_request
 
 _LOG = Log("basecagg.agent")
 _PASSING = (408, 429, 500, 502, 503, 504)
+_LASTING = ("Revoked", "InvitationExpired")
+"""What only the operator can lift. A 403 of a proxy, or of a server that was set back, may pass by itself."""
 _GRACE, _CONNECT = 30.0, 10.0
 """Seconds."""
 _SLOWEST = 16_000
@@ -248,7 +250,10 @@ class Patience:
         self._longest = longest
 
     async def persist(self, attempt: Callable[[], Awaitable[Result]], *final: str | int) -> Result:
-        """Call until it works, or fails with one of the `final` codes or statuses, on which the caller acts."""
+        """Call until it works, or fails with one of the `final` codes or statuses, on which the caller acts.
+
+        `TurnedAway` where the operator has to do something first.
+        """
         ceiling = self._shortest
         while True:
             try:
@@ -260,6 +265,11 @@ class Patience:
             except Problem as problem:
                 if problem.code in final or problem.status in final:
                     raise
+                if problem.code in _LASTING:
+                    raise TurnedAway(
+                        f"the server says: {problem.reason} ({problem.code}). Ask the operator; nothing here"
+                        " was deleted, and started again this agent asks again"
+                    ) from None
                 level = logging.INFO if problem.status in _PASSING else logging.WARNING
                 said = {"reason": problem.reason, "code": problem.code, "status": problem.status}
                 _LOG(level, "retry", **said)

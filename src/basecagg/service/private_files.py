@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from basecagg.errors import DataError
+from basecagg.storage import disk
 from basecagg.storage.faults import explain
 
 
@@ -25,8 +26,9 @@ def _write(path: Path, data: bytes) -> None:
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
         file.flush()
-        os.fsync(file.fileno())
+        disk.sync(file.fileno())
     fresh.replace(path)
+    disk.sync_folder(path.parent)
 
 
 def read_file(path: Path, what: str) -> bytes:

@@ -103,7 +103,8 @@ def certificate(place: Place, *, hosts: tuple[str, ...], out: Path) -> None:
 def passphrase(place: Place, *, new_file: Path | None, remove: bool) -> None:
     """Encrypt the operator's keys with a passphrase, or with another one.
 
-    operator.json and ca.key are written anew, as PKCS #8. Copies made before have the old passphrase, or none.
+    operator.json, which holds all secret keys, is written anew. Copies made before have the old passphrase, or
+    none.
     """
     from basecagg.service.operator.custody import read_passphrase, require_long
     from basecagg.service.operator.folder import change_passphrase
@@ -116,7 +117,9 @@ def passphrase(place: Place, *, new_file: Path | None, remove: bool) -> None:
         typed = click.prompt("New passphrase", hide_input=True, confirmation_prompt=True, err=True)
         new = require_long(typed)
     change_passphrase(place.folder, place.passphrase, new)
-    click.echo("operator.json and ca.key are " + ("encrypted" if new else "not encrypted any more"))
+    click.echo(
+        "the keys in operator.json are " + ("encrypted" if new else "not encrypted any more")
+    )
 
 
 @click.command("recover")

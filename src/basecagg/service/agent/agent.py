@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -323,14 +324,16 @@ class Agent:
 
     async def _download(self, member: LocalMember) -> Downloaded:
         """The present model, once the server has signed that it is this one."""
-        # Its epoch may be over by now: then this raises.
-        agreement = (await self._in_thread(member.participant.working)).agreement
-        fetch = partial(self._fetch_model, 4 * agreement.parameters.model_size)
         while True:
+            # Its epoch may be over by now: then this raises.
+            agreement = (await self._in_thread(member.participant.working)).agreement
+            fetch = partial(self._fetch_model, 4 * agreement.parameters.model_size)
             version, model = await self._persist(fetch, *_ELSEWHERE)
             if version == agreement.epoch.first_version or await self._hear_of(member, version):
-                head = await self._in_thread(partial(member.head_of, version, model))
-                return Downloaded(version, model, head)
+                # Letters about later versions may have come meanwhile, and the word on this one is forgotten.
+                with suppress(LocalProtocolError):
+                    head = await self._in_thread(partial(member.head_of, version, model))
+                    return Downloaded(version, model, head)
             await asyncio.sleep(self._options.breath)  # the server has moved on
 
     async def _fetch_model(self, size: int) -> tuple[int, Vector]:

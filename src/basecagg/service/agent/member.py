@@ -14,7 +14,13 @@ import numpy as np
 from basecagg.channels.identity import Ed25519Verifier
 from basecagg.channels.sealing import SealingKeys
 from basecagg.channels.wire import MAX_CONTROL_BYTES, limit_for, pack, unpack
-from basecagg.errors import BASecAggError, LocalProtocolError, Refused, ServerCaught
+from basecagg.errors import (
+    BASecAggError,
+    LocalProtocolError,
+    Refused,
+    ServerCaught,
+    StorageError,
+)
 from basecagg.privacy import Privacy
 from basecagg.protocol.effects import (
     BudgetEnded,
@@ -169,10 +175,13 @@ class LocalMember:
 
     def _accuse(self, reason: str) -> None:
         """The participant has left, and nothing more is sent: this ends its agent."""
-        path = self._write_evidence()
-        remedy = f"run: basecagg verify {path}"
-        _LOG.error("server caught", reason=reason, evidence=str(path), remedy=remedy)
-        raise ServerCaught(f"{reason}. The evidence is in {path}; {remedy}")
+        try:
+            path = self._write_evidence()
+            found = f"The evidence is in {path}; run: basecagg verify {path}"
+        except StorageError as fault:  # it is in the store, and waits there
+            found = f"The evidence is kept, but {fault}; the next start writes it to a file"
+        _LOG.error("server caught", reason=reason, evidence=found)
+        raise ServerCaught(f"{reason}. {found}")
 
     def _write_evidence(self) -> Path:
         """One file for every conviction, also for one that was only just stored before a crash."""

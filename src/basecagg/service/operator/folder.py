@@ -1,5 +1,6 @@
 """The operator's folder: its keys, its machine's store and its certificate authority.
 
+All secret keys are in one file, which is replaced as a whole: one passphrase opens them, whatever crashes.
 The folder stays with the operator. The server gets a folder of its own, without the operator's and the
 enrolment key, so it can neither sign an epoch nor invent contributors.
 """
@@ -10,7 +11,7 @@ import secrets
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
@@ -29,10 +30,9 @@ from basecagg.service.operator.certificates import (
 from basecagg.service.operator.custody import (
     Passphrase,
     nobody_knows,
-    open_authority,
-    open_key,
-    seal_authority,
-    seal_key,
+    seal,
+    unseal,
+    warn_if_weak,
 )
 from basecagg.service.private_files import read_file, write_private
 from basecagg.service.server_folder import ServerFolder
@@ -52,6 +52,8 @@ class OperatorKeys(Document, frozen=True):
     enrolment: Stored
     server_key: bytes
     public_pki: bool
+    authority: bytes = b""
+    """The key of the certificate authority, PEM or encrypted; an older basecagg had it in a file `ca.key`."""
     standbys: tuple[str, ...] = ()
     """Where else the server may be."""
     format: Literal[2] = 2
@@ -81,12 +83,14 @@ def create(
     if any((folder / name).exists() for name in ("operator.json", "operator.db")):
         raise DataError(f"{folder} has an operator already")
     operator, enrolment, server = (Identity.create() for _ in range(3))
+    authority = None if public_pki else make_authority(federation)
     stored = OperatorKeys(
         federation=federation,
         url=url,
         suite=suite,
-        operator=seal_key(operator.secret_bytes(), passphrase),
-        enrolment=seal_key(enrolment.secret_bytes(), passphrase),
+        operator=seal(operator.secret_bytes(), passphrase),
+        enrolment=seal(enrolment.secret_bytes(), passphrase),
+        authority=seal(authority.key, passphrase) if authority else b"",
         server_key=server.public_key,
         public_pki=public_pki,
         standbys=tuple(standbys),
@@ -98,10 +102,8 @@ def create(
         page_token=secrets.token_urlsafe(24),
     )
     write_private(folder / "server" / "server.json", to_json(for_server))
-    if not public_pki:
-        authority = make_authority(federation)
+    if authority is not None:
         write_private(folder / "ca.pem", authority.certificate)
-        write_private(folder / "ca.key", seal_authority(authority.key, passphrase))
     with open_store(folder, anchor_folder) as store:
         noted = AuditLog(federation, OPERATOR, store).note(
             operator, int(time.time()), "founded", url=url
@@ -130,8 +132,8 @@ def certify_server(
     folder: Path, target: Path, hosts: list[str], passphrase: Passphrase = nobody_knows
 ) -> None:
     """A TLS certificate for the server, from the operator's own authority."""
-    key = open_authority(read_file(folder / "ca.key", "the CA's key"), passphrase)
-    authority = Certified(read_file(folder / "ca.pem", "the CA"), key)
+    key = _authority(folder, read_keys(folder / "operator.json"))
+    authority = Certified(read_file(folder / "ca.pem", "the CA"), unseal(key, passphrase))
     certified = make_server_certificate(authority, hosts)
     write_private(target / "tls.pem", certified.certificate)
     write_private(target / "tls.key", certified.key)
@@ -141,16 +143,25 @@ def change_passphrase(folder: Path, old: Passphrase, new: str) -> None:
     """Encrypt the keys in the folder with another passphrase; without one, store them as they are."""
     path = folder / "operator.json"
     stored = read_keys(path)
-    keys = {name: open_key(getattr(stored, name), old) for name in ("operator", "enrolment")}
-    if (folder / "ca.key").exists():
-        authority = open_authority(read_file(folder / "ca.key", "the CA's key"), old)
-        write_private(folder / "ca.key", seal_authority(authority, new))
-    sealed = {name: seal_key(key, new) for name, key in keys.items()}
+    keys = {"operator": stored.operator, "enrolment": stored.enrolment}
+    if not stored.public_pki:
+        keys["authority"] = _authority(folder, stored)
+    sealed = {name: seal(unseal(key, old), new) for name, key in keys.items()}
     write_private(path, to_json(msgspec.structs.replace(stored, **sealed)))
+    (folder / "ca.key").unlink(missing_ok=True)
+
+
+def _authority(folder: Path, stored: OperatorKeys) -> bytes:
+    return stored.authority or read_file(folder / "ca.key", "the CA's key")
 
 
 class _Format(msgspec.Struct):
+    """What a folder of any format says of itself."""
+
     format: int = 1
+    federation: str = "NAME"
+    url: str = "URL"
+    people: dict[str, Any] = {}
 
 
 def read_keys(path: Path) -> OperatorKeys:
@@ -163,9 +174,17 @@ def read_keys(path: Path) -> OperatorKeys:
     data = read_file(path, "the operator")
     written: _Format = from_json(data, _Format)
     if written.format != 2:
-        raise DataError(
-            f"{path} is of an older basecagg, whose epochs nobody takes any more: found the federation again"
-            " with `basecagg operator init` in another folder, and invite its people"
-        )
+        raise DataError(_way_on(path, written))
     stored: OperatorKeys = from_json(data, OperatorKeys)
+    warn_if_weak(stored.operator)
     return stored
+
+
+def _way_on(path: Path, written: _Format) -> str:
+    """What to do with a folder whose server and agents cannot be read any more either."""
+    operator = "basecagg operator --folder NEW"
+    return (
+        f"{path} has format {written.format}, of an older basecagg whose keys and epochs nobody takes any more:"
+        f" found the federation again with `{operator} init --name {written.federation} --url {written.url}`,"
+        f" then `{operator} invite {' '.join(written.people) or 'NAMES'}`; everybody joins in a new folder"
+    )

@@ -46,7 +46,7 @@ from basecagg.service.documents import (
     to_json,
 )
 from basecagg.service.logs import Log
-from basecagg.service.operator.custody import Passphrase, nobody_knows, open_key
+from basecagg.service.operator.custody import Passphrase, nobody_knows, unseal
 from basecagg.service.operator.folder import open_store, read_keys
 from basecagg.service.problems import STORE_FAULT, Problem
 from basecagg.service.signing import Caller
@@ -77,8 +77,8 @@ class Office:
         """Open the folder that `create` made; the passphrase is asked for if its keys are encrypted."""
         self.folder = folder
         self._stored = read_keys(folder / "operator.json")
-        self.identity = Identity.from_secret(open_key(self._stored.operator, passphrase))
-        self._enrolment = Identity.from_secret(open_key(self._stored.enrolment, passphrase))
+        self.identity = Identity.from_secret(unseal(self._stored.operator, passphrase))
+        self._enrolment = Identity.from_secret(unseal(self._stored.enrolment, passphrase))
         self._store = open_store(folder, anchor_folder)
         self._build()
 
