@@ -176,7 +176,7 @@ def test_out_is_filled_and_returned():
 )
 def test_a_wrong_out_is_refused_and_takes_nothing_from_the_stream(out):
     stream = FieldStream(bytes(32), Q)
-    with pytest.raises(DataError, match=r"must be a contiguous uint32\[10\]"):
+    with pytest.raises(DataError, match="out "):
         stream.draw(10, out)
     assert np.array_equal(stream.draw(10), FieldStream(bytes(32), Q).draw(10))
 

@@ -33,8 +33,8 @@ def numbers(label, size, q):
 
 def field_vectors():
     return {
-        "about": "F_q, element by element, and weighted sums of rows",
-        "elementwise": [_elementwise(q) for q in (2, 3, *PRIMES)],
+        "about": "F_q: differences, and weighted sums of rows",
+        "sub": [_differences(q) for q in (2, 3, *PRIMES)],
         "weighted_sum": [
             _weighted("small weights", Q, 3, 5, [1, 2, 64]),
             _weighted("nine rows", Q, 9, 4, range(1, 10)),
@@ -50,8 +50,7 @@ def field_vectors():
             _bad("modulus too large", "new", "ParameterError", "2³²", modulus=2**32 + 15),
             _bad("no thread", "new", "ParameterError", "threads = 0", modulus=7, threads=0),
             *(
-                _bad(f"{op}, {case}", op, "DataError", text, modulus=7, **arguments)
-                for op in ("add", "sub", "mul")
+                _bad(f"sub, {case}", "sub", "DataError", text, modulus=7, **arguments)
                 for case, text, arguments in (
                     ("value q in a", "a holds a value", {"a": [7, 0], "b": [0, 0]}),
                     ("value q in b", "b holds a value", {"a": [0, 0], "b": [0, 7]}),
@@ -132,13 +131,13 @@ def code_vectors():
             *(
                 _bad(f"new, {case}", "new", "ParameterError", text, **{**small, **change})
                 for case, text, change in (
-                    ("one holder", "N = 1 ", {"num_holders": 1}),
-                    ("more holders than points", "N = 7 ", {"num_holders": 7}),
+                    ("one holder", "N = 1,", {"num_holders": 1}),
+                    ("more holders than points", "N = 7,", {"num_holders": 7}),
                     ("T = 0", "T = 0 ", {"max_colluders": 0}),
-                    ("U = T", "U = 1 ", {"recovery_threshold": 1}),
-                    ("U > N", "U = 5 ", {"recovery_threshold": 5}),
-                    ("fraction", "num_holders = 4.0 must be a whole", {"num_holders": 4.0}),
-                    ("truth", "max_colluders = True", {"max_colluders": True}),
+                    ("U = T", "U = 1,", {"recovery_threshold": 1}),
+                    ("U > N", "U = 5,", {"recovery_threshold": 5}),
+                    ("fraction", "N = 4.0,", {"num_holders": 4.0}),
+                    ("truth", "T = True ", {"max_colluders": True}),
                     ("not prime", "prime", {"modulus": 9}),
                 )
             ),
@@ -177,18 +176,15 @@ def code_vectors():
     }  # fmt: skip
 
 
-def _elementwise(q):
+def _differences(q):
     edges = [0, q - 1, 1, q - 1, 0, q - 1]
     a = [*edges, *numbers("a", 6, q)]
     b = [*reversed(edges), *numbers("b", 6, q)]
-    pairs = list(zip(a, b, strict=True))
     return {
         "modulus": q,
         "a": a,
         "b": b,
-        "add": [(x + y) % q for x, y in pairs],
-        "sub": [(x - y) % q for x, y in pairs],
-        "mul": [x * y % q for x, y in pairs],
+        "difference": [(x - y) % q for x, y in zip(a, b, strict=True)],
     }
 
 

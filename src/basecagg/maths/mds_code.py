@@ -70,7 +70,6 @@ class MaskCode:
         self._decoder = lru_cache(_KEPT_DECODERS)(self._make_decoder)
 
     def __repr__(self) -> str:
-        """N, U, T and q."""
         return (
             f"MaskCode(num_holders={self.num_holders}, recovery_threshold={self.recovery_threshold},"
             f" max_colluders={self.max_colluders}, modulus={self.field.modulus})"
@@ -261,26 +260,10 @@ def _first_difference(expected: Elements, shares: Sequence[Elements]) -> int | N
 
 
 def _check_parameters(N: int, U: int, T: int, q: int) -> None:
-    for name, value in (("num_holders", N), ("recovery_threshold", U), ("max_colluders", T)):
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise ParameterError(
-                f"{name} = {value!r} must be a whole number", rule=f"{name} is a whole number"
-            )
-    if not 2 <= N <= q - 1:
+    if any(type(number) is not int for number in (N, U, T)) or not 1 <= T < U <= N < q:
         raise ParameterError(
-            f"num_holders N = {N} is outside 2…{q - 1}: every holder needs a nonzero point of its own"
-            f" in a field of {q} elements",
-            rule="2 ≤ N ≤ q − 1",
-        )
-    if T < 1:
-        raise ParameterError(
-            f"max_colluders T = {T} must be at least 1: with T = 0 a single holder reads a piece of"
-            " every mask",
-            rule="T ≥ 1",
-        )
-    if not T + 1 <= U <= N:
-        raise ParameterError(
-            f"recovery_threshold U = {U} is outside T + 1 = {T + 1}…N = {N}: a mask is cut into"
-            " U − T pieces, and U holders must exist",
-            rule="T + 1 ≤ U ≤ N",
+            f"N = {N!r}, U = {U!r}, T = {T!r} and q = {q} must be whole numbers with 1 ≤ T < U ≤ N < q: with T"
+            " = 0 a single holder reads a piece of every mask, a mask is cut into U − T pieces, U holders must"
+            " exist, and each needs a nonzero point of its own in the field",
+            rule="1 ≤ T < U ≤ N < q",
         )

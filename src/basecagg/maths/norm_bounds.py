@@ -53,6 +53,7 @@ def most_sampled(records: int, rate: float) -> int:
     return min(records, math.ceil(mean + tail / 3 + math.sqrt(tail * tail / 9 + 2 * mean * tail)))
 
 
+@lru_cache(maxsize=256)
 def share_variance(noise: float, bound: int, honest: int) -> int:
     """σ_i²: so that K − T_c = `honest` shares of noise have σ = z·C̃ together; `bound` is C̃², z is `noise`.
 

@@ -5,7 +5,7 @@ Exact for every prime below 2³². For the paper's q = 2³² − 5 a remainder n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -28,20 +28,22 @@ class PrimeField:
         self.threads = thread_count(threads)
 
     def __repr__(self) -> str:
-        """The field, by its size."""
         return f"PrimeField({self.modulus})"
-
-    def add(self, a: Elements, b: Elements, out: Elements | None = None) -> Elements:
-        """a + b, element by element. `out` may be a or b."""
-        return self._elementwise(sums.add, a, b, out)
 
     def sub(self, a: Elements, b: Elements, out: Elements | None = None) -> Elements:
         """a − b, element by element. `out` may be a or b."""
-        return self._elementwise(sums.sub, a, b, out)
+        a = checked(a, "a")
+        b = checked_shape(b, "b", a.shape)
+        out = destination(out, a.shape)
+        at_a, at_b, at_out = addresses_of([a, b, out])
+        q = np.uint64(self.modulus)
 
-    def mul(self, a: Elements, b: Elements, out: Elements | None = None) -> Elements:
-        """a·b, element by element. `out` may be a or b."""
-        return self._elementwise(sums.mul, a, b, out)
+        def work(begin: int, end: int) -> int:
+            return int(sums.sub(at_a, at_b, at_out, begin, end, q))
+
+        if over_columns(work, out.size, 3, self.threads) >= self.modulus:
+            self._name_offender([("a", a), ("b", b)])
+        return out
 
     def weighted_sum(
         self,
@@ -69,22 +71,6 @@ class PrimeField:
     def check(self, array: Elements, name: str) -> None:
         """Raise `DataError` unless the array is uint32 and all its values are below q."""
         check_values(checked(array, name), name, self.modulus)
-
-    def _elementwise(
-        self, kernel: Callable[..., np.int64], a: Elements, b: Elements, out: Elements | None
-    ) -> Elements:
-        a = checked(a, "a")
-        b = checked_shape(b, "b", a.shape)
-        out = destination(out, a.shape)
-        addresses = addresses_of([a, b, out])
-        q = np.uint64(self.modulus)
-
-        def work(begin: int, end: int) -> int:
-            return int(kernel(*addresses, begin, end, q))
-
-        if over_columns(work, out.size, len(addresses), self.threads) >= self.modulus:
-            self._name_offender([("a", a), ("b", b)])
-        return out
 
     def _factors(self, weights: Iterable[int], number: int) -> list[int]:
         factors = list(weights)

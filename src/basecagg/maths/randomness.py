@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import hmac
 import os
-from collections.abc import Iterator
 from typing import NoReturn
 
 import numpy as np
@@ -28,6 +27,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from basecagg.errors import DataError, LocalProtocolError, ParameterError
+from basecagg.maths.elements import destination
 from basecagg.maths.primes import require_modulus
 
 Words = npt.NDArray[np.uint32]
@@ -48,7 +48,6 @@ class Seed:
     __slots__ = ("_secret",)
 
     def __init__(self, secret: bytes) -> None:
-        """Hold exactly 32 bytes."""
         if not isinstance(secret, bytes) or len(secret) != SEED_BYTES:
             given = f"{len(secret)} bytes" if isinstance(secret, bytes) else type(secret).__name__
             raise DataError(f"a seed is {SEED_BYTES} bytes, not {given}; new_seed() makes one")
@@ -59,7 +58,6 @@ class Seed:
         return self._secret
 
     def __repr__(self) -> str:
-        """Nothing about the secret."""
         return "Seed(…)"
 
     def __eq__(self, other: object) -> bool:
@@ -99,18 +97,16 @@ class WordStream:
     """Uniform 32-bit words from a seed: the coins of stochastic rounding. For one thread only."""
 
     def __init__(self, seed: Seed | bytes) -> None:
-        """Open the stream at its first word."""
         self._keystream = Cipher(AES(_key(seed)), CTR(bytes(16))).encryptor()
 
     def __repr__(self) -> str:
-        """Nothing about the seed."""
         return f"{type(self).__name__}(…)"
 
     def draw(self, n: int, out: Words | None = None) -> Words:
         """The next n numbers, in `out` if given: fresh memory costs as much as the numbers."""
         out = _destination(n, out)
-        for chunk in _chunks(out):
-            self._fill(chunk)
+        for start in range(0, n, _CHUNK):
+            self._fill(out[start : start + _CHUNK])
         return out
 
     def _fill(self, chunk: Words) -> None:
@@ -122,7 +118,6 @@ class FieldStream(WordStream):
     """Elements uniform on 0…q−1 from a seed: masks z and rows of noise. For one thread only."""
 
     def __init__(self, seed: Seed | bytes, modulus: int) -> None:
-        """Open the stream over F_q at its first element."""
         require_modulus(modulus)
         super().__init__(seed)
         self._modulus = modulus
@@ -152,15 +147,4 @@ def _key(seed: Seed | bytes) -> bytes:
 def _destination(n: int, out: Words | None) -> Words:
     if n < 0:
         raise DataError(f"n = {n} is negative: draw 0 numbers or more")
-    if out is None:
-        return np.empty(n, _WORD)
-    if out.dtype != _WORD or out.shape != (n,) or not out.flags.c_contiguous:
-        raise DataError(
-            f"out is {out.dtype}{list(out.shape)} but must be a contiguous uint32[{n}]:"
-            f" np.empty({n}, np.uint32)"
-        )
-    return out
-
-
-def _chunks(out: Words) -> Iterator[Words]:
-    return (out[start : start + _CHUNK] for start in range(0, out.size, _CHUNK))
+    return np.empty(n, _WORD) if out is None else destination(out, (n,))

@@ -76,7 +76,6 @@ class StalenessFunction:
         return float(exact_value(self, staleness))
 
     def __str__(self) -> str:
-        """A short name for tables."""
         return SHAPES[self.kind].text.format(a=self.a, b=self.b)
 
 

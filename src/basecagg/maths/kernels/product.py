@@ -15,7 +15,6 @@ class Product:
     """out = matrix · rows mod q, the matrix prepared once. Rows are given by their addresses."""
 
     def __init__(self, matrix: npt.NDArray[np.uint32], modulus: int) -> None:
-        """Split the matrix's elements for exact products."""
         self._terms = padded(matrix.shape[1])
         self._table = table_of(matrix, modulus)
         self._q = float(modulus)

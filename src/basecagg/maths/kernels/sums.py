@@ -1,4 +1,4 @@
-"""Sums and products of rows of words, mod any prime below 2³², in 64-bit integers.
+"""Sums of rows of words, mod any prime below 2³², in 64-bit integers.
 
 Every kernel returns the largest word it read: numbers ≥ q are noticed without a pass of their own.
 """
@@ -146,20 +146,6 @@ def _add_one(
 
 
 @kernel
-def add(
-    a: np.uint64, b: np.uint64, out: np.uint64, begin: int, end: int, modulus: np.uint64
-) -> np.int64:
-    """a + b mod q."""
-    x, y, result = words_at(a), words_at(b), words_at(out)
-    largest = np.uint32(0)
-    for j in range(begin, end):
-        total = np.uint64(x[j]) + y[j]
-        result[j] = np.uint32(total - modulus if total >= modulus else total)
-        largest = max(largest, x[j], y[j])
-    return np.int64(largest)
-
-
-@kernel
 def sub(
     a: np.uint64, b: np.uint64, out: np.uint64, begin: int, end: int, modulus: np.uint64
 ) -> np.int64:
@@ -169,19 +155,6 @@ def sub(
     for j in range(begin, end):
         missing = modulus if x[j] < y[j] else np.uint64(0)
         result[j] = np.uint32(x[j] + missing - y[j])
-        largest = max(largest, x[j], y[j])
-    return np.int64(largest)
-
-
-@kernel
-def mul(
-    a: np.uint64, b: np.uint64, out: np.uint64, begin: int, end: int, modulus: np.uint64
-) -> np.int64:
-    """a·b mod q."""
-    x, y, result = words_at(a), words_at(b), words_at(out)
-    largest = np.uint32(0)
-    for j in range(begin, end):
-        result[j] = np.uint32(_remainder(np.uint64(x[j]) * y[j], modulus))
         largest = max(largest, x[j], y[j])
     return np.int64(largest)
 
