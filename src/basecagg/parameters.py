@@ -7,14 +7,20 @@ no later code checks a threshold again or warns about an overflow.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Literal, NamedTuple
 
 from basecagg.errors import ParameterError
 from basecagg.maths.primes import PAPER_MODULUS, is_prime
-from basecagg.maths.staleness import Rounding, StalenessFunction, constant, expected_weight, forms
-from basecagg.privacy import LEAST_DEVIATION, MOST_DEVIATION, Mechanism, Privacy
+from basecagg.maths.staleness import Rounding, StalenessFunction, constant, expected_weight
+from basecagg.privacy import (
+    LEAST_DEVIATION,
+    MOST_DEVIATION,
+    Mechanism,
+    Privacy,
+    check_types,
+)
 
 Consistency = Literal["certified", "honest-server"]
 Correctness = Literal["agreed", "honest-holders"]
@@ -78,7 +84,7 @@ class ProtocolParameters:
             object.__setattr__(self, "max_colluding_contributors", self.max_colluders)
         if self.correctness is None:
             object.__setattr__(self, "correctness", usual_correctness(self.consistency))
-        _check_types(self)
+        check_types(self)
         if self.min_per_version is None:
             usual = min(usual_per_version(self.consistency), max(1, self.buffer_size))
             object.__setattr__(self, "min_per_version", usual)
@@ -184,6 +190,17 @@ class Rule(NamedTuple):
     text: str
     holds: Callable[[ProtocolParameters], bool]
     explain: Callable[[ProtocolParameters], str]
+
+
+def _at_least(least: int, name: str, symbol: str = "", why: str = "") -> Rule:
+    """A rule of one number that must not be too small."""
+    named = f"{name} {symbol}".strip()
+    must = f"must be at least {least}" if least else "cannot be negative"
+    return Rule(
+        f"{symbol or name} ≥ {least}",
+        lambda p: bool(getattr(p, name) >= least),
+        lambda p: f"{named} = {getattr(p, name)} {must}" + (f": {why}" if why else ""),
+    )
 
 
 def _of_privacy(
@@ -333,19 +350,8 @@ RULES: list[Rule] = [
             f" point of its own in a field of {p.modulus} elements"
         ),
     ),
-    Rule(
-        "T ≥ 1",
-        lambda p: p.max_colluders >= 1,
-        lambda p: (
-            f"max_colluders T = {p.max_colluders} must be at least 1: with T = 0 a single holder"
-            " reads a piece of every mask"
-        ),
-    ),
-    Rule(
-        "D ≥ 0",
-        lambda p: p.max_dropouts >= 0,
-        lambda p: f"max_dropouts D = {p.max_dropouts} cannot be negative",
-    ),
+    _at_least(1, "max_colluders", "T", "with T = 0 a single holder reads a piece of every mask"),
+    _at_least(0, "max_dropouts", "D"),
     Rule(
         "U ≥ T + 1",
         lambda p: p.recovery_threshold >= p.max_colluders + 1,
@@ -372,18 +378,8 @@ RULES: list[Rule] = [
             " or use consistency='honest-server'"
         ),
     ),
-    Rule(
-        "max_colluding_contributors ≥ 0",
-        lambda p: p.colluding_contributors >= 0,
-        lambda p: f"max_colluding_contributors = {p.colluding_contributors} cannot be negative",
-    ),
-    Rule(
-        "K ≥ 2",
-        lambda p: p.buffer_size >= 2,
-        lambda p: (
-            f"buffer_size K = {p.buffer_size} must be at least 2: a sum of one update is that update"
-        ),
-    ),
+    _at_least(0, "max_colluding_contributors"),
+    _at_least(2, "buffer_size", "K", "a sum of one update is that update"),
     Rule(
         "certified mode: K ≥ max_colluding_contributors + 2",
         lambda p: p.consistency != "certified" or p.buffer_size >= p.colluding_contributors + 2,
@@ -393,31 +389,15 @@ RULES: list[Rule] = [
             f" {p.colluding_contributors} friends would otherwise be left with one honest update"
         ),
     ),
-    Rule(
-        "d ≥ 1",
-        lambda p: p.model_size >= 1,
-        lambda p: f"model_size d = {p.model_size} must be at least 1",
-    ),
-    Rule(
-        "τ_max ≥ 0",
-        lambda p: p.max_staleness >= 0,
-        lambda p: f"max_staleness τ_max = {p.max_staleness} cannot be negative",
-    ),
+    _at_least(1, "model_size", "d"),
+    _at_least(0, "max_staleness", "τ_max"),
     Rule(
         "B > 0 and finite",
         lambda p: 0 < p.clip < float("inf"),
         lambda p: f"clip B = {p.clip} must be a positive, finite number",
     ),
-    Rule(
-        "c_l ≥ 1",
-        lambda p: p.update_levels >= 1,
-        lambda p: f"update_levels c_l = {p.update_levels} must be at least 1",
-    ),
-    Rule(
-        "c_g ≥ 1",
-        lambda p: p.weight_levels >= 1,
-        lambda p: f"weight_levels c_g = {p.weight_levels} must be at least 1",
-    ),
+    _at_least(1, "update_levels", "c_l"),
+    _at_least(1, "weight_levels", "c_g"),
     Rule(
         "c_g·s(τ_max) ≥ 1",
         lambda p: expected_weight(p.staleness, p.max_staleness, p.weight_levels) >= 1,
@@ -486,18 +466,12 @@ RULES: list[Rule] = [
             " when training starts must outlive the slowest admitted update"
         ),
     ),
-    Rule(
-        "mask_quota ≥ 1",
-        lambda p: p.mask_quota >= 1,
-        lambda p: f"mask_quota = {p.mask_quota} must be at least 1",
-    ),
+    _at_least(1, "mask_quota"),
 ]
 
 
 def _missing_answers(p: ProtocolParameters) -> int:
-    return p.recovery_threshold - largest_threshold(
-        p.num_holders, p.max_dropouts, p.recovery_margin
-    )
+    return p.recovery_threshold + p.recovery_margin - (p.num_holders - p.max_dropouts)
 
 
 def _enough_answers(p: ProtocolParameters) -> str:
@@ -513,22 +487,9 @@ def _enough_answers(p: ProtocolParameters) -> str:
     return " or ".join([*lower, f"N = {p.num_holders + missing}"])
 
 
-_CHOICES = {
-    "consistency": ("certified", "honest-server"),
-    "correctness": ("agreed", "honest-holders"),
-    "weight_rounding": ("stochastic", "nearest"),
-    "allow_wraparound": (True, False),
-}
-
-
 def usual_correctness(consistency: Consistency) -> Correctness:
     """Who defends against a cheating server defends against its friends among the holders, too."""
     return "agreed" if consistency == "certified" else "honest-holders"
-
-
-def largest_threshold(num_holders: int, max_dropouts: int, margin: int) -> int:
-    """N − D less the margin T + E: with a larger U a sum might never open."""
-    return num_holders - max_dropouts - margin
 
 
 def usual_tolerance(
@@ -548,34 +509,10 @@ def usual_tolerance(
     quorum = num_holders - 2 * dropouts - 2 if consistency == "certified" else num_holders
     readable = (num_holders - dropouts - liars) // 3 if agreed else num_holders - dropouts - 1
     colluders = max_colluders or max(1, liars, min(8, quorum, readable, buffer_size - 2))
-    most = largest_threshold(num_holders, dropouts, colluders + liars if agreed else 0)
+    most = num_holders - dropouts - (colluders + liars if agreed else 0)
     return dropouts, colluders, recovery_threshold or most
 
 
 def usual_per_version(consistency: Consistency) -> int:
     """m for whoever has not chosen it: of three members one may work with the server, and two are left."""
     return 3 if consistency == "certified" else 1
-
-
-def _check_types(parameters: ProtocolParameters) -> None:
-    for entry in fields(parameters):
-        name, value = entry.name, getattr(parameters, entry.name)
-        if name in _CHOICES:
-            _require(value in _CHOICES[name], name, value, f"one of {_CHOICES[name]}")
-        elif name == "clip":
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            _require(number, name, value, "a number")
-        elif name == "privacy":
-            known = value is None or isinstance(value, Privacy)
-            _require(known, name, value, "a Privacy, or None")
-        elif name == "staleness":
-            known = isinstance(value, StalenessFunction)
-            _require(known, name, value, f"a StalenessFunction: {forms()}")
-        elif value is not None or name != "min_per_version":
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            _require(whole, name, value, "a whole number")
-
-
-def _require(holds: bool, name: str, value: object, wanted: str) -> None:
-    if not holds:
-        raise ParameterError(f"{name} = {value!r} must be {wanted}", rule=f"{name} is {wanted}")

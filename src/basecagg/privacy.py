@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
-from functools import lru_cache
-from typing import Literal
+from functools import cache
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from basecagg.errors import ParameterError
 from basecagg.maths.accounting import (
@@ -30,7 +30,7 @@ from basecagg.maths.norm_bounds import (
     squared_change,
     squared_sum_bound,
 )
-from basecagg.maths.staleness import StalenessFunction, constant, exact_value, forms
+from basecagg.maths.staleness import StalenessFunction, constant, exact_value
 
 Unit = Literal["user", "record"]
 LEAST_DEVIATION, MOST_DEVIATION = 3, 2**13
@@ -39,9 +39,42 @@ DISTANCE = 2.0**-127
 """η: the statistical distance between one draw of the noise and the discrete Gaussian, at most."""
 
 
+_hints = cache(get_type_hints)
+_WORDS = {int: "a whole number", float: "a number", bool: "True or False"}
+
+
+def check_types(checked: object, whose: str = "") -> None:
+    """Refuse a value that is not what its field's type says. Whole numbers are numbers; True is none."""
+    own: Any = type(checked)
+    for name, kind in _hints(own).items():
+        value = getattr(checked, name)
+        if type(value) is not kind and not _fits(value, kind):
+            wanted = _in_words(kind)
+            rule = f"{name}{whose} is {wanted}"
+            raise ParameterError(f"{name} = {value!r}{whose} must be {wanted}", rule=rule)
+
+
+def _fits(value: object, kind: Any) -> bool:
+    if get_origin(kind) is Literal:
+        return value in get_args(kind)
+    if get_args(kind):  # this | None
+        return any(_fits(value, each) for each in get_args(kind))
+    if isinstance(value, bool):
+        return kind is bool
+    return isinstance(value, int | float if kind is float else kind)
+
+
+def _in_words(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return f"one of {get_args(kind)}"
+    if get_args(kind):
+        return _in_words(get_args(kind)[0])
+    return _WORDS.get(kind, f"a {kind.__name__}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Privacy:
-    """What the operator promises and every contributor keeps by itself. Without noise lengths are bounded."""
+    """What the operator promises and every contributor keeps by itself; without noise, a bound on lengths."""
 
     clip_norm: float
     """C: contributors clip what a unit adds to an update to C in the 2-norm, before they weigh it."""
@@ -65,20 +98,10 @@ class Privacy:
 
     def __post_init__(self) -> None:
         """Refuse what is not even a number; the rules are with the other parameters."""
+        check_types(self, " of the privacy")
         for name in ("clip_norm", "noise", "delta", "epsilon", "sampling_rate"):
-            value = getattr(self, name)
-            _require(
-                _is_number(value) or (name, value) == ("epsilon", None), name, value, "a number"
-            )
-            if value is not None:
+            if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, float(value))
-        for name in ("max_uses", "max_records"):
-            value = getattr(self, name)
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            _require(whole, name, value, "a whole number")
-        known = isinstance(self.staleness, StalenessFunction)
-        _require(known, "staleness", self.staleness, f"a StalenessFunction: {forms()}")
-        _require(self.unit in ("user", "record"), "unit", self.unit, "'user' or 'record'")
 
     @property
     def longest(self) -> float:
@@ -107,16 +130,25 @@ class Mechanism:
 
     def squared_bound(self, staleness: int) -> int:
         """C̃(s)², in steps: no upload that was weighed by s(τ̂) is longer before its noise."""
-        return _squared_bound(self, staleness)
+        if self.privacy.unit == "user":
+            return squared_bound(*self._lengths(staleness))
+        return squared_change(*self._lengths(staleness, self.privacy.max_records))
 
     def squared_change(self, staleness: int) -> int:
         """Δ̃(s)², in steps: what one unit can change in such an upload. All of it, if it is the user."""
-        return _squared_change(self, staleness)
+        if self.privacy.unit == "user":
+            return self.squared_bound(staleness)
+        return squared_change(*self._lengths(staleness))
+
+    def _lengths(self, staleness: int, records: int = 1) -> tuple[int, float, Decimal, int]:
+        weight = exact_value(self.privacy.staleness, staleness)
+        return self.levels * records, self.privacy.clip_norm, weight, self.size
 
     @property
     def variance(self) -> int:
         """σ_i²: of one contributor's noise, in steps."""
-        return _variance(self)
+        noise = self.privacy.noise
+        return share_variance(noise, self.squared_change(0), self.honest) if noise else 0
 
     @property
     def deviation(self) -> float:
@@ -198,38 +230,3 @@ class Mechanism:
         """The same by another order, for a ledger that was begun with it."""
         assert self.privacy.epsilon is not None
         return within(self.privacy.epsilon, self.conversion_delta, order)
-
-
-@lru_cache(maxsize=4096)
-def _squared_bound(mechanism: Mechanism, staleness: int) -> int:
-    privacy = mechanism.privacy
-    weight = exact_value(privacy.staleness, staleness)
-    if privacy.unit == "user":
-        return squared_bound(mechanism.levels, privacy.clip_norm, weight, mechanism.size)
-    most = mechanism.levels * privacy.max_records
-    return squared_change(most, privacy.clip_norm, weight, mechanism.size)
-
-
-@lru_cache(maxsize=4096)
-def _squared_change(mechanism: Mechanism, staleness: int) -> int:
-    privacy = mechanism.privacy
-    if privacy.unit == "user":
-        return mechanism.squared_bound(staleness)
-    weight = exact_value(privacy.staleness, staleness)
-    return squared_change(mechanism.levels, privacy.clip_norm, weight, mechanism.size)
-
-
-@lru_cache(maxsize=256)
-def _variance(mechanism: Mechanism) -> int:
-    noise = mechanism.privacy.noise
-    return share_variance(noise, mechanism.squared_change(0), mechanism.honest) if noise else 0
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _require(holds: bool, name: str, value: object, wanted: str) -> None:
-    if not holds:
-        rule = f"{name} of the privacy is {wanted}"
-        raise ParameterError(f"{name} = {value!r} of the privacy must be {wanted}", rule=rule)
