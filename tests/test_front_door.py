@@ -113,7 +113,7 @@ def test_a_plan_is_the_one_of_the_command() -> None:
 def test_a_plan_can_be_measured() -> None:
     chosen = plan(**SMALL)
     assert not chosen.cpu
-    assert set(chosen.measured().cpu) == {o.parameters.recovery_threshold for o in chosen.options}
+    assert set(chosen.measured().cpu) == {option.recovery_threshold for option in chosen.options}
     assert "not measured" not in str(chosen.measured())
 
 

@@ -90,7 +90,7 @@ def text_of(line: AnyLine, **changes: object) -> str:
         (text_of(upload("ann/2"), payload="00"), "unknown field `payload`"),
         (text_of(upload("ann/2"), base_version=None), "missing required field `base_version`"),
         (text_of(upload("ann/2"), base_version="3"), "Expected `int`"),
-        (text_of(upload("ann/2"), contributor="bob"), "mask ann/2 is not one of bob's"),
+        (text_of(upload("ann/2"), contributor="bob"), "ann/2 is not one of bob's"),
         (text_of(upload("ann/2")) + " {}", "malformed"),
         (text_of(request("r", {"ann/1": -1})), ">= 0"),
         (text_of(request("r", {"ann/1": 2**32 - 5})), "weight of ann/1 is not below q"),
@@ -116,7 +116,7 @@ def test_a_bad_line_is_refused_with_its_number(
     ("changes", "words"),
     [
         ({"format": 3}, "format"),
-        ({"format": 1}, "of an older basecagg"),
+        ({"format": 1}, "format"),
         ({"format": None}, "missing required field `format`"),
         ({"modulus": 2**32 - 4}, "not prime"),
         ({"points": [1, 2, 3]}, "not N = 7 evaluation points"),

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from basecagg.planning.broken_rules import broken_rules, is_whole
-from basecagg.planning.cohorts import Cohorts, suggest_cohorts
-from basecagg.planning.knowledge import Knowledge, View, contributor_of
-from basecagg.planning.rounds import Rounds, over_all_rounds
+from basecagg.planning.knowledge import Knowledge, View
+from basecagg.planning.rounds import Cohorts, Rounds, over_all_rounds, suggest_cohorts
 from basecagg.planning.shown import Shown
 from basecagg.planning.spending import UploadCosts, spending
 from basecagg.planning.transcript import (
@@ -25,6 +24,7 @@ from basecagg.planning.transcript import (
     EpochLine,
     RequestLine,
     Transcript,
+    contributor_of,
     read_transcript,
 )
 
@@ -119,7 +119,6 @@ class Report(Shown):
         return [*self.in_clear, *(each for group in self.groups for each in group.exposed)]
 
     def __rich__(self) -> RenderableType:
-        """Lay it out for a terminal of 80 columns or more."""
         from basecagg.planning.audit_rendering import render
 
         return render(self)
@@ -138,7 +137,7 @@ def audit(
     """
     if not isinstance(transcript, Transcript):
         transcript = read_transcript(Path(transcript))
-    view = View.of(transcript, colluders, insiders)
+    view = View(transcript, colluders, insiders)
     groups = [_judge(view, *tied) for tied in _tied_together(view)]
     noteworthy = [group for group in groups if group.sums or group.leaked or group.causes]
     noteworthy.sort(key=lambda group: [found.version for found in group.sums])

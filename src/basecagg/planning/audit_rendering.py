@@ -10,11 +10,10 @@ from typing import Any
 import msgspec
 from rich.console import Group as Lines
 from rich.console import RenderableType
-from rich.padding import Padding
-from rich.table import Column, Table
 from rich.text import Text
 
 from basecagg.planning.audit import Group, Report
+from basecagg.planning.shown import plain_table, sections
 
 _MOST = 20
 """Rows that are shown; JSON has all of them."""
@@ -29,7 +28,7 @@ _ENDINGS = {
 
 def render(report: Report) -> RenderableType:
     """Lay the report out for a terminal of 80 columns or more; the answer comes first."""
-    sections: dict[str, RenderableType] = {
+    bodies: dict[str, RenderableType] = {
         "What was learned": _answer(report),
         "Sum by sum": _sums(report),
         "What leaked, and which rules were broken": _leaks(report),
@@ -37,7 +36,7 @@ def render(report: Report) -> RenderableType:
         "If updates barely change from round to round": _rounds(report),
         "The remedy: cohorts": _cohorts(report),
     }
-    return Lines(*(_section(title, body) for title, body in sections.items()))
+    return sections(bodies)
 
 
 def as_dict(report: Report) -> dict[str, Any]:
@@ -45,10 +44,6 @@ def as_dict(report: Report) -> dict[str, Any]:
     epoch = msgspec.to_builtins(report.epoch)
     told = {"only_sums": report.only_sums, "over_budget": len(report.over_budget)}
     return asdict(report) | {"epoch": epoch, **told}
-
-
-def _section(title: str, body: RenderableType) -> RenderableType:
-    return Lines(Text(title, style="bold"), Padding(body, (0, 0, 1, 2), expand=False))
 
 
 def in_words(report: Report) -> str:
@@ -104,8 +99,7 @@ def _helpers(report: Report) -> str:
 
 
 def _sums(report: Report) -> RenderableType:
-    columns = (_right("version"), _right("updates"), _right("answers"), "outcome")
-    table = Table(*columns, _right("learned"), "", box=None, pad_edge=False, header_style="dim")
+    table = plain_table("version >", "updates >", "answers >", "outcome", "learned >", "")
     for found in report.sums[:_MOST]:
         table.add_row(
             f"{found.version}",
@@ -119,8 +113,7 @@ def _sums(report: Report) -> RenderableType:
 
 
 def _spending(report: Report) -> RenderableType:
-    columns = (_right("uploads"), _right("spent"), _right("ε"))
-    table = Table("contributor", *columns, "", box=None, pad_edge=False, header_style="dim")
+    table = plain_table("contributor", "uploads >", "spent >", "ε >", "")
     over = {each.contributor for each in report.over_budget}
     for each in report.spent[:_MOST]:
         numbers = f"{each.uploads}", f"{each.spent:.4g}", f"{each.epsilon:.4g}"
@@ -179,8 +172,7 @@ def _rounds(report: Report) -> Text:
 def _cohorts(report: Report) -> RenderableType:
     if len(report.rounds.smallest) >= report.epoch.buffer_size or not report.rounds.smallest:
         return Text("Not needed so far: nothing smaller than a whole buffer follows.")
-    columns = (_right("size"), _right("groups"), _right("left over"), _right("rank at most"))
-    table = Table("", *columns, box=None, pad_edge=False, header_style="dim")
+    table = plain_table("", "size >", "groups >", "left over >", "rank at most >")
     for option in report.cohorts:
         numbers = (option.size, len(option.groups), len(option.left_over), option.most_rank)
         marker, style = ("→", "bold") if option.suggested else ("", None)
@@ -191,10 +183,6 @@ def _cohorts(report: Report) -> RenderableType:
         " smaller than the sum of a group. --json names the groups."
     )
     return Lines(table, Text(note)) if report.cohorts else Text("Too few contributors to divide.")
-
-
-def _right(header: str) -> Column:
-    return Column(header, justify="right", no_wrap=True)
 
 
 def _count(number: int, thing: str) -> str:

@@ -9,14 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import count
-from time import perf_counter
+from timeit import timeit
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from basecagg.channels.sealing import SealingSecret, X25519Sealer
 from basecagg.maths.mds_code import MaskCode
 from basecagg.maths.prime_field import PrimeField
 from basecagg.maths.quantization import quantize_and_mask
@@ -54,16 +51,10 @@ def _measure(trial: _Trial, steps: Iterable[str]) -> dict[str, float]:
 
 def _time(step: Callable[[], object]) -> float:
     """Take the least of a few repeats: noise only ever adds. A slow step is not repeated."""
-    times = [_once(step)]
+    times = [timeit(step, number=1)]
     while len(times) < REPEATS and sum(times) < LONG_ENOUGH:
-        times.append(_once(step))
+        times.append(timeit(step, number=1))
     return min(times)
-
-
-def _once(step: Callable[[], object]) -> float:
-    start = perf_counter()
-    step()
-    return perf_counter() - start
 
 
 class _Trial:
@@ -83,17 +74,17 @@ class _Trial:
         self.codeword = self.code.encode(self.secret, self._draw(p.max_colluders, width))
         self.weights = np.full(p.buffer_size, p.weight_levels, np.uint32)
         self.first_holder = count()
-        self.keys = X25519PrivateKey.generate(), X25519PrivateKey.generate().public_key()
+        self.keys = [SealingSecret.create().public_key] * p.num_holders
 
     def encode(self) -> None:
         noise = self._draw(self.p.max_colluders, self.width)
         self.code.encode(self.stream.draw(self.size), noise)
 
     def seal(self) -> None:
-        private, public = self.keys
-        for share in self.shares[: self.p.num_holders]:
-            key = HKDF(SHA256(), 32, None, b"calibration").derive(private.exchange(public))
-            AESGCM(key).encrypt(bytes(12), share.tobytes(), b"names")
+        sealer = X25519Sealer()
+        locks = sealer.locks(self.keys, [b"names"] * self.p.num_holders)
+        for lock, share in zip(locks, self.shares, strict=False):
+            sealer.seal(lock, b"names", share.tobytes())
 
     def mask(self) -> None:
         coins = self.coins.draw(self.size)

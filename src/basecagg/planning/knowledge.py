@@ -13,55 +13,41 @@ for each of them, 1/(U − T) of an update's size.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from basecagg.errors import DataError
 from basecagg.planning.elimination import Matrix, RowSpace, rank, row_space
-from basecagg.planning.transcript import EpochLine, RequestLine, Transcript
+from basecagg.planning.transcript import RequestLine, Transcript, contributor_of
 
 _LARGEST_MATRIX = 2**26
 """Words in the equations of one group: half a gigabyte, of which elimination needs a few."""
 
 
-@dataclass(frozen=True)
 class View:
     """A transcript with those who work with the server, ready to be asked."""
 
-    epoch: EpochLine
-    uploads: Mapping[str, Sequence[str]]
-    """The updates under each mask; more than one means that the mask was reused."""
-    requests: Mapping[str, RequestLine]
-    answers: Mapping[str, Collection[int]]
-    shares: Mapping[str, Collection[int]]
-    """The holders that work with the server, for every mask that was ever named."""
-    outcomes: Mapping[frozenset[str], str]
-    insiders: frozenset[str]
-    """Contributors that show the server all that is theirs: updates, masks and noise."""
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         transcript: Transcript,
         colluders: Iterable[int] = (),
         insiders: Iterable[str] = (),
-    ) -> View:
+    ) -> None:
         """Add holders that show the server their shares of all masks, and contributors that hide nothing."""
-        masks = {*transcript.uploads, *transcript.shares}
-        masks.update(mask for request in transcript.requests.values() for mask in request.masks)
-        _require_present(transcript, everyone := set(colluders), insiders := frozenset(insiders))
-        shares = {mask: transcript.shares.get(mask, set()) | everyone for mask in sorted(masks)}
-        return cls(
-            transcript.epoch,
-            {mask: tuple(updates) for mask, updates in transcript.uploads.items()},
-            transcript.requests,
-            transcript.answers,
-            shares,
-            transcript.outcomes,
-            insiders,
-        )
+        everyone = set(colluders)
+        self.insiders = frozenset(insiders)
+        """Contributors that show the server all that is theirs: updates, masks and noise."""
+        _require_present(transcript, everyone, self.insiders)
+        self.epoch = transcript.epoch
+        self.uploads = {mask: tuple(updates) for mask, updates in transcript.uploads.items()}
+        """The updates under each mask; more than one means that the mask was reused."""
+        self.requests, self.answers = transcript.requests, transcript.answers
+        self._outcomes = transcript.outcomes
+        asked = {mask for request in transcript.requests.values() for mask in request.masks}
+        masks = sorted(asked.union(transcript.uploads, transcript.shares))
+        self.shares = {mask: transcript.shares.get(mask, set()) | everyone for mask in masks}
+        """The holders that work with the server, for every mask that was ever named."""
 
     @cached_property
     def powers(self) -> Matrix:
@@ -75,7 +61,7 @@ class View:
 
     def outcome(self, request: RequestLine) -> str:
         """What the server said became of a request: opened, burned or unknown."""
-        return self.outcomes.get(request.masks, "unknown")
+        return self._outcomes.get(request.masks, "unknown")
 
     def is_known(self, mask: str) -> bool:
         """Whether the mask is an insider's, so that nothing about it is unknown."""
@@ -91,16 +77,10 @@ def _require_present(transcript: Transcript, colluders: set[int], insiders: froz
         raise DataError(f"no update of {', '.join(sorted(strangers))} is in the transcript")
 
 
-def contributor_of(mask: str) -> str:
-    """The dealer of a mask, from its key."""
-    return mask.rpartition("/")[0]
-
-
 class Knowledge:
     """What follows from the view about the updates under some masks that requests tie together."""
 
     def __init__(self, view: View, masks: Sequence[str], requests: Sequence[RequestLine]) -> None:
-        """Write the equations down and solve them."""
         self._view = view
         self._q = np.uint64(view.epoch.modulus)
         self._pieces = view.epoch.pieces

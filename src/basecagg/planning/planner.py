@@ -11,18 +11,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from inspect import signature
 from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeAlias
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, get_args
 
 from basecagg.costs import Network, Phase, phases, storage_per_holder, wire_seconds
 from basecagg.errors import ParameterError
 from basecagg.maths.staleness import StalenessFunction, exact_value, polynomial
-from basecagg.parameters import (
-    Consistency,
-    Correctness,
-    ProtocolParameters,
-    largest_threshold,
-    usual_correctness,
-)
+from basecagg.parameters import Consistency, Correctness, ProtocolParameters, usual_correctness
 from basecagg.planning.shown import Shown
 from basecagg.protections.budget import Budget, in_parameters, spend
 
@@ -88,34 +82,12 @@ class Wishes:
     def largest_threshold(self, colluders: int) -> int:
         """N − D − T − E: right answers that surely come, less the T that liars may add. N − D without liars."""
         margin = colluders + self.liars if self.agreed else 0
-        return largest_threshold(self.num_holders, self.max_dropouts, margin)
+        return self.num_holders - self.max_dropouts - margin
 
     @property
     def all_contributors(self) -> int:
         """`contributors` with its default filled in: in the paper every user is holder and contributor."""
         return self.num_holders if self.contributors is None else self.contributors
-
-
-class Option(NamedTuple):
-    """One row of the table over U."""
-
-    parameters: ProtocolParameters
-    deal_bytes: int
-    deal_seconds: float
-    wire_seconds: float
-    holder_bytes: int
-
-
-class Mode(NamedTuple):
-    """Whether a consistency mode works with the chosen N, D, T and K; if not, why."""
-
-    name: Consistency
-    reason: str | None
-
-    @property
-    def possible(self) -> bool:
-        """Say whether nothing stands against it."""
-        return self.reason is None
 
 
 @dataclass(frozen=True, repr=False)
@@ -128,10 +100,10 @@ class Plan(Shown):
     """What to run a federation with."""
     phases: tuple[Phase, ...]
     """Bytes of one user, phase by phase."""
-    options: tuple[Option, ...]
-    """How cost changes with U."""
-    modes: tuple[Mode, ...]
-    """The consistency modes that work with the chosen N, D, T and K."""
+    options: tuple[ProtocolParameters, ...]
+    """The same with other U, so that one sees how cost changes with it."""
+    modes: Mapping[Consistency, str]
+    """Why a consistency mode does not work with the chosen N, D, T and K; empty if it does."""
     cpu: Cpu = field(default_factory=dict)
     """Processor time, if it was measured."""
 
@@ -140,13 +112,11 @@ class Plan(Shown):
         # Imported here: an impossible wish is answered before numpy and numba are loaded.
         from basecagg.planning.calibration import predict
 
-        options = (option.parameters for option in self.options)
-        cpu = {p.recovery_threshold: predict(p, VARYING) for p in options}
+        cpu = {p.recovery_threshold: predict(p, VARYING) for p in self.options}
         chosen = {self.parameters.recovery_threshold: predict(self.parameters)}
         return replace(self, cpu=cpu | chosen)
 
     def __rich__(self) -> RenderableType:
-        """Lay it out for a terminal of 80 columns or more."""
         from basecagg.planning.rendering import render
 
         return render(self)
@@ -159,7 +129,11 @@ class Plan(Shown):
     @property
     def holder_bytes(self) -> int:
         """What a holder stores at most."""
-        return storage_per_holder(self.parameters, self.wishes.all_contributors)
+        return self.storage_with(self.parameters)
+
+    def storage_with(self, parameters: ProtocolParameters) -> int:
+        """The same with other parameters, such as one of the `options`."""
+        return storage_per_holder(parameters, self.wishes.all_contributors)
 
 
 def choose(wishes: Wishes) -> Plan:
@@ -175,7 +149,7 @@ def choose(wishes: Wishes) -> Plan:
         parameters=parameters,
         phases=phases(parameters),
         options=tuple(_options(parameters, wishes)),
-        modes=tuple(_mode(parameters, name) for name in ("certified", "honest-server")),
+        modes={name: _reason_against(name, parameters) for name in get_args(Consistency)},
     )
 
 
@@ -295,28 +269,20 @@ def _cheapest_threshold(parameters: ProtocolParameters, network: Network) -> Pro
 # Showing: how cost changes with U, and what else would be possible.
 
 
-def _options(chosen: ProtocolParameters, wishes: Wishes) -> Iterator[Option]:
+def _options(chosen: ProtocolParameters, wishes: Wishes) -> Iterator[ProtocolParameters]:
     """Rows over the whole range of U; U − T grows by a constant factor, because cost goes as 1/(U − T)."""
     most = wishes.largest_threshold(chosen.max_colluders) - chosen.max_colluders
     pieces = {round(most ** (row / (TABLE_ROWS - 1))) for row in range(TABLE_ROWS)}
     for submasks in sorted(pieces | {chosen.submasks}):
-        p = replace(chosen, recovery_threshold=chosen.max_colluders + submasks)
-        deal = phases(p)[0]
-        yield Option(
-            parameters=p,
-            deal_bytes=deal.up,
-            deal_seconds=wishes.network.seconds(deal.up, deal.down),
-            wire_seconds=wire_seconds(p, wishes.network),
-            holder_bytes=storage_per_holder(p, wishes.all_contributors),
-        )
+        yield replace(chosen, recovery_threshold=chosen.max_colluders + submasks)
 
 
-def _mode(parameters: ProtocolParameters, name: Consistency) -> Mode:
+def _reason_against(mode: Consistency, parameters: ProtocolParameters) -> str:
     try:
-        replace(parameters, consistency=name)
+        replace(parameters, consistency=mode)
     except ParameterError as error:
-        return Mode(name, str(error))
-    return Mode(name, None)
+        return str(error)
+    return ""
 
 
 # Impossible wishes: change one of them at a time, as little as possible, until it works.
@@ -352,7 +318,7 @@ def _first_possible(wishes: Wishes, name: str, values: Iterator[object]) -> obje
 
 
 def _with(wishes: Wishes, name: str, value: Any) -> Wishes:
-    """Another wish; one of the budget's has a name that ends so."""
+    """Change one wish; a name that begins with `budget.` is a field of the budget."""
     of_budget = name.removeprefix("budget.")
     if of_budget == name:
         return replace(wishes, **{name: value})

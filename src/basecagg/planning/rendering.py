@@ -6,14 +6,14 @@ from dataclasses import asdict
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from basecagg.costs import live_masks_each, share_bytes
+from basecagg.costs import live_masks_each, phases, share_bytes, wire_seconds
+from basecagg.parameters import ProtocolParameters
 from basecagg.planning.calibration import STEPS
-from basecagg.planning.planner import VARYING, Cpu, Option, Plan
-from basecagg.privacy import Mechanism, Privacy
+from basecagg.planning.planner import VARYING, Plan
+from basecagg.planning.shown import plain_table, sections
 from basecagg.protections import budget
 from basecagg.protocol.epoch import MOST_PARTS
 
@@ -21,8 +21,6 @@ _CORRECT = {
     True: "U + T = {} answers that agree open a sum",
     False: "any U = {} answers open a sum",
 }
-
-
 _WHOSE = {
     "user": "of all that one user uploads; neighbours: it sends nothing",
     "record": "of one record in all uploads of its owner; neighbours: it is not there",
@@ -33,7 +31,7 @@ _CHANGES = {"user": "update", "record": "record"}
 
 def render(plan: Plan) -> RenderableType:
     """Lay the plan out for a terminal of 80 columns or more."""
-    sections: dict[str, RenderableType] = {
+    bodies: dict[str, RenderableType] = {
         "Parameters": _parameters(plan),
         "Who meets in a sum": Text(_meeting(plan)),
         **_privacy_section(plan),
@@ -45,7 +43,7 @@ def render(plan: Plan) -> RenderableType:
         "How cost changes with U": _options(plan),
         "Consistency modes with these N, D, T and K": _modes(plan),
     }
-    return Group(*(_section(title, body) for title, body in sections.items()))
+    return sections(bodies)
 
 
 def as_dict(plan: Plan) -> dict[str, Any]:
@@ -68,47 +66,43 @@ def as_dict(plan: Plan) -> dict[str, Any]:
         },
         "cpu_seconds": {str(threshold): dict(times) for threshold, times in plan.cpu.items()},
         "options": [_option_as_dict(plan, option) for option in plan.options],
-        "modes": {mode.name: mode.reason or "possible" for mode in plan.modes},
+        "modes": {name: reason or "possible" for name, reason in plan.modes.items()},
     }
 
 
-def _option_as_dict(plan: Plan, option: Option) -> dict[str, Any]:
-    p = option.parameters
-    numbers = option._asdict() | {"recovery_threshold": p.recovery_threshold}
-    del numbers["parameters"]
-    return numbers | {"answers_needed": p.answers_needed, "chosen": p == plan.parameters}
-
-
-def _section(title: str, body: RenderableType) -> RenderableType:
-    return Group(Text(title, style="bold"), Padding(body, (0, 0, 1, 2), expand=False))
+def _option_as_dict(plan: Plan, p: ProtocolParameters) -> dict[str, Any]:
+    network, deal = plan.wishes.network, phases(p)[0]
+    return {
+        "deal_bytes": deal.up,
+        "deal_seconds": network.seconds(deal.up, deal.down),
+        "wire_seconds": wire_seconds(p, network),
+        "holder_bytes": plan.storage_with(p),
+        "recovery_threshold": p.recovery_threshold,
+        "answers_needed": p.answers_needed,
+        "chosen": p == plan.parameters,
+    }
 
 
 def _parameters(plan: Plan) -> Table:
     p = plan.parameters
-    table = _table()
-    for symbol, name, value, meaning in (
+    right = "right answers that determine a sum"
+    rows = [
         ("N", "num_holders", f"{p.num_holders}", "holders of shares"),
         ("D", "max_dropouts", f"{p.max_dropouts}", "holders that may be gone"),
         ("T", "max_colluders", f"{p.max_colluders}", "holders that learn nothing together"),
-        (
-            "U",
-            "recovery_threshold",
-            f"{p.recovery_threshold}",
-            "right answers that determine a sum",
-        ),
+        ("U", "recovery_threshold", f"{p.recovery_threshold}", right),
         ("E", "liars", f"{p.liars}", "wrong answers that cannot stop a sum"),
         ("", "correctness", f"{p.correctness}", _CORRECT[p.agreed].format(p.answers_needed)),
         ("K", "buffer_size", f"{p.buffer_size}", "updates in one sum"),
-        ("m", "min_per_version", f"{p.least_per_version}", "of each version in a sum, at least"),
+        ("m", "min_per_version", f"{p.min_per_version}", "of each version in a sum, at least"),
         ("d", "model_size", f"{p.model_size:,}", "numbers in one update"),
         ("B", "clip", f"{p.clip:g}", "largest magnitude of a number"),
         ("c_l", "update_levels", _power(p.update_levels), "steps per unit of an update"),
         ("c_g", "weight_levels", _power(p.weight_levels), "steps per unit of a weight"),
         ("q", "modulus", f"{p.modulus}", "elements of the field"),
         ("s(τ)", "staleness", f"{p.staleness}", f"weight by staleness τ ≤ {p.max_staleness}"),
-    ):
-        table.add_row(symbol, name, value, meaning)
-    return table
+    ]
+    return plain_table(rows=rows)
 
 
 def _meeting(plan: Plan) -> str:
@@ -136,50 +130,29 @@ def _privacy_section(plan: Plan) -> dict[str, RenderableType]:
     if m is None:
         return {}
     v, rest = m.privacy, budget.noise_in_mean(m)
-    table = _table()
-    for symbol, value, meaning in (
-        (
-            "ε, δ",
-            f"{v.epsilon:g}, {v.delta:g}",
-            _WHOSE[v.unit],
-        ),
+    clipped = f"to which {_CLIPPED[v.unit]} is clipped in the 2-norm, then weighed by s(τ̂)"
+    more = f"{m.members / m.honest:.3g} times the variance of a trusted server's noise"
+    sampled = [
+        ("rate", f"{v.sampling_rate:g}", "the probability with which a record is in an upload"),
+        ("M", f"{v.max_records}", "records in an upload at most; it is clipped to M·C"),
+    ]
+    rows = [
+        ("ε, δ", f"{v.epsilon:g}, {v.delta:g}", _WHOSE[v.unit]),
         ("k_max", f"{v.max_uses}", f"uploads of one user; all fresh they cost ε = {m.epsilon:.4g}"),
-        (
-            "C",
-            f"{v.clip_norm:g}",
-            f"to which {_CLIPPED[v.unit]} is clipped in the 2-norm, then weighed by s(τ̂)",
-        ),
-        *_records(v),
+        ("C", f"{v.clip_norm:g}", clipped),
+        *(sampled if v.unit == "record" else []),
         ("s(τ̂)", f"{v.staleness}", "by which contributors weigh; the field's own weight is 1"),
         ("z", f"{v.noise:g}", f"noise against what one {_CHANGES[v.unit]} changes"),
-        ("T_c", f"{m.silent}", _silence(m)),
+        ("T_c", f"{m.silent}", f"contributors without noise: {more}"),
         ("σ_i", f"{m.deviation:.4g} steps", "of one contributor's noise"),
         ("noise", f"{rest:.3g}", f"in an element of the mean (σ), {rest / v.clip_norm:.3g} of C"),
-    ):
-        table.add_row(symbol, value, meaning)
+    ]
     note = (
         f"All elements together, the noise in the mean is {rest * m.size**0.5:.3g} long. A sum longer than"
         f" honest members can make it is not applied; a lie of {budget.hidden_lie(m):.0f}·C may hide in"
         " the noise."
     )
-    return {"Privacy": Group(table, Text(note))}
-
-
-def _records(v: Privacy) -> list[tuple[str, str, str]]:
-    """How records get into an upload, where they are the unit."""
-    if v.unit == "user":
-        return []
-    return [
-        ("rate", f"{v.sampling_rate:g}", "the probability with which a record is in an upload"),
-        ("M", f"{v.max_records}", "records in an upload at most; it is clipped to M·C"),
-    ]
-
-
-def _silence(m: Mechanism) -> str:
-    factor = m.members / m.honest
-    return (
-        f"contributors without noise: {factor:.3g} times the variance of a trusted server's noise"
-    )
+    return {"Privacy": Group(plain_table(rows=rows), Text(note))}
 
 
 def _privacy_numbers(plan: Plan) -> dict[str, Any]:
@@ -198,36 +171,35 @@ def _privacy_numbers(plan: Plan) -> dict[str, Any]:
 
 
 def _proof(plan: Plan) -> Text:
-    p = plan.parameters
-    if p.mechanism is not None:
-        return _private_proof(plan, p.mechanism)
+    p, m = plan.parameters, plan.parameters.mechanism
+    if m is None:
+        sizes = f"{p.buffer_size}·{p.weight_levels}·({p.update_levels}·{p.clip:g} + 1)"
+        largest, room, chance = f"K·c_g·(c_l·B + 1) = {sizes}", "(q − 3)/2        ", ""
+    else:
+        noise = m.largest_sum - m.members * m.largest_element
+        sizes = f"{m.members}·{m.largest_element:,} + {noise:,}"
+        largest = f"K·(⌈c_l·M·C⌉ + 1) + σ_i·√(2K·ln(2d·2⁴⁰)) = {sizes}"
+        room, chance = "(q − 3)/2", " (Chance: 2⁻⁴⁰.)"
     return Text(
-        f"K·c_g·(c_l·B + 1) = {p.buffer_size}·{p.weight_levels}·({p.update_levels}·{p.clip:g} + 1)"
-        f" = {p.largest_sum:,}\n"
-        f"(q − 3)/2         = {p.room_for_sum:,}\n"
-        f"The first is not larger than the second: {plan.spare_bits:.2f} bits to spare."
-    )
-
-
-def _private_proof(plan: Plan, m: Mechanism) -> Text:
-    p = plan.parameters
-    return Text(
-        f"K·(⌈c_l·M·C⌉ + 1) + σ_i·√(2K·ln(2d·2⁴⁰)) = {m.members}·{m.largest_element:,} +"
-        f" {m.largest_sum - m.members * m.largest_element:,} = {m.largest_sum:,}\n"
-        f"(q − 3)/2 = {p.room_for_sum:,}\n"
-        f"The first is not larger than the second: {plan.spare_bits:.2f} bits to spare. (Chance: 2⁻⁴⁰.)"
+        f"{largest} = {p.largest_sum:,}\n{room} = {p.room_for_sum:,}\n"
+        f"The first is not larger than the second: {plan.spare_bits:.2f} bits to spare.{chance}"
     )
 
 
 def _traffic(plan: Plan) -> Table:
     network = plan.wishes.network
-    table = _table(
-        "phase", "sends >", "receives >", f"at {network.up:g}↑ {network.down:g}↓ Mb/s >", ""
-    )
-    for ph in plan.phases:
-        seconds = _seconds(network.seconds(ph.up, ph.down))
-        table.add_row(ph.name, _bytes(ph.up), _bytes(ph.down), seconds, ph.what)
-    return table
+    speed = f"at {network.up:g}↑ {network.down:g}↓ Mb/s >"
+    rows = [
+        (
+            ph.name,
+            _bytes(ph.up),
+            _bytes(ph.down),
+            _seconds(network.seconds(ph.up, ph.down)),
+            ph.what,
+        )
+        for ph in plan.phases
+    ]
+    return plain_table("phase", "sends >", "receives >", speed, "", rows=rows)
 
 
 def _storage(plan: Plan) -> Text:
@@ -252,40 +224,31 @@ def _parts(plan: Plan) -> Text:
 def _cpu(plan: Plan) -> RenderableType:
     if not plan.cpu:
         return Text("not measured")
-    table = _table("step", "time >", "")
-    for step, seconds in plan.cpu[plan.parameters.recovery_threshold].items():
-        table.add_row(step, _seconds(seconds), STEPS[step])
-    return table
+    times = plan.cpu[plan.parameters.recovery_threshold]
+    rows = [(step, _seconds(seconds), STEPS[step]) for step, seconds in times.items()]
+    return plain_table("step", "time >", "", rows=rows)
 
 
 def _options(plan: Plan) -> RenderableType:
     measured = [f"{step} >" for step in VARYING] if plan.cpu else []
-    table = _table("", "U >", "deal >", "on the wire >", "storage >", "answers >", *measured)
-    for option in plan.options:
-        chosen = option.parameters == plan.parameters
-        cells = [*_option_cells(option), *_measured_cells(option, plan.cpu)]
-        table.add_row("→" if chosen else "", *cells, style="bold" if chosen else None)
+    table = plain_table("", "U >", "deal >", "on the wire >", "storage >", "answers >", *measured)
+    for p in plan.options:
+        chosen, times = p == plan.parameters, plan.cpu.get(p.recovery_threshold, {})
+        table.add_row(
+            "→" if chosen else "",
+            f"{p.recovery_threshold}",
+            _bytes(phases(p)[0].up),
+            _seconds(wire_seconds(p, plan.wishes.network)),
+            _bytes(plan.storage_with(p)),
+            f"{p.answers_needed}",
+            *(_seconds(times[step]) for step in VARYING if step in times),
+            style="bold" if chosen else None,
+        )
     note = (
         "U is chosen for the least time on the wire, all phases together; of equals, the smallest."
         " A smaller U waits for fewer holders."
     )
     return Group(table, Text(note))
-
-
-def _option_cells(option: Option) -> tuple[str, ...]:
-    p = option.parameters
-    return (
-        f"{p.recovery_threshold}",
-        _bytes(option.deal_bytes),
-        _seconds(option.wire_seconds),
-        _bytes(option.holder_bytes),
-        f"{p.answers_needed}",
-    )
-
-
-def _measured_cells(option: Option, cpu: Cpu) -> tuple[str, ...]:
-    times = cpu.get(option.parameters.recovery_threshold)
-    return tuple(_seconds(times[step]) for step in VARYING) if times else ()
 
 
 def _modes(plan: Plan) -> Table:
@@ -295,24 +258,11 @@ def _modes(plan: Plan) -> Table:
         "certified": f"possible: quorum {p.quorum} of the {sure} holders that are sure to be there",
         "honest-server": "possible: private as long as the server follows the protocol",
     }
-    table = _table()
-    for mode in plan.modes:
-        marker = "→" if mode.name == p.consistency else ""
-        table.add_row(
-            marker, mode.name, good[mode.name] if mode.possible else f"not possible: {mode.reason}"
-        )
-    return table
-
-
-def _table(*headers: str) -> Table:
-    """Make a plain table; a header that ends in > is aligned to the right."""
-    table = Table(box=None, show_header=bool(headers), pad_edge=False, header_style="dim")
-    for header in headers:
-        right = header.endswith(">")
-        table.add_column(
-            header.removesuffix(" >"), justify="right" if right else "left", no_wrap=right
-        )
-    return table
+    rows = [
+        ("→" * (name == p.consistency), name, f"not possible: {why}" if why else good[name])
+        for name, why in plan.modes.items()
+    ]
+    return plain_table(rows=rows)
 
 
 def _power(number: int) -> str:
@@ -321,17 +271,19 @@ def _power(number: int) -> str:
 
 
 def _bytes(number: int) -> str:
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if number >= scale:
-            return f"{_short(number / scale)} {unit}"
-    return f"{number} B" if number else "–"
+    small = f"{number} B" if number else "–"
+    return _in_units(number, {"GB": 1e9, "MB": 1e6, "kB": 1e3}) or small
 
 
 def _seconds(number: float) -> str:
-    for unit, scale in (("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3)):
-        if number >= scale:
-            return f"{_short(number / scale)} {unit}"
-    return f"{_short(number / 1e-6)} µs"
+    units = {"h": 3600.0, "min": 60.0, "s": 1.0, "ms": 1e-3}
+    return _in_units(number, units) or f"{_short(number / 1e-6)} µs"
+
+
+def _in_units(number: float, units: dict[str, float]) -> str:
+    """In the largest unit of which it is one or more."""
+    found = (f"{_short(number / scale)} {unit}" for unit, scale in units.items() if number >= scale)
+    return next(found, "")
 
 
 def _short(number: float) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from io import StringIO
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.table import Table
 
 
 class Shown:
@@ -34,3 +36,28 @@ class Shown:
         return shown.get().rstrip("\n")
 
     __repr__ = __str__
+
+
+def sections(bodies: Mapping[str, RenderableType]) -> RenderableType:
+    """One below the other, each with its title."""
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.text import Text
+
+    indented = {title: Padding(body, (0, 0, 1, 2), expand=False) for title, body in bodies.items()}
+    return Group(*(Group(Text(title, style="bold"), body) for title, body in indented.items()))
+
+
+def plain_table(*headers: str, rows: Iterable[Sequence[str]] = ()) -> Table:
+    """A table without lines; a header that ends in > is aligned to the right."""
+    from rich.table import Column, Table
+
+    columns = [
+        Column(header.removesuffix(" >"), justify="right" if right else "left", no_wrap=right)
+        for header in headers
+        for right in [header.endswith(">")]
+    ]
+    table = Table(*columns, box=None, show_header=bool(headers), pad_edge=False, header_style="dim")
+    for row in rows:
+        table.add_row(*row)
+    return table

@@ -11,10 +11,9 @@ written, or was cut.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta, Struct
@@ -34,7 +33,6 @@ Label: TypeAlias = Annotated[str, Meta(max_length=200, pattern=r"\A[ -~]+\Z")]
 Hex: TypeAlias = Annotated[str, Meta(max_length=128, pattern=r"\A([0-9a-f]{2})*\Z")]
 Ending: TypeAlias = Literal["signed", "closed", "open", "cut"]
 _PURPOSE = "transcript"
-_OLD_FORMAT = re.compile(rb'"format": ?1\b')
 
 
 class TranscriptLine(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
@@ -165,7 +163,6 @@ class Transcript:
     """All facts of a transcript, checked one by one as they are added."""
 
     def __init__(self, lines: Iterable[AnyLine] = ()) -> None:
-        """Take the lines in their order."""
         self._epoch: EpochLine | None = None
         self.ending: Ending = "open"
         """Whether its end is there: signed, closed without a signature, still being written, or cut off."""
@@ -190,22 +187,12 @@ class Transcript:
         return self._epoch
 
     def add(self, line: AnyLine) -> None:
-        """Take one more fact, or refuse it with `DataError`."""
+        """Take one more fact, or refuse it with `DataError`; each kind of line has its `_add_<kind>`."""
         if not isinstance(line, EpochLine) and self._epoch is None:
             raise DataError(f"the first line must be the epoch, not '{_kind(line)}'")
         if self.ending in ("signed", "closed"):
             raise DataError("a line after the end")
-        handlers: dict[type[TranscriptLine], Callable[[Any], None]] = {
-            EpochLine: self._add_epoch,
-            UploadLine: self._add_upload,
-            PlainLine: self._add_plain,
-            RequestLine: self._add_request,
-            AnswerLine: self._add_answer,
-            ShareLine: self._add_share,
-            OutcomeLine: self._add_outcome,
-            EndLine: self._add_end,
-        }
-        handlers[type(line)](line)
+        getattr(self, f"_add_{_kind(line)}")(line)
 
     def _add_epoch(self, line: EpochLine) -> None:
         if self._epoch not in (None, line):
@@ -214,13 +201,11 @@ class Transcript:
         self._epoch = line
 
     def _add_upload(self, line: UploadLine) -> None:
-        if line.mask.rpartition("/")[0] != line.contributor:
-            raise DataError(f"mask {line.mask} is not one of {line.contributor}'s")
+        _require_owner(line)
         self.uploads.setdefault(line.mask, {}).setdefault(line.update, line)
 
     def _add_plain(self, line: PlainLine) -> None:
-        if line.mask.rpartition("/")[0] != line.contributor:
-            raise DataError(f"update {line.mask} is not one of {line.contributor}'s")
+        _require_owner(line)
         self.plain.setdefault(line.mask, line)
 
     def _add_end(self, line: EndLine) -> None:
@@ -314,10 +299,6 @@ class _Reader:
         self.chain = Chain.begin(_PURPOSE)
 
     def take(self, text: bytes) -> None:
-        if not self.chain.length and _OLD_FORMAT.search(text):
-            raise DataError(
-                "format 1, of an older basecagg, whose lines are not chained: audit it with that version"
-            )
         linked = _LINKED.decode(text)
         chain = self.chain.after(bytes(linked.line))
         if chain.head.hex() != linked.chain:
@@ -337,6 +318,16 @@ class _Reader:
 
 def _kind(line: TranscriptLine) -> str:
     return str(type(line).__struct_config__.tag)
+
+
+def contributor_of(mask: str) -> str:
+    """The dealer of a mask, from its key."""
+    return mask.rpartition("/")[0]
+
+
+def _require_owner(line: UploadLine | PlainLine) -> None:
+    if contributor_of(line.mask) != line.contributor:
+        raise DataError(f"{line.mask} is not one of {line.contributor}'s")
 
 
 def _require_sound(epoch: EpochLine) -> None:

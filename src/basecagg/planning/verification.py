@@ -52,7 +52,6 @@ class Findings(Shown):
         return max((finding.verdict for finding in self.findings), key=VERDICTS.index)
 
     def __rich__(self) -> RenderableType:
-        """Lay it out for a terminal of 80 columns or more."""
         from rich import box
         from rich.console import Group
         from rich.table import Column, Table

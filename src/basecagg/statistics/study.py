@@ -7,8 +7,8 @@ only sum that there can be. Centres answer in any order, and may be gone as hold
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -16,10 +16,9 @@ from basecagg.errors import DataError
 from basecagg.maths.randomness import system_entropy
 from basecagg.parameters import ProtocolParameters, usual_tolerance
 from basecagg.planning.audit import Report, SumFinding, audit
-from basecagg.planning.knowledge import contributor_of
 from basecagg.planning.recorder import Recorder
 from basecagg.planning.rounds import Rounds, over_all_rounds
-from basecagg.planning.transcript import Transcript
+from basecagg.planning.transcript import Transcript, contributor_of
 from basecagg.protections.budget import Budget
 from basecagg.simulation.federation import Federation
 from basecagg.simulation.loopback import Letter
@@ -56,14 +55,6 @@ class StudyAudit:
         return all(report.only_sums for report in self.epochs) and not self.rounds.determined
 
 
-class _Kind(NamedTuple):
-    """Questions that can be asked in one epoch."""
-
-    exact: bool
-    size: int
-    members: tuple[str, ...]
-
-
 class Study:
     """Centres that answer questions by secure sums."""
 
@@ -89,8 +80,10 @@ class Study:
         self._silent = silent
         self._observers = list(observers)
         self._numbers = 0
-        self._epochs: dict[_Kind, Federation] = {}
-        self._transcripts: list[tuple[_Kind, Transcript]] = []
+        self._epochs: dict[tuple[bool, int, tuple[str, ...]], Federation] = {}
+        """By what all questions of an epoch have in common: exact or not, their size, and who answers."""
+        self._transcripts: list[tuple[bool, Transcript]] = []
+        """Of every epoch, and whether its sums are exact."""
 
     def ask(
         self,
@@ -105,9 +98,7 @@ class Study:
         They answer in the given `order`. Those who are `gone` vanish as holders as soon as they have answered,
         and come back for the next question.
         """
-        question = self._question(statistic, members)
-        result: Result = self._ask(question, order, gone)
-        return result
+        return self._ask(self._question(statistic, members), order, gone)
 
     def ask_privately(
         self,
@@ -118,38 +109,34 @@ class Study:
         gone: Iterable[str] = (),
     ) -> Result:
         """The result with noise that hides each record, one of the k_max in the budget."""
-        plain = self._question(statistic, members)
-        count = len(plain.members)
         if self.budget is None:
             raise DataError("a study without a budget has no noise to add: Study(budget=Budget(…))")
-        silent = parameters_for(count, 1).colluding_contributors
-        noise = private_sums(
-            statistic,
-            self.budget,
-            count,
-            silent if self._silent is None else self._silent,
-            bits=element_bits(count),
-        )
-        question = Question(statistic, plain.members, plain.number, noise)
-        result: Result = self._ask(question, order, gone)
-        return result
+        exact = self._question(statistic, members)
+        count, silent = len(exact.members), self._silent
+        if silent is None:
+            silent = parameters_for(count, 1).colluding_contributors
+        noise = private_sums(statistic, self.budget, count, silent, bits=exact.bits)
+        return self._ask(replace(exact, noise=noise), order, gone)
 
-    def _question(self, statistic: Statistic[Any], members: Iterable[str] | None) -> Question:
+    def _question(
+        self, statistic: Statistic[Result], members: Iterable[str] | None
+    ) -> Question[Result]:
         self._numbers += 1
-        return Question(
-            statistic, tuple(sorted(self.desks if members is None else members)), self._numbers
-        )
+        named = self.desks if members is None else members
+        return Question(statistic, tuple(sorted(named)), self._numbers)
 
-    def _ask(self, question: Question, pace: Iterable[str] | None, leave: Iterable[str]) -> Any:
+    def _ask(
+        self, question: Question[Result], pace: Iterable[str] | None, leave: Iterable[str]
+    ) -> Result:
         order = [*map(str, question.members if pace is None else pace)]
         gone = set(map(str, leave))
         if sorted(order) != list(question.members):
             raise DataError("every centre of the sum answers once, and nobody else")
         for name in order:  # before anybody has answered, or paid
             self.desks[name].require_hidden(question)
-        federation, kind = self._epoch(question), _kind(question)
-        # Until the sum is there: an answer that waits in an epoch must not meet one to another question.
-        del self._epochs[kind]
+        kind = question.noise is None, question.size, question.members
+        # Put back when the sum is there: an answer that waits in it must not meet one to another question.
+        federation = self._epochs.pop(kind, None) or self._begin(question)
         for name in order:
             federation.contribute(name, self.desks[name].answer(question))
             if name in gone:
@@ -161,33 +148,27 @@ class Study:
         self._epochs[kind] = federation
         return question.decode(opened[0].weighted_sum)
 
-    def _epoch(self, question: Question) -> Federation:
-        kind = _kind(question)
-        if kind not in self._epochs:
-            parameters = parameters_for(len(question.members), question.size)
-            federation = Federation(parameters, np.zeros(question.size), holders=question.members)
-            transcript = Transcript()
-            self._transcripts.append((kind, transcript))
-            recorder = Recorder(federation.agreement, transcript.add)
-            federation.network.observers += [
-                lambda letter: recorder.see(letter.sender, letter.message),
-                *self._observers,
-            ]
-            self._epochs[kind] = federation
-        return self._epochs[kind]
+    def _begin(self, question: Question[Any]) -> Federation:
+        """An epoch, with a transcript of what its server sees."""
+        parameters = parameters_for(len(question.members), question.size)
+        federation = Federation(parameters, np.zeros(question.size), holders=question.members)
+        transcript = Transcript()
+        self._transcripts.append((question.noise is None, transcript))
+        recorder = Recorder(federation.agreement, transcript.add)
+        federation.network.observers += [
+            lambda letter: recorder.see(letter.sender, letter.message),
+            *self._observers,
+        ]
+        return federation
 
     def audit(self) -> StudyAudit:
         """What the server learned, from what it saw."""
         exact, reports = list[dict[str, int]](), list[Report]()
-        for kind, transcript in self._transcripts:
+        for is_exact, transcript in self._transcripts:
             reports.append(audit(transcript))
-            if kind.exact:
+            if is_exact:
                 exact += [_members(transcript, each) for each in reports[-1].sums if each.learned]
         return StudyAudit(tuple(reports), over_all_rounds(exact))
-
-
-def _kind(question: Question) -> _Kind:
-    return _Kind(question.noise is None, question.size, question.members)
 
 
 def _members(transcript: Transcript, found: SumFinding) -> dict[str, int]:
