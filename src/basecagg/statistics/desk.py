@@ -12,7 +12,7 @@ import json
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic
 
 import numpy as np
 
@@ -24,17 +24,17 @@ from basecagg.protocol.effects import Persist, Store, perform
 from basecagg.protocol.ledger import PrivacyLedger
 from basecagg.statistics.fixed_point import element_bits, join, split
 from basecagg.statistics.private import blurred, private_sums
-from basecagg.statistics.statistic import Rows, Statistic, Vector
+from basecagg.statistics.statistic import Result, Rows, Statistic, Vector
 
 LEAST_CENTRES = 5
 """Centres in a sum for whoever has not chosen: with two who work together there are three left."""
 
 
 @dataclass(frozen=True, eq=False)
-class Question:
+class Question(Generic[Result]):
     """One sum that is asked for."""
 
-    statistic: Statistic[Any]
+    statistic: Statistic[Result]
     members: tuple[str, ...]
     """Every centre that is to be in the sum, in order."""
     number: int
@@ -42,7 +42,6 @@ class Question:
     noise: Mechanism | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what is no list of centres."""
         if list(self.members) != sorted(set(self.members)):
             raise ParameterError(
                 "the members of a sum stand in order, each once", rule="members ascend"
@@ -69,7 +68,7 @@ class Question:
             return np.concatenate([[self.number], split(vector, bounds, self.bits)])
         return np.concatenate([[self.number], blurred(vector, bounds, self.noise, seed)])
 
-    def decode(self, total: Vector) -> Any:
+    def decode(self, total: Vector) -> Result:
         """What everybody makes of the sum of all answers."""
         if total[0] != self.number * len(self.members):
             raise DataError(f"a centre answered another question than number {self.number}")
@@ -104,7 +103,7 @@ class Desk:
         self.ledger = PrivacyLedger(store)
         """What noisy answers have cost."""
 
-    def answer(self, question: Question) -> Vector:
+    def answer(self, question: Question[Any]) -> Vector:
         """The centre's part of a sum, or `QuestionRefused`, or `BudgetSpent`."""
         self.require_hidden(question)
         answer = question.encode(self._vector(question), self._entropy(SEED_BYTES))
@@ -114,7 +113,7 @@ class Desk:
         perform(self._store, noted)
         return answer
 
-    def require_hidden(self, question: Question) -> None:
+    def require_hidden(self, question: Question[Any]) -> None:
         """Refuse what would single a centre out."""
         members = question.members
         if self._store.rolled_back:
@@ -136,7 +135,7 @@ class Desk:
                 " would single somebody out; ask the same centres, or with noise"
             )
 
-    def _noise(self, question: Question, asked: Mechanism) -> Mechanism | None:
+    def _noise(self, question: Question[Any], asked: Mechanism) -> Mechanism | None:
         """The noise by the centre's own budget: whoever asks could ask for less, or for another ε."""
         if self._budget is None:
             return None
@@ -145,7 +144,7 @@ class Desk:
             question.statistic, self._budget, members, asked.silent, bits=question.bits
         )
 
-    def _vector(self, question: Question) -> Vector:
+    def _vector(self, question: Question[Any]) -> Vector:
         """From the rows. With noise it must not be seen from outside that some do not suit the question."""
         of_rows = question.statistic.of_rows
         try:
@@ -176,5 +175,5 @@ def _suits(of_rows: Callable[[Rows], Vector], record: Rows) -> bool:
     return True
 
 
-def _digest(question: Question) -> bytes:
+def _digest(question: Question[Any]) -> bytes:
     return hashlib.sha256(json.dumps(question.members).encode()).digest()

@@ -14,16 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from basecagg.statistics.cox import Covariate, centred
-from basecagg.statistics.kaplan_meier import SurvivalCurve, kaplan_meier
+from basecagg.statistics.kaplan_meier import SurvivalCurve, kaplan_meier, last_intervals
 from basecagg.statistics.newton import NewtonStep, newton, packed, symmetric, unpacked
-from basecagg.statistics.statistic import (
-    Marks,
-    Rows,
-    Statistic,
-    Vector,
-    column,
-    over_records,
-)
+from basecagg.statistics.statistic import Marks, Rows, Statistic, Vector, over_records
 
 _LEAST_SPREAD = 0.01
 """Of the covariates in any direction: noise must not make a matrix impossible."""
@@ -64,12 +57,9 @@ class HazardModel:
 
     def periods(self, rows: Rows) -> tuple[Marks, Marks]:
         """Who is at risk in which interval, and who has the event there: a row for each record."""
-        ends = np.array(self.times)
-        at = column(rows, self.time)
-        cell = np.minimum(np.searchsorted(ends, at), ends.size - 1)[:, None]
-        happened = ((column(rows, self.event) > 0) & (at <= ends[-1]))[:, None]
-        intervals = np.arange(ends.size)
-        return intervals <= cell, (intervals == cell) & happened
+        cell, happened = last_intervals(rows, np.array(self.times), self.time, self.event)
+        intervals, own = np.arange(len(self.times)), cell[:, None]
+        return intervals <= own, (intervals == own) & happened[:, None]
 
 
 class _Terms(NamedTuple):

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from basecagg.statistics.statistic import Rows, Statistic, Vector, column
+from basecagg.statistics.statistic import Marks, Rows, Statistic, Vector, column
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,9 +55,7 @@ def kaplan_meier(
     ends = np.asarray(times, np.float64)
 
     def of_rows(rows: Rows) -> Vector:
-        at, happened = column(rows, time), column(rows, event) > 0
-        cell = np.minimum(np.searchsorted(ends, at), ends.size - 1)
-        happened &= at <= ends[-1]
+        cell, happened = last_intervals(rows, ends, time, event)
         events = np.bincount(cell[happened], minlength=ends.size)
         censored = np.bincount(cell[~happened], minlength=ends.size)
         return np.concatenate([events, censored]).astype(np.float64)
@@ -68,3 +67,12 @@ def kaplan_meier(
         of_sum=lambda total: SurvivalCurve(ends, *np.split(total, 2)),
         per_record=1.0,
     )
+
+
+def last_intervals(
+    rows: Rows, ends: Vector, time: str, event: str
+) -> tuple[npt.NDArray[np.intp], Marks]:
+    """The interval in which each record leaves, and whether with the event. After the last it is censored."""
+    at = column(rows, time)
+    cell = np.minimum(np.searchsorted(ends, at), ends.size - 1)
+    return cell, (column(rows, event) > 0) & (at <= ends[-1])
