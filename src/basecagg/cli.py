@@ -20,7 +20,6 @@ COMMANDS = {
     "audit": "Say what a server learned, from a transcript of its view.",
     "run": "Train a federation in simulation and show what privacy cost.",
     "report": "Write a page about simulated runs: plots, tables, audit.",
-    "compare": "Has become part of `reproduce`.",
     "reproduce": "Run the paper's experiments, and some beyond it.",
     "operator": "Create a federation, enrol people, sign epochs, export the model.",
     "serve": "Run the server of a federation over HTTPS.",

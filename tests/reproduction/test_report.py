@@ -1,4 +1,4 @@
-"""An experiment leaves JSON, CSV, a page and plots; `basecagg compare` says where it has gone."""
+"""An experiment leaves JSON, CSV, a page and plots."""
 
 from __future__ import annotations
 
@@ -42,15 +42,6 @@ def test_an_experiment_leaves_all_its_files(
 
 def test_an_unknown_experiment_is_a_usage_error() -> None:
     assert CliRunner().invoke(main, ["reproduce", "apples"]).exit_code == 2
-
-
-@pytest.mark.parametrize("words", [["flower"], ["flower", "--full", "--out", "results"]])
-def test_compare_says_that_it_is_part_of_reproduce(words: list[str]) -> None:
-    done = CliRunner().invoke(main, ["compare", *words])
-    assert done.exit_code == 1
-    assert done.stderr.splitlines() == [
-        "Error: the comparisons are experiments now: basecagg reproduce flower"
-    ]
 
 
 @pytest.mark.parametrize(
