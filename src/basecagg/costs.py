@@ -144,7 +144,6 @@ class Prices:
     """Seconds of each step of one epoch; without cryptography nothing is sealed, signed or checked."""
 
     def __init__(self, parameters: ProtocolParameters, *, cryptography: bool) -> None:
-        """Price the steps of these parameters."""
         self._p = parameters
         factor = 1.0 if cryptography else 0.0
         self._sign, self._verify, self._seal = factor * SIGN, factor * VERIFY, factor * SEAL

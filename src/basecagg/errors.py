@@ -20,7 +20,6 @@ class ParameterError(BASecAggError, ValueError):
     """A parameter breaks a rule; `rule` is the rule as docs/reference/parameters prints it."""
 
     def __init__(self, message: str, *, rule: str) -> None:
-        """Say what is wrong and keep the broken rule."""
         super().__init__(message)
         self.rule = rule
 
@@ -33,7 +32,6 @@ class DecodingError(DataError):
     """Shares are too few, or too many of them are wrong: at least `wrong`."""
 
     def __init__(self, message: str, *, wrong: int = 0) -> None:
-        """Say what is wrong, and of how many."""
         super().__init__(message)
         self.wrong = wrong
 
@@ -54,7 +52,6 @@ class MissingHolders(LocalProtocolError):  # noqa: N818 - a state of affairs tha
     """An epoch would lack holders that belong to it; `reasons` says why, by name."""
 
     def __init__(self, reasons: dict[str, str]) -> None:
-        """Name them, with what can be done."""
         said = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
         without = " ".join(f"--without {name}" for name in reasons)
         super().__init__(
@@ -68,7 +65,6 @@ class RemoteProtocolError(BASecAggError):
     """A peer sent what the protocol forbids; `peer` names it."""
 
     def __init__(self, message: str, *, peer: str = "") -> None:
-        """Say what is wrong and who sent it."""
         super().__init__(f"{peer}: {message}" if peer else message)
         self.peer = peer
 
@@ -214,7 +210,6 @@ class MissingExtraError(MissingPartError):
     """An optional part is not installed; the text says how to get it."""
 
     def __init__(self, extra: str, needed_for: str) -> None:
-        """Name the extra and the one command that installs it."""
         super().__init__(
             f"{needed_for} needs the optional part '{extra}': pip install 'basecagg[{extra}]'"
         )
