@@ -17,7 +17,14 @@ from reproduction.accuracy import MNIST_SETTING, PROTOCOLS, Setting
 from reproduction.experiment import Experiment, Results
 from reproduction.jobs import Job, Order, Size
 from reproduction.report import Claim, Line, Publication, Verdict, seeds_missing, settled
-from reproduction.simulated import Run, by_group, by_version, ends, simulation_job, spread
+from reproduction.simulated import (
+    Run,
+    accuracy_columns,
+    by_group,
+    by_version,
+    ends,
+    simulation_job,
+)
 
 GOOD = "2^16"
 """The start that the others must come up to: the paper's best c_l."""
@@ -101,8 +108,7 @@ def lines_of(results: Results) -> list[dict[str, Any]]:
                     "start": name,
                     "tuned": mode == "tuned",
                     "seeds": len(own),
-                    "accuracy, %": f"{mean(own):.2f}",
-                    "± seeds": f"{spread(own):.2f}" if len(own) > 1 else "–",
+                    **accuracy_columns(own),
                     "points from 2^16": f"{mean(own) - mean(good):+.2f}",
                     **_found(groups[f"{name}/{mode}"]),
                 }

@@ -14,17 +14,17 @@ from typing import Any, NamedTuple
 from basecagg.simulation.config import SimulationConfig
 from reproduction import plot
 from reproduction.experiment import Experiment, Results
-from reproduction.jobs import Job, Order, Size
+from reproduction.jobs import SEEDS, Job, Order, Size
 from reproduction.report import Claim, Line, Publication, Verdict, settled
 from reproduction.simulated import (
     Run,
+    accuracy_columns,
     by_group,
     by_time,
     curve_of,
     final_accuracy,
     first_above,
     simulation_job,
-    spread,
 )
 
 TARGET = 0.9
@@ -118,7 +118,6 @@ PARTS = (
     ),
 )
 _LENGTH: Mapping[Size, float] = {"full": 1, "quick": 0.4, "smoke": 0.1}
-_SEEDS: Mapping[Size, tuple[int, ...]] = {"full": (1, 2, 3), "quick": (1,), "smoke": (1,)}
 
 
 # --- running ------------------------------------------------------------------------------------
@@ -127,7 +126,7 @@ _SEEDS: Mapping[Size, tuple[int, ...]] = {"full": (1, 2, 3), "quick": (1,), "smo
 def jobs(order: Order, results: Results) -> list[Job]:
     """Every value of every part, seed by seed; the smoke form has the ends of each."""
     size, wanted = order.size, list[Job]()
-    for seed, part in product(_SEEDS[size], PARTS):
+    for seed, part in product(SEEDS[size], PARTS):
         ends = part.values[:: len(part.values) - 1]
         for method, value in product(part.methods, ends if size == "smoke" else part.values):
             run = config(part, method, value, seed, size)
@@ -187,13 +186,11 @@ def report(results: Results, size: Size) -> Publication:
 
 def _line(part: Part, name: str, runs: Sequence[Run]) -> dict[str, Any]:
     _, method, value = name.split("/")
-    ends = [100 * _end(run) for run in runs]
     return {
         "varied": part.title,
         "method": method,
         "value": _label(part, value),
-        "accuracy, %": f"{mean(ends):.2f}",
-        "± seeds": f"{spread(ends):.2f}",
+        **accuracy_columns([100 * _end(run) for run in runs]),
         f"seconds to {TARGET:.0%}": first_above(list(map(by_time, runs)), TARGET),
         "simulated seconds": mean(curve_of(run)[-1].time for run in runs),
         "updates": round(mean(curve_of(run)[-1].updates for run in runs)),

@@ -14,8 +14,15 @@ from basecagg.simulation.config import SimulationConfig
 from reproduction import plot
 from reproduction.experiment import Experiment, Results
 from reproduction.jobs import Job, Order, Size
-from reproduction.report import Claim, Publication, settled
-from reproduction.simulated import Run, by_group, by_version, ends, simulation_job, spread
+from reproduction.report import Claim, Publication, beyond_paper
+from reproduction.simulated import (
+    Run,
+    accuracy_columns,
+    by_group,
+    by_version,
+    ends,
+    simulation_job,
+)
 
 FACTOR, HIDDEN = -100.0, 0.0
 """What the liar multiplies its update by: a hundred, backwards; or as much as the bound hides, backwards."""
@@ -119,11 +126,9 @@ def report(results: Results, size: Size) -> Publication:
 
 
 def _line(case: Case, runs: Sequence[Run]) -> dict[str, Any]:
-    own = ends(runs)
     return {
         "sums": CASES[case],
-        "accuracy, %": f"{mean(own):.2f}",
-        "± seeds": f"{spread(own):.2f}" if len(own) > 1 else "–",
+        **accuracy_columns(ends(runs)),
         "lowest, %": f"{max(map(_lowest, runs)):.1f}",
         "sums not applied": f"{mean(map(_not_applied, runs)):.1f}",
         "seeds": len(runs),
@@ -164,7 +169,7 @@ def _claims(groups: Mapping[str, Sequence[Run]]) -> list[Claim]:
             f"Without a bound it falls to {broken:.1f} % or less with every seed (chance is 10 %), and ends at"
             f" {found[unbounded]:.1f} % on average; with it {found[lied]:.2f} % instead of"
             f" {found[honest]:.2f} %: {lost:.2f} points.",
-            settled("beyond the paper" if holds else "not reproduced", len(groups[lied.name])),
+            beyond_paper(holds, len(groups[lied.name])),
             "about every tenth sum has the liar in it, and is not applied",
             "bounded-sums",
         ),
@@ -173,7 +178,7 @@ def _claims(groups: Mapping[str, Sequence[Run]]) -> list[Claim]:
             f"Without noise {found[Case(True, factor=HIDDEN)]:.2f} % instead of {found[honest]:.2f} %; with"
             f" z = 2 {found[Case(True, 2.0, HIDDEN)]:.2f} % instead of {found[Case(True, 2.0)]:.2f} %, which is"
             f" {noisy:.2f} points: noise hides a longer lie.",
-            settled("beyond the paper", len(groups[honest.name])),
+            beyond_paper(True, len(groups[honest.name])),
             "",
             "bounded-sums",
         ),

@@ -33,7 +33,7 @@ from basecagg.simulation.loopback import Address
 from reproduction import plot
 from reproduction.experiment import Experiment, Results
 from reproduction.jobs import Job, Order, Size
-from reproduction.report import Claim, Publication
+from reproduction.report import Claim, Publication, beyond_paper
 from reproduction.simulated import Run, by_group
 
 Integers = npt.NDArray[np.int64]
@@ -277,14 +277,14 @@ def _claims(groups: Mapping[str, Sequence[Run]]) -> list[Claim]:
         Claim(
             "No attacker sees more than the noise is claimed to let through, and one sees nearly as much.",
             f"bounds between {min(honest):.3f} and {max(honest):.3f} of the claim in {len(honest)} audits.",
-            "beyond the paper" if within else "not reproduced",
+            beyond_paper(within),
             "",
             "privacy-audit",
         ),
         Claim(
             "With half of the noise the same audit refutes the claim.",
             f"in {refuted} of {len(half)} audits, with bounds from {min(half):.2f} of the claim on.",
-            "beyond the paper" if refuted >= LEAST_REFUTED * len(half) else "not reproduced",
+            beyond_paper(refuted >= LEAST_REFUTED * len(half)),
             "",
             "privacy-audit",
         ),
@@ -293,16 +293,14 @@ def _claims(groups: Mapping[str, Sequence[Run]]) -> list[Claim]:
 
 def _figure(groups: Mapping[str, Sequence[Run]]) -> Any:
     curves = {
-        f"{way}, {'half of' if noise == 'half' else 'all of'} the noise": [
+        f"arithmetic, {'half of' if noise == 'half' else 'all of'} the noise": [
             (float(seed), ratio)
-            for seed, ratio in enumerate(_ratios(groups.get(f"{way}/{noise}", [])), 1)
+            for seed, ratio in enumerate(_ratios(groups.get(f"arithmetic/{noise}", [])), 1)
         ]
-        for way in ("arithmetic",)
         for noise in SHARES
     }
     curves["the claim"] = [(1.0, 1.0), (float(SEEDS), 1.0)]
-    drawn = {name: curve for name, curve in curves.items() if curve}
-    return plot.lines(drawn, "seed", "lower bound of μ / claim")
+    return plot.lines(curves, "seed", "lower bound of μ / claim")
 
 
 _NOTES = (

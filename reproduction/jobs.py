@@ -7,7 +7,7 @@ result is a mapping; the seconds that it took are added, from which the time of 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
 from multiprocessing import get_context
@@ -18,6 +18,8 @@ from reproduction.ledger import Ledger
 
 Size = Literal["full", "quick", "smoke"]
 """Hours; minutes; seconds on a data set that needs no file."""
+SEEDS: Mapping[Size, tuple[int, ...]] = {"full": (1, 2, 3), "quick": (1,), "smoke": (1,)}
+"""Of most experiments."""
 
 
 @dataclass(frozen=True)

@@ -15,16 +15,16 @@ from basecagg.protocol.step_rule import USUAL_RATES, Optimiser
 from basecagg.simulation.config import SimulationConfig
 from reproduction import plot
 from reproduction.experiment import Experiment, Results
-from reproduction.jobs import Job, Order, Size
+from reproduction.jobs import SEEDS, Job, Order, Size
 from reproduction.report import Claim, Publication
 from reproduction.simulated import (
     Run,
+    accuracy_columns,
     by_group,
     by_version,
     ends,
     first_above,
     simulation_job,
-    spread,
     swing,
 )
 
@@ -45,7 +45,6 @@ _TASK: Mapping[str, Any] = {
 }
 """All else is that of the default run."""
 _VERSIONS: Mapping[Size, int] = {"full": 100, "quick": 60, "smoke": 3}
-_SEEDS: Mapping[Size, tuple[int, ...]] = {"full": (1, 2, 3), "quick": (1,), "smoke": (1,)}
 _NAMES: Mapping[Optimiser, str] = {
     "sgd": "sgd (the paper)",
     "momentum": "momentum (FedAvgM)",
@@ -59,7 +58,7 @@ _NAMES: Mapping[Optimiser, str] = {
 def jobs(order: Order, results: Results) -> list[Job]:
     """Every method, optimiser and rate, seed by seed; the smoke form has the usual rates."""
     wanted = []
-    for seed, method, optimiser in product(_SEEDS[order.size], METHODS, RATES):
+    for seed, method, optimiser in product(SEEDS[order.size], METHODS, RATES):
         usual = USUAL_RATES[optimiser]
         for rate in (usual,) if order.size == "smoke" else RATES[optimiser]:
             config = SimulationConfig(
@@ -106,13 +105,11 @@ def report(results: Results, size: Size) -> Publication:
 
 def _line(name: str, runs: Sequence[Run]) -> dict[str, Any]:
     method, optimiser, rate = name.split("/")
-    own = ends(runs)
     return {
         "method": method,
         "server optimiser": optimiser,
         "rate η_g": rate,
-        "accuracy, %": f"{mean(own):.2f}",
-        "± seeds": f"{spread(own):.2f}" if len(own) > 1 else "–",
+        **accuracy_columns(ends(runs)),
         "swing, points": f"{mean(map(swing, runs)):.1f}",
         f"versions to {TARGET:.0%}": first_above(list(map(by_version, runs)), TARGET),
         "seeds": len(runs),

@@ -58,9 +58,10 @@ def lines(
     bottom: float | None = None,
     legend_size: float | None = None,
 ) -> Figure:
-    """One line for each label."""
+    """One line for each label that has points."""
     figure, axes = new_figure()
-    for (label, curve), colour in zip(curves.items(), colours, strict=False):
+    drawn = [(label, curve) for label, curve in curves.items() if curve]
+    for (label, curve), colour in zip(drawn, colours, strict=False):
         x, y = zip(*curve, strict=True)
         axes.plot(x, y, style, color=colour, label=label, linewidth=width)
     if x_scale:
@@ -76,6 +77,15 @@ def lines(
         axes.minorticks_off()
     axes.legend(fontsize=legend_size)
     return figure
+
+
+def accuracy_by_epsilon(
+    curves: Mapping[str, Curve], whose: str, unit: str, ticks: Sequence[float]
+) -> tuple[Figure, str]:
+    """What noise costs: accuracy against ε, and the caption."""
+    label, y_label = f"ε of {whose}", "test accuracy, %"
+    figure = lines(curves, label, y_label, x_scale=LOG, ticks=ticks, legend_size=8.5)
+    return figure, f"Accuracy against ε, for one promise to every {unit}; mean of all seeds."
 
 
 @in_house_style

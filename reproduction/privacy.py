@@ -16,9 +16,9 @@ from basecagg.protections.budget import noise_of
 from basecagg.simulation.config import SimulationConfig
 from reproduction import plot
 from reproduction.experiment import Experiment, Results
-from reproduction.jobs import Job, Order, Size
-from reproduction.report import Claim, Publication, Verdict, settled
-from reproduction.simulated import Run, by_group, ends, simulation_job, spread
+from reproduction.jobs import SEEDS, Job, Order, Size
+from reproduction.report import Claim, Publication, beyond_paper
+from reproduction.simulated import Run, accuracy_columns, by_group, ends, simulation_job
 
 EPSILON, DELTA, USES = 4.0, 1e-5, 3
 """What is promised to every user in the comparison."""
@@ -59,7 +59,6 @@ _SMALL: Mapping[str, Any] = {
     "evaluate_last": 1,
 }
 _VERSIONS: Mapping[Size, int] = {"full": 28, "quick": 28, "smoke": 3}
-_SEEDS: Mapping[Size, tuple[int, ...]] = {"full": (1, 2, 3), "quick": (1,), "smoke": (1,)}
 _NAMES = {
     "none": "no privacy (FedBuff)",
     "clip": "private sums, no noise (z = 0)",
@@ -74,7 +73,7 @@ _NAMES = {
 
 def jobs(order: Order, results: Results) -> list[Job]:
     """First which clip is best for local DP; then ε = 4, seed by seed; then the other ε."""
-    seeds = _SEEDS[order.size]
+    seeds = SEEDS[order.size]
     clips = LOCAL_CLIPS[-1:] if order.size == "smoke" else LOCAL_CLIPS
     wanted = [_job(order, Row("local", clip=clip), seeds[0]) for clip in clips]
     if any(job.key not in results for job in wanted):
@@ -171,26 +170,19 @@ def report(results: Results, size: Size) -> Publication:
         f" ε is of all that one user ever uploads, at δ = {DELTA:g}.",
         [_line(name, runs) for name, runs in groups.items()],
         notes=_NOTES,
-        figures={
-            "privacy-users": (
-                _figure(groups),
-                "Accuracy against ε, for one promise to every user; mean of all seeds.",
-            )
-        },
+        figures={"privacy-users": _figure(groups)},
         claims=_claims(groups),
     )
 
 
 def _line(name: str, runs: Sequence[Run]) -> dict[str, Any]:
     kind, weights, epsilon, clip = name.split("/")
-    own = ends(runs)
     return {
         "who adds noise": _NAMES[kind],
         "weights": weights,
         "ε": epsilon.replace("-", "–"),
         "C": clip if clip != "-" else "–" if kind == "none" else f"{_TASK['dp_clip_norm']}",
-        "accuracy, %": f"{mean(own):.2f}",
-        "± seeds": f"{spread(own):.2f}" if len(own) > 1 else "–",
+        **accuracy_columns(ends(runs)),
         "ε spent": _mean(runs, lambda run: run.get("epsilon"), ".3f"),
         "noise in a sum / central": _mean(runs, lambda run: variance_ratio(run, epsilon), ".4f"),
         "seeds": len(runs),
@@ -212,20 +204,12 @@ def variance_ratio(run: Run, epsilon: str) -> float | None:
     return float(noise["squared"] / noise["elements"] / deviation**2)
 
 
-def _figure(groups: Mapping[str, Sequence[Run]]) -> Any:
+def _figure(groups: Mapping[str, Sequence[Run]]) -> tuple[Any, str]:
     curves: dict[str, plot.Curve] = {}
     for kind, weights in (("sums", "constant"), ("sums", "polynomial"), ("central", "constant")):
         curves[f"{_NAMES[kind]}, {weights}"] = _against_epsilon(groups, f"{kind}/{weights}")
     curves[_NAMES["local"]] = _against_epsilon(groups, "local/constant")
-    drawn = {name: curve for name, curve in curves.items() if curve}
-    return plot.lines(
-        drawn,
-        "ε of all that a user uploads",
-        "test accuracy, %",
-        x_scale=plot.LOG,
-        ticks=[1, 2, 4, 8],
-        legend_size=8.5,
-    )
+    return plot.accuracy_by_epsilon(curves, "all that a user uploads", "user", [1, 2, 4, 8])
 
 
 def _against_epsilon(groups: Mapping[str, Sequence[Run]], prefix: str) -> plot.Curve:
@@ -251,7 +235,7 @@ def _cost(weights: str, most: float, groups: Mapping[str, Sequence[Run]]) -> Cla
     return Claim(
         f"With {weights} weights, ε = {EPSILON:g} costs {most:g} points at most.",
         f"{mean(ends(quiet)):.2f} % without noise, {mean(ends(noisy)):.2f} % with it: {lost:.2f} points.",
-        _verdict(lost <= most, noisy),
+        beyond_paper(lost <= most, len(noisy)),
         "" if weights == "constant" else "old updates weigh less, and the noise in the mean more",
         "privacy-users",
     )
@@ -270,7 +254,7 @@ def _beside_local(groups: Mapping[str, Sequence[Run]]) -> list[Claim]:
         Claim(
             f"Local DP of the same ε = {EPSILON:g} is at least 12 points worse.",
             f"{clips[clip]:.2f} % at its best clip, C = {clip:g}: {less:.1f} points below private sums.",
-            _verdict(less >= 12, groups[_local(clip)]),
+            beyond_paper(less >= 12, len(groups[_local(clip)])),
             "every update has the noise of a whole sum: √K times too much",
             "privacy-users",
         )
@@ -299,16 +283,12 @@ def _as_central(groups: Mapping[str, Sequence[Run]]) -> list[Claim]:
             f" T_c) = {most:.4f}, times {rounding:.4f} by rounding to steps (± {error:.4f})."
             f" Accuracy {mean(ends(ours)):.2f} %, a trusted server's"
             f" {mean(ends(central)):.2f} %.",
-            _verdict(abs(ratio / (most * rounding) - 1) <= error, ours),
+            beyond_paper(abs(ratio / (most * rounding) - 1) <= error, len(ours)),
             f"T_c = {p.colluding_contributors} contributors may tell the server their noise, so all others"
             " add a little more",
             "privacy-users",
         )
     ]
-
-
-def _verdict(holds: bool, runs: Sequence[Run]) -> Verdict:
-    return settled("beyond the paper" if holds else "not reproduced", len(runs))
 
 
 _NOTES = (

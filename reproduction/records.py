@@ -21,9 +21,9 @@ from basecagg.protections.budget import least_noise
 from basecagg.simulation.config import SimulationConfig
 from reproduction import plot
 from reproduction.experiment import Experiment, Results
-from reproduction.jobs import Job, Order, Size
-from reproduction.report import Claim, Publication, Verdict
-from reproduction.simulated import Run, by_group, ends, simulation_job, spread, task_of
+from reproduction.jobs import SEEDS, Job, Order, Size
+from reproduction.report import Claim, Publication, beyond_paper
+from reproduction.simulated import Run, accuracy_columns, by_group, ends, simulation_job, task_of
 
 EPSILON, DELTA = 3.0, 1e-5
 """What is promised to every record in the comparison."""
@@ -41,7 +41,6 @@ WITHIN = 2.0
 _VERSIONS: Mapping[Size, int] = {"full": 100, "quick": 100, "smoke": 3}
 _USES: Mapping[Size, int] = {"full": 55, "quick": 55, "smoke": 5}
 """k_max: a tenth more than all use on average, for who is drawn more often."""
-_SEEDS: Mapping[Size, tuple[int, ...]] = {"full": (1, 2, 3), "quick": (1,), "smoke": (1,)}
 _TASK: Mapping[str, Any] = {
     "dataset": "mnist",
     "model": "logistic",
@@ -94,7 +93,7 @@ def jobs(order: Order, results: Results) -> list[Job]:
     return [
         _job(order, row, seed)
         for some in (rows[:4], rows[4:])
-        for seed in _SEEDS[order.size]
+        for seed in SEEDS[order.size]
         for row in some
     ]
 
@@ -183,43 +182,34 @@ def report(results: Results, size: Size) -> Publication:
         f" clipped to 1. ε is of each record in all uploads, at δ = {DELTA:g}.",
         [_line(name, runs) for name, runs in groups.items()],
         notes=_NOTES,
-        figures={
-            "privacy-records": (
-                _figure(groups),
-                "Accuracy against ε, for one promise to every record; mean of all seeds.",
-            )
-        },
+        figures={"privacy-records": _figure(groups)},
         claims=_claims(groups) if size != "smoke" else [],
     )
 
 
 def _line(name: str, runs: Sequence[Run]) -> dict[str, Any]:
     kind, epsilon = name.split("/")
-    own, spent = ends(runs), [run["epsilon"] for run in runs if "epsilon" in run]
+    spent = [run["epsilon"] for run in runs if "epsilon" in run]
     return {
         "who adds noise": _NAMES[kind],
         "ε": "–" if kind == "none" else epsilon,
-        "accuracy, %": f"{mean(own):.2f}",
-        "± seeds": f"{spread(own):.2f}" if len(own) > 1 else "–",
+        **accuracy_columns(ends(runs)),
         "ε spent": f"{max(spent):.3f}" if spent else "–",
         "seeds": len(runs),
     }
 
 
-def _figure(groups: Mapping[str, Sequence[Run]]) -> Any:
+def _figure(groups: Mapping[str, Sequence[Run]]) -> tuple[Any, str]:
+    kept = sorted((EPSILON, *OTHERS))
     curves = {
         _NAMES[kind]: [
             (epsilon, mean(ends(groups[name])))
-            for epsilon in sorted((EPSILON, *OTHERS))
+            for epsilon in kept
             if (name := Row(kind, epsilon).name) in groups
         ]
         for kind in KINDS
     }
-    drawn = {name: curve for name, curve in curves.items() if curve}
-    ticks = sorted((EPSILON, *OTHERS))
-    return plot.lines(
-        drawn, "ε of a record", "test accuracy, %", x_scale=plot.LOG, ticks=ticks, legend_size=8.5
-    )
+    return plot.accuracy_by_epsilon(curves, "a record", "record", kept)
 
 
 def _claims(groups: Mapping[str, Sequence[Run]]) -> list[Claim]:
@@ -232,22 +222,18 @@ def _claims(groups: Mapping[str, Sequence[Run]]) -> list[Claim]:
             f"Hospitals that share nothing come within {WITHIN:g} points of DP-SGD on all their data, at"
             f" ε = {EPSILON:g} for every record.",
             f"{ours:.2f} % in private sums, {pooled:.2f} % where all data is in one place.",
-            _verdict(pooled - ours <= WITHIN),
+            beyond_paper(pooled - ours <= WITHIN),
             "a hospital samples its records more often, and T_c of K shares of noise are spare",
             "privacy-records",
         ),
         Claim(
             f"Local noise of the same ε = {EPSILON:g} is worse.",
             f"{local:.2f} %, {ours - local:.2f} points below private sums.",
-            _verdict(ours > local),
+            beyond_paper(ours > local),
             "every upload has the noise of a whole sum",
             "privacy-records",
         ),
     ]
-
-
-def _verdict(holds: bool) -> Verdict:
-    return "beyond the paper" if holds else "not reproduced"
 
 
 _NOTES = (

@@ -30,6 +30,11 @@ def settled(verdict: Verdict, seeds: int) -> Verdict:
     return verdict if seeds >= SEEDS_NEEDED else "undecided"
 
 
+def beyond_paper(holds: bool, seeds: int = SEEDS_NEEDED) -> Verdict:
+    """The verdict on a sentence of our own, which is in no paper."""
+    return settled("beyond the paper" if holds else "not reproduced", seeds)
+
+
 def seeds_missing(seeds: int) -> str:
     """The end of a sentence on why a claim is as it is."""
     return "" if seeds >= SEEDS_NEEDED else f", and {SEEDS_NEEDED} seeds are needed to settle it"

@@ -162,3 +162,9 @@ def by_group(results: Mapping[str, Run]) -> dict[str, list[Run]]:
 def spread(values: Sequence[float]) -> float:
     """Half the distance between the largest and the smallest: honest for three seeds."""
     return (max(values) - min(values)) / 2
+
+
+def accuracy_columns(ends: Sequence[float]) -> dict[str, str]:
+    """Two columns of a table: the mean over seeds of what runs ended with, and how far seeds are apart."""
+    apart = f"{spread(ends):.2f}" if len(ends) > 1 else "–"
+    return {"accuracy, %": f"{mean(ends):.2f}", "± seeds": apart}
