@@ -73,10 +73,6 @@ class HybridOpener:
             raise envelopes.unopened() from None
         return envelopes.open_body(_HEAD, key, context, sealed)
 
-    def __repr__(self) -> str:
-        """Nothing about the keys."""
-        return "HybridOpener(…)"
-
 
 def _suite(hpke: Any) -> Any:
     return hpke.Suite(hpke.KEM.MLKEM768_X25519, hpke.KDF.HKDF_SHA256, hpke.AEAD.AES_256_GCM)

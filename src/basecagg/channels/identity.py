@@ -10,7 +10,7 @@ from nacl.exceptions import BadSignatureError
 
 from basecagg.channels.sealing import fits
 from basecagg.errors import ChannelError, LocalProtocolError
-from basecagg.protocol.messages import Credential, Suite, signed
+from basecagg.protocol.messages import Credential, signed
 from basecagg.protocol.ports import Signer, Verifier
 
 _KEY, _SIGNATURE = 32, 64
@@ -76,6 +76,7 @@ class RememberingVerifier:
 
     def __init__(self, verifier: Verifier) -> None:
         """Remember what this verifier found good."""
+        self.fits = verifier.fits
         self.remembered = 0
         self._verifier = verifier
         self._good: dict[tuple[bytes, bytes, bytes], None] = {}
@@ -92,10 +93,6 @@ class RememberingVerifier:
             if len(self._good) > _REMEMBERED:
                 del self._good[next(iter(self._good))]
         return good
-
-    def fits(self, suite: Suite, sealing_key: bytes) -> bool:
-        """Say whether envelopes can be sealed to this public key in the suite."""
-        return self._verifier.fits(suite, sealing_key)
 
 
 _REMEMBERED = 1 << 16

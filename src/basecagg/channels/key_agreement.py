@@ -10,16 +10,14 @@ import hashlib
 import os
 from typing import NoReturn
 
-from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from basecagg.channels import envelopes
+from basecagg.channels.envelopes import NONCE
 from basecagg.errors import ChannelError, LocalProtocolError
+from basecagg.protocol.ports import Lock
 
 SECRET_BYTES = 32
-_NONCE, _TAG = 12, 16
-ENVELOPE_OVERHEAD = _NONCE + _TAG
-"""Bytes that sealing adds."""
 _DOMAIN = b"basecagg/agree/v1"
 
 
@@ -60,15 +58,9 @@ class AgreementKey:
 
 def seal(key: bytes, context: bytes, plaintext: bytes) -> bytes:
     """Encrypt under an agreed key with AES-256-GCM; the context is bound to the envelope but not sent."""
-    nonce = os.urandom(_NONCE)
-    return nonce + AESGCM(key).encrypt(nonce, plaintext, context)
+    return envelopes.seal(Lock(os.urandom(NONCE), key), context, plaintext)
 
 
 def unseal(key: bytes, context: bytes, sealed: bytes) -> bytes:
     """Decrypt, or raise `ChannelError` when key, context or bytes are not the sealed ones."""
-    if len(sealed) < ENVELOPE_OVERHEAD:
-        raise ChannelError("the envelope is too short")
-    try:
-        return AESGCM(key).decrypt(sealed[:_NONCE], sealed[_NONCE:], context)
-    except InvalidTag:
-        raise ChannelError("the envelope does not open with this key and context") from None
+    return envelopes.open_body(NONCE, key, context, sealed)

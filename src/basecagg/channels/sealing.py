@@ -147,10 +147,6 @@ class X25519Sealer:
         self._steps = [tuple(_key_of(step, each) for each in keys) for step in range(_STEPS)]
         self._steps.reverse()  # the next one is taken from the end
 
-    def __repr__(self) -> str:
-        """Nothing about the keys."""
-        return "X25519Sealer(…)"
-
 
 def _agree(private_key: X25519PrivateKey, sender: bytes, recipient: bytes) -> bytes:
     try:
@@ -193,10 +189,6 @@ class X25519Opener:
     def _exchange_with(self, sender: bytes) -> bytes:
         secret = self._private_key.exchange(X25519PublicKey.from_public_bytes(sender))
         return _derive(secret, sender, self.public_key)
-
-    def __repr__(self) -> str:
-        """Nothing about the keys."""
-        return "X25519Opener(…)"
 
 
 def _derive(secret: bytes, sender: bytes, recipient: bytes) -> bytes:

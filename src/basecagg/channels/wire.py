@@ -12,31 +12,9 @@ import msgspec
 
 from basecagg.errors import ChannelError
 from basecagg.parameters import ProtocolParameters
+from basecagg.protocol import messages
 from basecagg.protocol.epoch import Epoch
-from basecagg.protocol.messages import (
-    PROTOCOL_VERSION,
-    Answer,
-    CertifiedRequest,
-    Closing,
-    Credential,
-    Endorsement,
-    EpochEnd,
-    HolderKey,
-    Inquiry,
-    Message,
-    Parcel,
-    Parts,
-    PlainUpdate,
-    Receipt,
-    RecoveryRequest,
-    Refusal,
-    Release,
-    Shipment,
-    Upload,
-    Verdict,
-    Witness,
-    encode,
-)
+from basecagg.protocol.messages import PROTOCOL_VERSION, Message, encode
 from basecagg.protocol.proofs import Account, Evidence, Pedigree
 
 _NAME = b"BSAG"
@@ -48,25 +26,25 @@ _ENVELOPE_BYTES = 4096
 
 AnyMessage = (
     Epoch
-    | EpochEnd
-    | HolderKey
-    | Credential
-    | Shipment
-    | Parcel
-    | Receipt
-    | Upload
-    | PlainUpdate
-    | Verdict
-    | RecoveryRequest
-    | Endorsement
-    | CertifiedRequest
-    | Answer
-    | Closing
-    | Release
-    | Parts
-    | Inquiry
-    | Witness
-    | Refusal
+    | messages.EpochEnd
+    | messages.HolderKey
+    | messages.Credential
+    | messages.Shipment
+    | messages.Parcel
+    | messages.Receipt
+    | messages.Upload
+    | messages.PlainUpdate
+    | messages.Verdict
+    | messages.RecoveryRequest
+    | messages.Endorsement
+    | messages.CertifiedRequest
+    | messages.Answer
+    | messages.Closing
+    | messages.Release
+    | messages.Parts
+    | messages.Inquiry
+    | messages.Witness
+    | messages.Refusal
 )
 _DECODER: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(AnyMessage)
 Filed: TypeAlias = Evidence | Account | Pedigree
@@ -118,11 +96,11 @@ def limit_for(message_type: type[Message], parameters: ProtocolParameters) -> in
     """The most bytes that a message of this type may take in an epoch with these parameters."""
     share = 4 * parameters.share_size + _ENVELOPE_BYTES
     bulk = {
-        Shipment: parameters.num_holders * share + _ENVELOPE_BYTES,
-        Parcel: share,
-        Answer: share,
-        Upload: 4 * parameters.padded_size + _ENVELOPE_BYTES,
-        Parts: parameters.parts_bytes + 8 * parameters.model_size + 2 * MAX_CONTROL_BYTES,
-        PlainUpdate: 8 * parameters.model_size + _ENVELOPE_BYTES,
+        messages.Shipment: parameters.num_holders * share + _ENVELOPE_BYTES,
+        messages.Parcel: share,
+        messages.Answer: share,
+        messages.Upload: 4 * parameters.padded_size + _ENVELOPE_BYTES,
+        messages.Parts: parameters.parts_bytes + 8 * parameters.model_size + 2 * MAX_CONTROL_BYTES,
+        messages.PlainUpdate: 8 * parameters.model_size + _ENVELOPE_BYTES,
     }
     return bulk.get(message_type, MAX_CONTROL_BYTES)
