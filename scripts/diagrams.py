@@ -8,7 +8,7 @@ to be guessed: a state diagram is drawn like a sequence, from the column of one 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from html import escape
 from textwrap import wrap
@@ -48,6 +48,15 @@ _PARTICIPANT = re.compile(r"participant (\w+) as (.+)")
 _MESSAGE = re.compile(r"(\w+)(--?)>>(\w+): (.+)")
 _NOTE = re.compile(r"Note over (\w+)(?:,(\w+))?: (.+)")
 _STEP = re.compile(r"(\w+|\[\*\]) --> (\w+|\[\*\])(?: : (.+))?")
+
+
+def source_of(table: Mapping[str, Mapping[str, str]]) -> str:
+    """A table of states in Mermaid: from which of them, by which event, to which."""
+    steps = [(state, *step) for state, row in table.items() for step in row.items()]
+    finals = dict.fromkeys(target for _, _, target in steps if target not in table)
+    lines = ["stateDiagram-v2", f"    [*] --> {next(iter(table))}"]
+    lines += [f"    {state} --> {target} : {event}" for state, event, target in steps]
+    return "\n".join([*lines, *(f"    {final} --> [*]" for final in finals)]) + "\n"
 
 
 def read(source: str) -> Diagram:

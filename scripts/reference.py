@@ -21,6 +21,7 @@ from basecagg.commands.run import explained_settings
 from basecagg.flower.settings import Settings
 from basecagg.parameters import RULES, ProtocolParameters
 from basecagg.protocol import life
+from diagrams import source_of
 
 ROOT = Path(__file__).parent.parent
 REFERENCE = ROOT / "docs" / "reference"
@@ -172,7 +173,7 @@ def mask_life_page() -> str:
         "PERSON": "A person at the operator",
     }
     sections = "\n".join(
-        f"## {title}\n\n{meanings[name]}\n\n```mermaid\n{life.mermaid(getattr(life, name))}```\n"
+        f"## {title}\n\n{meanings[name]}\n\n```mermaid\n{source_of(getattr(life, name))}```\n"
         for name, title in titles.items()
     )
     return f"{HEADER}# The life of a mask\n\n{inspect.getdoc(life)}\n\n{sections}"

@@ -30,12 +30,7 @@ CONTRIBUTOR: Table = {
 HOLDER: Table = {
     "unknown": {"parcel": "held"},
     "held": {"endorse": "endorsed", "answer": "spent", "close": "closed", "expire": "expired"},
-    "endorsed": {
-        "endorse": "endorsed",
-        "answer": "spent",
-        "close": "closed",
-        "expire": "expired",
-    },
+    "endorsed": {"endorse": "endorsed", "answer": "spent", "close": "closed", "expire": "expired"},
     "spent": {"close": "closed", "expire": "expired"},
     "closed": {"expire": "expired"},
 }
@@ -99,17 +94,3 @@ def after(table: Table, state: str, event: str) -> str:
 def allows(table: Table, state: str, event: str) -> bool:
     """Whether the table has this step."""
     return event in table.get(state, {})
-
-
-def mermaid(table: Table) -> str:
-    """The table as a Mermaid state diagram."""
-    names = {state: state.replace(" ", "_") for state in table}
-    first = next(iter(table))
-    lines = ["stateDiagram-v2", f"    [*] --> {names[first]}"]
-    finals: list[str] = []
-    for state, steps in table.items():
-        for event, target in steps.items():
-            lines.append(f"    {names[state]} --> {target} : {event}")
-            if target not in table and target not in finals:
-                finals.append(target)
-    return "\n".join([*lines, *(f"    {final} --> [*]" for final in finals)]) + "\n"
