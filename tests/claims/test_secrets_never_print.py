@@ -97,8 +97,8 @@ def test_of_a_participant_and_its_keys():
     )
     effects = participant.announce()
     perform(store, effects)
-    (record,) = participant._keys._keys.values()
-    things = [participant, *vars(participant).values(), *vars(participant._keys).values(), record]
+    (record,) = participant.keys._keys.values()
+    things = [participant, *vars(participant).values(), *vars(participant.keys).values(), record]
     for thing in [*things, *effects]:
         for text in (repr(thing), str(thing), pretty_repr(thing)):
             assert not any(form in escaped(text) for form in forms(record.secret)), type(thing)
@@ -180,7 +180,11 @@ SHOWN = [
         "Person(both, invited)",
         {"role": "both", "state": "invited"},
     ),
-    (Persist("mask", "k", SECRET), "Persist(mask/k, 32 bytes)", {"record": "mask/k", "bytes": 32}),
+    (
+        Persist("mask", "k", SECRET),
+        "Persist(mask/k, 32 bytes)",
+        {"record": "mask/k", "size": "32 bytes"},
+    ),
 ]
 
 

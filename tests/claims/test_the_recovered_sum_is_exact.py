@@ -17,6 +17,7 @@ from parties import (
 
 from basecagg.protocol import recomputation
 from basecagg.protocol.messages import Answer, Endorsement, Upload
+from basecagg.protocol.weighing import Weighing
 
 MODES = ["certified", "honest-server"]
 BOTH_MODES = pytest.mark.parametrize("consistency", MODES)
@@ -174,9 +175,12 @@ def test_and_the_model_takes_the_weighted_mean_as_its_step(consistency):
 def test_control_a_server_that_weighs_differently_gets_noise(monkeypatch):
     """Holders weigh by themselves: with weights of its own the server subtracts the wrong masks."""
     federation = make_federation(weight_rounding="nearest")
-    honest = recomputation.weights_in
-    generous = lambda agreement, request: [2 * each for each in honest(agreement, request)]  # noqa: E731
-    monkeypatch.setattr(recomputation, "weights_in", generous)
+
+    class Generous(Weighing):
+        def weights(self, request):
+            return [2 * each for each in super().weights(request)]
+
+    monkeypatch.setattr(recomputation, "Weighing", Generous)
     one_round(federation)
     federation.server.deadline()
     assert released(federation) == []

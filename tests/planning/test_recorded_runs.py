@@ -256,7 +256,7 @@ class Careless(Holder):
         return effects
 
     def _careless_answer(self, request: RecoveryRequest) -> Answer:
-        weights = [self._weight(request.version, ticket) for ticket in request.tickets]
+        weights = self._weighing.weights(request)
         rows = [np.frombuffer(self.kept[mask.key], "<u4") for mask in request.masks]
         words = self._field.weighted_sum(rows, weights).astype("<u4").tobytes()
         answer = Answer(self.agreement.id, request.version, request.digest, self.index, words)

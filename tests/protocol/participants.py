@@ -24,7 +24,7 @@ from basecagg.protocol.contributor import Contributor
 from basecagg.protocol.effects import Effect, News, Send, perform, sends_of
 from basecagg.protocol.epoch import NEVER, Agreement, Epoch, LocalFloor, Seat, draft_epoch
 from basecagg.protocol.letters import take
-from basecagg.protocol.mailroom import _parcels
+from basecagg.protocol.mailroom import _parcel
 from basecagg.protocol.messages import (
     Answer,
     Certificate,
@@ -124,7 +124,8 @@ class Town:
         )
         (shipment,) = (send.message for send in sends_of(contributor.deal(version)))
         (mask,) = shipment.dealing.masks
-        return _parcels(shipment)[0], self.ticket(epoch, mask, version)
+        parcel = _parcel(shipment.dealing, shipment.leaves, 0, shipment.sealed[0])
+        return parcel, self.ticket(epoch, mask, version)
 
     def ticket(self, epoch: Epoch, mask: MaskName, version: int = 0) -> Ticket:
         head = self.history(epoch, version).head
@@ -223,7 +224,7 @@ class Judge:
 
     def look(self, ann: Ann) -> None:
         """Compare with the last look; after `excuse` with what her files had by then."""
-        store, states = ann.store, ann.machine.key_states()
+        store, states = ann.store, ann.machine.keys.states()
         assert ann.machine.number >= self.number, "the number fell"
         for key, state in {**dict.fromkeys(self.keys, "destroyed"), **states}.items():
             before = self.keys.get(key, "unknown")

@@ -16,7 +16,7 @@ from basecagg.channels.identity import Ed25519Verifier, Identity, enrol
 from basecagg.channels.sealing import SealingSecret
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol import merkle
-from basecagg.protocol.epoch import Agreement, Epoch, Seat, accept, draft_epoch, endorsement_in
+from basecagg.protocol.epoch import Agreement, Epoch, Seat, accept, draft_epoch
 from basecagg.protocol.messages import (
     Answer,
     Certificate,
@@ -179,7 +179,7 @@ def _ticket(epoch: Epoch, mask: MaskName, head: bytes) -> Ticket:
 
 
 def _endorsed(certificate: Certificate) -> Certificate:
-    votes = [endorsement_in(certificate, index) for index in range(3)]
+    votes = [endorsement_of(certificate, index) for index in range(3)]
     signatures = [signed(vote, identity(HOLDERS[vote.holder])).signature for vote in votes]
     return msgspec.structs.replace(certificate, signatures=tuple(enumerate(signatures)))
 

@@ -53,7 +53,7 @@ def test_arrival_counts_not_age():
 def test_it_goes_on_with_what_waited_before_a_restart():
     before = filled(update("a"), update("b"))
     after = filled(*before.waiting)
-    after.add(update("c"))
+    after.waiting.append(update("c"))
     assert take(after) == ["a", "b", "c"]
 
 
@@ -69,7 +69,7 @@ def test_when_its_turn_comes():
     assert admissible(buffer, update("a", 5), 5) == 5
     assert admissible(buffer, update("a", 5), 5, opening=True) == 6
     for index in range(7):
-        buffer.add(update(f"x{index}", 5))
+        buffer.waiting.append(update(f"x{index}", 5))
     assert admissible(buffer, update("a", 5), 5) == 7
     assert admissible(buffer, update("a", 5), 5, opening=True) == 8
 
@@ -124,7 +124,7 @@ def test_what_is_too_old_is_taken_out():
 def test_the_oldest_gives_way_only_when_k_wait():
     buffer = filled(update("a", 2), update("b", 1))
     assert buffer.evict_oldest() == []
-    buffer.add(update("c", 1))
+    buffer.waiting.append(update("c", 1))
     assert names(buffer.evict_oldest()) == ["b"]
     assert names(buffer.waiting) == ["a", "c"]
 
@@ -158,7 +158,7 @@ def test_they_wait_while_too_few_fit():
 def test_no_version_with_too_few():
     buffer = filled(update("a", 0), update("b", 1), update("c", 1), size=3, minimum=2)
     assert take(buffer) is None
-    buffer.add(update("d", 1))
+    buffer.waiting.append(update("d", 1))
     assert take(buffer) == ["b", "c", "d"]
     assert names(buffer.waiting) == ["a"]
 

@@ -891,7 +891,7 @@ def test_without_the_rule_on_missing_holders_the_judge_objects(monkeypatch):
         Operator,
         "_committee",
         lambda self, without: [
-            Seat(n, self._people[n].signing_key, self._announced[n].sealing_key)
+            Seat(n, self.people[n].signing_key, self._announced[n].sealing_key)
             for n in real(self, without)
             if n in self._announced
         ],

@@ -70,12 +70,12 @@ def ann(town, tmp_path):
 
 def declined(ann, epoch, credential=None, *, match, code="WrongEpoch"):
     """She does not take it, changes nothing but her log of refusals, and that says why."""
-    before = ann.machine.number, ann.machine.state, ann.machine.key_states()
+    before = ann.machine.number, ann.machine.state, ann.machine.keys.states()
     news = ann.offer(epoch, credential)
     assert isinstance(news, Declined), news
     assert news.code == code
     assert match in news.reason
-    assert (ann.machine.number, ann.machine.state, ann.machine.key_states()) == before
+    assert (ann.machine.number, ann.machine.state, ann.machine.keys.states()) == before
     assert ann.machine.refusals()[code].reason == news.reason
 
 
@@ -119,23 +119,23 @@ def test_the_same_key_is_announced_until_another_is_wanted(ann):
     second = ann.announce(another=True)
     assert second != first
     assert ann.announce() == second
-    assert ann.machine.key_states() == {first.hex(): "announced", second.hex(): "announced"}
+    assert ann.machine.keys.states() == {first.hex(): "announced", second.hex(): "announced"}
 
 
 def test_of_many_announced_keys_the_eight_newest_are_kept(ann):
     keys = [ann.announce(another=True).hex() for _ in range(11)]
-    assert list(ann.machine.key_states()) == keys[-8:]
+    assert list(ann.machine.keys.states()) == keys[-8:]
     ann.restart()
-    assert set(ann.machine.key_states()) == set(keys[-8:])
+    assert set(ann.machine.keys.states()) == set(keys[-8:])
 
 
 def test_any_announced_key_can_be_the_one_that_joins_and_older_ones_go(ann, town):
     first, second, third = (ann.announce(another=True) for _ in range(3))
     ann.offer(town.epoch(second, 1))
-    assert ann.machine.key_states() == {second.hex(): "joined", third.hex(): "announced"}
+    assert ann.machine.keys.states() == {second.hex(): "joined", third.hex(): "announced"}
     ann.offer(town.epoch(third, 2))
-    assert ann.machine.key_states() == {third.hex(): "joined"}
-    assert first.hex() not in ann.machine.key_states()
+    assert ann.machine.keys.states() == {third.hex(): "joined"}
+    assert first.hex() not in ann.machine.keys.states()
 
 
 # --- an epoch is offered --------------------------------------------------------------------------
@@ -334,11 +334,11 @@ def test_joining_is_one_transaction(ann, town):
     rebuilt = Participant(
         ann.pins, town.identities[ANN], ann.machine._suite, ann.machine._verifier, store
     )
-    assert rebuilt.key_states() == {key.hex(): "joined"}
+    assert rebuilt.keys.states() == {key.hex(): "joined"}
     assert rebuilt.agreement.id == epoch.id
     ann.restart()  # the effects were never carried out: nothing of them has happened
     assert ann.machine.number == 1
-    assert ann.machine.key_states()[key.hex()] == "announced"
+    assert ann.machine.keys.states()[key.hex()] == "announced"
 
 
 def test_she_does_not_train_for_nothing_when_her_budget_is_spent(ann):
@@ -444,7 +444,7 @@ def test_the_operators_word_ends_an_epoch_and_destroys_its_key(ann, town):
     ann.hear(town.end(epoch))
     assert ann.news[-1] == Left(4, "the operator ended it")
     assert (ann.machine.number, ann.machine.state) == (4, "outside")
-    assert ann.machine.key_states() == {following.hex(): "announced"}
+    assert ann.machine.keys.states() == {following.hex(): "announced"}
     for _ in range(2):
         assert answers_nothing(ann, epoch, parcels, overlapping)
         declined(ann, epoch, match="is over for me")
@@ -490,7 +490,7 @@ def test_her_own_clock_stops_an_epoch_at_once_and_destroys_it_later(ann, town):
     assert ann.machine.state == "inside"
     ann.tick(NOW + 100 + GRACE)
     assert ann.news[-1] == Left(1, "its time has passed")
-    assert ann.machine.key_states() == {}
+    assert ann.machine.keys.states() == {}
 
 
 @pytest.mark.parametrize("jump", [100, 10**9], ids=["a bit", "by decades"])
@@ -561,7 +561,7 @@ def test_a_floor_that_was_raised_stops_the_present_epoch(ann, town, old_copy):
 
 def forgot(ann, number):
     """No sealing key, no share, no mask to use; the number is what it was."""
-    assert ann.machine.key_states() == {}
+    assert ann.machine.keys.states() == {}
     assert ann.machine.holder is None
     assert ann.machine.contributor is None or not ann.machine.contributor.states()
     assert ann.machine.number == number

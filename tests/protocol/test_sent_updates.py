@@ -47,5 +47,3 @@ def test_the_key_is_drawn_once_and_kept():
     salt, fingerprint = sent.remember(own)
     assert astuple(salt)[:3] == ("salt", "", bytes(range(32)))
     assert (fingerprint.kind, fingerprint.key) == ("sent", own)
-    assert repr(sent) == "SentUpdates(1)"
-    assert sent.__rich_repr__() == [("since the start", 1)]

@@ -543,7 +543,7 @@ def test_nothing_is_left_of_a_sum_that_was_opened(federation):
     }  # the names, until they expire
     assert len(left.get("certificate", ())) <= 2
     server = federation.server
-    assert not [*server._admitted, *server._keys, *server._members, *server.buffer.waiting]
+    assert not [*server._admitted, *server._members, *server.buffer.waiting]
 
 
 def test_a_full_buffer_goes_on_opening_after_a_restart(federation, monkeypatch):

@@ -83,7 +83,7 @@ def test_nobody_goes_back_to_an_earlier_epoch(tmp_path):
             server.post(parcel)
             await server.received(Receipt)
             assert machine.agreement.id == second.id
-            assert machine.key_states()[second.holders[0].sealing_key.hex()] == "joined"
+            assert machine.keys.states()[second.holders[0].sealing_key.hex()] == "joined"
 
     asyncio.run(story())
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from store_kinds import StoreKind
 
 from basecagg.errors import LocalProtocolError
-from basecagg.protocol.effects import Forget, MaskReady, Persist
+from basecagg.protocol.effects import Forget, MaskEnded, Persist
 from basecagg.protocol.messages import MaskName
 
 NAMES = ["held", "share", "parcel:7", "held "]
@@ -69,8 +69,8 @@ def test_what_is_not_there_is_none(kind, tmp_path):
 def test_a_bad_write_in_the_middle_leaves_nothing(kind, tmp_path):
     store = kind.open(tmp_path)
     store.commit([Persist("held", "old", b"1")])
-    news = MaskReady(MaskName("ann", bytes(16)))
-    with pytest.raises(LocalProtocolError, match="not MaskReady"):
+    news = MaskEnded(MaskName("ann", bytes(16)), "opened")
+    with pytest.raises(LocalProtocolError, match="not MaskEnded"):
         store.commit([Persist("held", "new", b"2"), news, Forget("held", "old")])
     assert store.scan("held") == [("old", b"1")]
     kind.close(store)

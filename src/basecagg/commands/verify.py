@@ -23,7 +23,7 @@ from basecagg.planning.verification import (
     check_account,
     check_file,
 )
-from basecagg.protocol.proofs import Account, Miscalculation, evidence_of
+from basecagg.protocol.proofs import Account, Evidence, Miscalculation
 
 _STATUS: dict[Verdict, int] = {"equal": 0, "not checked": 2, "CHEAT": 1}
 _VERSIONS = re.compile(r"([0-9]{1,15})(?:\.\.([0-9]{1,15}))?")
@@ -156,7 +156,7 @@ def _save(folder: Path | None, account: Account, finding: Finding) -> None:
     """The parts, if they are wanted; evidence in any case, here if nowhere else."""
     number, version = account.epoch.number, account.parts.release.history.last
     if finding.verdict == "CHEAT":
-        found = evidence_of(account.epoch, Miscalculation(account.parts), account.operator_key)
+        found = Evidence(account.epoch, Miscalculation(account.parts), account.operator_key)
         (folder or Path()).mkdir(parents=True, exist_ok=True)
         ((folder or Path()) / f"evidence-{number}-{version}.bin").write_bytes(pack(found))
     elif folder is not None:

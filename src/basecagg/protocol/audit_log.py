@@ -6,8 +6,9 @@ it cannot change afterwards what somebody has seen.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from typing import Protocol, TypeAlias
+from collections.abc import Collection, Sequence
+from itertools import accumulate
+from typing import TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -17,20 +18,11 @@ from basecagg.protocol.chain import Chain
 from basecagg.protocol.effects import Persist
 from basecagg.protocol.messages import PublicKey, Signature
 from basecagg.protocol.ports import Records, Signer, Verifier
-from basecagg.protocol.records import parse, version_key, write
+from basecagg.protocol.records import recall, version_key, write
 
 Fact: TypeAlias = str | int
 _ENTRY, _END = "audit", "audit-end"
 _ENCODER = msgspec.json.Encoder()
-
-
-class KnownSigner(Signer, Protocol):
-    """One who signs, with the key that shows it."""
-
-    @property
-    def public_key(self) -> bytes:
-        """The key."""
-        ...
 
 
 class AuditEntry(Struct, frozen=True, forbid_unknown_fields=True):
@@ -64,7 +56,7 @@ class AuditLog:
         end = self.end
         self._chain = end.chain if end else Chain.begin(self.purpose)
 
-    def note(self, signer: KnownSigner, now: int, event: str, **facts: Fact) -> list[Persist]:
+    def note(self, signer: Signer, now: int, event: str, **facts: Fact) -> list[Persist]:
         """One more entry, to be written together with what it tells of."""
         entry = _ENCODER.encode(AuditEntry(now, event, facts))
         number, self._chain = self._chain.length, self._chain.after(entry)
@@ -77,8 +69,7 @@ class AuditLog:
     @property
     def end(self) -> AuditEnd | None:
         """Its signed end; None while nothing stands in it."""
-        stored = self._records.read(_END, "")
-        return None if stored is None else parse(stored, AuditEnd)
+        return recall(self._records, _END, AuditEnd)
 
     def entries(self, start: int = 0, most: int | None = None) -> list[bytes]:
         """Entries as they stand in the chain, from a number on."""
@@ -99,7 +90,8 @@ class CheckedLog:
         verifier: Verifier,
     ) -> None:
         """Check it from scratch, or `DataError`; one of `keys` must have signed its end."""
-        self.heads = list(_heads(purpose, entries))
+        begin = Chain.begin(purpose)
+        self.heads = [*accumulate(entries, lambda chain, entry: chain.after(entry), initial=begin)]
         """What the chain had come to after each number of entries, none at first."""
         if entries or end is not None:
             self._require_signed(purpose, end, keys, verifier)
@@ -136,11 +128,3 @@ class CheckedLog:
             raise DataError(
                 f"the first {seen.length} entries of the audit log are not what they were"
             )
-
-
-def _heads(purpose: str, entries: Sequence[bytes]) -> Iterator[Chain]:
-    chain = Chain.begin(purpose)
-    yield chain
-    for entry in entries:
-        chain = chain.after(entry)
-        yield chain

@@ -55,10 +55,6 @@ class Buffer:
             return opens_at
         return update.base_version + self._weighing.max_staleness  # it may wait for its like
 
-    def add(self, update: BufferedUpdate) -> None:
-        """Let an admissible update wait."""
-        self.waiting.append(update)
-
     def take(self, together: Together) -> list[BufferedUpdate] | None:
         """The next K updates that may be summed, or None while there are none.
 

@@ -8,20 +8,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from basecagg.errors import (
-    DataError,
-    LocalProtocolError,
-    Malformed,
-    StorageError,
-    UnknownMask,
-)
+from basecagg.errors import DataError, LocalProtocolError, Malformed, StorageError, UnknownMask
 from basecagg.maths.quantization import require_finite
 from basecagg.maths.randomness import SEED_BYTES, Words, system_entropy
 from basecagg.privacy import Mechanism
 from basecagg.protocol import life, merkle
-from basecagg.protocol.effects import Effect, Forget, MaskEnded, MaskReady, Persist, Send, Uploaded
+from basecagg.protocol.effects import Effect, Forget, MaskEnded, Persist, Send, Uploaded
 from basecagg.protocol.epoch import MAX_VERSIONS, SERVER, Agreement
 from basecagg.protocol.global_model import Model
 from basecagg.protocol.ledger import PrivacyLedger
@@ -38,25 +31,14 @@ from basecagg.protocol.messages import (
     Upload,
     Verdict,
     content_hash,
-    encode,
     sealing_context,
     signed,
 )
 from basecagg.protocol.ports import Records, Sealer, Signer
-from basecagg.protocol.records import (
-    Locks,
-    OwnMask,
-    bind,
-    load,
-    parse,
-    require,
-    write,
-)
+from basecagg.protocol.records import Locks, OwnMask, bind, load, parse, require, write
 from basecagg.protocol.sent_updates import SentUpdates
 
 _SERIAL_BYTES = 16
-_SHIPPED = ("dealing", "locks")
-_UPLOADED = ("ticket", "upload")
 
 
 class Contributor:
@@ -112,14 +94,12 @@ class Contributor:
 
     def receive(self, message: Message) -> list[Effect]:
         """Handle a message from the server, or refuse it with a typed error and no change."""
-        handlers: dict[type[Message], Callable[[Any], list[Effect]]] = {
-            Receipt: self._count_receipt,
-            Verdict: self._take_verdict,
-        }
-        handle = handlers.get(type(message))
-        if handle is None:
-            raise Malformed(f"a contributor does not take a {type(message).__name__}", peer=SERVER)
-        return handle(message)
+        match message:
+            case Receipt():
+                return self._count_receipt(message)
+            case Verdict():
+                return self._take_verdict(message)
+        raise Malformed(f"a contributor does not take a {type(message).__name__}", peer=SERVER)
 
     def start(self) -> list[Effect]:
         """To be carried out once after construction. Masks of an old copy may have been used: burn them.
@@ -140,21 +120,17 @@ class Contributor:
         dealings = load(self._records, "dealing", Dealing)
         tickets = load(self._records, "ticket", Ticket)
         shipments = [self._stored_shipment(key, dealing) for key, dealing in dealings.items()]
-        uploads = [self._stored_upload(key, ticket) for key, ticket in tickets.items()]
+        uploads = [Upload(t, require(self._records, "upload", key)) for key, t in tickets.items()]
         return [Send(SERVER, message) for message in (*shipments, *uploads)]
 
     def _stored_shipment(self, key: str, dealing: Dealing) -> Shipment:
         locks = parse(require(self._records, "locks", key), Locks)
         seeds = [self._masks[name.key].seed for name in dealing.masks]
-        sealed = self._seal(seeds, locks, self._contexts(dealing.masks))
-        leaves = _leaves(sealed)
+        leaves, sealed = self._seal(seeds, locks, self._contexts(dealing.masks))
         if merkle.tree(leaves)[-1][0] != dealing.root:
             # Sealed with the same keys, anything else would give away both.
             raise StorageError(f"the shares of {key} are not those that were dealt")
         return Shipment(dealing, leaves, sealed)
-
-    def _stored_upload(self, key: str, ticket: Ticket) -> Upload:
-        return Upload(ticket, require(self._records, "upload", key))
 
     # --- phase 1: deal a mask -----------------------------------------------------------------
 
@@ -163,33 +139,37 @@ class Contributor:
         if not 1 <= count <= MAX_MASKS:
             raise LocalProtocolError(f"1 to {MAX_MASKS} masks are dealt at once, not {count}")
         self._require_believable(version)
-        ahead = sum(mask.state in ("dealt", "ready") for mask in self._masks.values())
-        if ahead + count > self._parameters.mask_quota:
-            raise LocalProtocolError(f"{ahead} masks are dealt ahead already: use one first")
-        seeds = {self._draw_name(): self._entropy(SEED_BYTES) for _ in range(count)}
+        if self._ahead + count > self._parameters.mask_quota:
+            raise LocalProtocolError(f"{self._ahead} masks are dealt ahead already: use one first")
+        names = (MaskName(self.name, self._entropy(_SERIAL_BYTES)) for _ in range(count))
+        seeds = {name: self._entropy(SEED_BYTES) for name in names}
         contexts = self._contexts(tuple(seeds))
         keys = [holder.sealing_key for holder in self.agreement.epoch.holders]
         locks = Locks(of_holders=self._sealer.locks(keys, contexts))
-        sealed = self._seal(list(seeds.values()), locks, contexts)
-        shipment = self._ship(tuple(seeds), version + self._parameters.mask_lifetime, sealed)
-        dealing = shipment.dealing
+        leaves, sealed = self._seal(list(seeds.values()), locks, contexts)
+        root, expires = merkle.tree(leaves)[-1][0], version + self._parameters.mask_lifetime
+        dealing = Dealing(self.agreement.id, tuple(seeds), expires, root, self._credential)
+        dealing = signed(dealing, self._signer)
         masks = {name.key: _own(name, seed, dealing) for name, seed in seeds.items()}
         self._masks |= masks
         return [
             *(write("mask", key, mask) for key, mask in masks.items()),
-            Persist("dealing", dealing.key, encode(dealing)),
+            write("dealing", dealing.key, dealing),
             # With the seeds they make the same shipment again: nothing large is written.
             write("locks", dealing.key, locks),
-            Send(SERVER, shipment),
+            Send(SERVER, Shipment(dealing, leaves, sealed)),
         ]
 
     def deal_ahead(self, version: int, ahead: int) -> list[Effect]:
         """Give up masks that have expired; have `ahead` of them dealt or ready, or as many as are allowed."""
         self._require_believable(version)  # before anything is given up: who raises has not changed
         effects = self.expire(version)
-        there = sum(mask.state in ("dealt", "ready") for mask in self._masks.values())
-        missing = min(ahead, self._parameters.mask_quota) - there
+        missing = min(ahead, self._parameters.mask_quota) - self._ahead
         return effects if missing <= 0 else [*effects, *self.deal(version, missing)]
+
+    @property
+    def _ahead(self) -> int:
+        return sum(mask.state in ("dealt", "ready") for mask in self._masks.values())
 
     def _require_believable(self, version: int) -> None:
         first = self.agreement.epoch.first_version
@@ -199,28 +179,19 @@ class Contributor:
                 f" {MAX_VERSIONS} at most: wait for the next epoch"
             )
 
-    def _draw_name(self) -> MaskName:
-        return MaskName(self.name, self._entropy(_SERIAL_BYTES))
-
     def _seal(
         self, seeds: Sequence[bytes], locks: Locks, contexts: Sequence[bytes]
-    ) -> tuple[bytes, ...]:
+    ) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
+        """The envelopes, after their leaves in the hash tree."""
         code, p = self.agreement.code, self._parameters
         shares = [shares_of(seed, code, p).astype("<u4", copy=False) for seed in seeds]
         envelopes = zip(locks.of_holders, contexts, map(_joined, *shares), strict=True)
-        return tuple(self._sealer.seal(*envelope) for envelope in envelopes)
+        sealed = tuple(self._sealer.seal(*envelope) for envelope in envelopes)
+        return tuple(merkle.leaf(*each) for each in enumerate(sealed)), sealed
 
     def _contexts(self, names: Sequence[MaskName]) -> list[bytes]:
         count = self._parameters.num_holders
         return [sealing_context(self.agreement.id, names, index) for index in range(count)]
-
-    def _ship(
-        self, names: tuple[MaskName, ...], expires: int, sealed: tuple[bytes, ...]
-    ) -> Shipment:
-        leaves = _leaves(sealed)
-        root = merkle.tree(leaves)[-1][0]
-        dealing = Dealing(self.agreement.id, names, expires, root, self._credential)
-        return Shipment(signed(dealing, self._signer), leaves, sealed)
 
     def _count_receipt(self, receipt: Receipt) -> list[Effect]:
         self.agreement.require_id(receipt.epoch)
@@ -240,16 +211,13 @@ class Contributor:
         masks = [mask for mask in self._masks.values() if mask.dealing == dealing]
         for mask in masks:
             mask.state = life.after(life.CONTRIBUTOR, mask.state, "enough receipts")
-        return [
-            *(write("mask", mask.name.key, mask) for mask in masks),
-            *self._forget_shipment(dealing),
-            *(MaskReady(mask.name) for mask in masks),
-        ]
+        ready = (write("mask", mask.name.key, mask) for mask in masks)
+        return [*ready, *self._forget_shipment(dealing)]
 
     def _forget_shipment(self, dealing: str) -> list[Forget]:
         """It is delivered, or will not be repeated."""
         self._confirmed.pop(dealing, None)
-        return [Forget(kind, dealing) for kind in _SHIPPED]
+        return [Forget(kind, dealing) for kind in ("dealing", "locks")]
 
     # --- phase 2: mask an update --------------------------------------------------------------
 
@@ -260,7 +228,10 @@ class Contributor:
 
         With privacy the contributor itself weighs it, by how far the model has come since: to `version`.
         """
-        self._require_shape(update)
+        if update.shape != (self._parameters.model_size,):
+            raise DataError(
+                f"an update has d = {self._parameters.model_size} elements, not {update.shape}"
+            )
         staleness = self._own_staleness(base_version, version)
         ready = self.ready
         if not ready:
@@ -270,12 +241,7 @@ class Contributor:
         remembered = self._remember(update, staleness)
         words = masked.astype("<u4", copy=False).tobytes()
         ticket = Ticket(
-            self.agreement.id,
-            mask.name,
-            base_version,
-            head,
-            content_hash(words),
-            staleness,
+            self.agreement.id, mask.name, base_version, head, content_hash(words), staleness
         )
         upload = Upload(signed(ticket, self._signer), words)
         mask.state = life.after(life.CONTRIBUTOR, mask.state, "upload")
@@ -284,7 +250,7 @@ class Contributor:
         return [
             write("mask", key, mask, irreversible=True),
             *remembered,
-            Persist("ticket", key, encode(upload.ticket), irreversible=True),
+            write("ticket", key, upload.ticket, irreversible=True),
             Persist("upload", key, words, irreversible=True),
             Send(SERVER, upload),
             Uploaded(mask.name, clipped),
@@ -294,10 +260,9 @@ class Contributor:
         """The masked words, and how many elements were clipped: of which nothing is told with privacy."""
         if self._parameters.privacy is None:
             return hide(update, seed, self._parameters)
+        # With noise, what is not finite is taken for zeros, or it could be told from outside.
         if self._paid is None:
-            require_finite(
-                update
-            )  # with noise it is taken for zeros, or it could be told from outside
+            require_finite(update)
         fresh = self._entropy(SEED_BYTES)
         return hide_with_noise(update, seed, staleness, fresh, self._parameters), 0
 
@@ -322,17 +287,13 @@ class Contributor:
             return self.ledger.charge(self._paid, staleness)
         return self._sent.remember(self._sent.require_fresh(update))
 
-    def _require_shape(self, update: Model) -> None:
-        if update.shape != (self._parameters.model_size,):
-            raise DataError(
-                f"an update has d = {self._parameters.model_size} elements, not {update.shape}"
-            )
-
     # --- endings ------------------------------------------------------------------------------
 
     def _take_verdict(self, verdict: Verdict) -> list[Effect]:
         self.agreement.require_id(verdict.epoch)
-        mask = self._require_own(verdict.mask)
+        mask = self._masks.get(verdict.mask.key)
+        if mask is None:
+            raise UnknownMask(f"{verdict.mask.key} is not a live mask of mine", peer=SERVER)
         if not life.allows(life.CONTRIBUTOR, mask.state, verdict.outcome):
             raise Malformed(f"a mask that is {mask.state} cannot be {verdict.outcome}", peer=SERVER)
         state = life.after(life.CONTRIBUTOR, mask.state, verdict.outcome)
@@ -354,15 +315,9 @@ class Contributor:
     def _end(self, mask: OwnMask, state: str, reason: str) -> list[Effect]:
         key = mask.name.key
         del self._masks[key]
-        gone = [Forget(kind, key) for kind in ("mask", *_UPLOADED)]
+        gone = [Forget(kind, key) for kind in ("mask", "ticket", "upload")]
         undelivered = self._forget_shipment(mask.dealing) if mask.state == "dealt" else []
         return [*gone, *undelivered, MaskEnded(mask.name, state, reason)]
-
-    def _require_own(self, name: MaskName) -> OwnMask:
-        mask = self._masks.get(name.key)
-        if mask is None:
-            raise UnknownMask(f"{name.key} is not a live mask of mine", peer=SERVER)
-        return mask
 
 
 def _own(name: MaskName, seed: bytes, dealing: Dealing) -> OwnMask:
@@ -378,7 +333,3 @@ def _own(name: MaskName, seed: bytes, dealing: Dealing) -> OwnMask:
 def _joined(*shares: Words) -> bytes | memoryview:
     """A holder's shares of several masks, one after the other."""
     return shares[0].data.cast("B") if len(shares) == 1 else b"".join(s.data for s in shares)
-
-
-def _leaves(sealed: Sequence[bytes]) -> tuple[bytes, ...]:
-    return tuple(merkle.leaf(index, envelope) for index, envelope in enumerate(sealed))

@@ -30,7 +30,9 @@ class Doubt:
     def ask(self) -> list[Effect]:
         """The question, for all holders who have not answered it."""
         names = enumerate(self._agreement.holder_names)
-        return [Send(name, self._inquiry) for holder, name in names if holder not in self._seen]
+        return [
+            Send(name, inquiry) for holder, name in names for inquiry in self.unanswered(holder)
+        ]
 
     def unanswered(self, holder: int) -> list[Inquiry]:
         """The question again, for one who has not answered it."""
@@ -57,17 +59,13 @@ class Doubt:
 
     def in_words(self) -> str:
         """For the operator."""
-        seen, all_of_them = len(self._seen), len(self._agreement.holder_names)
-        if len(self.ahead) > self._agreement.parameters.max_colluders:
-            found = f"is an older copy of itself: {len(self.ahead)} holders saw more than it knows"
-        elif self.ahead:
-            found = (
-                f"may be an older copy of itself: {len(self.ahead)} holders say that they saw more"
-            )
-        else:
-            found = f"may be an older copy of itself: {seen} of {all_of_them} holders saw no more"
-            return f"the server's store {found}; it goes on when all have said so"
+        seen, ahead = f"{len(self._seen)} of {len(self._agreement.holder_names)}", len(self.ahead)
+        certain = ahead > self._agreement.parameters.max_colluders
+        store = f"the server's store {'is' if certain else 'may be'} an older copy of itself"
+        if not ahead:
+            return f"{store}: {seen} holders saw no more; it goes on when all have said so"
+        more = "saw more than it knows" if certain else "say that they saw more"
         return (
-            f"the server's store {found}; give the server a new key (basecagg serve --new-key) and begin a new"
-            " epoch (basecagg operator rotate --server-key)"
+            f"{store}: {ahead} holders {more}; give the server a new key (basecagg serve --new-key) and begin a"
+            " new epoch (basecagg operator rotate --server-key)"
         )

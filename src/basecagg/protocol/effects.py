@@ -16,10 +16,10 @@ from msgspec import Struct
 
 from basecagg.errors import Refused
 from basecagg.protocol.messages import MAX_REASON, MaskName, Message, Refusal, Upload, Verdict
-from basecagg.protocol.ports import Records
+from basecagg.protocol.ports import Discreet, Records
 
 
-class Persist(Struct, frozen=True, gc=False):
+class Persist(Discreet, Struct, frozen=True, gc=False):
     """Write a record. `irreversible` marks what must not be undone by restoring an older copy of the store."""
 
     kind: str
@@ -27,13 +27,8 @@ class Persist(Struct, frozen=True, gc=False):
     value: bytes
     irreversible: bool = False
 
-    def __repr__(self) -> str:
-        """Show which record, never what is in it: it may be a secret."""
-        return f"Persist({self.kind}/{self.key}, {len(self.value)} bytes)"
-
-    def __rich_repr__(self) -> list[tuple[str, object]]:
-        """Nor to the rich library, which asks a Struct for its fields."""
-        return [("record", f"{self.kind}/{self.key}"), ("bytes", len(self.value))]
+    def _shown(self) -> dict[str, object]:
+        return {"record": f"{self.kind}/{self.key}", "size": f"{len(self.value)} bytes"}
 
 
 class Forget(Struct, frozen=True, gc=False):
@@ -48,12 +43,6 @@ class Send(Struct, frozen=True, gc=False):
 
     recipient: str
     message: Message
-
-
-class MaskReady(Struct, frozen=True, gc=False):
-    """Enough holders have confirmed their shares: the mask can be used."""
-
-    mask: MaskName
 
 
 class Uploaded(Struct, frozen=True, gc=False):
@@ -148,8 +137,7 @@ class Convicted(Struct, frozen=True, gc=False):
 
 Write: TypeAlias = Persist | Forget
 News: TypeAlias = (
-    MaskReady
-    | Uploaded
+    Uploaded
     | MaskEnded
     | Released
     | Abandoned
@@ -169,7 +157,6 @@ class Store(Records, Protocol):
 
     def commit(self, writes: Sequence[Write]) -> None:
         """Make the writes durable before returning."""
-        ...
 
 
 WRITES = frozenset({Persist, Forget})

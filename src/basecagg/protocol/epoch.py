@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Literal, TypeAlias, TypeVar
 
+import numpy as np
 from msgspec import Meta
 
 from basecagg.errors import (
@@ -36,7 +37,6 @@ from basecagg.protocol.messages import (
     Credential,
     Dealing,
     Digest,
-    Endorsement,
     History,
     Link,
     Message,
@@ -46,6 +46,7 @@ from basecagg.protocol.messages import (
     Signature,
     Suite,
     digest_of,
+    endorsement_of,
     signed,
     statement,
 )
@@ -56,8 +57,6 @@ _REMEMBERED_CREDENTIALS, _REMEMBERED_CERTIFICATES = 1 << 14, 8
 SERVER = "server"
 """The server's name among the participants."""
 Good = TypeVar("Good", Certificate, Credential)
-Seconds: TypeAlias = Annotated[int, Meta(ge=0, lt=2**62)]
-"""Since 1970."""
 Verify: TypeAlias = Literal["auto", "always", "sample", "never"]
 MOST_PARTS = 64 * 2**20
 """Bytes: where a version takes more than this, 'auto' means to take samples."""
@@ -87,8 +86,8 @@ class Epoch(Message, frozen=True, tag="Epoch"):
     """How a sum becomes the next model."""
     max_burns: Attempt
     """How often a version's sum may be given up for another: so many more sums of it can be opened."""
-    ends: Seconds
-    """When it is over by everybody's own clock."""
+    ends: Annotated[int, Meta(ge=0, lt=2**62)]
+    """When it is over by everybody's own clock, in seconds since 1970."""
     parameters: ProtocolParameters
     suite: Suite
     holders: Annotated[tuple[Seat, ...], Meta(min_length=2, max_length=MAX_HOLDERS)]
@@ -139,12 +138,6 @@ class LocalFloor:
 
     def require(self, parameters: ProtocolParameters) -> None:
         """Refuse what lies below."""
-        if parameters.buffer_size < self.buffer_size:
-            raise WrongEpoch(f"K = {parameters.buffer_size} is below my floor {self.buffer_size}")
-        if parameters.max_colluders < self.max_colluders:
-            raise WrongEpoch(
-                f"T = {parameters.max_colluders} is below my floor {self.max_colluders}"
-            )
         if self.consistency == "certified" and parameters.consistency != "certified":
             raise WrongEpoch("my floor is consistency 'certified'")
         if self.correctness == "agreed" and not parameters.agreed:
@@ -152,10 +145,13 @@ class LocalFloor:
                 "my floor is correctness 'agreed': T liars could write this epoch's sums"
             )
         least = self.min_per_version or usual_per_version(self.consistency)
-        if parameters.least_per_version < least:
-            raise WrongEpoch(
-                f"min_per_version m = {parameters.least_per_version} is below my floor {least}"
-            )
+        for symbol, given, floor in (
+            ("K", parameters.buffer_size, self.buffer_size),
+            ("T", parameters.max_colluders, self.max_colluders),
+            ("min_per_version m", parameters.least_per_version, least),
+        ):
+            if given < floor:
+                raise WrongEpoch(f"{symbol} = {given} is below my floor {floor}")
         self._require_privacy(parameters.privacy)
 
     def _require_privacy(self, privacy: Privacy | None) -> None:
@@ -188,6 +184,7 @@ class Agreement:
         self.verifier = verifier
         self.holder_names = tuple(holder.name for holder in epoch.holders)
         self._holder_keys = tuple(holder.signing_key for holder in epoch.holders)
+        self._indices = {name: index for index, name in enumerate(self.holder_names)}
         self.checks_saved = 0
         """Signatures that were not checked again because all of a certificate or credential was known."""
         self._credentials: dict[Credential, None] = {}
@@ -224,14 +221,6 @@ class Agreement:
         keys = self._holder_keys
         return 0 <= holder < len(keys) and self.verifier.verify(keys[holder], said, signature)
 
-    def _forger_in(self, certificate: Certificate) -> int | None:
-        """None, or the first holder who did not endorse what the certificate says."""
-        for holder, signature in certificate.signatures:
-            vote = endorsement_in(certificate, holder)
-            if not self.signed_by_holder(vote, holder, signature):
-                return holder
-        return None
-
     def require_id(self, epoch_id: bytes) -> None:
         """Refuse a message of another epoch."""
         if epoch_id != self.id:
@@ -246,6 +235,13 @@ class Agreement:
         """Refuse a message that the holder did not sign."""
         if not self.signed_by_holder(message, holder, signature):
             raise BadSignature(f"{type(message).__name__} is not signed by holder {holder}")
+
+    def require_words(self, words: bytes, size: int, what: str, peer: str = "") -> None:
+        """Refuse what is not so many elements of the field."""
+        if len(words) != 4 * size:
+            raise Malformed(f"{what} has {size} words, this one {len(words)} bytes", peer=peer)
+        if np.frombuffer(words, "<u4").max() >= self.parameters.modulus:
+            raise Malformed(f"a word of {what} is not below q", peer=peer)
 
     def require_holder(self, holder: int, sender: str) -> None:
         """Refuse a holder's word from anybody else."""
@@ -268,9 +264,8 @@ class Agreement:
         if credential in self._credentials:
             self.checks_saved += 1
             return
-        if not self.verifier.verify(
-            self.epoch.enrolment_key, statement(credential), credential.signature
-        ):
+        key, signature = self.epoch.enrolment_key, credential.signature
+        if not self.verifier.verify(key, statement(credential), signature):
             raise NotEnrolled("the credential is not signed by the enrolment key", peer=contributor)
         _remember(credential, self._credentials, _REMEMBERED_CREDENTIALS)
 
@@ -295,19 +290,10 @@ class Agreement:
         quorum, holders = self.parameters.quorum, [holder for holder, _ in certificate.signatures]
         if len(set(holders)) != len(holders) or len(holders) < quorum:
             raise BadCertificate(f"{len(set(holders))} holders endorsed, a quorum is {quorum}")
-        forger = self._forger_in(certificate)
-        if forger is not None:
-            raise BadCertificate(f"the endorsement of holder {forger} is forged")
+        for holder, signature in certificate.signatures:
+            if not self.signed_by_holder(endorsement_of(certificate, holder), holder, signature):
+                raise BadCertificate(f"the endorsement of holder {holder} is forged")
         _remember(certificate, self._certificates, _REMEMBERED_CERTIFICATES)
-
-    @cached_property
-    def _indices(self) -> dict[str, int]:
-        return {name: index for index, name in enumerate(self.holder_names)}
-
-
-def endorsement_in(certificate: Certificate, holder: int) -> Endorsement:
-    """What a holder said if its signature is in the certificate."""
-    return Endorsement(*certificate.endorsed, holder)
 
 
 def _remember(good: Good, known: dict[Good, None], most: int) -> None:
@@ -371,28 +357,24 @@ def accept(
 
 
 def _require_sound(agreement: Agreement) -> None:
-    epoch, parameters = agreement.epoch, agreement.parameters
-    if epoch.protocol != PROTOCOL_VERSION:
-        raise WrongEpoch(
-            f"it speaks version {epoch.protocol} of the protocol, I {PROTOCOL_VERSION}"
-        )
-    if parameters.allow_wraparound:
-        raise WrongEpoch("allow_wraparound is for experiments; no epoch may use it")
-    if len(epoch.holders) != parameters.num_holders:
-        raise WrongEpoch(f"{len(epoch.holders)} holders are listed, N = {parameters.num_holders}")
-    if len(set(agreement.holder_names)) != parameters.num_holders:
-        raise WrongEpoch("a holder is listed twice")
-    if SERVER in agreement.holder_names:
-        raise WrongEpoch(f"no participant may be called '{SERVER}'")
-    if len({holder.signing_key for holder in epoch.holders}) != parameters.num_holders:
-        raise WrongEpoch("two holders have the same signing key")
-    unfit = [
-        h.name for h in epoch.holders if not agreement.verifier.fits(epoch.suite, h.sealing_key)
-    ]
-    if unfit:
-        raise WrongEpoch(f"the sealing key of {unfit[0]} is none of the suite {epoch.suite}")
+    epoch, p, names = agreement.epoch, agreement.parameters, agreement.holder_names
+    keys, n = {holder.signing_key for holder in epoch.holders}, p.num_holders
+    own = f"it speaks version {epoch.protocol} of the protocol, I {PROTOCOL_VERSION}"
+    for reason, wrong in {
+        own: epoch.protocol != PROTOCOL_VERSION,
+        "allow_wraparound is for experiments; no epoch may use it": p.allow_wraparound,
+        f"{len(names)} holders are listed, N = {n}": len(names) != n,
+        "a holder is listed twice": len(set(names)) != n,
+        f"no participant may be called '{SERVER}'": SERVER in names,
+        "two holders have the same signing key": len(keys) != n,
+    }.items():
+        if wrong:
+            raise WrongEpoch(reason)
+    for holder in epoch.holders:
+        if not agreement.verifier.fits(epoch.suite, holder.sealing_key):
+            raise WrongEpoch(f"the sealing key of {holder.name} is none of the suite {epoch.suite}")
     try:
-        epoch.step.require_fits(parameters.model_size)
+        epoch.step.require_fits(p.model_size)
     except ParameterError as error:
         raise WrongEpoch(str(error)) from None
     if epoch.points != tuple(int(point) for point in agreement.code.points):

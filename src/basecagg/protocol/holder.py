@@ -32,7 +32,7 @@ from basecagg.errors import (
 from basecagg.maths.prime_field import PrimeField
 from basecagg.protocol import life, merkle
 from basecagg.protocol.effects import Effect, Forget, Persist, Send
-from basecagg.protocol.epoch import SERVER, Agreement, endorsement_in
+from basecagg.protocol.epoch import SERVER, Agreement
 from basecagg.protocol.messages import (
     Answer,
     Certificate,
@@ -48,14 +48,12 @@ from basecagg.protocol.messages import (
     RecoveryRequest,
     Ticket,
     Witness,
-    coin_of,
-    encode,
     endorsement_of,
     sealing_context,
     signed,
 )
 from basecagg.protocol.ports import Opener, Records, Signer
-from basecagg.protocol.records import HeldShare, Progress, bind, load, parse, require, write
+from basecagg.protocol.records import HeldShare, Progress, bind, load, recall, require, write
 from basecagg.protocol.weighing import Weighing
 
 _LIVE = ("held", "endorsed")
@@ -84,7 +82,8 @@ class Holder:
         self._answers = load(records, "answer", Answer)
         self._votes = set(records.keys("vote"))
         """The digests of all requests that were endorsed here in this epoch."""
-        self._progress = self._load_progress()
+        first = Progress(version=agreement.epoch.first_version, heads={})
+        self._progress = recall(records, "progress", Progress) or first
         self._live = Counter(h.name.contributor for h in self._held.values() if h.state in _LIVE)
         self._first_expiry = min((held.expires for held in self._held.values()), default=_NEVER)
         self._unacknowledged: list[MaskName] = []
@@ -144,7 +143,7 @@ class Holder:
         """Whether I gave the endorsement of mine that is in it, if one is: else a copy of me spoke."""
         if certificate.epoch != self.agreement.id or certificate.digest.hex() in self._votes:
             return True
-        vote = endorsement_in(certificate, self.index)
+        vote = endorsement_of(certificate, self.index)
         mine = [signature for holder, signature in certificate.signatures if holder == self.index]
         return not any(self.agreement.signed_by_holder(vote, self.index, each) for each in mine)
 
@@ -162,24 +161,18 @@ class Holder:
         shares = self._open(dealing, parcel.sealed)
         self._first_expiry = min(self._first_expiry, dealing.expires)
         self._unacknowledged += dealing.masks
-        return [
-            effect
-            for mask, share in zip(dealing.masks, shares, strict=True)
-            for effect in self._hold(dealing, mask, parcel_hash, share)
-        ]
-
-    def _hold(
-        self, dealing: Dealing, mask: MaskName, parcel_hash: bytes, share: bytes
-    ) -> list[Effect]:
-        held = self._held[mask.key] = HeldShare(
-            name=mask,
-            dealer_key=dealing.credential.signing_key,
-            parcel_hash=parcel_hash,
-            expires=dealing.expires,
-            state="unknown",
-        )
-        self._move(held, "parcel")
-        return [Persist("share", mask.key, share), write("held", mask.key, held)]
+        effects: list[Effect] = []
+        for mask, share in zip(dealing.masks, shares, strict=True):
+            held = self._held[mask.key] = HeldShare(
+                name=mask,
+                dealer_key=dealing.credential.signing_key,
+                parcel_hash=parcel_hash,
+                expires=dealing.expires,
+                state="unknown",
+            )
+            self._move(held, "parcel")
+            effects += [Persist("share", mask.key, share), write("held", mask.key, held)]
+        return effects
 
     def _keep_again(
         self, dealing: Dealing, known: Sequence[HeldShare], parcel_hash: bytes
@@ -233,37 +226,38 @@ class Holder:
             raise WrongRecipient(
                 f"the envelope of {dealing.masks[0].key} does not open here", peer=dealer
             ) from None
-        size = 4 * self._parameters.share_size
-        if len(shares) != count * size:
-            raise Malformed(
-                f"{count} shares have {count * size} bytes, these {len(shares)}", peer=dealer
-            )
-        if np.frombuffer(shares, dtype="<u4").max() >= self._parameters.modulus:
-            raise Malformed("a word of the share is not below q", peer=dealer)
-        return [shares[begin : begin + size] for begin in range(0, len(shares), size)]
+        size = self._parameters.share_size
+        self.agreement.require_words(shares, count * size, f"an envelope of {count} shares", dealer)
+        return [shares[begin : begin + 4 * size] for begin in range(0, len(shares), 4 * size)]
 
     # --- phase 3: endorse and answer ----------------------------------------------------------
 
     def _consider(self, request: RecoveryRequest) -> list[Effect]:
         """A request without a certificate: endorse it, or (honest-server mode) answer it."""
-        digest, certified = request.digest, self._parameters.consistency == "certified"
-        answered, voted = digest.hex() in self._answers, digest.hex() in self._votes
-        if (answered and voted) or self._endorsed(request, digest):
+        digest = request.digest
+        answer, voted = self._answers.get(digest.hex()), digest.hex() in self._votes
+        if (answer and voted) or self._endorsed(request, digest):
             return [Send(SERVER, self._endorsement(request))]  # my vote is lost, or the certificate
-        if answered:
-            return self._answer_again(digest)
+        if answer:
+            return [Send(SERVER, answer)]
         self._check(request, certified=False)
-        return self._endorse(request, digest) if certified else self._answer(request, digest)
+        if self._parameters.consistency != "certified":
+            return self._answer(request, digest)
+        return [
+            *self._bind(request, digest, "endorse"),
+            *self._vote(digest),
+            *self._advance(request),
+            Send(SERVER, self._endorsement(request)),
+        ]
 
     def _answer_certified(self, certified: CertifiedRequest) -> list[Effect]:
         request, digest = certified.request, certified.request.digest
         self.agreement.require_id(request.epoch)
-        if digest.hex() in self._answers:
-            return self._answer_again(digest)
-        certificate = certified.certificate
-        if not certificate.is_for(request):
+        if answer := self._answers.get(digest.hex()):
+            return [Send(SERVER, answer)]  # it may have been lost: the identical bytes
+        if certified.certificate.endorsed != request.endorsed:
             raise BadCertificate("the certificate is for another request", peer=SERVER)
-        self.agreement.require_certificate(certificate)
+        self.agreement.require_certificate(certified.certificate)
         vote: list[Effect] = []
         if not self._endorsed(request, digest):
             self._check(request, certified=True)
@@ -274,10 +268,6 @@ class Holder:
         self._progress.certified = max(self._progress.certified, known)
         return [*vote, *self._answer(request, digest)]
 
-    def _answer_again(self, digest: bytes) -> list[Effect]:
-        """The answer may have been lost: send the identical bytes."""
-        return [Send(SERVER, self._answers[digest.hex()])]
-
     def _endorsed(self, request: RecoveryRequest, digest: bytes) -> bool:
         """Whether every member is endorsed here for this very request, so that its rules were checked."""
         held = [self._held.get(mask.key) for mask in request.masks]
@@ -285,14 +275,6 @@ class Holder:
             share is not None and share.state == "endorsed" and share.digest == digest
             for share in held
         )
-
-    def _endorse(self, request: RecoveryRequest, digest: bytes) -> list[Effect]:
-        return [
-            *self._bind(request, digest, "endorse"),
-            *self._vote(digest),
-            *self._advance(request),
-            Send(SERVER, self._endorsement(request)),
-        ]
 
     def _bind(self, request: RecoveryRequest, digest: bytes, event: str) -> list[Effect]:
         """Every member's share serves this request, and no other from now on."""
@@ -312,7 +294,7 @@ class Holder:
 
     def _answer(self, request: RecoveryRequest, digest: bytes) -> list[Effect]:
         """Σ s̄·share, with weights computed here. The shares are gone when the answer leaves."""
-        weights = [self._weight(request.version, ticket) for ticket in request.tickets]
+        weights = self._weighing.weights(request)
         rows = [self._share(mask) for mask in request.masks]
         words = self._field.weighted_sum(rows, weights).astype("<u4", copy=False).tobytes()
         answer = signed(
@@ -322,14 +304,10 @@ class Holder:
         return [
             *self._bind(request, digest, "answer"),
             *(Forget("share", mask.key) for mask in request.masks),
-            Persist("answer", digest.hex(), encode(answer), irreversible=True),
+            write("answer", digest.hex(), answer, irreversible=True),
             *self._advance(request),
             Send(SERVER, answer),
         ]
-
-    def _weight(self, version: int, ticket: Ticket) -> int:
-        coin = coin_of(self.agreement.id, ticket.mask)
-        return int(self._weighing.weight(version, ticket.base_version, coin))
 
     def _share(self, mask: MaskName) -> Any:
         return np.frombuffer(require(self._records, "share", mask.key), dtype="<u4")
@@ -348,8 +326,7 @@ class Holder:
         heads = request.history.heads
         for ticket in request.tickets:
             self._require_usable(ticket, request.version, certified=certified)
-            self._weighing.require_fresh(request.version, ticket.base_version)
-            self._weighing.require_told(request.version, ticket.base_version, ticket.staleness)
+            self._weighing.require_timely(request.version, ticket)
             if heads.get(ticket.base_version) != ticket.head:
                 raise WrongModel(
                     f"{ticket.mask.contributor} had another model of version {ticket.base_version}",
@@ -440,12 +417,6 @@ class Holder:
 
     # --- time and endings ---------------------------------------------------------------------
 
-    def _load_progress(self) -> Progress:
-        value = self._records.read("progress", "")
-        if value is not None:
-            return parse(value, Progress)
-        return Progress(version=self.agreement.epoch.first_version, heads={})
-
     def _advance(self, request: RecoveryRequest) -> list[Effect]:
         """Record version, slot and heads; what has expired or been superseded is deleted.
 
@@ -461,11 +432,10 @@ class Holder:
         self._progress.slots = slots
         self._progress.version = version
         superseded = [key for key, a in self._answers.items() if a.version < request.version]
-        expired = self._expired(version)
         return [
             write("progress", "", self._progress, irreversible=True),
             *self._drop_answers(superseded),
-            *(effect for key in expired for effect in self._expire(key)),
+            *self._expire(),
         ]
 
     def _bear_witness(self, inquiry: Inquiry) -> list[Effect]:
@@ -476,19 +446,19 @@ class Holder:
         said = Witness(self.agreement.id, inquiry.nonce, self.index, slot)
         return [Send(SERVER, signed(said, self._signer))]
 
-    def _expired(self, version: int) -> list[str]:
-        """The masks whose last version has passed. Nobody looks before the first of them can."""
-        if version <= self._first_expiry:
-            return []
-        expired = [key for key, held in self._held.items() if held.expires < version]
-        kept = (held.expires for held in self._held.values() if held.expires >= version)
-        self._first_expiry = min(kept, default=_NEVER)
-        return expired
+    def _expire(self) -> list[Effect]:
+        """Forget masks whose last version has passed. Nobody looks before the first of them can.
 
-    def _expire(self, key: str) -> list[Effect]:
-        """Forget the name too: a replayed parcel is refused by its signed expiry."""
-        self._move(self._held.pop(key), "expire")
-        return [Forget("share", key), Forget("held", key)]
+        Their names too: a replayed parcel is refused by its signed expiry.
+        """
+        if self.version <= self._first_expiry:
+            return []
+        expired = [key for key, held in self._held.items() if held.expires < self.version]
+        for key in expired:
+            self._move(self._held.pop(key), "expire")
+        kept = (held.expires for held in self._held.values())
+        self._first_expiry = min(kept, default=_NEVER)
+        return [Forget(kind, key) for key in expired for kind in ("share", "held")]
 
     def _close(self, closing: Closing) -> list[Effect]:
         self.agreement.require_id(closing.epoch)
@@ -498,10 +468,9 @@ class Holder:
 
     def _end(self, held: HeldShare) -> list[Effect]:
         self._move(held, "close")
-        key = held.name.key
         return [
-            Forget("share", key),
-            write("held", key, held, irreversible=True),
+            Forget("share", held.name.key),
+            write("held", held.name.key, held, irreversible=True),
             *self._drop_answers([held.digest.hex()]),
         ]
 

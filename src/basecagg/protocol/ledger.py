@@ -18,7 +18,7 @@ from basecagg.maths.accounting import Cost, total
 from basecagg.privacy import Mechanism
 from basecagg.protocol.effects import BudgetEnded, Effect
 from basecagg.protocol.ports import Records
-from basecagg.protocol.records import Refusals, Spent, parse, write
+from basecagg.protocol.records import Refusals, Spent, recall, write
 
 
 class PrivacyLedger:
@@ -26,8 +26,7 @@ class PrivacyLedger:
 
     def __init__(self, records: Records) -> None:
         """Go on with what was spent before a restart."""
-        stored = records.read("ledger", "")
-        self._spent = parse(stored, Spent) if stored else Spent()
+        self._spent = recall(records, "ledger", Spent) or Spent()
 
     @property
     def uses(self) -> int:
@@ -55,9 +54,13 @@ class PrivacyLedger:
             raise BudgetSpent(against)
         rows = sorted((*cost, count) for cost, count in uploads.items())
         self._spent = Spent(uploads=rows, order=self._order(mechanism))
-        written = write("ledger", "", self._spent, irreversible=True)
+        effects: list[Effect] = [write("ledger", "", self._spent, irreversible=True)]
         last = self._reason_against(mechanism, self._with(mechanism, 0))
-        return [written] if last is None else [written, *_told(last)]
+        if last is not None:
+            # For the driver, and for whoever asks later why nothing is uploaded any more.
+            refusal = Refusals(count=1, reason=last)
+            effects += [write("refusal", BudgetSpent.__name__, refusal), BudgetEnded(last)]
+        return effects
 
     def exhaust(self) -> Effect:
         """Nobody knows what was uploaded: nothing is left."""
@@ -91,11 +94,3 @@ class PrivacyLedger:
         if total(uploads, order) > mechanism.budget_at(order):
             return f"after {self.uses} uploads {promise} leaves no room for another"
         return None
-
-
-def _told(reason: str) -> list[Effect]:
-    """For the driver, and for whoever asks later why nothing is uploaded any more."""
-    return [
-        write("refusal", BudgetSpent.__name__, Refusals(count=1, reason=reason)),
-        BudgetEnded(reason),
-    ]

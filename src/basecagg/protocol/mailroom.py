@@ -64,10 +64,8 @@ class Mailroom:
 
     def common_holders(self, names: Iterable[MaskName]) -> set[int]:
         """The holders that confirmed a share of every one of these masks."""
-        sets = [self.holders_of(name) for name in names]
-        return (
-            set.intersection(*sets) if sets else set(range(self.agreement.parameters.num_holders))
-        )
+        everybody = set(range(self.agreement.parameters.num_holders))
+        return everybody.intersection(*map(self.holders_of, names))
 
     def relay(self, sender: str, shipment: Shipment, version: int) -> list[Effect]:
         """Store a dealing and send each holder its parcel; when it comes again, only send.
@@ -76,10 +74,11 @@ class Mailroom:
         who keep their share confirm it once more.
         """
         self._check(sender, shipment, version)
-        names = self.agreement.holder_names
-        sends = [Send(names[parcel.holder], parcel) for parcel in _parcels(shipment)]
-        new = shipment.dealing.key not in self._live_of_dealing
-        self._told.pop(shipment.dealing.key, None)
+        dealing = shipment.dealing
+        parcels = [_parcel(dealing, shipment.leaves, *each) for each in enumerate(shipment.sealed)]
+        sends = [Send(*each) for each in zip(self.agreement.holder_names, parcels, strict=True)]
+        new = dealing.key not in self._live_of_dealing
+        self._told.pop(dealing.key, None)
         return [*self._store(shipment), *sends] if new else [*sends]
 
     def _store(self, shipment: Shipment) -> list[Effect]:
@@ -123,9 +122,10 @@ class Mailroom:
             for dealing in (dealers if noted else ())
             if len(self._confirmations.of(dealing)) == self.agreement.parameters.num_holders
         ]
-        news = dict.fromkeys(
-            dealer for dealing, dealer in dealers.items() if self._is_news(dealing, receipt.holder)
-        )
+        untold = [dealing for dealing in dealers if receipt.holder not in self._told[dealing]]
+        for dealing in untold:
+            self._told[dealing].add(receipt.holder)
+        news = dict.fromkeys(dealers[dealing] for dealing in untold)
         return [*noted, *delivered, *(Send(dealer, receipt) for dealer in news)]
 
     def _masks_in(self, receipt: Receipt, sender: str) -> list[RelayedMask]:
@@ -139,13 +139,6 @@ class Mailroom:
             if name.key not in self._masks:
                 raise UnknownMask(f"mask {name.key} was not dealt here, or is over", peer=sender)
         return [self._masks[name.key] for name in receipt.masks]
-
-    def _is_news(self, dealing: str, holder: int) -> bool:
-        told = self._told[dealing]
-        if holder in told:
-            return False
-        told.add(holder)
-        return True
 
     def over(self) -> list[RelayedMask]:
         """The masks whose names alone are kept."""
@@ -182,20 +175,19 @@ class Mailroom:
         return [*self.move(name, event), *undelivered]
 
     def expire(self, version: int) -> list[Effect]:
-        """Delete masks, and the names of those that are over, whose last version has passed."""
-        old = [m for m in self._masks.values() if m.expires < version]
-        return [
-            effect
-            for mask in old
-            if life.allows(life.SERVER, mask.state, "expire")
-            for effect in self._delete(mask)
-        ]
+        """Delete masks whose last version has passed.
 
-    def _delete(self, mask: RelayedMask) -> list[Effect]:
-        """Even the name: a late copy of the shipment is refused by its signed expiry."""
-        del self._masks[mask.name.key]
-        parcels = self._bury(mask) if mask.state in _LIVE else []
-        return [Forget("relayed", mask.name.key), *parcels]
+        Even the names of those that are over: a late copy of the shipment is refused by its signed expiry.
+        """
+        effects: list[Effect] = []
+        for key, mask in list(self._masks.items()):
+            if mask.expires < version and life.allows(life.SERVER, mask.state, "expire"):
+                del self._masks[key]
+                effects += [
+                    Forget("relayed", key),
+                    *(self._bury(mask) if mask.state in _LIVE else []),
+                ]
+        return effects
 
     def _bury(self, mask: RelayedMask) -> list[Effect]:
         """The mask lives no more. With the last one of a dealing, what was not delivered never will be."""
@@ -247,13 +239,6 @@ class Mailroom:
             )
         if _levels(shipment.leaves)[-1][0] != shipment.dealing.root:
             raise Malformed("the envelopes do not lead to the signed root")
-
-
-def _parcels(shipment: Shipment) -> list[Parcel]:
-    return [
-        _parcel(shipment.dealing, shipment.leaves, index, sealed)
-        for index, sealed in enumerate(shipment.sealed)
-    ]
 
 
 def _parcel(dealing: Dealing, leaves: tuple[bytes, ...], holder: int, sealed: bytes) -> Parcel:

@@ -20,7 +20,7 @@ def shares_of(seed: bytes, code: MaskCode, parameters: ProtocolParameters) -> Wo
     p = parameters
     noise = FieldStream(derive_seed(seed, "noise"), p.modulus)
     rows = noise.draw(p.max_colluders * p.share_size).reshape(p.max_colluders, p.share_size)
-    return code.encode(_mask(seed, p), rows)
+    return code.encode(_mask_stream(seed, p).draw(p.padded_size), rows)
 
 
 def hide(update: Reals, seed: bytes, parameters: ProtocolParameters) -> tuple[Words, int]:
@@ -70,10 +70,6 @@ def hide_with_noise(
     return masked
 
 
-def _mask(seed: bytes, p: ProtocolParameters) -> Words:
-    """z: all d elements and the pad."""
-    return _mask_stream(seed, p).draw(p.padded_size)
-
-
 def _mask_stream(seed: bytes, p: ProtocolParameters) -> FieldStream:
+    """z: all d elements and the pad."""
     return FieldStream(derive_seed(seed, "mask"), p.modulus)

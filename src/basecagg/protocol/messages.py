@@ -52,7 +52,6 @@ Name: TypeAlias = Annotated[
 Version: TypeAlias = Annotated[int, Meta(ge=0, lt=2**62)]
 MAX_LINKS = 10_000
 """Versions that one history may tell of."""
-Staleness: TypeAlias = Annotated[int, Meta(ge=0, lt=2**62)]
 Attempt: TypeAlias = Annotated[int, Meta(ge=0, lt=2**16)]
 """Which request of a version it is: the first is 0, and each burn makes one more."""
 Slot: TypeAlias = tuple[Version, Attempt]
@@ -255,7 +254,7 @@ class Ticket(Message, frozen=True, tag="Ticket"):
     head: Digest
     """What the chain of models had come to at that version, as the dealer knows it."""
     upload_hash: Digest
-    staleness: Staleness = 0
+    staleness: Version = 0
     """τ̂: how old the dealer knew the update to be when it weighed it by s(τ̂); 0 where holders do that."""
     signature: Signature = b""
 
@@ -302,10 +301,6 @@ class Certificate(Message, frozen=True, tag="Certificate"):
     def endorsed(self) -> Endorsed:
         """What was endorsed."""
         return self.epoch, self.version, self.attempt, self.head, self.digest
-
-    def is_for(self, request: RecoveryRequest) -> bool:
-        """Whether this is what its endorsers were asked."""
-        return self.endorsed == request.endorsed
 
 
 class RecoveryRequest(Message, frozen=True, tag="RecoveryRequest", dict=True, gc=True):
@@ -354,9 +349,9 @@ def certificate_of(request: RecoveryRequest, votes: tuple[tuple[int, bytes], ...
     return Certificate(*request.endorsed, votes)
 
 
-def endorsement_of(request: RecoveryRequest, holder: int) -> Endorsement:
-    """What a holder signs who endorses the request."""
-    return Endorsement(*request.endorsed, holder)
+def endorsement_of(asked: RecoveryRequest | Certificate, holder: int) -> Endorsement:
+    """What a holder signs who endorses the request, and has signed if it is in the certificate."""
+    return Endorsement(*asked.endorsed, holder)
 
 
 class CertifiedRequest(Message, frozen=True, tag="CertifiedRequest"):
@@ -511,6 +506,6 @@ def coin_of(epoch: bytes, mask: MaskName) -> bytes:
     return _tagged("Coin", (epoch, mask))
 
 
-def encode(message: Message) -> bytes:
-    """The one encoding of a message."""
+def encode(message: Struct) -> bytes:
+    """The one encoding of a message or record."""
     return _ENCODER.encode(message)

@@ -12,11 +12,11 @@ from basecagg.errors import LocalProtocolError, WrongModel
 from basecagg.protocol.effects import Effect, Forget, Persist
 from basecagg.protocol.epoch import SERVER, Agreement
 from basecagg.protocol.global_model import Model, model_hash
-from basecagg.protocol.messages import Parts, RecoveryRequest, Release, encode
+from basecagg.protocol.messages import Parts, RecoveryRequest, Release
 from basecagg.protocol.ports import Records
 from basecagg.protocol.proofs import Caught, Word, contradiction
 from basecagg.protocol.recomputation import recompute
-from basecagg.protocol.records import load, version_key
+from basecagg.protocol.records import load, version_key, write
 
 _LASTING = 1
 """Versions that the server's word is kept for after the next one came."""
@@ -57,14 +57,12 @@ class ModelWatch:
         if key in self._words:
             return []
         self._words[key] = word
-        return [Persist(kind, key, encode(word)), *self._forget_old()]
-
-    def _forget_old(self) -> list[Effect]:
         newest = max(word.history.last for word in self._words.values())
-        old = [(k, w) for k, w in self._words.items() if w.history.last < newest - _LASTING]
-        for key, _ in old:
-            del self._words[key]
-        return [Forget(*_place(word)) for _, word in old]
+        old = [each for each in self._words.values() if each.history.last < newest - _LASTING]
+        places = [_place(each) for each in old]
+        for _, outdated in places:
+            del self._words[outdated]
+        return [write(kind, key, word), *(Forget(*place) for place in places)]
 
     def is_due(self, version: int) -> bool:
         """Whether a version has to be made again before it is used. Asking again does not change the answer."""

@@ -10,6 +10,7 @@ from typing import Literal, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from basecagg.errors import Malformed
 from basecagg.protocol.effects import Effect
 from basecagg.protocol.messages import History, MaskName, Message, PlainUpdate, Upload
 from basecagg.protocol.records import BufferedUpdate
@@ -47,75 +48,66 @@ class Burned:
 
 Outcome: TypeAlias = Opened | Burned
 Step: TypeAlias = tuple[list[Effect], Outcome | None]
-
-
 Stage: TypeAlias = tuple[bytes, bool]
 """The digest of a request, and whether it is certified."""
 
 
 class Opening(Protocol):
-    """A protection, as the server sees it."""
+    """A protection, as the server sees it. What is done here is right where there is nobody to ask."""
 
     def authenticate(self, sender: str, update: Update) -> BufferedUpdate:
         """Refuse what the sender cannot have meant to send; otherwise say what the update claims."""
-        ...
 
     def last_verdict(self, name: MaskName) -> LastVerdict | None:
         """What became of an update that is over, for as long as a late copy of it could look like a new one."""
-        ...
 
     def require_openable(self, update: BufferedUpdate, at: int) -> None:
         """Refuse an update that could not be opened at version `at`, whoever it is summed with."""
-        ...
 
     def openable_together(self, updates: Sequence[BufferedUpdate], at: int) -> list[BufferedUpdate]:
         """Those of the updates, in their order, that can be opened in one sum at version `at`."""
-        ...
+        return list(updates)
 
     def admit(self, update: Update) -> list[Effect]:
         """Store an update that was admitted."""
-        ...
 
     def start(self) -> list[Effect]:
         """To be carried out once after construction."""
-        ...
+        return []
 
     def may_begin(self, version: int) -> bool:
         """Whether another sum of this version may be asked for."""
-        ...
+        return True
 
     def begin(self, history: History, members: Sequence[BufferedUpdate]) -> Step:
         """Start to open the sum of these updates, at the version that the chain of models has come to."""
-        ...
 
     def outstanding(self) -> tuple[MaskName, ...]:
         """The members of the sum that was being opened before a restart."""
-        ...
+        return ()
 
     def receive(self, sender: str, message: Message, version: int) -> Step:
         """Handle a message that is not an update."""
-        ...
+        raise Malformed(f"this server does not take a {type(message).__name__}", peer=sender)
 
     def stage(self) -> Stage | None:
         """What is being waited for, if anything: it changes with every question."""
-        ...
+        return None
 
     def deadline(self) -> Step:
         """The time to answer has passed: ask again, or give up."""
-        ...
+        return [], None
 
     def publish(self, history: History, opened: Opened) -> list[Effect]:
         """The model moved on: let those who want to check it know what it was made from."""
-        ...
+        return []
 
     def end(self, version: int, names: Sequence[MaskName], how: Ending) -> list[Effect]:
         """Delete what is stored of these updates, and tell whoever keeps shares of them."""
-        ...
 
     def expire(self, version: int) -> list[Effect]:
         """Delete what can no longer be used at this version."""
-        ...
 
     def unanswered(self, holder: str, version: int) -> list[Message]:
         """What a holder that comes back must be sent again."""
-        ...
+        return []

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -66,14 +66,6 @@ def found() -> list[Persist]:
     return [_kept(Standing())]
 
 
-class _Wishes(NamedTuple):
-    parameters: ProtocolParameters
-    first: Link
-    step: StepRule
-    max_burns: int
-    charge: bytes
-
-
 class Operator:
     """The operator of a federation. Rebuilt from its records after a restart, it goes on where it was."""
 
@@ -91,8 +83,10 @@ class Operator:
         self._enrolment = enrolment
         self._verifier = verifier
         self._records = records
-        self._number = records.number
-        self._people = load(records, "person", Person)
+        self.number = records.number
+        """The highest number that an epoch of this federation may have."""
+        self.people = load(records, "person", Person)
+        """Everybody who was ever invited, by name."""
         self._announced = load_readable(records, "announced", HolderKey)
         self._used = {key: int(number) for key, number in records.scan("used")}
         """Sealing keys that were signed into an epoch, with its number."""
@@ -109,16 +103,6 @@ class Operator:
             return []
         self._standing.suspended = True
         return [_kept(self._standing)]
-
-    @property
-    def people(self) -> Mapping[str, Person]:
-        """Everybody who was ever invited, by name."""
-        return self._people
-
-    @property
-    def number(self) -> int:
-        """The highest number that an epoch of this federation may have."""
-        return self._number
 
     @property
     def epoch(self) -> Epoch | None:
@@ -144,7 +128,7 @@ class Operator:
         """Expect somebody new. While nobody has come, the same invitation stands until it expires."""
         self._require_memory()
         require_free(name)
-        known = self._people.get(name)
+        known = self.people.get(name)
         is_invited = known is not None and known.state == "invited" and known.role == role
         if is_invited and not _is_over(known, now):
             return []
@@ -164,7 +148,7 @@ class Operator:
     def revoke(self, name: str) -> list[Effect]:
         """Somebody is out: at once for the server, and from the next epoch on for the holders."""
         self._require_memory()
-        known = self._people.get(name)
+        known = self.people.get(name)
         if known is not None and known.state == "revoked":
             return []
         return [self._enter(name, self._step(name, "revoke"))]
@@ -174,7 +158,7 @@ class Operator:
     ) -> list[Effect]:
         """Admit the key that comes with an invitation's proof. The same key again gets the same answer."""
         self._require_memory()
-        person = self._people.get(name)
+        person = self.people.get(name)
         if person is None or not life.allows(life.PERSON, person.state, "admit"):
             raise NotEnrolled("no invitation stands behind this enrolment", peer=name)
         proven = (evidence, person.token, self._foundation.federation, name, signing_key)
@@ -189,7 +173,7 @@ class Operator:
         self._require_memory()
         require_free(name)
         fresh = Person(role=role, state="unknown", after=self._closed_number())
-        person = self._people.get(name, fresh)
+        person = self.people.get(name, fresh)
         if person.role != role or not life.allows(life.PERSON, person.state, "vouch"):
             raise DataError(f"the name {name} is taken: {person.role}, {person.state}")
         return self._take(name, person, "vouch", signing_key)
@@ -213,16 +197,16 @@ class Operator:
         return Person(role=role, state=state, after=after, token=token, expires=expires)
 
     def _step(self, name: str, event: str) -> Person:
-        person = self._people.get(name)
-        if person is None:
+        if name not in self.people:
             raise DataError(f"nobody is called {name}")
+        person = self.people[name]
         if not life.allows(life.PERSON, person.state, event):
             raise DataError(f"{name} is {person.state} already: invite under another name")
         person.state = life.after(life.PERSON, person.state, event)
         return person
 
     def _enter(self, name: str, person: Person) -> Persist:
-        self._people[name] = person
+        self.people[name] = person
         return write("person", name, person, irreversible=True)
 
     def _closed_number(self) -> int:
@@ -245,7 +229,7 @@ class Operator:
         return [write("announced", name, key)]
 
     def _require_good(self, name: str, key: HolderKey) -> None:
-        person, founded = self._people.get(name), self._foundation
+        person, founded = self.people.get(name), self._foundation
         if person is None or person.state != "admitted":
             raise NotEnrolled("its key was not asked for")
         if not self._verifier.verify(person.signing_key, statement(key), key.signature):
@@ -277,7 +261,7 @@ class Operator:
         """Who is to hold shares in the next epoch, in order."""
         return sorted(
             name
-            for name, person in self._people.items()
+            for name, person in self.people.items()
             if person.state == "admitted" and person.role != "contributor" and name not in without
         )
 
@@ -321,37 +305,37 @@ class Operator:
         strangers = sorted(set(without) - set(self.holders()))
         if strangers:
             raise DataError(f"no holder is called {strangers[0]}: nobody is left out by that name")
-        wishes = _Wishes(parameters, first, step, max_burns, charge)
+        wishes = {
+            "server_key": self._server_key,
+            "parameters": parameters,
+            "first": first,
+            "step": step,
+            "max_burns": max_burns,
+            "charge": charge,
+        }
         signed_now = [] if self._is_last(wishes, without) else self._sign(wishes, without, ends)
-        return [*signed_now, *self._send_epoch()]
+        assert self._present is not None
+        credentials = (send for name in sorted(self.people) for send in self._credentials(name))
+        return [*signed_now, Send(SERVER, self._present), *credentials]
 
-    def _is_last(self, wishes: _Wishes, without: Collection[str]) -> bool:
+    def _is_last(self, wishes: Mapping[str, Any], without: Collection[str]) -> bool:
         last = self._present
-        if last is None:
+        if last is None or any(getattr(last, name) != wish for name, wish in wishes.items()):
             return False
-        if (last.parameters, last.first, last.step, last.max_burns, last.charge) != wishes:
-            return False
-        if last.server_key != self._server_key:
-            return False
-        wanted = [(name, self._people[name].signing_key) for name in self.holders(without)]
+        wanted = [(name, self.people[name].signing_key) for name in self.holders(without)]
         return wanted == [(holder.name, holder.signing_key) for holder in last.holders]
 
-    def _sign(self, wishes: _Wishes, without: Collection[str], ends: int) -> list[Effect]:
+    def _sign(self, wishes: Mapping[str, Any], without: Collection[str], ends: int) -> list[Effect]:
         founded, number = self._foundation, self.number + 1
         epoch = draft_epoch(
             federation=founded.federation,
-            parameters=wishes.parameters,
             holders=self._committee(without),
-            server_key=self._server_key,
             enrolment_key=founded.enrolment_key,
             operator=self._signer,
             number=number,
-            first=wishes.first,
-            step=wishes.step,
-            max_burns=wishes.max_burns,
             ends=ends,
             suite=founded.suite,
-            charge=wishes.charge,
+            **wishes,
         )
         accept(epoch, founded.operator_key, self._verifier)  # what nobody would take is not signed
         used = {_hash(holder.sealing_key): number for holder in epoch.holders}
@@ -360,7 +344,7 @@ class Operator:
         return [*_used(used), self._count(number), _kept(self._standing)]
 
     def _count(self, number: int) -> Persist:
-        self._number = number
+        self.number = number
         return Persist("highest", "", b"%d" % number, irreversible=True)
 
     def _committee(self, without: Collection[str]) -> list[Seat]:
@@ -368,7 +352,7 @@ class Operator:
         if missing:
             raise MissingHolders(missing)
         names = self.holders(without)
-        return [Seat(n, self._people[n].signing_key, self._announced[n].sealing_key) for n in names]
+        return [Seat(n, self.people[n].signing_key, self._announced[n].sealing_key) for n in names]
 
     def end(self, last_version: int, head: bytes) -> list[Effect]:
         """Sign that the present epoch is over. What was once signed is given again."""
@@ -389,15 +373,9 @@ class Operator:
         """The last epoch, unless it has ended."""
         return self._standing.epoch if self._standing.end is None else None
 
-    def _send_epoch(self) -> list[Effect]:
-        epoch = self._present
-        assert epoch is not None
-        credentials = (send for name in sorted(self._people) for send in self._credentials(name))
-        return [Send(SERVER, epoch), *credentials]
-
     def _credentials(self, name: str) -> list[Effect]:
         """Somebody's credential for the present epoch, unless it has no part in it."""
-        person, epoch = self._people[name], self._present
+        person, epoch = self.people[name], self._present
         takes_part = person.state == "admitted" and person.role != "holder"
         if epoch is None or not takes_part or person.after >= epoch.number:
             return []
@@ -411,7 +389,7 @@ class Operator:
 
         Keys that were announced here may stand in an epoch that is forgotten: they count as used.
         """
-        present = {name for name, person in self._people.items() if person.state in PRESENT}
+        present = {name for name, person in self.people.items() if person.state in PRESENT}
         strangers = sorted(set(confirmed) - present)
         if strangers:
             raise DataError(f"{strangers[0]} is not among the people here: invite them afterwards")

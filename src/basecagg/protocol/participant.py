@@ -8,9 +8,9 @@ rise, and *key and memory share one fate*: whatever could have been forgotten ta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from basecagg.errors import (
     BadSignature,
@@ -42,7 +42,6 @@ from basecagg.protocol.key_ring import KeyRing
 from basecagg.protocol.ledger import PrivacyLedger
 from basecagg.protocol.messages import (
     PROTOCOL_VERSION,
-    Certificate,
     CertifiedRequest,
     Credential,
     EpochEnd,
@@ -53,14 +52,13 @@ from basecagg.protocol.messages import (
     RecoveryRequest,
     Release,
     Verdict,
-    encode,
     signed,
     statement,
 )
 from basecagg.protocol.model_watch import ModelWatch
 from basecagg.protocol.ports import Memory, SealingSuite, Signer, Verifier
-from basecagg.protocol.proofs import Caught, Proof, evidence_of, in_words
-from basecagg.protocol.records import Membership, Refusals, load, parse, write
+from basecagg.protocol.proofs import IN_WORDS, Caught, Evidence, Proof
+from basecagg.protocol.records import Membership, Refusals, load, parse, recall, write
 
 GRACE = 86_400
 """Seconds an epoch is kept since the clock first said that it is over, if nobody else does: clocks jump."""
@@ -105,56 +103,66 @@ class Participant:
         self.pins = pins
         self._signer = signer
         self._suite = suite
-        self._keys = KeyRing(suite, records)
+        self.keys = KeyRing(suite, records)
+        """Every sealing key that is not destroyed."""
         self._verifier = verifier
         self._records = records
         self._floor = floor or LocalFloor()
         self._entropy = entropy
         self._now = 0
         self._barred = False
-        self._number = max(records.number, pins.after)
-        self._membership = self._load_membership()
-        self._agreement = self._load_agreement()
-        self._credential = self._load_credential()
-        self._holder: Holder | None = None
-        self._contributor: Contributor | None = None
-        self._watch: ModelWatch | None = None
+        self.number = max(records.number, pins.after)
+        """The highest number of any epoch that it joined: no other with this or a lower one is taken."""
+        fresh = Membership(epoch=b"", state="outside")
+        self._membership = recall(records, "membership", Membership) or fresh
+        self.agreement = self._load_agreement()
+        """The epoch that it is in."""
+        self._credential = recall(records, "credential", Credential) if self.agreement else None
         self._waiting: Message | None = None
         """A question that is not answered before its version was made again."""
-        self._built = False
 
     # --- what it is ---------------------------------------------------------------------------
-
-    @property
-    def number(self) -> int:
-        """The highest number of any epoch that it joined: no other with this or a lower one is taken."""
-        return self._number
 
     @property
     def state(self) -> str:
         """'inside' an epoch or 'outside'."""
         return self._membership.state
 
-    @property
-    def agreement(self) -> Agreement | None:
-        """The epoch that it is in."""
-        return self._agreement
-
-    @property
+    @cached_property
     def holder(self) -> Holder | None:
         """Its holder, if the epoch lists a sealing key of it that it still has."""
-        self._build()
-        return self._holder
+        key, agreement = self.keys.joined(), self.agreement
+        index = agreement.holder_index(self.pins.name) if agreement else None
+        if key is None or agreement is None or index is None:
+            return None
+        return Holder(agreement, index, self._signer, key, self._records)
 
-    @property
+    @cached_property
     def contributor(self) -> Contributor | None:
         """Its contributor, once it has a credential."""
-        self._build()
-        return self._contributor
+        if self.agreement is None or self._credential is None:
+            return None
+        return Contributor(
+            self.agreement,
+            self._credential,
+            self._signer,
+            self._suite.sealer(),
+            self._records,
+            entropy=self._entropy,
+        )
 
-    def key_states(self) -> dict[str, str]:
-        """The state of every sealing key that is not destroyed, by its public half."""
-        return self._keys.states()
+    @cached_property
+    def watch(self) -> ModelWatch:
+        """What it knows of the present epoch's models."""
+        if self.agreement is None:
+            raise LocalProtocolError("this participant is in no epoch")
+        share = self._floor.share_to_verify(self.agreement.parameters)
+        return ModelWatch(self.agreement, self._records, share)
+
+    def _put_down(self, *machines: str) -> None:
+        """Each is taken up again when it is asked for: what joining writes has to be in the store first."""
+        for machine in machines:
+            vars(self).pop(machine, None)
 
     def refusals(self) -> dict[str, Refusals]:
         """What it refused to join or to believe, by the kind of refusal."""
@@ -174,23 +182,25 @@ class Participant:
 
         An older copy of the store costs all sealing keys. The first write makes it a current one.
         """
-        effects = self._suspect() if self._records.rolled_back else []
-        if self.state == "inside" and self._agreement is None:
+        effects: list[Effect] = []
+        if self._records.rolled_back:
+            effects += self._forget("the store is an older copy of itself, or its anchor is")
+            if self.agreement is not None and self.agreement.epoch.number < self.number:
+                effects += self._leave("a later one was joined")
+        if self.state == "inside" and self.agreement is None:
             effects += self._leave("it was of another version of the protocol")
         effects += [*self._look_at_floor(), *self.tick(now)]
-        return effects if self._is_over else [*effects, *self._start_machines()]
-
-    def _suspect(self) -> list[Effect]:
-        effects = self._forget("the store is an older copy of itself, or its anchor is")
-        later = self._agreement is not None and self._agreement.epoch.number < self._number
-        return [*effects, *(self._leave("a later one was joined") if later else [])]
+        if self._is_over:
+            return effects
+        machines = (self.holder, self.contributor)
+        return [*effects, *(e for machine in machines if machine for e in machine.start())]
 
     def _look_at_floor(self) -> list[Effect]:
         """A floor that was raised holds for the present epoch too: nothing more is answered or sent in it."""
         try:
-            if self._agreement is not None:
-                self._floor.require(self._agreement.parameters)
-                self._barred = self._is_convicted(self._agreement.epoch)
+            if self.agreement is not None:
+                self._floor.require(self.agreement.parameters)
+                self._barred = self._is_convicted(self.agreement.epoch)
         except Refused as refusal:
             self._barred = True
             return self._decline(refusal)
@@ -201,9 +211,9 @@ class Participant:
 
         An operator signs a key once. Where such an epoch never arrived a newer key replaces the lost one.
         """
-        created = self._keys.create() if another or not self._keys.announced() else []
-        pins, key = self.pins, self._keys.announced()[-1]
-        said = HolderKey(pins.federation, pins.name, self._suite.suite, key, self._number)
+        created = self.keys.create() if another or not self.keys.announced() else []
+        pins, key = self.pins, self.keys.announced()[-1]
+        said = HolderKey(pins.federation, pins.name, self._suite.suite, key, self.number)
         return [*created, Send(SERVER, signed(said, self._signer))]
 
     def offer(self, epoch: Epoch, credential: Credential | None = None) -> list[Effect]:
@@ -230,8 +240,8 @@ class Participant:
             )
         if self._is_convicted(epoch):
             raise WrongEpoch("its server was caught cheating: the operator must find another")
-        if epoch.number <= self._number:
-            raise WrongEpoch(f"its number {epoch.number} has passed: I have been in {self._number}")
+        if epoch.number <= self.number:
+            raise WrongEpoch(f"its number {epoch.number} has passed: I have been in {self.number}")
         if epoch.ends <= self._now:
             raise WrongEpoch("its end has passed by my clock")
 
@@ -250,23 +260,22 @@ class Participant:
         listed = agreement.epoch.holders[index]
         if listed.signing_key != self.pins.signing_key:
             raise WrongEpoch("it lists another signing key under my name")
-        return listed.sealing_key if self._keys.has(listed.sealing_key) else None
+        return listed.sealing_key if self.keys.has(listed.sealing_key) else None
 
     def _join(
         self, agreement: Agreement, credential: Credential | None, key: bytes | None
     ) -> list[Effect]:
         """One transaction: the number, the key joined, all earlier keys and the last epoch gone."""
         epoch = agreement.epoch
-        effects = [*self._end_machines(), *self._keys.join(key)]
-        self._number = epoch.number
+        effects = [*self._end_machines(), *self.keys.join(key)]
+        self.number = epoch.number
         self._move("join", epoch.id)
-        self._agreement, self._credential = agreement, None
-        self._built = self._barred = False
+        self.agreement, self._credential, self._barred = agreement, None, False
         return [
             *effects,
             Persist("highest", "", b"%d" % epoch.number, irreversible=True),
             write("membership", "", self._membership, irreversible=True),
-            Persist("charter", "", encode(epoch)),
+            write("charter", "", epoch),
             Persist("epoch", "", epoch.id),
             Persist("coin", "", self._entropy(SEED_BYTES)),
             *self._keep_credential(credential),
@@ -275,19 +284,19 @@ class Participant:
 
     def _take_credential(self, credential: Credential | None) -> list[Effect]:
         """The very epoch that is current: nothing happens, but a credential may have come since."""
-        if self._agreement is None:
+        if self.agreement is None:
             raise WrongEpoch("this epoch is over for me")
         if credential is None or self._credential is not None:
             return []
-        self._require_credential(self._agreement, credential)
-        self._built = False
+        self._require_credential(self.agreement, credential)
         return self._keep_credential(credential)
 
     def _keep_credential(self, credential: Credential | None) -> list[Effect]:
         if credential is None or not self.pins.contributes:
             return []
         self._credential = credential
-        return [Persist("credential", "", encode(credential))]
+        self._put_down("contributor")
+        return [write("credential", "", credential)]
 
     # --- letters ------------------------------------------------------------------------------
 
@@ -295,7 +304,7 @@ class Participant:
         """Handle a letter, or refuse it with a typed error and no change."""
         if isinstance(message, EpochEnd):
             return self._hear_end(message)
-        if self._agreement is None or self._is_over:
+        if self.agreement is None or self._is_over:
             raise Retired("this participant is in no epoch")
         try:
             return self._handle(message)
@@ -313,16 +322,21 @@ class Participant:
             return self.contributor.receive(message)
         if self.holder is None:
             raise Retired("this participant holds no shares in this epoch")
-        if not all(map(self.holder.remembers, _certificates_in(message))):
+        return self._ask(self.holder, message)
+
+    def _ask(self, holder: Holder, message: Message) -> list[Effect]:
+        certified = message if isinstance(message, CertifiedRequest) else None
+        request = certified.request if certified else message
+        if not isinstance(request, RecoveryRequest):
+            return holder.receive(message)
+        certificates = certified.certificate if certified else None, request.previous
+        if not all(map(holder.remembers, filter(None, certificates))):
             return self._forget("somebody else endorsed a request with my key")
-        requests = list(_requests_in(message))
-        for request in requests:
-            self.watch.require_consistent(request)
-            if self.watch.is_due(request.version):
-                self._waiting = message
-                return [PartsWanted(request.version)]
-        effects = self.holder.receive(message)
-        return [*effects, *(e for request in requests for e in self.watch.remember(request))]
+        self.watch.require_consistent(request)
+        if self.watch.is_due(request.version):
+            self._waiting = message
+            return [PartsWanted(request.version)]
+        return [*holder.receive(message), *self.watch.remember(request)]
 
     def _take_up(self) -> list[Effect]:
         """Go on with the question that had to wait. If it is refused, the server asks again and hears why."""
@@ -334,17 +348,9 @@ class Participant:
         except Refused:
             return []
 
-    @property
-    def watch(self) -> ModelWatch:
-        """What it knows of the present epoch's models."""
-        self._build()
-        if self._watch is None:
-            raise LocalProtocolError("this participant is in no epoch")
-        return self._watch
-
     def acknowledge(self) -> list[Effect]:
         """One signed receipt for all parcels taken since the last one."""
-        return self._holder.acknowledge() if self._holder else []
+        return self.holder.acknowledge() if self.holder else []
 
     def reconnect(self) -> list[Effect]:
         """The server can be reached again: send again what has had no outcome yet."""
@@ -360,14 +366,14 @@ class Participant:
 
     def _convict(self, proof: Proof) -> list[Effect]:
         """Nothing is answered or sent in this epoch any more, nor in any other with that server's key."""
-        assert self._agreement is not None
+        assert self.agreement is not None
         self._barred = True
-        key = self._agreement.epoch.server_key.hex()
-        evidence = evidence_of(self._agreement.epoch, proof, self.pins.operator_key)
+        epoch, reason = self.agreement.epoch, IN_WORDS[type(proof)]
+        evidence = Evidence(epoch, proof, self.pins.operator_key)
         return [
-            Persist("convicted", key, encode(evidence), irreversible=True),
-            *self._note("Convicted", in_words(proof)),
-            Convicted(evidence, in_words(proof)),
+            write("convicted", epoch.server_key.hex(), evidence, irreversible=True),
+            *self._note("Convicted", reason),
+            Convicted(evidence, reason),
         ]
 
     def _is_convicted(self, epoch: Epoch) -> bool:
@@ -392,7 +398,7 @@ class Participant:
 
     @property
     def _is_late(self) -> bool:
-        return self._agreement is not None and self._now >= self._agreement.epoch.ends
+        return self.agreement is not None and self._now >= self.agreement.epoch.ends
 
     @property
     def _is_over(self) -> bool:
@@ -406,19 +412,19 @@ class Participant:
             )
         if end.epoch != self._membership.epoch:
             raise WrongEpoch("another epoch than mine has ended")
-        return [] if self._agreement is None else self._leave("the operator ended it")
+        return [] if self.agreement is None else self._leave("the operator ended it")
 
     def _leave(self, reason: str) -> list[Effect]:
         """Keys and memory go in one transaction. Number and id stay for ever."""
-        effects = [*self._end_machines(), *self._keys.leave()]
+        effects = [*self._end_machines(), *self.keys.leave()]
         self._move("end", self._membership.epoch)
-        self._agreement = self._credential = None
+        self.agreement = self._credential = None
         return [
             *effects,
             write("membership", "", self._membership, irreversible=True),
             Forget("charter", ""),
             Forget("credential", ""),
-            Left(self._number, reason),
+            Left(self.number, reason),
         ]
 
     def _forget(self, reason: str) -> list[Effect]:
@@ -433,9 +439,9 @@ class Participant:
             *(contributor.close() if contributor else []),
         ]
         ledger = contributor.ledger if contributor else PrivacyLedger(self._records)
-        gone = self._keys.destroy_all()
+        gone = self.keys.destroy_all()
         self._move("forget", self._membership.epoch)
-        self._holder = None
+        self._put_down("holder")
         return [
             *burned,
             *gone,
@@ -447,43 +453,11 @@ class Participant:
 
     # --- machines and records -----------------------------------------------------------------
 
-    def _build(self) -> None:
-        """Take up the machines of the present epoch where the records say they were.
-
-        Not before they are asked for: what joining writes has to be in the store first.
-        """
-        if self._built:
-            return
-        self._built = True
-        self._holder = self._contributor = self._watch = None
-        agreement = self._agreement
-        if agreement is None:
-            return
-        share = self._floor.share_to_verify(agreement.parameters)
-        self._watch, self._waiting = ModelWatch(agreement, self._records, share), None
-        key = self._keys.joined()
-        index = agreement.holder_index(self.pins.name)
-        if key is not None and index is not None:
-            self._holder = Holder(agreement, index, self._signer, key, self._records)
-        if self._credential is not None:
-            self._contributor = Contributor(
-                agreement,
-                self._credential,
-                self._signer,
-                self._suite.sealer(),
-                self._records,
-                entropy=self._entropy,
-            )
-
-    def _start_machines(self) -> list[Effect]:
-        machines = (self.holder, self.contributor)
-        return [effect for machine in machines if machine for effect in machine.start()]
-
     def _end_machines(self) -> list[Effect]:
         """Nothing of the epoch is kept but that it was."""
         burned = self.contributor.close() if self.contributor else []
-        self._holder = self._contributor = self._watch = None
-        self._built = True
+        self._put_down("holder", "contributor", "watch")
+        self._waiting = None
         kinds = ((kind, key) for kind in _MACHINES for key in self._records.keys(kind))
         return [*burned, *(Forget(kind, key) for kind, key in kinds)]
 
@@ -496,13 +470,9 @@ class Participant:
         return [*self._note(refusal.code, reason), Declined(refusal.code, reason)]
 
     def _note(self, code: str, reason: str) -> list[Effect]:
-        known = self._records.read("refusal", code)
-        count = parse(known, Refusals).count if known else 0
+        known = recall(self._records, "refusal", Refusals, code)
+        count = known.count if known else 0
         return [write("refusal", code, Refusals(count=count + 1, reason=reason))]
-
-    def _load_membership(self) -> Membership:
-        stored = self._records.read("membership", "")
-        return parse(stored, Membership) if stored else Membership(epoch=b"", state="outside")
 
     def _load_agreement(self) -> Agreement | None:
         """It was checked when it was joined."""
@@ -513,27 +483,8 @@ class Participant:
             return None
         return agreement if agreement and agreement.epoch.protocol == PROTOCOL_VERSION else None
 
-    def _load_credential(self) -> Credential | None:
-        stored = self._records.read("credential", "")
-        return parse(stored, Credential) if stored and self._agreement else None
-
 
 @lru_cache(maxsize=8)
 def _agreement_in(charter: bytes, verifier: Verifier) -> Agreement:
     """For a process that takes up the same participant again and again."""
     return Agreement(parse(charter, Epoch), verifier)
-
-
-def _requests_in(message: Message) -> Iterator[RecoveryRequest]:
-    if isinstance(message, CertifiedRequest):
-        message = message.request
-    if isinstance(message, RecoveryRequest):
-        yield message
-
-
-def _certificates_in(message: Message) -> Iterator[Certificate]:
-    if isinstance(message, CertifiedRequest):
-        yield message.certificate
-        message = message.request
-    if isinstance(message, RecoveryRequest) and message.previous is not None:
-        yield message.previous

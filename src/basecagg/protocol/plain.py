@@ -10,12 +10,13 @@ import numpy.typing as npt
 
 from basecagg.errors import Malformed, NotEnrolled
 from basecagg.protocol.effects import Effect, Forget, Persist
-from basecagg.protocol.messages import History, MaskName, Message, PlainUpdate, content_hash
+from basecagg.protocol.messages import History, MaskName, PlainUpdate, content_hash
 from basecagg.protocol.opening import (
     LAST_VERDICT,
     Ending,
     LastVerdict,
     Opened,
+    Opening,
     Step,
     Update,
 )
@@ -24,7 +25,7 @@ from basecagg.protocol.records import BufferedUpdate, EndedUpdate, load, require
 from basecagg.protocol.weighing import Weighing
 
 
-class PlainOpening:
+class PlainOpening(Opening):
     """Sums updates in clear as soon as the buffer is full."""
 
     def __init__(
@@ -63,23 +64,11 @@ class PlainOpening:
     def require_openable(self, update: BufferedUpdate, at: int) -> None:
         """Anything in clear can be summed."""
 
-    def openable_together(self, updates: Sequence[BufferedUpdate], at: int) -> list[BufferedUpdate]:
-        """Anything in clear can be summed with anything."""
-        return list(updates)
-
     def admit(self, update: Update) -> list[Effect]:
         """Store the update."""
         assert isinstance(update, PlainUpdate)
         self._values[update.mask.key] = update.values
         return [Persist("upload", update.mask.key, update.values)]
-
-    def start(self) -> list[Effect]:
-        """There is nobody to ask."""
-        return []
-
-    def may_begin(self, version: int) -> bool:
-        """Nothing is in the way of a sum in clear."""
-        return True
 
     def begin(self, history: History, members: Sequence[BufferedUpdate]) -> Step:
         """Σ s(t − t_i)·Δ_i, at once."""
@@ -89,25 +78,6 @@ class PlainOpening:
         for weight, member in zip(weights, members, strict=True):
             total += weight * self._read(member.name)
         return [], Opened(total, weights)
-
-    def outstanding(self) -> tuple[MaskName, ...]:
-        """A sum in clear is never left half open."""
-        return ()
-
-    def receive(self, sender: str, message: Message, version: int) -> Step:
-        """Nobody has anything else to say."""
-        raise Malformed(f"this server does not take a {type(message).__name__}", peer=sender)
-
-    def stage(self) -> None:
-        """Nothing is ever waited for."""
-
-    def deadline(self) -> Step:
-        """Nothing is ever waited for."""
-        return [], None
-
-    def publish(self, history: History, opened: Opened) -> list[Effect]:
-        """Nobody checks a model whose updates the server has seen."""
-        return []
 
     def end(self, version: int, names: Sequence[MaskName], how: Ending) -> list[Effect]:
         """Delete the updates; a copy that comes late must not count again."""
@@ -127,10 +97,6 @@ class PlainOpening:
         for key in old:
             del self._ended[key]
         return [Forget("ended", key) for key in old]
-
-    def unanswered(self, holder: str, version: int) -> list[Message]:
-        """There are no holders."""
-        return []
 
     def _weight(self, version: int, member: BufferedUpdate) -> float:
         coin = member.name.key.encode()

@@ -6,34 +6,46 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 
 from basecagg.protocol.messages import Suite
 
 
-class Lock(Struct, frozen=True, gc=False):
+class Discreet:
+    """A Struct with a secret in it. Of its fields it shows what `_shown` says, else nothing."""
+
+    __slots__ = ()
+
+    def _shown(self) -> dict[str, object]:
+        return {}
+
+    def __repr__(self) -> str:
+        """Never show a secret."""
+        return f"{type(self).__name__}({', '.join(map(str, self._shown().values())) or '…'})"
+
+    def __rich_repr__(self) -> list[tuple[str, object]]:
+        """Nor to the rich library, which asks a Struct for its fields."""
+        return list(self._shown().items())
+
+
+class Lock(Discreet, Struct, frozen=True, gc=False):
     """What closes one envelope, and closes it again byte for byte: how it begins, and the key of its body."""
 
     head: bytes
     key: bytes
 
-    def __repr__(self) -> str:
-        """Never show the key."""
-        return "Lock(…)"
-
-    def __rich_repr__(self) -> list[tuple[str, Any]]:
-        """Nor to the rich library, which asks a Struct for its fields."""
-        return []
-
 
 class Signer(Protocol):
-    """Signs statements with one's own Ed25519 key."""
+    """Signs statements with one's own Ed25519 key, whose public half shows it."""
+
+    @property
+    def public_key(self) -> bytes:
+        """The public half."""
 
     def sign(self, statement: bytes) -> bytes:
         """Return the signature of the statement."""
-        ...
 
 
 class Verifier(Protocol):
@@ -41,15 +53,12 @@ class Verifier(Protocol):
 
     def verify(self, public_key: bytes, statement: bytes, signature: bytes) -> bool:
         """Say whether the holder of the key signed the statement."""
-        ...
 
     def fits(self, suite: Suite, sealing_key: bytes) -> bool:
         """Say whether envelopes can be sealed to this public key in the suite."""
-        ...
 
     def __hash__(self) -> int:
         """Tell one from another."""
-        ...
 
 
 class Sealer(Protocol):
@@ -57,11 +66,9 @@ class Sealer(Protocol):
 
     def locks(self, recipient_keys: Sequence[bytes], contexts: Sequence[bytes]) -> list[Lock]:
         """Fresh locks for one envelope to each of the recipients, in their contexts."""
-        ...
 
     def seal(self, lock: Lock, context: bytes, plaintext: bytes | memoryview) -> bytes:
         """Encrypt; the context is bound to the envelope but not sent. One lock seals one plaintext."""
-        ...
 
 
 class Opener(Protocol):
@@ -69,7 +76,6 @@ class Opener(Protocol):
 
     def open(self, context: bytes, sealed: bytes) -> bytes:
         """Decrypt, or raise `ChannelError` when key, context or bytes are not the sealed ones."""
-        ...
 
 
 class SealingKey(Opener, Protocol):
@@ -78,11 +84,9 @@ class SealingKey(Opener, Protocol):
     @property
     def public_key(self) -> bytes:
         """What others seal to."""
-        ...
 
     def secret_bytes(self) -> bytes:
         """The secret itself, for the store."""
-        ...
 
 
 class SealingSuite(Protocol):
@@ -92,15 +96,12 @@ class SealingSuite(Protocol):
 
     def create(self) -> SealingKey:
         """A fresh key from the operating system's randomness."""
-        ...
 
     def load(self, secret: bytes) -> SealingKey:
         """The key whose `secret_bytes` these are."""
-        ...
 
     def sealer(self) -> Sealer:
         """The contributor's side."""
-        ...
 
 
 class Records(Protocol):
@@ -109,19 +110,15 @@ class Records(Protocol):
     @property
     def rolled_back(self) -> bool:
         """Whether the store turned out to be an older copy of itself when it was opened."""
-        ...
 
     def read(self, kind: str, key: str) -> bytes | None:
         """Return the value, or None when there is none."""
-        ...
 
     def keys(self, kind: str) -> Iterable[str]:
         """Return all keys of a kind, in order, without reading what may be large."""
-        ...
 
     def scan(self, kind: str) -> Iterable[tuple[str, bytes]]:
         """Return all (key, value) of a kind, ordered by key."""
-        ...
 
 
 class Memory(Records, Protocol):
@@ -130,4 +127,3 @@ class Memory(Records, Protocol):
     @property
     def number(self) -> int:
         """The highest number that a record of the kind 'highest' ever had, whatever else was lost."""
-        ...

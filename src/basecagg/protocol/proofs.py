@@ -78,20 +78,11 @@ class Pedigree(Message, frozen=True, tag="Pedigree"):
         return self.release.history.last if self.release else self.epoch.first_version
 
 
-def evidence_of(epoch: Epoch, proof: Proof, operator_key: bytes) -> Evidence:
-    """The file that convicts."""
-    return Evidence(epoch, proof, operator_key)
-
-
-def in_words(proof: Proof) -> str:
-    """What the server did."""
-    match proof:
-        case Fork():
-            return "the server shows two different models under one version"
-        case DoubleRequest():
-            return "the server asks for two sums at once, or twice with one mask"
-        case Miscalculation():
-            return "the server released what does not follow from the parts that it names"
+IN_WORDS: dict[type[Proof], str] = {
+    Fork: "the server shows two different models under one version",
+    DoubleRequest: "the server asks for two sums at once, or twice with one mask",
+    Miscalculation: "the server released what does not follow from the parts that it names",
+}
 
 
 class Caught(Refused):
@@ -99,7 +90,7 @@ class Caught(Refused):
 
     def __init__(self, proof: Proof, reason: str = "") -> None:
         """Keep the proof; say what is wrong if its kind does not say it all."""
-        super().__init__(": ".join(filter(None, (in_words(proof), reason))))
+        super().__init__(": ".join(filter(None, (IN_WORDS[type(proof)], reason))))
         self.proof = proof
 
 

@@ -14,14 +14,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from basecagg.errors import (
-    DecodingError,
-    Malformed,
-    PartsDamaged,
-    Refused,
-    StorageError,
-    WrongModel,
-)
+from basecagg.errors import DecodingError, PartsDamaged, Refused, StorageError, WrongModel
 from basecagg.maths.quantization import dequantize, magnitude, squared_norm
 from basecagg.maths.randomness import Words
 from basecagg.parameters import ProtocolParameters
@@ -33,7 +26,6 @@ from basecagg.protocol.messages import (
     Parts,
     RecoveryRequest,
     Release,
-    coin_of,
     content_hash,
     signed_digest,
     statement,
@@ -76,7 +68,7 @@ def open_sum(
     Of U + T answers that agree U are honest, and these determine the sum: whoever disagrees is wrong.
     """
     masks, wrong = _decode(agreement, answers)
-    weights, field = weights_in(agreement, request), agreement.code.field
+    weights, field = Weighing.of(agreement.parameters).weights(request), agreement.code.field
     total = field.weighted_sum([np.frombuffer(words, "<u4") for words in uploads], weights)
     p, agreeing = agreement.parameters, len(answers) - len(wrong)
     update = _require_sound(p, field.sub(total, masks, out=total), sum(weights), agreeing)
@@ -119,15 +111,6 @@ def _require_sound(p: ProtocolParameters, total: Words, weight: int, agreeing: i
     return update
 
 
-def weights_in(agreement: Agreement, request: RecoveryRequest) -> list[int]:
-    """s̄ of every member."""
-    weighing, t = Weighing.of(agreement.parameters), request.version
-    return [
-        int(weighing.weight(t, ticket.base_version, coin_of(agreement.id, ticket.mask)))
-        for ticket in request.tickets
-    ]
-
-
 # --- making a version again -------------------------------------------------------------------
 
 
@@ -164,7 +147,7 @@ def _require_certified(agreement: Agreement, parts: Parts) -> None:
     if agreement.parameters.consistency != "certified":
         return
     certificate = parts.certificate
-    if certificate is None or not certificate.is_for(parts.request):
+    if certificate is None or certificate.endorsed != parts.request.endorsed:
         raise PartsDamaged("the certificate of the request is missing")
     agreement.require_certificate(certificate)
 
@@ -184,8 +167,8 @@ def _require_named(parts: Parts, statements: list[bytes]) -> None:
 
 def _version_before(agreement: Agreement, parts: Parts) -> Version:
     """The model and state that the sum was applied to, if they are those of the chain."""
-    link, rule = _link_before(agreement, parts.request), agreement.epoch.step
-    size = agreement.parameters.model_size
+    links, size = parts.request.history.links, agreement.parameters.model_size
+    link = links[-1] if links else agreement.epoch.first
     dtype = _DTYPES.get(len(parts.model) // size)
     if dtype is None or len(parts.model) % size:
         raise PartsDamaged(f"the model before has {len(parts.model)} bytes for d = {size} numbers")
@@ -193,13 +176,8 @@ def _version_before(agreement: Agreement, parts: Parts) -> Version:
     if model_hash(link.version, model) != link.model_hash:
         raise PartsDamaged("the model before is not the one in the chain")
     if link is agreement.epoch.first:
-        return model, rule.fresh_state(model)
+        return model, agreement.epoch.step.fresh_state(model)
     return model, _state_before(agreement, parts, link, dtype)
-
-
-def _link_before(agreement: Agreement, request: RecoveryRequest) -> Link:
-    links = request.history.links
-    return links[-1] if links else agreement.epoch.first
 
 
 def _state_before(agreement: Agreement, parts: Parts, link: Link, dtype: str) -> OptimiserState:
@@ -222,7 +200,7 @@ def _make_again(
     for answer, said in zip(parts.answers, statements, strict=True):
         require_answer(agreement, request, answer, said)
     for upload in parts.uploads:
-        require_words(agreement.parameters, upload, agreement.parameters.padded_size, "an upload")
+        agreement.require_words(upload, agreement.parameters.padded_size, "an upload")
     answers = {answer.holder: answer for answer in parts.answers}
     if len(answers) != len(parts.answers):
         raise Miscalculated("it counts a holder twice")
@@ -251,8 +229,7 @@ def _require_asked(agreement: Agreement, release: Release, request: RecoveryRequ
         raise Miscalculated(f"its sum was asked for in another chain of models up to {before}")
     weighing = Weighing.of(agreement.parameters)
     for ticket in request.tickets:
-        weighing.require_fresh(request.version, ticket.base_version)
-        weighing.require_told(request.version, ticket.base_version, ticket.staleness)
+        weighing.require_timely(request.version, ticket)
 
 
 def require_answer(
@@ -264,15 +241,5 @@ def require_answer(
         raise Miscalculated(f"the answer of holder {answer.holder} is to another request")
     if not agreement.holder_said(said, answer.holder, answer.signature):
         raise Miscalculated(f"the answer is not signed by holder {answer.holder}")
-    p = agreement.parameters
-    require_words(p, answer.words, p.share_size, f"the answer of holder {answer.holder}")
-
-
-def require_words(
-    parameters: ProtocolParameters, words: bytes, size: int, what: str, peer: str = ""
-) -> None:
-    """Refuse what is not so many elements of the field."""
-    if len(words) != 4 * size:
-        raise Malformed(f"{what} has {size} words, this one {len(words)} bytes", peer=peer)
-    if np.frombuffer(words, "<u4").max() >= parameters.modulus:
-        raise Malformed(f"a word of {what} is not below q", peer=peer)
+    what = f"the answer of holder {answer.holder}"
+    agreement.require_words(answer.words, agreement.parameters.share_size, what)

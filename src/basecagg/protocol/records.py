@@ -7,7 +7,7 @@ that a machine loads when it starts.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -25,10 +25,9 @@ from basecagg.protocol.messages import (
     RecoveryRequest,
     Release,
     Slot,
+    encode,
 )
-from basecagg.protocol.ports import Lock, Records
-
-_ENCODER = msgspec.msgpack.Encoder()
+from basecagg.protocol.ports import Discreet, Lock, Records
 
 
 class Record(Struct, kw_only=True, gc=False):
@@ -39,8 +38,8 @@ RecordType = TypeVar("RecordType", bound=Struct)
 
 
 def write(kind: str, key: str, record: Struct, *, irreversible: bool = False) -> Persist:
-    """The effect that writes a record."""
-    return Persist(kind, key, _ENCODER.encode(record), irreversible)
+    """The effect that writes a record or a message."""
+    return Persist(kind, key, encode(record), irreversible)
 
 
 def parse(value: bytes, record_type: type[RecordType]) -> RecordType:
@@ -65,6 +64,14 @@ def load_readable(
         with suppress(StorageError):
             found[key] = parse(value, record_type)
     return found
+
+
+def recall(
+    records: Records, kind: str, record_type: type[RecordType], key: str = ""
+) -> RecordType | None:
+    """A record, if it was written; most kinds that are read one by one have but one."""
+    stored = records.read(kind, key)
+    return None if stored is None else parse(stored, record_type)
 
 
 def require(records: Records, kind: str, key: str) -> bytes:
@@ -93,7 +100,7 @@ def bind(records: Records, epoch: bytes) -> list[Persist]:
     return []
 
 
-class OwnMask(Record):
+class OwnMask(Discreet, Record):
     """A contributor's mask: its seed (a secret) and how far it has come."""
 
     name: MaskName
@@ -102,13 +109,8 @@ class OwnMask(Record):
     expires: int
     state: str
 
-    def __repr__(self) -> str:
-        """Never show the seed."""
-        return f"OwnMask({self.name.key}, {self.state})"
-
-    def __rich_repr__(self) -> list[tuple[str, Any]]:
-        """Nor to the rich library, which asks a Struct for its fields."""
-        return [("name", self.name.key), ("state", self.state)]
+    def _shown(self) -> dict[str, object]:
+        return {"name": self.name.key, "state": self.state}
 
 
 class Locks(Record):
@@ -229,7 +231,7 @@ class Membership(Record):
     """Since when its own clock has been saying that the epoch is over; 0 if it does not say so."""
 
 
-class SealingKeyRecord(Record):
+class SealingKeyRecord(Discreet, Record):
     """A sealing key. It is born in the store and never leaves it, so that it shares the store's fate."""
 
     secret: bytes
@@ -237,13 +239,8 @@ class SealingKeyRecord(Record):
     born: int
     """Which one it is, counted from the first: an epoch destroys all that are older than its own."""
 
-    def __repr__(self) -> str:
-        """Never show the secret."""
-        return f"SealingKeyRecord({self.state})"
-
-    def __rich_repr__(self) -> list[tuple[str, Any]]:
-        """Nor to the rich library."""
-        return [("state", self.state)]
+    def _shown(self) -> dict[str, object]:
+        return {"state": self.state}
 
 
 class Refusals(Record):
@@ -256,7 +253,7 @@ class Refusals(Record):
 Role: TypeAlias = Literal["both", "contributor", "holder"]
 
 
-class Person(Record):
+class Person(Discreet, Record):
     """Whom the operator knows: invited with a token, admitted once a key has come with its proof."""
 
     role: Role
@@ -268,13 +265,8 @@ class Person(Record):
     expires: int = 0
     """When the invitation admits nobody any more, in seconds since 1970; 0 for never."""
 
-    def __repr__(self) -> str:
-        """Never show the token."""
-        return f"Person({self.role}, {self.state})"
-
-    def __rich_repr__(self) -> list[tuple[str, Any]]:
-        """Nor to the rich library."""
-        return [("role", self.role), ("state", self.state)]
+    def _shown(self) -> dict[str, object]:
+        return {"role": self.role, "state": self.state}
 
 
 class Standing(Record):

@@ -8,8 +8,8 @@ be honest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Literal
 
 from basecagg.errors import (
     AlreadyBuffered,
@@ -43,7 +43,6 @@ from basecagg.protocol.messages import (
     Witness,
     certificate_of,
     content_hash,
-    encode,
     signed,
     signed_digest,
     statement,
@@ -54,25 +53,27 @@ from basecagg.protocol.opening import (
     Ending,
     LastVerdict,
     Opened,
+    Opening,
     Outcome,
     Stage,
     Step,
     Update,
 )
 from basecagg.protocol.ports import Records, Signer
-from basecagg.protocol.recomputation import NotOpenable, open_sum, require_words
+from basecagg.protocol.recomputation import NotOpenable, open_sum
 from basecagg.protocol.records import (
     BufferedUpdate,
     Made,
     Past,
     parse,
+    recall,
     require,
     version_key,
     write,
 )
 
 
-class Recovery:
+class Recovery(Opening):
     """The server's view of masks, requests and answers. Rebuilt from its records after a restart."""
 
     def __init__(
@@ -96,9 +97,8 @@ class Recovery:
         self._versions = [int(key) for key in records.keys("made")]
         """Those whose parts are here, oldest first."""
         self._parameters = agreement.parameters
-        stored = records.read("request", "")
-        self._request = parse(stored, RecoveryRequest) if stored else None
-        self._past = parse(past, Past) if (past := records.read("past", "")) else Past()
+        self._request = recall(records, "request", RecoveryRequest)
+        self._past = recall(records, "past", Past) or Past()
         self._doubt = Doubt(agreement, self._past.slot) if records.rolled_back else None
         self._start_collecting()
 
@@ -106,18 +106,13 @@ class Recovery:
         """What holders said to the present request. Lost in a restart: they repeat it when asked again."""
         self._endorsements: dict[int, bytes] = {}
         self._answers: dict[int, Answer] = {}
-        self._certificate = self._stored_certificate()
+        request = self._request
+        stored = recall(self._records, "certificate", Certificate) if request else None
+        known = stored and request and stored.endorsed == request.endorsed
+        self._certificate = stored if known else None
         self._attempts = 0
         self._worth_decoding = self._parameters.answers_needed
         self._asked = sorted(self.mailroom.common_holders(self.outstanding()))
-
-    def _stored_certificate(self) -> Certificate | None:
-        """The certificate of the present request, if it was complete before a restart."""
-        stored = self._records.read("certificate", "") if self._request else None
-        if stored is None or self._request is None:
-            return None
-        certificate = parse(stored, Certificate)
-        return certificate if certificate.is_for(self._request) else None
 
     # --- admission ----------------------------------------------------------------------------
 
@@ -133,7 +128,10 @@ class Recovery:
         if ticket.mask.contributor != sender:
             raise NotEnrolled(f"mask {ticket.mask.key} is not the sender's", peer=sender)
         self.agreement.require_signed(ticket, mask.dealer_key, ticket.signature)
-        self._require_words(update)
+        size = self._parameters.padded_size
+        self.agreement.require_words(update.words, size, "an upload", sender)
+        if content_hash(update.words) != ticket.upload_hash:
+            raise Malformed("the ticket is for other bytes", peer=sender)
         return BufferedUpdate(
             name=ticket.mask,
             base_version=ticket.base_version,
@@ -142,12 +140,6 @@ class Recovery:
             signature=ticket.signature,
             staleness=ticket.staleness,
         )
-
-    def _require_words(self, upload: Upload) -> None:
-        p, peer = self._parameters, upload.ticket.mask.contributor
-        require_words(p, upload.words, p.padded_size, "an upload", peer)
-        if content_hash(upload.words) != upload.ticket.upload_hash:
-            raise Malformed("the ticket is for other bytes", peer=peer)
 
     def last_verdict(self, name: MaskName) -> LastVerdict | None:
         """What became of an update that is over, until its mask expires."""
@@ -235,31 +227,22 @@ class Recovery:
     def begin(self, history: History, members: Sequence[BufferedUpdate]) -> Step:
         """Ask the holders for the sum of these updates' masks."""
         version = history.last
-        tickets = sorted((self._ticket(member) for member in members), key=lambda t: t.mask)
-        self._past.slot = slot = version, self._next_attempt(version)
-        request = RecoveryRequest(
-            self.agreement.id, *slot, history, tuple(tickets), self._past.opened
+        epoch = self.agreement.id
+        tickets = tuple(
+            Ticket(epoch, m.name, m.base_version, m.head, m.content_hash, m.staleness, m.signature)
+            for m in sorted(members, key=lambda member: member.name)
         )
+        self._past.slot = slot = version, self._next_attempt(version)
+        request = RecoveryRequest(epoch, *slot, history, tickets, self._past.opened)
         self._request = signed(request, self._signer)
         self._start_collecting()
         moves = [effect for m in members for effect in self.mailroom.move(m.name, "request")]
         return [
-            Persist("request", "", encode(self._request)),
+            write("request", "", self._request),
             write("past", "", self._past, irreversible=True),
             *moves,
             *self._ask(self._asked),
         ], None
-
-    def _ticket(self, member: BufferedUpdate) -> Ticket:
-        return Ticket(
-            self.agreement.id,
-            member.name,
-            member.base_version,
-            member.head,
-            member.content_hash,
-            member.staleness,
-            member.signature,
-        )
 
     def outstanding(self) -> tuple[MaskName, ...]:
         """S(t) of the present request."""
@@ -292,32 +275,26 @@ class Recovery:
 
     def _closings(self, version: int) -> list[Message]:
         """Everything that is over, for a holder that would otherwise keep its shares until they expire."""
-        opened = [mask.name for mask in self.mailroom.over() if mask.state == "opened"]
-        burned = [mask.name for mask in self.mailroom.over() if mask.state != "opened"]
-        closings = (
-            self._closing(version, opened, "opened"),
-            self._closing(version, burned, "burned"),
-        )
+        over = self.mailroom.over()
+        opened = [mask.name for mask in over if mask.state == "opened"]
+        others = [mask.name for mask in over if mask.state != "opened"]
+        closings = self._closing(version, opened, "open"), self._closing(version, others, "burn")
         return [closing for closing in closings if closing.masks]
 
     # --- listening ----------------------------------------------------------------------------
 
     def receive(self, sender: str, message: Message, version: int) -> Step:
         """Handle what contributors deal and holders say."""
-        if isinstance(message, Shipment):
-            return self.mailroom.relay(sender, message, version), None
-        if isinstance(message, Receipt):
-            return self.mailroom.confirm(sender, message), None
-        if isinstance(message, Witness):
-            return self._hear_witness(sender, message), None
-        handlers: dict[type[Message], Callable[[Any], Step]] = {
-            Endorsement: self._count_endorsement,
-            Answer: self._count_answer,
-        }
-        handle = handlers.get(type(message))
-        if handle is None:
-            raise Malformed(f"a server does not take a {type(message).__name__}", peer=sender)
-        return self._hear(sender, message, handle)
+        match message:
+            case Shipment():
+                return self.mailroom.relay(sender, message, version), None
+            case Receipt():
+                return self.mailroom.confirm(sender, message), None
+            case Witness():
+                return self._hear_witness(sender, message), None
+            case Endorsement() | Answer():
+                return self._hear(sender, message)
+        return super().receive(sender, message, version)
 
     def _hear_witness(self, sender: str, witness: Witness) -> list[Effect]:
         """In doubt until all holders have said how far they saw me go, and none saw more than I know."""
@@ -330,7 +307,7 @@ class Recovery:
         again = self._ask(self._asked) if self._request is not None else []
         return [write("past", "", self._past, irreversible=True), *again]
 
-    def _hear(self, sender: str, reply: Any, handle: Callable[[Any], Step]) -> Step:
+    def _hear(self, sender: str, reply: Endorsement | Answer) -> Step:
         """Check who speaks and about what; a late word about an earlier request is passed over."""
         self.agreement.require_id(reply.epoch)
         self.agreement.require_holder(reply.holder, sender)
@@ -343,26 +320,26 @@ class Recovery:
         if reply.holder not in self._asked or reply.version != self._request.version:
             raise Malformed(f"holder {reply.holder} was not asked that", peer=sender)
         self.agreement.require_signed_by_holder(reply, reply.holder, reply.signature)
-        return handle(reply)
+        if isinstance(reply, Answer):
+            return self._count_answer(reply)
+        return self._count_endorsement(reply, self._request), None
 
-    def _count_endorsement(self, endorsement: Endorsement) -> Step:
+    def _count_endorsement(
+        self, endorsement: Endorsement, request: RecoveryRequest
+    ) -> list[Effect]:
         self._endorsements[endorsement.holder] = endorsement.signature
         if len(self._endorsements) < self._parameters.quorum:
-            return [], None
-        return [*self._certify(), *self._ask(self._asked)], None
-
-    def _certify(self) -> list[Effect]:
-        """Enough endorsements: no other request with one of these masks can be certified any more."""
-        assert self._request is not None
+            return []
+        # Now no other request with one of these masks can be certified any more.
         votes = tuple(sorted(self._endorsements.items()))
-        self._certificate = certificate_of(self._request, votes)
-        return [Persist("certificate", "", encode(self._certificate))]
+        self._certificate = certificate_of(request, votes)
+        return [write("certificate", "", self._certificate), *self._ask(self._asked)]
 
     def _count_answer(self, answer: Answer) -> Step:
         if self._parameters.consistency == "certified" and self._certificate is None:
             return [], None  # no sum is opened without its certificate: the next request carries it
         share_size, what = self._parameters.share_size, f"the answer of holder {answer.holder}"
-        require_words(self._parameters, answer.words, share_size, what)
+        self.agreement.require_words(answer.words, share_size, what)
         if self._answers.setdefault(answer.holder, answer) != answer:
             raise Malformed(f"holder {answer.holder} answered twice, differently")
         return [], self._open() if len(self._answers) >= self._worth_decoding else None
@@ -371,9 +348,8 @@ class Recovery:
 
     def stage(self) -> Stage | None:
         """Which request is outstanding, and whether it is certified yet."""
-        return (
-            None if self._request is None else (self._request.digest, self._certificate is not None)
-        )
+        request = self._request
+        return (request.digest, self._certificate is not None) if request else None
 
     def deadline(self) -> Step:
         """Ask the silent ones the identical question again. Silence burns nothing: few sums may be given up.
@@ -404,13 +380,10 @@ class Recovery:
         except NotOpenable as fault:
             if fault.helpless:
                 return Burned(str(fault))
-            return self._wait_or_burn(fault.wrong, str(fault))
-
-    def _wait_or_burn(self, wrong: int, reason: str) -> Burned | None:
-        """So many answers are wrong, or more: decode again when there may be enough right ones, if ever."""
-        p = self._parameters
-        self._worth_decoding = max(p.answers_needed + wrong, p.recovery_threshold + 2 * wrong)
-        return Burned(reason) if self._worth_decoding > len(self._asked) else None
+            # So many answers are wrong, or more: decode again when there may be enough right ones, if ever.
+            p, wrong = self._parameters, fault.wrong
+            self._worth_decoding = max(p.answers_needed + wrong, p.recovery_threshold + 2 * wrong)
+            return Burned(str(fault)) if self._worth_decoding > len(self._asked) else None
 
     def _upload(self, mask: MaskName) -> bytes:
         return require(self._records, "upload", mask.key)
@@ -426,45 +399,30 @@ class Recovery:
         )
         wrong, applied = opened.inconsistent_holders, opened.applied
         release = Release(self.agreement.id, history, made_from, wrong, applied)
-        made = Made(
-            release=signed(release, self._signer),
-            request=self._request,
-            certificate=self._certificate,
-        )
-        self._past.opened, self._past.suspects = self._certificate, frozenset()
-        version = history.last
-        self._versions.append(version)
+        release, certificate = signed(release, self._signer), self._certificate
+        made = Made(release=release, request=self._request, certificate=certificate)
+        self._past.opened, self._past.suspects = certificate, frozenset()
+        self._versions.append(history.last)
+        key, kept = version_key(history.last), self._answers if self._keep else {}
+        gone = () if self._keep else self._request.masks
         return [
-            write("made", version_key(version), made),
-            *self._keep_parts(version, made),
+            write("made", key, made),
+            *(write("part", f"{key}/{holder}", answer) for holder, answer in kept.items()),
+            *(Forget("upload", mask.key) for mask in gone),
             write("past", "", self._past, irreversible=True),
-        ]
-
-    def _keep_parts(self, version: int, made: Made) -> list[Effect]:
-        """The uploads are there already."""
-        if not self._keep:
-            return [Forget("upload", mask.key) for mask in made.request.masks]
-        return [
-            Persist("part", f"{version_key(version)}/{holder}", encode(answer))
-            for holder, answer in self._answers.items()
         ]
 
     def _forget_outdated(self) -> list[Effect]:
         """Not when a version is published, which everybody waits for: there is much to overwrite."""
         effects = list[Effect]()
         while len(self._versions) > max(1, self._keep):
-            effects += self._forget_parts(self._versions.pop(0))
+            version = self._versions.pop(0)
+            if made := self._made(version):
+                key = version_key(version)
+                effects.append(Forget("made", key))
+                effects += [Forget("part", f"{key}/{holder}") for holder, _ in made.release.answers]
+                effects += [Forget("upload", mask.key) for mask in made.request.masks]
         return effects
-
-    def _forget_parts(self, version: int) -> list[Effect]:
-        key, made = version_key(version), self._made(version)
-        if made is None:
-            return []
-        return [
-            Forget("made", key),
-            *(Forget("part", f"{key}/{holder}") for holder, _ in made.release.answers),
-            *(Forget("upload", mask.key) for mask in made.request.masks),
-        ]
 
     def parts(self, version: int) -> Parts | None:
         """All that a version was made from, if it is still there."""
@@ -494,14 +452,13 @@ class Recovery:
         return made.certificate if made else None
 
     def _made(self, version: int) -> Made | None:
-        stored = self._records.read("made", version_key(version))
-        return parse(stored, Made) if stored else None
+        return recall(self._records, "made", Made, version_key(version))
 
     # --- endings ------------------------------------------------------------------------------
 
     def end(self, version: int, names: Sequence[MaskName], how: Ending) -> list[Effect]:
         """Delete everything about these masks, and tell the holders that they are over."""
-        closing = self._closing(version, names, "opened" if how == "open" else "burned")
+        closing = self._closing(version, names, how)
         effects: list[Effect] = [Send(holder, closing) for holder in self.agreement.holder_names]
         if self._request is not None and set(names) >= set(self._request.masks):
             self._request = None
@@ -515,11 +472,9 @@ class Recovery:
             effects += [*gone, *self.mailroom.end(name, how)]
         return effects
 
-    def _closing(
-        self, version: int, names: Sequence[MaskName], outcome: Literal["opened", "burned"]
-    ) -> Closing:
-        closing = Closing(self.agreement.id, version, tuple(names), outcome)
-        return signed(closing, self._signer)
+    def _closing(self, version: int, names: Sequence[MaskName], how: Ending) -> Closing:
+        outcome: Literal["opened", "burned"] = "opened" if how == "open" else "burned"
+        return signed(Closing(self.agreement.id, version, tuple(names), outcome), self._signer)
 
     def expire(self, version: int) -> list[Effect]:
         """Delete unused masks whose last version has passed."""

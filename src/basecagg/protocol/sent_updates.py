@@ -7,7 +7,6 @@ federations that share a store.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -48,11 +47,3 @@ class SentUpdates:
         """An update with this fingerprint is masked."""
         self._recent.add(own)
         return [Persist("salt", "", self._salt), Persist("sent", own, b"")]
-
-    def __repr__(self) -> str:
-        """Never show the key."""
-        return f"SentUpdates({len(self._recent)})"
-
-    def __rich_repr__(self) -> list[tuple[str, Any]]:
-        """Nor to the rich library."""
-        return [("since the start", len(self._recent))]

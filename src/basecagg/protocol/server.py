@@ -5,8 +5,8 @@ Admission, staleness, normaliser and step live here, once, for every protection 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -35,6 +35,7 @@ from basecagg.protocol.opening import (
     Opening,
     Outcome,
     Stage,
+    Step,
     Update,
 )
 from basecagg.protocol.ports import Records
@@ -42,7 +43,7 @@ from basecagg.protocol.records import (
     BufferedUpdate,
     ModelState,
     load,
-    parse,
+    recall,
     require,
     version_key,
     write,
@@ -96,11 +97,7 @@ class Server:
     """The global model and its buffer. Rebuilt from its records after a restart, it goes on where it was."""
 
     def __init__(
-        self,
-        settings: ServerSettings,
-        opening: Opening,
-        records: Records,
-        initial_model: Model,
+        self, settings: ServerSettings, opening: Opening, records: Records, initial_model: Model
     ) -> None:
         """Go on with the stored model, or start with the initial one."""
         self.settings = settings
@@ -109,15 +106,14 @@ class Server:
         self.model: Model = initial_model
         self.optimiser_state: OptimiserState = ()
         self._load_model()
-        self._admitted = load(records, "buffered", BufferedUpdate)
+        stored = load(records, "buffered", BufferedUpdate)
+        self._admitted = {update.name: (key, update) for key, update in stored.items()}
         outstanding = set(opening.outstanding())
-        updates = list(self._admitted.values())
-        members = [update for update in updates if update.name in outstanding]
+        members = [update for update in stored.values() if update.name in outstanding]
         self._members = sorted(members, key=lambda member: member.name)
         self._stage: Stage | None = None
         self._asked_at = 0.0
-        self._keys = {update.name: key for key, update in self._admitted.items()}
-        waiting = [update for update in updates if update.name not in outstanding]
+        waiting = [update for update in stored.values() if update.name not in outstanding]
         self.buffer = Buffer(
             settings.buffer_size, settings.weighing, settings.min_per_version, waiting
         )
@@ -154,8 +150,7 @@ class Server:
         """Handle a message, or refuse it with a typed error and no change."""
         if isinstance(message, Upload | PlainUpdate):
             return self._take(sender, message)
-        effects, outcome = self.opening.receive(sender, message, self.version)
-        return [*effects, *self._conclude(outcome)]
+        return self._conclude(self.opening.receive(sender, message, self.version))
 
     def tick(self, now: float, patience: float) -> list[Effect]:
         """The driver's clock reads `now`: whoever was silent for longer than `patience` is asked again.
@@ -172,8 +167,7 @@ class Server:
 
     def deadline(self) -> list[Effect]:
         """Answers have been waited for long enough."""
-        effects, outcome = self.opening.deadline()
-        return [*effects, *self._conclude(outcome)]
+        return self._conclude(self.opening.deadline())
 
     def reconnect(self, holder: str) -> list[Effect]:
         """A holder is back: send it again whatever it has not answered."""
@@ -183,7 +177,7 @@ class Server:
 
     def _take(self, sender: str, message: Update) -> list[Effect]:
         update = self.opening.authenticate(sender, message)
-        if update.name in self._keys:
+        if update.name in self._admitted:
             return self._take_again(update)
         last = self.opening.last_verdict(update.name)
         if last is not None:
@@ -198,7 +192,7 @@ class Server:
 
     def _take_again(self, update: BufferedUpdate) -> list[Effect]:
         """Its verdict may have been lost: repeat it for the same upload, refuse any other."""
-        if self._admitted[self._keys[update.name]] != update:
+        if self._admitted[update.name][1] != update:
             raise AlreadyBuffered(
                 f"mask {update.name.key} has hidden another update", peer=update.name.contributor
             )
@@ -223,9 +217,8 @@ class Server:
     def _admit(self, message: Update, update: BufferedUpdate) -> list[Effect]:
         key = f"{self._state.admitted:016d}"
         self._state.admitted += 1
-        self._admitted[key] = update
-        self._keys[update.name] = key
-        self.buffer.add(update)
+        self._admitted[update.name] = key, update
+        self.buffer.waiting.append(update)
         return [
             *self.opening.admit(message),
             write("buffered", key, update),
@@ -238,27 +231,28 @@ class Server:
     def _open_next(self) -> list[Effect]:
         """While no sum is being opened and K updates wait, open the next."""
         effects: list[Effect] = []
-        while self._may_open() and (members := self.buffer.take(self._openable_together)):
+        while not self._members and self.opening.may_begin(self.version):
+            members = self.buffer.take(partial(self.opening.openable_together, at=self.version))
+            if members is None:
+                break
             self._members = sorted(members, key=lambda member: member.name)
-            asked, outcome = self.opening.begin(self.history, self._members)
-            effects += [*asked, *self._finish(outcome)]
+            effects += self._finish(*self.opening.begin(self.history, self._members))
         lonely = [] if self._members else self.buffer.evict_lonely()
         return [*effects, *self._release(lonely, "burn", "too few others trained from its version")]
 
-    def _may_open(self) -> bool:
-        return not self._members and self.opening.may_begin(self.version)
-
-    def _openable_together(self, updates: Sequence[BufferedUpdate]) -> list[BufferedUpdate]:
-        return self.opening.openable_together(updates, self.version)
-
-    def _conclude(self, outcome: Outcome | None) -> list[Effect]:
+    def _conclude(self, step: Step) -> list[Effect]:
         """Also without an outcome: with one more receipt the updates that wait may be openable."""
-        return [*self._finish(outcome), *self._open_next()]
+        return [*self._finish(*step), *self._open_next()]
 
-    def _finish(self, outcome: Outcome | None) -> list[Effect]:
-        if isinstance(outcome, Opened):
-            return self._step(outcome)
-        return self._burn(outcome) if isinstance(outcome, Burned) else []
+    def _finish(self, effects: list[Effect], outcome: Outcome | None) -> list[Effect]:
+        match outcome:
+            case Opened():
+                return [*effects, *self._step(outcome)]
+            case Burned(reason):  # the updates are lost, the model stays, training goes on
+                names = tuple(member.name for member in self._members)
+                burned = self._release(self._members, "burn", reason)
+                return [*effects, *burned, Abandoned(self.version, names, reason)]
+        return effects
 
     def _step(self, opened: Opened) -> list[Effect]:
         """From Σ s·Δ and Σ s to version t + 1."""
@@ -266,13 +260,16 @@ class Server:
         self.model, self.optimiser_state = stepped(
             self.settings.step, self.model, self.optimiser_state, opened
         )
-        self._remember(version + 1, opened.digest)
+        link = link_to(version + 1, self.model, self.optimiser_state, opened.digest)
+        # Links that are too old to train from are left out.
+        self._state.history = self.history.after(link, self.settings.weighing.max_staleness)
+        stale = self.buffer.evict_stale(self.version)
         return [
             *self.opening.publish(self.history, opened),
             *self._release(members, "open"),
             *self._store_model(),
             *self.opening.expire(self.version),
-            *self._evict_stale(),
+            *self._release(stale, "burn", "too old before it could be summed"),
             Released(
                 version,
                 tuple(member.name for member in members),
@@ -284,19 +281,6 @@ class Server:
             ),
         ]
 
-    def _burn(self, burned: Burned) -> list[Effect]:
-        """The updates are lost, the contributors are told, the model stays, training goes on."""
-        members = self._members
-        names = tuple(member.name for member in members)
-        return [
-            *self._release(members, "burn", burned.reason),
-            Abandoned(self.version, names, burned.reason),
-        ]
-
-    def _evict_stale(self) -> list[Effect]:
-        stale = self.buffer.evict_stale(self.version)
-        return self._release(stale, "burn", "too old before it could be summed")
-
     def _release(
         self, updates: list[BufferedUpdate], how: Ending, reason: str = ""
     ) -> list[Effect]:
@@ -305,9 +289,7 @@ class Server:
             return []
         names = [update.name for update in updates]
         self._members = [member for member in self._members if member.name not in names]
-        keys = [self._keys.pop(name) for name in names]
-        for key in keys:
-            del self._admitted[key]
+        keys = [self._admitted.pop(name)[0] for name in names]
         return [
             *self.opening.end(self.version, names, how),
             *(Forget("buffered", key) for key in keys),
@@ -321,30 +303,23 @@ class Server:
     # --- the model ----------------------------------------------------------------------------
 
     def _load_model(self) -> None:
-        stored, step = self._records.read("model-state", ""), self.settings.step
+        stored, step = recall(self._records, "model-state", ModelState), self.settings.step
         if stored is None:
             self.optimiser_state = step.fresh_state(self.model)
             dtype = self.model.dtype.newbyteorder("<").str
             self._state = ModelState(history=self.settings.beginning, dtype=dtype)
             return
-        self._state = parse(stored, ModelState)
-        self.model, self.optimiser_state = read_model(
-            self._records, self._state, step, self.version
-        )
-
-    def _remember(self, version: int, digest: bytes) -> None:
-        """One more link to the chain; those too old to train from are left out."""
-        link = link_to(version, self.model, self.optimiser_state, digest)
-        most = self.settings.weighing.max_staleness
-        self._state.history = self.history.after(link, most)
+        self._state, key = stored, version_key(stored.history.last)
+        self.model = np.frombuffer(require(self._records, "model", key), stored.dtype)
+        state = self._records.read("optimiser", key) or b""
+        self.optimiser_state = state_from(state, step, stored.dtype, self.model.size)
 
     def _store_model(self) -> list[Effect]:
         key, state = version_key(self.version), state_bytes(self.optimiser_state)
         outdated = version_key(self.version - self.settings.keep - 1)
-        remembered: list[Effect] = [Persist("optimiser", key, state)] if state else []
         return [
             Persist("model", key, model_bytes(self.model)),
-            *remembered,
+            *([Persist("optimiser", key, state)] if state else []),
             *(Forget(kind, outdated) for kind in ("model", "optimiser")),
             write("model-state", "", self._state),
         ]
@@ -370,13 +345,3 @@ def first_link(model: Model, version: int = 0, previous: bytes = bytes(32)) -> L
     The optimiser begins anew, so everybody knows its state.
     """
     return link_to(version, model, (), previous)
-
-
-def read_model(
-    records: Records, kept: ModelState, step: StepRule, version: int
-) -> tuple[Model, OptimiserState]:
-    """A version that is still stored, with the optimiser's memory."""
-    key = version_key(version)
-    model = np.frombuffer(require(records, "model", key), kept.dtype)
-    state = records.read("optimiser", key) or b""
-    return model, state_from(state, step, kept.dtype, model.size)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from basecagg.errors import StaleUpdate, WrongVersion
 from basecagg.maths.staleness import Rounding, StalenessFunction, quantized_weight
 from basecagg.parameters import ProtocolParameters
+from basecagg.protocol.messages import RecoveryRequest, Ticket, coin_of
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,19 @@ class Weighing:
             raise WrongVersion(
                 f"weighed at version {base_version} + {told}, the model is at {version}"
             )
+
+    def require_timely(self, version: int, ticket: Ticket) -> None:
+        """Refuse a ticket that is too old for a sum of this version, or tells an age that cannot be."""
+        self.require_fresh(version, ticket.base_version)
+        self.require_told(version, ticket.base_version, ticket.staleness)
+
+    def weights(self, request: RecoveryRequest) -> list[int]:
+        """s̄ of every member."""
+        t, epoch = request.version, request.epoch
+        return [
+            int(self.weight(t, ticket.base_version, coin_of(epoch, ticket.mask)))
+            for ticket in request.tickets
+        ]
 
     def weight(self, version: int, base_version: int, coin: bytes) -> int | float:
         """s̄(t − t_i), or s(t − t_i) without levels."""
