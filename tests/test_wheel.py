@@ -14,8 +14,12 @@ from typing import NamedTuple
 import pytest
 
 from basecagg import __version__
+from basecagg.maths.primes import PAPER_MODULUS as Q
 
 ROOT = Path(__file__).parent.parent
+sys.path.append(str(ROOT / "tests" / "maths"))
+import oracle  # noqa: E402
+
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 EXTRAS = list(PROJECT["optional-dependencies"])
 DEVELOPERS = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
@@ -71,11 +75,31 @@ TRIALS = {
 }
 
 
+# Loads and compiles every kernel; then shares of a mask: nothing is left to be compiled for them.
+FIRST_USE = """
+import json, sys
+import numpy as np
+from numba.core.event import install_recorder
+from basecagg.maths.kernels import warm_up
+from basecagg.maths.mds_code import MaskCode
+
+with install_recorder("numba:compile") as recorder:
+    assert 0 < warm_up()
+    print(len(recorder.buffer))
+    mask, noise = (np.array(json.loads(text), np.uint32) for text in sys.argv[2:])
+    print(json.dumps(MaskCode(*json.loads(sys.argv[1])).encode(mask, noise).tolist()))
+    print(len(recorder.buffer))
+"""
+MASK, NOISE = list(range(8)), [[Q - 1, 5], [6, Q // 2]]
+
+
 class Installed(NamedTuple):
     """An environment that holds the wheel and what it asks for."""
 
     programs: Path
     extras: frozenset[str]
+    uses: list[list[str]]
+    """What the first use said, and what the second."""
 
     def call(self, program: str, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         return run(self.programs / program, *words, cwd=cwd)
@@ -114,7 +138,20 @@ def installed(request, wheel: Path, tmp_path_factory) -> Installed:
     pip = (sys.executable, "-m", "pip", "--python", place / "bin/python")
     checked(*pip, "install", "--quiet", "--no-compile", f"{wheel}{extra}", cwd=place)
     has = set(EXTRAS) if request.param == "all" else {request.param} & set(EXTRAS)
-    return Installed(place / "bin", frozenset(has))
+    made = Installed(place / "bin", frozenset(has), [])
+    for _ in range(2):
+        done = made.call("python", "-c", FIRST_USE, "[12, 6, 2]", str(MASK), str(NOISE), cwd=place)
+        assert done.returncode == 0, done.stderr
+        made.uses.append(done.stdout.splitlines())
+    return made
+
+
+def test_kernels_compile_once_and_a_cold_start_computes_right(installed: Installed) -> None:
+    expected = oracle.encode(MASK, NOISE, oracle.points(12, Q), 4, Q)
+    for compiles, (in_warm_up, shares, in_all) in zip((True, False), installed.uses, strict=True):
+        assert shares == str(expected)
+        assert (int(in_warm_up) > 0) is compiles
+        assert in_all == in_warm_up  # nothing is left for later
 
 
 @pytest.mark.parametrize("trial", TRIALS.values(), ids=TRIALS)

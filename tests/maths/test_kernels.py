@@ -207,35 +207,6 @@ def test_the_digest_of_a_room_changes_with_any_of_its_files(tmp_path):
     assert len(digests) == 4
 
 
-START = textwrap.dedent("""
-    import json, sys
-    import numpy as np
-    from numba.core.event import install_recorder
-    from basecagg.maths.kernels import warm_up
-    from basecagg.maths.mds_code import MaskCode
-
-    with install_recorder("numba:compile") as recorder:
-        assert 0 < warm_up()
-        print(len(recorder.buffer))
-        mask, noise = (np.array(json.loads(text), np.uint32) for text in sys.argv[2:])
-        print(json.dumps(MaskCode(*json.loads(sys.argv[1])).encode(mask, noise).tolist()))
-        print(len(recorder.buffer))
-""")
-
-
-def test_kernels_compile_once_and_a_cold_start_computes_right(tmp_path):
-    mask, noise = list(range(8)), [[Q - 1, 5], [6, Q // 2]]
-    command = [sys.executable, "-c", START, "[12, 6, 2]", str(mask), str(noise)]
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
-    expected = oracle.encode(mask, noise, oracle.points(12, Q), 4, Q)
-    for compiles in (True, False):
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        in_warm_up, shares, in_all = done.stdout.splitlines()
-        assert shares == str(expected)
-        assert (int(in_warm_up) > 0) is compiles
-        assert in_all == in_warm_up  # nothing is left for later
-
-
 FORK = textwrap.dedent("""
     import os
     import numpy as np
