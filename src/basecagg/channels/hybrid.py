@@ -53,7 +53,6 @@ class HybridOpener:
     """Opens what was sealed to one hybrid key."""
 
     def __init__(self, secret: bytes) -> None:
-        """Take the secret bytes."""
         if len(secret) != SECRET_BYTES:
             raise ChannelError(f"a hybrid sealing key is {SECRET_BYTES} secret bytes")
         mlkem, self._hpke = _library()

@@ -47,11 +47,9 @@ class Identity:
         return self._private_key.sign(statement)
 
     def __repr__(self) -> str:
-        """The public half, shortened."""
         return f"Identity({self.public_key.hex()[:12]}…)"
 
     def __reduce__(self) -> NoReturn:
-        """Refuse to be pickled or copied."""
         raise LocalProtocolError("an identity is not pickled; keep secret_bytes() in a safe place")
 
 
@@ -75,7 +73,6 @@ class RememberingVerifier:
     """Checks each signature once: for many simulated parties in one process, which see the same ones."""
 
     def __init__(self, verifier: Verifier) -> None:
-        """Remember what this verifier found good."""
         self.fits = verifier.fits
         self.remembered = 0
         self._verifier = verifier

@@ -48,11 +48,9 @@ class AgreementKey:
         return hashlib.sha256(_DOMAIN + point + first + second + purpose).digest()
 
     def __repr__(self) -> str:
-        """The public half, shortened."""
         return f"AgreementKey({self.public_key.hex()[:12]}…)"
 
     def __reduce__(self) -> NoReturn:
-        """Refuse to be pickled or copied."""
         raise LocalProtocolError("an agreement key is not pickled or copied")
 
 

@@ -65,11 +65,9 @@ class SealingSecret:
         return self._opener.open(context, sealed)
 
     def __repr__(self) -> str:
-        """Nothing about the secret."""
         return f"SealingSecret({self.suite}, …)"
 
     def __reduce__(self) -> NoReturn:
-        """Refuse to be pickled or copied."""
         raise LocalProtocolError(
             "a sealing key is not pickled; keep secret_bytes() in a safe place"
         )
@@ -79,7 +77,6 @@ class SealingKeys:
     """The keys of one suite, as a participant makes and keeps them."""
 
     def __init__(self, suite: Suite) -> None:
-        """Name the suite."""
         self.suite: Suite = suite
 
     def create(self) -> SealingSecret:
@@ -121,7 +118,6 @@ class X25519Sealer:
     """
 
     def __init__(self) -> None:
-        """Start without a sender key."""
         self._recipients: tuple[bytes, ...] = ()
         self._public_key = b""
         self._steps: list[tuple[bytes, ...]] = []
@@ -166,7 +162,6 @@ class X25519Opener:
     """Opens what was sealed to one X25519 key."""
 
     def __init__(self, secret: bytes) -> None:
-        """Take the 32 secret bytes."""
         try:
             self._private_key = X25519PrivateKey.from_private_bytes(secret)
         except ValueError:

@@ -12,7 +12,6 @@ class NoIdentity:
     """Signs with nothing."""
 
     def __init__(self, name: bytes) -> None:
-        """Anything tells one identity from another."""
         self.public_key = name
 
     def sign(self, statement: bytes) -> bytes:

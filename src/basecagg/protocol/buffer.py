@@ -31,7 +31,6 @@ class Buffer:
         min_per_version: int = 1,
         waiting: Iterable[BufferedUpdate] = (),
     ) -> None:
-        """Start with what was waiting before a restart."""
         self.size = size
         self._weighing = weighing
         self._min_per_version = min_per_version

@@ -16,7 +16,6 @@ class Confirmations:
     """The holders that confirmed each live dealing. A record goes when the last of its dealings is over."""
 
     def __init__(self, records: Records, live: Iterable[str]) -> None:
-        """Start with the receipts for live dealings that came before a restart."""
         self._holders: dict[str, set[int]] = {dealing: set() for dealing in live}
         self._records_of: defaultdict[str, list[str]] = defaultdict(list)
         self._still_needed: Counter[str] = Counter()

@@ -20,7 +20,6 @@ class KeyRing:
     """All sealing keys of one participant that are not destroyed, by their public halves."""
 
     def __init__(self, suite: SealingSuite, records: Records) -> None:
-        """Take up the keys that the records have."""
         self._suite = suite
         self._keys = load(records, "sealing", SealingKeyRecord)
 

@@ -25,7 +25,6 @@ class PrivacyLedger:
     """The budget of one participant in one federation."""
 
     def __init__(self, records: Records) -> None:
-        """Go on with what was spent before a restart."""
         self._spent = recall(records, "ledger", Spent) or Spent()
 
     @property

@@ -35,7 +35,6 @@ class Mailroom:
     """All masks that the server knows of, with the shipments that not all holders have confirmed yet."""
 
     def __init__(self, agreement: Agreement, records: Records) -> None:
-        """Start with what was relayed before a restart."""
         self.agreement = agreement
         self._records = records
         self._masks = load(records, "relayed", RelayedMask)

@@ -77,7 +77,6 @@ class Operator:
         verifier: Verifier,
         records: Memory,
     ) -> None:
-        """Take up the operator whose keys and records these are."""
         self._foundation = foundation
         self._signer = signer
         self._enrolment = enrolment

@@ -31,7 +31,6 @@ class PlainOpening(Opening):
     def __init__(
         self, model_size: int, weighing: Weighing, records: Records, dtype: str = "<f4"
     ) -> None:
-        """Take updates of d numbers of this type."""
         self._model_size = model_size
         self._weighing = weighing
         self._records = records

@@ -22,7 +22,6 @@ class Discreet:
         return {}
 
     def __repr__(self) -> str:
-        """Never show a secret."""
         return f"{type(self).__name__}({', '.join(map(str, self._shown().values())) or '…'})"
 
     def __rich_repr__(self) -> list[tuple[str, object]]:
@@ -57,8 +56,7 @@ class Verifier(Protocol):
     def fits(self, suite: Suite, sealing_key: bytes) -> bool:
         """Say whether envelopes can be sealed to this public key in the suite."""
 
-    def __hash__(self) -> int:
-        """Tell one from another."""
+    def __hash__(self) -> int: ...
 
 
 class Sealer(Protocol):

@@ -22,7 +22,6 @@ class SentUpdates:
     """The updates that were ever masked from one store."""
 
     def __init__(self, records: Records, entropy: Callable[[int], bytes]) -> None:
-        """Look them up in the records when asked."""
         self._records = records
         self._entropy = entropy
         self._salt = b""
