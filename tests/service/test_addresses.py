@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import httpx
@@ -16,7 +17,8 @@ from basecagg.service.connection import Connection, Unreachable
 from basecagg.service.invitation_file import read_invitation, write_invitation
 from basecagg.service.operator.folder import create
 from basecagg.service.operator.office import Office
-from basecagg.service.signing import Caller
+from basecagg.service.problems import Problem
+from basecagg.service.signing import Caller, Guard, sign_request
 
 A, B = "https://a.example.org:8443", "https://b.example.org:8443"
 
@@ -55,6 +57,38 @@ def test_the_other_one_is_called_and_remembered() -> None:
             await line.call("GET", "/v1/epoch")
         assert "".join(net.called[-2:]) == "ab"
         await line.close()
+
+    asyncio.run(story())
+
+
+def test_every_attempt_has_a_signature_of_its_own() -> None:
+    """Two addresses of one server: it heard the request at the first, but its reply was lost."""
+    ann = Caller("test", "ann", Identity.create())
+    guard = Guard("test", {"ann": ann.signer.public_key}.get, lambda: time.time_ns() // 1_000_000)
+    heard: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        target = request.url.raw_path.decode()
+        try:
+            guard.check(request.method, target, request.headers["authorization"])
+        except Problem as problem:
+            said = {"code": problem.code, "reason": problem.reason}
+            return httpx.Response(problem.status, json=said)
+        heard.append(request.url.host)
+        if request.url.host == "a.example.org":
+            raise httpx.ReadTimeout("the reply is lost")
+        return httpx.Response(204)
+
+    async def story() -> None:
+        line = Connection((A, B), "", ann, httpx.MockTransport(answer))
+        await line.call("POST", "/v1/messages", b"update")
+        assert heard == ["a.example.org", "b.example.org"]
+        await line.close()
+        # The control: the very same request is taken but once.
+        header = sign_request(ann, "GET", "/", b"", line.now_ms())
+        guard.check("GET", "/", header)
+        with pytest.raises(Problem, match="made before"):
+            guard.check("GET", "/", header)
 
     asyncio.run(story())
 

@@ -11,12 +11,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from direct import Direct, direct
 from service_harness import Federation, Nudge, announced, enrolment, federation
 from test_commands import Desk
 
 from basecagg.channels.identity import Identity
 from basecagg.channels.wire import pack
 from basecagg.commands.operator import people
+from basecagg.errors import PassingFault
 from basecagg.protocol.messages import Refusal, signed
 from basecagg.protocol.records import Person
 from basecagg.service.connection import Connection
@@ -59,6 +61,35 @@ def test_both_logs_tell_who_came_and_went_and_what_was_opened(tmp_path: Path) ->
             opened = [entry.facts for entry in log.entries if entry.event == "opened"]
             assert [facts["version"] for facts in opened] == list(range(len(opened)))
             assert len(opened) >= 2
+
+    asyncio.run(story())
+
+
+def test_a_refusal_is_told_even_if_it_cannot_be_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(writes: object) -> None:
+        raise PassingFault("cannot write", "the disk is full")
+
+    async def answer(scene: Direct, stranger: bytes) -> tuple[int, str]:
+        with pytest.raises(Problem) as caught:
+            await scene.boss.enrol(stranger)
+        return caught.value.status, caught.value.code
+
+    async def story() -> None:
+        async with direct(tmp_path) as scene:
+            known = enrolment(scene.profiles["user-0"])
+            stranger = to_json(msgspec.structs.replace(known, admission=bytes(32)))
+            with monkeypatch.context() as broken:
+                broken.setattr(scene.service.epochs._durable, "commit", fail)
+                assert await answer(scene, stranger) == (403, "NotInvited")
+                assert await answer(scene, stranger) == (503, "StoreFault")  # it is known by now
+            async with asyncio.timeout(20):
+                while await answer(scene, stranger) != (403, "NotInvited"):
+                    await asyncio.sleep(0.05)
+            log = await scene.operator.server_log(scene.boss)
+            refused = [entry.facts for entry in log.entries if entry.event == "refused"]
+            assert refused == [{"name": "?", "code": "NotInvited", "times": 1}]
 
     asyncio.run(story())
 

@@ -59,7 +59,8 @@ def test_warnings_other_logs_and_crashes_are_lines_too() -> None:
 
 
 def serve(folder: Path, port: int, *more: str) -> subprocess.Popen[str]:
-    state = ("--state", str(folder / "op" / "server"), "--anchors", str(folder / "anchors"))
+    """A server in a folder that `operator init` made."""
+    state = ("--state", str(folder), "--anchors", str(folder / "../../anchors"))
     where = ("--host", "127.0.0.1", "--port", str(port))
     return program(*CLI, "serve", *state, *where, *more)
 
@@ -67,7 +68,7 @@ def serve(folder: Path, port: int, *more: str) -> subprocess.Popen[str]:
 def test_a_server_says_everything_in_json(tmp_path: Path) -> None:
     port = free_port()
     create(tmp_path / "op", "test", f"https://127.0.0.1:{port}", anchor_folder=tmp_path / "anchors")
-    process = serve(tmp_path, port)
+    process = serve(tmp_path / "op/server", port)
     assert process.stderr is not None
     text = ""
     while "Uvicorn running" not in text:
@@ -83,7 +84,7 @@ def test_a_server_says_everything_in_json(tmp_path: Path) -> None:
 def test_a_server_that_cannot_start_says_so_in_json(tmp_path: Path) -> None:
     create(tmp_path / "op", "test", "https://127.0.0.1:1", anchor_folder=tmp_path / "anchors")
     (tmp_path / "op" / "server" / "tls.key").unlink()
-    process = serve(tmp_path, 0)
+    process = serve(tmp_path / "op/server", 0)
     _, text = process.communicate(timeout=60)
     last = lines(text)[-1]
     assert (last["event"], last["status"], process.returncode) == ("ended", 2, 2)
@@ -92,7 +93,7 @@ def test_a_server_that_cannot_start_says_so_in_json(tmp_path: Path) -> None:
 
 def test_a_slip_of_the_pen_in_evaluate_ends_the_server_at_once(tmp_path: Path) -> None:
     create(tmp_path / "op", "test", "https://127.0.0.1:1", anchor_folder=tmp_path / "anchors")
-    process = serve(tmp_path, 0, "--evaluate", "user_functions:nothing")
+    process = serve(tmp_path / "op/server", 0, "--evaluate", "user_functions:nothing")
     _, text = process.communicate(timeout=60)
     last = lines(text)[-1]
     assert (last["event"], process.returncode) == ("ended", 2)

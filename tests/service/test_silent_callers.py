@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+import resource
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 from service_harness import Federation, federation
 
+from basecagg.errors import ChannelError
+from basecagg.service.connection import Connection
+from basecagg.service.problems import Problem
 from basecagg.service.server.limits import Strangers
+from basecagg.service.server.serving import ServeOptions
 
 Line = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -104,6 +112,92 @@ def test_silent_connections_give_way_to_others(tmp_path: Path) -> None:
                 writer.transport.abort()
 
     asyncio.run(story())
+
+
+SOME = pytest.param(60, 40, id="some")
+MANY = pytest.param(8192, 8192, id="8192", marks=pytest.mark.soak)
+
+
+@pytest.mark.parametrize(("count", "most"), [SOME, MANY])
+@pytest.mark.parametrize("is_bounded", [True, False])
+def test_silent_connections_lock_nobody_out(
+    tmp_path: Path, count: int, most: int, is_bounded: bool
+) -> None:
+    """The control: without a bound on strangers they are as many lines as there may be in all."""
+    allow_open_files(2 * count + 500)
+    usual = ServeOptions.strangers if count == most else 10
+
+    async def story() -> None:
+        async with federation(tmp_path, strangers=usual if is_bounded else 10**6) as fed:
+            assert fed.uvicorn is not None
+            fed.uvicorn.config.limit_concurrency = most
+            lines = [line for _ in range(count // 8) for line in await connect_some(fed, 8)]
+            if is_bounded:
+                assert (await fed.operator.look(fed.connection)).phase == "waiting"
+            else:
+                with pytest.raises(Problem, match="503"):
+                    await fed.operator.look(fed.connection)
+            for _, writer in lines:
+                writer.transport.abort()
+
+    asyncio.run(story())
+
+
+async def connect_some(fed: Federation, count: int) -> list[Line]:
+    return await asyncio.gather(*(connect(fed) for _ in range(count)))
+
+
+def allow_open_files(count: int) -> None:
+    """As many as this test needs."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= hard < count:
+        pytest.skip(f"{count} open files are needed, {hard} are allowed")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, count), hard))
+
+
+LIMITED = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (200, {hard}))\n"
+
+
+@pytest.mark.parametrize("count", [400, pytest.param(8192, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("may_ask_for_more", [True, False])
+def test_callers_without_a_word_of_tls_use_up_no_files(
+    tmp_path: Path, count: int, may_ask_for_more: bool
+) -> None:
+    """A shell allows 200 open files, though the system allows more. The control: it does not."""
+    allow_open_files(count + 500)
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1] if may_ask_for_more else 200
+    fed = Federation(tmp_path)
+    code = LIMITED.format(hard=hard) + "from basecagg.cli import main; main()"
+    where = ("--host", "127.0.0.1", "--port", str(fed.port), "--anchors", str(tmp_path / "anchors"))
+    command = [sys.executable, "-c", code, "serve", "--state", str(fed.options.folder), *where]
+    server = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+
+    async def story() -> bool:
+        await fed.until(lambda: is_answered(fed))
+        with ExitStack() as lines:
+            for _ in range(count):
+                lines.enter_context(socket.create_connection(("127.0.0.1", fed.port)))
+            await fed.connection.close()
+            fresh = fed.operator.connect()
+            answered = await is_answered(fed, fresh)
+            await fresh.close()
+        return answered
+
+    try:
+        assert asyncio.run(story()) == may_ask_for_more
+    finally:
+        server.kill()
+        server.wait()
+        fed.operator.close()
+
+
+async def is_answered(fed: Federation, line: Connection | None = None) -> bool:
+    try:
+        async with asyncio.timeout(20):
+            await fed.operator.look(line or fed.connection)
+    except (ChannelError, TimeoutError):
+        return False
+    return True
 
 
 def peer(line: Line) -> tuple[str, int]:

@@ -40,3 +40,8 @@ def blocking(model, info):
     while time.monotonic() < end:
         pass
     return model
+
+
+def endless(model, info):
+    print("this takes for ever", flush=True)
+    time.sleep(10**6)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+from sqlalchemy import create_engine, text
 from store_kinds import DURABLE, KINDS, StoreKind
 
 from basecagg.storage import sqlite
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "service"))
+from private_postgres import private_postgres
 
 
 @pytest.fixture(params=KINDS, ids=str)
@@ -30,3 +36,25 @@ def set_pragmas(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         monkeypatch.setattr(sqlite, "PRAGMAS", (*sqlite.PRAGMAS, *pragmas))
 
     return set_them
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """A PostgreSQL server for all tests of a process."""
+    with private_postgres() as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """An empty database for a server."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'store.db'}"
+        return
+    url = request.getfixturevalue("postgres")
+    yield url
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        tables = "basecagg_lease, basecagg_records, basecagg_schema"
+        connection.execute(text(f"DROP TABLE IF EXISTS {tables}"))
+    engine.dispose()

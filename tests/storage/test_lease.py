@@ -19,28 +19,8 @@ from basecagg.errors import PassingFault, StorageError
 from basecagg.protocol.effects import Persist
 from basecagg.storage.server import ServerStore
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "service"))
-from private_postgres import private_postgres
-
 HERE = Path(__file__).parent
 MINE, OTHERS = [Persist("k", "mine", b"1")], [Persist("k", "others", b"2")]
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[str]:
-    with private_postgres() as url:
-        yield url
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path / 'store.db'}"
-        return
-    url = request.getfixturevalue("postgres")
-    yield url
-    tables = "basecagg_lease, basecagg_records, basecagg_schema"
-    sql(url, f"DROP TABLE IF EXISTS {tables}")
 
 
 def sql(url: str, statement: str) -> None:

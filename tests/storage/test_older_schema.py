@@ -2,38 +2,31 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, text
 
-from basecagg.errors import StorageError
+from basecagg.errors import LeaseLost, StorageError, StoreInUse
 from basecagg.protocol.effects import Forget, Persist
 from basecagg.storage import server
 from basecagg.storage.server import OLDER_SCHEMA, ServerStore
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "service"))
-from private_postgres import private_postgres
-
 NAMES = ("epoch:a%_b", "epoch:c", "service")
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path / 'server.db'}"
-        return
-    with private_postgres() as address:
-        yield address
+def sql(url: str, statement: str) -> Any:
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        result = connection.execute(text(statement))
+        found = result.scalar() if result.returns_rows else None
+    engine.dispose()
+    return found
 
 
 def set_version(url: str, version: int) -> None:
-    engine = create_engine(url)
-    with engine.begin() as connection:
-        connection.execute(text(f"UPDATE basecagg_schema SET version = {version}"))
-    engine.dispose()
+    sql(url, f"UPDATE basecagg_schema SET version = {version}")
 
 
 def records(url: str) -> dict[str, tuple[bytes | None, bool]]:
@@ -69,3 +62,33 @@ def test_schemas_before_that_and_later_ones_are_refused(tmp_path: Path) -> None:
         set_version(url, version)
         with pytest.raises(StorageError, match=remedy):
             ServerStore(url)
+
+
+@pytest.mark.parametrize("newcomer", ["service", "another"])
+def test_nobody_changes_a_database_while_somebody_writes_to_it(url: str, newcomer: str) -> None:
+    """A second server of a newer version, or a standby of one, comes while the first is at work."""
+    written = [Persist("kind", "key", b"written")]
+    primary = {name: ServerStore(url, name) for name in NAMES}
+    set_version(url, server._OLDER)
+    with pytest.raises(StoreInUse):
+        ServerStore(url, newcomer)
+    assert sql(url, "SELECT version FROM basecagg_schema") == server._OLDER
+    for store in primary.values():
+        assert store.read(OLDER_SCHEMA, "") is None
+        store.commit(written)
+        store.close()
+    assert records(url) == dict.fromkeys(NAMES, (b"written", True))  # now it may
+
+
+def test_whoever_slept_meanwhile_writes_nothing_into_a_changed_database(url: str) -> None:
+    """Not even to a namespace that nobody has asked for since."""
+    sleepers = [ServerStore(url, name) for name in NAMES]
+    set_version(url, server._OLDER)
+    sql(url, "UPDATE basecagg_lease SET heartbeat = heartbeat - 1000")
+    ServerStore(url, "service").close()
+    assert sql(url, "SELECT version FROM basecagg_schema") == server.SCHEMA_VERSION
+    for store in sleepers:
+        with pytest.raises(LeaseLost):
+            store.commit([Persist("kind", "key", b"late")])
+        store.close()
+    assert records(url) == dict.fromkeys(NAMES, (None, False))

@@ -88,12 +88,13 @@ class Connection:
     ) -> Reply:
         """One signed request; the server may take `patience` seconds longer and reply with `limit` bytes."""
         target = path if not query else f"{path}?{httpx.QueryParams(query)}"
-        for attempt in (0, 1):
+
+        def sign() -> dict[str, str]:
             signature = sign_request(self._caller, method, target, body, self.now_ms())
-            headers = {"authorization": signature}
-            reply = await self._exchange(
-                method, target, body, headers, patience=patience, limit=limit
-            )
+            return {"authorization": signature}
+
+        for attempt in (0, 1):
+            reply = await self._exchange(method, target, body, sign, patience=patience, limit=limit)
             self._set_clock(reply)
             problem = reply.problem()
             if problem is None:
@@ -121,7 +122,7 @@ class Connection:
 
     async def enrol(self, body: bytes) -> None:
         """The one request that is not signed: there is no enrolled key yet."""
-        reply = await self._exchange("POST", "/v1/enrolment", body, {})
+        reply = await self._exchange("POST", "/v1/enrolment", body, dict)
         problem = reply.problem()
         if problem is not None:
             raise problem
@@ -135,17 +136,18 @@ class Connection:
         method: str,
         target: str,
         body: bytes,
-        headers: Mapping[str, str],
+        sign: Callable[[], dict[str, str]],
         *,
         patience: float = 0.0,
         limit: int = MAX_CONTROL_BYTES,
     ) -> Reply:
+        """Every attempt has a signature of its own: two addresses may be one server, which takes each once."""
         wait = httpx.Timeout(_GRACE + patience, connect=_CONNECT)
-        ask = partial(self._client.stream, method, content=body, headers=headers, timeout=wait)
+        ask = partial(self._client.stream, method, content=body, timeout=wait)
 
         async def attempt(url: str) -> Reply:
             async with asyncio.timeout(_GRACE + patience + max(limit, len(body)) / _SLOWEST):
-                async with ask(f"{url}{target}") as reply:
+                async with ask(f"{url}{target}", headers=sign()) as reply:
                     return Reply(reply.status_code, reply.headers, await _read(reply, limit))
 
         return await self._somewhere(attempt)

@@ -290,6 +290,9 @@ class ServerStore:
     def _acquire(self) -> None:
         with self._transaction("open") as connection:
             self._lease.acquire(executing(connection))
+            if connection.execute(select(_SCHEMA.c.version)).scalar() == _OLDER:
+                _fence_out_others(connection, self.namespace)
+                _migrate(connection)
 
     @contextmanager
     def _writing(self) -> Iterator[Connection]:
@@ -384,6 +387,16 @@ def _configure(connection: sqlite3.Connection) -> None:
         connection.execute(f"PRAGMA {pragma}")
 
 
+def _fence_out_others(connection: Connection, ours: str) -> None:
+    """`StoreInUse` while anybody has anything of this database; whoever had writes nothing any more."""
+    execute, dialect = executing(connection), connection.dialect.name
+    for name in connection.execute(text(f"SELECT namespace FROM {lease.NAME}")).scalars().all():
+        if name != ours:
+            other = Lease(name, dialect)
+            other.acquire(execute)
+            other.release(execute)
+
+
 def _migrate(connection: Connection) -> None:
     """All records stay. Their owners have to see which of them still mean something: `OLDER_SCHEMA` says so."""
     if connection.dialect.name == "sqlite":
@@ -398,15 +411,14 @@ def _migrate(connection: Connection) -> None:
 
 
 def _require_schema(connection: Connection) -> None:
+    """Create what is missing. What is there is left alone: it may be another's, who is alive."""
     _SCHEMA.create(connection, checkfirst=True)
     version = connection.execute(select(_SCHEMA.c.version)).scalar()
     if version is None:
         connection.execute(insert(_SCHEMA).values(version=SCHEMA_VERSION))
         _RECORDS.create(connection)
         connection.execute(text(lease.TABLE))
-    elif version == _OLDER:
-        _migrate(connection)
-    elif version != SCHEMA_VERSION:
+    elif version not in (_OLDER, SCHEMA_VERSION):
         raise StorageError(
             f"{connection.engine.url!r} has schema version {version}, this program knows"
             f" {SCHEMA_VERSION}: {_REMEDY[version < SCHEMA_VERSION]}"

@@ -23,9 +23,9 @@ def render(service: Service) -> str:
         ("epoch_open", "gauge", "1 while an epoch takes updates.", int(service.phase == "open")),
         ("store_failing", "gauge", "1: waits for its store.", int(bool(service.worker.fault))),
     ]
-    if activity.certificate_ends is not None:
+    if activity.certificate is not None:
         text = "When the TLS certificate expires, in seconds since 1970."
-        expires = int(activity.certificate_ends)
+        expires = int(activity.certificate.expires.timestamp())
         single.append(("certificate_expires_timestamp_seconds", "gauge", text, expires))
     lines = _family("requests_total", "HTTP requests by status.", activity.requests, "status")
     if host is not None:

@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -41,6 +40,7 @@ from basecagg.service.documents import (
 from basecagg.service.framing import Numbered
 from basecagg.service.logs import Log
 from basecagg.service.problems import Problem, unpacked
+from basecagg.service.server.certificate import Certificate
 from basecagg.service.server.epochs import CONTROL_BYTES, Epochs, ServiceSettings, check_credential
 from basecagg.service.server.host import EpochHost, EpochStore, Published
 from basecagg.service.server.ledger import LedgerEntry
@@ -50,8 +50,6 @@ from basecagg.service.server.worker import MachineThread
 
 _TAKEN = (Shipment, Upload, Receipt, Endorsement, Answer, Witness, Refusal)
 _REMEMBERED_ENTRIES = 200
-_REFUSED = 409
-"""The status of what the protocol refuses."""
 _PROBE_SECONDS = 0.8
 Result = TypeVar("Result")
 _LOG = Log("basecagg.service")
@@ -71,8 +69,8 @@ class Activity:
     burned: int = 0
     corrected: int = 0
     scores: list[tuple[int, float]] = field(default_factory=list)
-    certificate_ends: float | None = None
-    """When the certificate that callers are shown expires, in seconds since 1970; None behind a proxy."""
+    certificate: Certificate | None = None
+    """What callers are shown; None behind a proxy that has its own."""
 
     def note(self, entries: Sequence[LedgerEntry]) -> None:
         """Buffers have ended."""
@@ -190,12 +188,9 @@ class Service:
     async def receive(self, sender: str, frame: bytes) -> None:
         """A participant's message, for the machine."""
         message = self._parse(frame)
-        try:
-            await self.ask(lambda host: host.receive(sender, message))
-        except Problem as problem:
-            if problem.status == _REFUSED:
-                await self._note_refusal(sender, problem.code)
-            raise
+        await self._decide(
+            sender, lambda: self.epochs.require_host().receive(sender, message)
+        )
 
     async def enrol(self, enrolment: Enrolment) -> None:
         """Somebody hands in its keys."""
@@ -206,18 +201,31 @@ class Service:
             if known is None and enrolment.name in self.registry.enrolments:
                 self.epochs.note("enrolled", name=enrolment.name)
 
+        await self._decide("?", enrol)  # nobody knows who it is
+
+    async def _decide(self, name: str, job: Callable[[], None]) -> None:
+        """Do a job; if it is refused, and not only put off, the audit log tells so."""
         try:
-            await self.worker.do(enrol)
+            await self.worker.do(job)
         except Problem as problem:
-            await self._note_refusal("", problem.code)  # nobody knows who it was
+            if problem.retry_after is None:
+                await self._note_refusal(name, problem.code)
             raise
 
     async def _note_refusal(self, name: str, code: str) -> None:
-        """The 1st, 2nd, 4th, 8th, … of a kind has an entry: whoever wants to fill the log has to hurry."""
-        count = self._refusals[name, code] = self._refusals[name, code] + 1
+        """The 1st, 2nd, 4th, 8th, … of a kind has an entry: whoever wants to fill the log has to hurry.
+
+        Whoever was refused is told so even if that cannot be noted: then the next refusal is.
+        """
+        self._refusals[name, code] += 1
+        count = self._refusals[name, code]
         if count.bit_count() == 1:
-            note = partial(self.epochs.note, "refused", name=name or "?", code=code, times=count)
-            await self.worker.do(note)
+            said: dict[str, str | int] = {"name": name, "code": code, "times": count}
+            try:
+                await self.worker.do(lambda: self.epochs.note("refused", **said))
+            except Exception as error:
+                self._refusals[name, code] -= 1
+                _LOG.warning("refusal not noted", **said, reason=str(error))
 
     async def ask(self, question: Callable[[EpochHost], Result]) -> Result:
         """Have the present epoch do or say something, in its thread; 503 if there is none."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import logging
 import signal
 import socket
 import threading
@@ -12,20 +11,18 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import uvicorn
-from cryptography import x509
 
 from basecagg.channels.identity import Identity
-from basecagg.errors import DataError
 from basecagg.service.documents import from_json
 from basecagg.service.logs import Log
 from basecagg.service.page.routes import Page
 from basecagg.service.private_files import read_file
 from basecagg.service.server.app import Api, make_app
+from basecagg.service.server.certificate import Certificate
 from basecagg.service.server.core import Service
 from basecagg.service.server.epochs import EPOCH, SERVICE, ServiceSettings
 from basecagg.service.server.evaluation import Evaluator
@@ -38,9 +35,10 @@ from basecagg.storage.standby import Standby
 
 _LOG = Log("basecagg.service")
 _HEADER_SECONDS = 15.0
-_SOON = timedelta(days=30)
-"""Before a certificate expires it is time to renew it."""
-_TLS = {"ssl_certfile": "tls.pem", "ssl_keyfile": "tls.key"}
+_OPEN_FILES = 16_384
+"""Twice as many as there may be lines: silent callers must not use them up."""
+_LOOK_TICKS = 10
+"""Of uvicorn, ten a second, between two looks at the certificate's files."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _LARGEST_KEPT = 32 * 2**20
 """Bytes of the largest block that stays in the heap: the most that glibc allows."""
@@ -97,7 +95,7 @@ async def running(options: ServeOptions) -> AsyncIterator[uvicorn.Server]:
     """A server that is ready to serve; everything else about it is taken care of."""
     data = read_file(options.folder / "server.json", "the server's folder")
     folder: ServerFolder = from_json(data, ServerFolder)
-    certificate_ends = _certificate_ends(options.folder) if options.tls else None
+    certificate = Certificate(options.folder) if options.tls else None
     settings = ServiceSettings(
         federation=folder.federation,
         operator_key=folder.operator_key,
@@ -113,7 +111,7 @@ async def running(options: ServeOptions) -> AsyncIterator[uvicorn.Server]:
         return ServerStore(database, namespace, wait=options.wait, anchor_folder=kept)
 
     service = Service(settings, identities, open_store)
-    service.activity.certificate_ends = certificate_ends
+    service.activity.certificate = certificate
     page = Page(service, folder.page_token, open_here=options.open_here)
     api = Api(
         service,
@@ -125,7 +123,8 @@ async def running(options: ServeOptions) -> AsyncIterator[uvicorn.Server]:
     evaluator = Evaluator(service, options.evaluate) if options.evaluate else None
     _LOG.info("serving", federation=folder.federation, port=options.port)
     try:
-        yield _Server(_configuration(options, make_app(service, page.routes(), api)), service)
+        app = make_app(service, page.routes(), api)
+        yield _Server(_configuration(options, certificate, app), service)
     finally:
         if evaluator is not None:
             await evaluator.close()
@@ -133,25 +132,6 @@ async def running(options: ServeOptions) -> AsyncIterator[uvicorn.Server]:
         _LOG.info("stopped")
     if service.worker.defect is not None:
         raise service.worker.defect
-
-
-def _certificate_ends(folder: Path) -> float:
-    """When it expires, in seconds since 1970. It and its key must be there."""
-    certificate, _ = (
-        read_file(folder / name, "the server's certificate or its key") for name in _TLS.values()
-    )
-    try:
-        ends = x509.load_pem_x509_certificate(certificate).not_valid_after_utc
-    except ValueError as error:
-        raise DataError(f"{folder / 'tls.pem'} is no certificate: {error}") from None
-    left = ends - datetime.now(UTC)
-    _LOG(
-        logging.INFO if left > _SOON else logging.WARNING,
-        "certificate",
-        expires=ends.isoformat(),
-        days=left.days,
-    )
-    return ends.timestamp()
 
 
 class _Server(uvicorn.Server):
@@ -163,6 +143,9 @@ class _Server(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         """Whether to end: also when another process has the database, or it is damaged."""
+        certificate = self._service.activity.certificate
+        if certificate is not None and self.config.ssl is not None and counter % _LOOK_TICKS == 0:
+            certificate.look(self.config.ssl)
         return await super().on_tick(counter) or not self._service.worker.can_go_on
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -171,10 +154,10 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def _configuration(options: ServeOptions, app: Any) -> uvicorn.Config:
-    tls: dict[str, Any] = {}
-    if options.tls:
-        tls = {option: options.folder / name for option, name in _TLS.items()}
+def _configuration(
+    options: ServeOptions, certificate: Certificate | None, app: Any
+) -> uvicorn.Config:
+    chain, key = certificate.files if certificate is not None else (None, None)
     return uvicorn.Config(
         app,
         host=options.host,
@@ -190,13 +173,15 @@ def _configuration(options: ServeOptions, app: Any) -> uvicorn.Config:
         timeout_graceful_shutdown=3,  # idle lines do not see that they are closed
         limit_concurrency=8192,
         backlog=1024,
-        **tls,
+        ssl_certfile=chain,
+        ssl_keyfile=key,
     )
 
 
 def run(options: ServeOptions) -> None:
     """The whole program."""
     _give_memory_back()
+    _allow_open_files()
     if options.standby:
         Standby(options.place[0], SERVICE, options.place[1]).wait(
             lambda reason: _LOG.info("standing by", reason=reason)
@@ -233,6 +218,21 @@ def _give_memory_back() -> None:
     mallopt(_M_TRIM_THRESHOLD, 8 * _LARGEST_KEPT)
     mallopt(_M_ARENA_MAX, 2)
     threading.Thread(target=_sweep, args=[trim], name="memory", daemon=True).start()
+
+
+def _allow_open_files() -> None:
+    """A shell often allows 1024, though the system allows more to whoever asks."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if not 0 <= soft < _OPEN_FILES:  # below zero: as many as there are
+        return
+    is_enough = not 0 <= hard < _OPEN_FILES
+    resource.setrlimit(resource.RLIMIT_NOFILE, (_OPEN_FILES if is_enough else hard, hard))
+    if not is_enough:
+        _LOG.warning("few files may be open", allowed=hard, wanted=_OPEN_FILES)
 
 
 def _sweep(trim: Callable[[int], int]) -> None:

@@ -1,0 +1,71 @@
+"""The certificate that callers are shown: when it expires, and its successor, which needs no restart."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+
+from basecagg.errors import DataError
+from basecagg.service.logs import Log
+from basecagg.service.private_files import read_file
+
+_LOG = Log("basecagg.service")
+_SOON = timedelta(days=30)
+"""Before a certificate expires it is time to renew it."""
+
+
+class Certificate:
+    """The files `tls.pem` and `tls.key` in the server's folder, as they are now and as they were last loaded."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read them; they must be there."""
+        self.files = folder / "tls.pem", folder / "tls.key"
+        self._loaded = self._seen = self._stamps()
+        self.expires = self._read()
+        self._tell("certificate")
+
+    def look(self, context: ssl.SSLContext) -> None:
+        """Show new callers what the files hold, if it is new, and has been there since the last look.
+
+        One of the two files comes first, so what has just changed is left to settle. The trial spoils nothing:
+        with files that do not fit each other the context would keep half of them.
+        """
+        seen, self._seen = self._seen, self._stamps()
+        if self._seen != seen or seen == self._loaded:
+            return
+        self._loaded = seen
+        try:
+            expires = self._read()
+            for each in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), context):
+                each.load_cert_chain(*self.files, password="")  # nobody is there to be asked for one
+        except (OSError, DataError) as error:
+            _LOG.warning("certificate not renewed: the one before is kept", reason=str(error))
+        else:
+            self.expires = expires
+            self._tell("certificate renewed")
+
+    def _stamps(self) -> list[tuple[int, int, int]]:
+        """What changes with the files; they may be away for a moment."""
+        stamps = []
+        for file in self.files:
+            with suppress(OSError):
+                found = file.stat()
+                stamps.append((found.st_ino, found.st_mtime_ns, found.st_size))
+        return stamps
+
+    def _read(self) -> datetime:
+        chain, _ = (read_file(file, "the server's certificate or its key") for file in self.files)
+        try:
+            return x509.load_pem_x509_certificate(chain).not_valid_after_utc
+        except ValueError as error:
+            raise DataError(f"{self.files[0]} is no certificate: {error}") from None
+
+    def _tell(self, event: str) -> None:
+        left = self.expires - datetime.now(UTC)
+        level = logging.INFO if left > _SOON else logging.WARNING
+        _LOG(level, event, expires=self.expires.isoformat(), days=left.days)
