@@ -76,7 +76,7 @@ class Bare:
     def __init__(self, folder: Path, public_key: bytes) -> None:
         """Start with an empty table."""
         self._rows = Rows(folder / "bare.db")
-        self._worker, self._numbers = MachineThread(self._rows), count()
+        self._worker, self._numbers = MachineThread(self._rows.flush, self._rows.recover), count()
         self._guard = Guard(FEDERATION, lambda name: public_key)
         self._reader, self._budget = BodyReader(), ByteBudget(512 * 2**20)
         self._there: defaultdict[str, deque[str]] = defaultdict(deque)

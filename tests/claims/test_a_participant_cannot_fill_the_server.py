@@ -50,7 +50,7 @@ class Scene:
         return sum(len(value) for kind in self.store.snapshot().values() for value in kind.values())
 
     def told(self, dealer: str) -> int:
-        return self.host.mailboxes.letters_waiting(dealer)
+        return len(self.host.mailboxes._boxes[dealer].letters)
 
 
 def junk(count: int) -> list[MaskName]:

@@ -22,9 +22,10 @@ from basecagg.service.documents import from_json, to_json
 from basecagg.service.operator.folder import create
 from basecagg.service.operator.office import Office
 from basecagg.service.page.routes import Page
-from basecagg.service.server.app import Api, make_app
+from basecagg.service.server.app import Api, App
 from basecagg.service.server.core import Service
 from basecagg.service.server.epochs import ServiceSettings
+from basecagg.service.server.limits import Limits
 from basecagg.service.server_folder import ServerFolder
 from basecagg.service.signing import Caller
 from basecagg.storage.memory import MemoryStore
@@ -35,6 +36,9 @@ NAMES = [f"user-{index}" for index in range(SMALL.num_holders)]
 
 class MemoryEpoch(MemoryStore):
     """A store in memory that can be erased."""
+
+    def renew(self, after: float = 0.0) -> None:
+        pass
 
     def close(self) -> None:
         pass
@@ -52,13 +56,10 @@ class Direct:
         given: ServerFolder = from_json(
             (folder / "op/server/server.json").read_bytes(), ServerFolder
         )
-        settings = ServiceSettings(federation="test", operator_key=given.operator_key)
-        self.service = Service(
-            settings, [Identity.from_secret(given.server)], lambda _: MemoryEpoch()
-        )
+        self.service = Service(given, ServiceSettings(), lambda _: MemoryEpoch())
         page = Page(self.service, given.page_token)
-        self.api = Api(self.service, member_rate=1e6, stranger_rate=1e6)
-        app = make_app(self.service, page.routes(), self.api)
+        self.api = Api(self.service, Limits(member_rate=1e6, stranger_rate=1e6))
+        app = App(self.service, {**self.api.routes(), **page.routes()})
         self.transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         self.client = httpx.AsyncClient(base_url=URL, transport=self.transport)
         self.folder = folder

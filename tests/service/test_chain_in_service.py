@@ -40,9 +40,9 @@ from basecagg.protocol.server import first_link
 from basecagg.service.agent.agent import AgentOptions
 from basecagg.service.connection import Connection
 from basecagg.service.framing import Numbered
-from basecagg.service.page.routes import Page
 from basecagg.service.problems import Problem
-from basecagg.service.server.app import Api, make_app
+from basecagg.service.server.app import Api, App
+from basecagg.service.server.limits import Limits
 from basecagg.service.signing import Caller
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -113,8 +113,8 @@ def test_nobody_else_does(tmp_path: Path, kind: str) -> None:
 def test_parts_are_rationed_per_member(tmp_path: Path) -> None:
     async def story() -> None:
         async with direct(tmp_path) as scene:
-            api = Api(scene.service, member_rate=5.0, stranger_rate=1e6)
-            app = make_app(scene.service, Page(scene.service, "x").routes(), api)
+            api = Api(scene.service, Limits(member_rate=5.0, stranger_rate=1e6))
+            app = App(scene.service, api.routes())
             scene.transport = httpx.ASGITransport(app, raise_app_exceptions=False)
             greedy, other = scene.member("user-0"), scene.member("user-1")
             asked = [await status_of(greedy.call("GET", "/v1/parts/1")) for _ in range(4)]

@@ -101,7 +101,7 @@ def test_the_end_survives_a_restart_of_the_registry(tmp_path: Path) -> None:
             await close(scene)
             await scene.operator.end_epoch(scene.boss)
             service = scene.service
-            again = Registry("test", service.settings.operator_key, service.epochs.store)
+            again = Registry("test", service.folder.operator_key, service.epochs.store)
             assert again.ends == service.registry.ends
             assert len(again.ends) == 1
 

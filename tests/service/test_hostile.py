@@ -240,7 +240,7 @@ def test_a_mailbox_that_nobody_empties_stays_within_its_quota(tmp_path: Path, mo
             host = scene.service.host
             assert host is not None
             holder = host.agreement.holder_names[0]
-            assert host.mailboxes.letters_waiting(holder) == 3
+            assert len(host.mailboxes._boxes[holder].letters) == 3
             first = await scene.service.collect(holder, scene.epoch, None, 0, 10**6)
             assert len(first) == 3
             # Once it is emptied, what did not fit is there again.

@@ -113,9 +113,8 @@ def test_its_process_ends_with_its_pipe() -> None:
         await function(MODEL, INFO)
         child = function._child
         assert child is not None
-        assert child.stdin is not None
-        child.stdin.close()  # as when the agent is killed
-        assert await asyncio.to_thread(child.wait, 20) == 0
+        child.pipe.close()  # as when the agent is killed
+        assert await asyncio.to_thread(child._process.wait, 20) == 0
         function.close()
 
     asyncio.run(story())

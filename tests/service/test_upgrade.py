@@ -21,12 +21,9 @@ from test_commands import Desk
 
 from basecagg.errors import StorageError
 from basecagg.parameters import ProtocolParameters
-from basecagg.protocol.effects import Persist
 from basecagg.protocol.records import Standing
 from basecagg.service.operator.folder import certify_server
-from basecagg.service.server.registry import Registry
 from basecagg.storage import anchor
-from basecagg.storage.memory import MemoryStore
 
 STORES = sorted((Path(__file__).parent.parent / "vectors").glob("store-*.tar.xz"))
 NAMES = [f"hospital-{number}" for number in (1, 2, 3, 4)]
@@ -136,10 +133,3 @@ def test_an_operator_whose_standing_nobody_can_read_signs_nothing() -> None:
     assert Standing.read_back(None).suspended
     with pytest.raises(StorageError, match="cannot be read"):
         Standing.read_back(b"\x00damaged")
-
-
-def test_a_store_of_a_format_before_that_is_refused_by_name(tmp_path: Path) -> None:
-    store = MemoryStore()
-    store.commit([Persist("member", "ann", b"")])
-    with pytest.raises(StorageError, match="older basecagg"):
-        Registry("test", bytes(32), store)

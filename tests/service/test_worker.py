@@ -64,7 +64,7 @@ def with_worker(story, **options) -> Owner:
     owner = Owner()
 
     async def whole() -> None:
-        worker = MachineThread(owner, **options)
+        worker = MachineThread(owner.flush, lambda: owner.recover(), **options)
         try:
             await story(worker, owner)
         finally:

@@ -52,9 +52,9 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         yield f"sqlite:///{tmp_path / 'store.db'}"
         return
     url = request.getfixturevalue("postgres")
-    yield url
     engine = create_engine(url)
     with engine.begin() as connection:
         tables = "basecagg_lease, basecagg_records, basecagg_schema"
         connection.execute(text(f"DROP TABLE IF EXISTS {tables}"))
     engine.dispose()
+    yield url

@@ -200,25 +200,6 @@ def test_of_many_who_wait_one_gets_it(url: str) -> None:
     got[0].close()
 
 
-def test_any_store_of_sqlite_can_use_it(tmp_path: Path) -> None:
-    from basecagg.storage.lease import TABLE, Lease
-
-    connection = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
-    connection.execute(TABLE)
-    first, second = Lease("holder"), Lease("holder")
-    connection.execute("BEGIN IMMEDIATE")
-    first.acquire(connection.execute)
-    first.check(connection.execute)
-    with pytest.raises(StorageError, match="in use"):
-        second.acquire(connection.execute)
-    first.release(connection.execute)
-    second.acquire(connection.execute)
-    with pytest.raises(StorageError, match="belongs to another"):
-        first.check(connection.execute)
-    connection.execute("COMMIT")
-    connection.close()
-
-
 def test_one_that_sleeps_inside_a_transaction_keeps_nobody_out(postgres: str) -> None:
     """It has locked the row. PostgreSQL takes that from it after 5 seconds, unless the URL says otherwise."""
     with ServerStore(postgres) as store, store._writing() as connection:

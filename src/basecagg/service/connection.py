@@ -13,7 +13,6 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import httpx
@@ -85,23 +84,37 @@ class Connection:
         query: Mapping[str, str | int] | None = None,
         patience: float = 0.0,
         limit: int = MAX_CONTROL_BYTES,
+        is_signed: bool = True,
     ) -> Reply:
-        """One signed request; the server may take `patience` seconds longer and reply with `limit` bytes."""
+        """One signed request; the server may take `patience` seconds longer and reply with `limit` bytes.
+
+        Every attempt has a signature of its own: two addresses may be one server, which takes each once.
+        """
         target = path if not query else f"{path}?{httpx.QueryParams(query)}"
+        seconds = _GRACE + patience + max(limit, len(body)) / _SLOWEST
+        wait = httpx.Timeout(_GRACE + patience, connect=_CONNECT)
 
-        def sign() -> dict[str, str]:
-            signature = sign_request(self._caller, method, target, body, self.now_ms())
-            return {"authorization": signature}
+        async def attempt(url: str) -> Reply:
+            headers = {}
+            if is_signed:
+                header = sign_request(self._caller, method, target, body, self.now_ms())
+                headers["authorization"] = header
+            said = {"content": body, "headers": headers, "timeout": wait}
+            async with (
+                asyncio.timeout(seconds),
+                self._client.stream(method, f"{url}{target}", **said) as reply,
+            ):
+                return Reply(reply.status_code, reply.headers, await _read(reply, limit))
 
-        for attempt in (0, 1):
-            reply = await self._exchange(method, target, body, sign, patience=patience, limit=limit)
+        reply = await self._somewhere(attempt)
+        problem = reply.problem()
+        if problem is not None and problem.code == "WrongTime":
             self._set_clock(reply)
+            reply = await self._somewhere(attempt)
             problem = reply.problem()
-            if problem is None:
-                return reply
-            if problem.code != "WrongTime" or attempt:
-                raise problem
-        raise AssertionError("unreachable")
+        if problem is not None:
+            raise problem
+        return reply
 
     async def greet(self) -> Greeting:
         """Ask for nothing: whether somebody is there who can be believed, for how long, and what time it is."""
@@ -122,35 +135,11 @@ class Connection:
 
     async def enrol(self, body: bytes) -> None:
         """The one request that is not signed: there is no enrolled key yet."""
-        reply = await self._exchange("POST", "/v1/enrolment", body, dict)
-        problem = reply.problem()
-        if problem is not None:
-            raise problem
+        await self.call("POST", "/v1/enrolment", body, is_signed=False)
 
     def now_ms(self) -> int:
         """The server's time, as far as we know it."""
         return time.time_ns() // 1_000_000 + self._ahead_ms
-
-    async def _exchange(
-        self,
-        method: str,
-        target: str,
-        body: bytes,
-        sign: Callable[[], dict[str, str]],
-        *,
-        patience: float = 0.0,
-        limit: int = MAX_CONTROL_BYTES,
-    ) -> Reply:
-        """Every attempt has a signature of its own: two addresses may be one server, which takes each once."""
-        wait = httpx.Timeout(_GRACE + patience, connect=_CONNECT)
-        ask = partial(self._client.stream, method, content=body, timeout=wait)
-
-        async def attempt(url: str) -> Reply:
-            async with asyncio.timeout(_GRACE + patience + max(limit, len(body)) / _SLOWEST):
-                async with ask(f"{url}{target}", headers=sign()) as reply:
-                    return Reply(reply.status_code, reply.headers, await _read(reply, limit))
-
-        return await self._somewhere(attempt)
 
     async def _somewhere(self, attempt: Callable[[str], Awaitable[Result]]) -> Result:
         """Try all addresses, each once, beginning with the one that answered last."""

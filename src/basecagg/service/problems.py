@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from basecagg.channels.wire import unpack
-from basecagg.errors import BASecAggError, ChannelError, Refused
+from basecagg.errors import BASecAggError, ChannelError
 from basecagg.protocol.messages import Message
+
+MessageType = TypeVar("MessageType", bound=Message)
 
 STORE_FAULT = "StoreFault"
 """The code of a server whose disk or database fails at present: it goes on by itself."""
@@ -24,17 +28,15 @@ class Problem(BASecAggError):  # noqa: N818 - an answer, not a fault
         self.retry_after = retry_after
 
 
-def refused(refusal: Refused) -> Problem:
-    """The protocol itself refused a message: sending it again would not help."""
-    return Problem(409, refusal.code, str(refusal))
-
-
-def unpacked(frame: bytes, limit: int) -> Message:
-    """The message in a frame that a caller sent."""
+def unpacked(frame: bytes, limit: int, *kinds: type[MessageType]) -> MessageType:
+    """The message of one of these kinds in a frame that a caller sent."""
     try:
-        return unpack(frame, limit)
+        message = unpack(frame, limit)
     except ChannelError as error:
         raise Problem(400, "Malformed", str(error)) from None
+    if not isinstance(message, kinds):
+        raise Problem(400, "Malformed", f"a {type(message).__name__} is not taken here")
+    return message
 
 
 def busy(reason: str, retry_after: float = 1.0) -> Problem:

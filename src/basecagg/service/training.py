@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
-import struct
 import subprocess
 import sys
 import threading
 import traceback
 from collections.abc import Callable
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from typing import IO, Any, Protocol
 
 import msgspec
@@ -26,8 +27,8 @@ from basecagg.privacy import Privacy
 from basecagg.service.logs import Log
 
 Vector = npt.NDArray[np.float32]
-_HEAD = struct.Struct(">BIQ")
-_DONE, _FAILED, _LOOK = 0, 1, 2
+_TRAIN, _LOOK, _DONE, _FAILED = b"train", b"look", b"done", b"failed"
+"""What a message begins with; a text and numbers follow."""
 _LOG = Log("basecagg.training")
 _LONGEST_LINE = 4096
 _FAREWELL = 1.0
@@ -69,8 +70,9 @@ class UserFunction:
         if place.count(":") != 1:
             raise DataError(f"'{place}' is not of the form module:function")
         self._place = place
-        self._child: subprocess.Popen[bytes] | None = None
-        self._listener: threading.Thread | None = None
+        self._child: _Child | None = None
+        self._lock = threading.Lock()
+        """A child is not let go of while it starts."""
 
     async def __call__(self, model: Vector, info: RoundInfo) -> Vector:
         """The vector that the function returns; an exception in it is a `DataError` here."""
@@ -86,27 +88,21 @@ class UserFunction:
 
     def close(self) -> None:
         """End the child."""
-        if self._child is not None:
-            self._child.kill()
-            self._child.wait()
-            if self._listener is not None:
-                self._listener.join(_FAREWELL)  # its own children may still have the pipe
-            for pipe in (self._child.stdin, self._child.stdout):
-                if pipe is not None:
-                    pipe.close()
-            self._child = None
+        with self._lock:
+            child, self._child = self._child, None
+        if child is not None:
+            child.close()
 
     def _call(self, model: Vector, info: RoundInfo) -> Vector:
         data = model.astype("<f4", copy=False).tobytes()
-        return np.frombuffer(self._ask(_DONE, msgspec.json.encode(info), data), "<f4")
+        return np.frombuffer(self._ask(_TRAIN, msgspec.json.encode(info), data), "<f4")
 
-    def _ask(self, kind: int, text: bytes, data: bytes) -> bytes:
-        child = self._child or self._start()
-        assert child.stdin is not None
-        assert child.stdout is not None
+    def _ask(self, kind: bytes, text: bytes, data: bytes) -> bytes:
+        with self._lock:
+            child = self._child = self._child or _Child(self._place)
         try:
-            _send(child.stdin, kind, text, data)
-            status, said, result = _receive(child.stdout)
+            _send(child.pipe, kind, text, data)
+            status, said, result = _receive(child.pipe)
         except (OSError, EOFError):
             self.close()
             raise DataError(f"the process of {self._place} ended unexpectedly") from None
@@ -114,22 +110,35 @@ class UserFunction:
             raise DataError(f"{self._place} failed: {said.decode(errors='replace')}")
         return result
 
-    def _start(self) -> subprocess.Popen[bytes]:
+
+class _Child:
+    """The process, the pipe to it, and the thread that hears what it prints."""
+
+    def __init__(self, place: str) -> None:
+        self.pipe, its_end = Pipe()
         # The working directory comes last, and -P keeps it from coming first: it may hold anybody's files.
-        command = [sys.executable, "-P", "-m", "basecagg.service.training", self._place]
+        here = [sys.executable, "-P", "-m", "basecagg.service.training"]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(_search_path())}
-        self._child = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment,
-        )
+        with its_end:
+            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+                [*here, place, str(its_end.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=[its_end.fileno()],
+                env=environment,
+            )
+        output = self._process.stdout
         self._listener = threading.Thread(
-            target=_log_output, args=(self._child.stderr,), name="output", daemon=True
+            target=_log_output, args=[output], name="output", daemon=True
         )
         self._listener.start()
-        return self._child
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._listener.join(_FAREWELL)  # its own children may still have the pipe
+        self.pipe.close()
 
 
 def _log_output(pipe: IO[bytes]) -> None:
@@ -146,29 +155,24 @@ def _search_path() -> list[str]:
     return [*elsewhere, here]
 
 
-def _serve(place: str) -> None:
+def _serve(place: str, pipe: Connection) -> None:
     """The child: call the function for every model that comes in, until the pipe ends."""
-    source, sink = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what the user's code prints must not get between the numbers
     function: Callable[[Vector, RoundInfo], Any] | None = None
     while True:
         try:
-            kind, text, data = _receive(source)
+            kind, text, data = _receive(pipe)
         except EOFError:
             return
+        result = np.zeros(0, "<f4")
         try:
             function = function or _load(place)
-            if kind == _LOOK:
-                _send(sink, _DONE, b"", b"")
-                continue
-            info = msgspec.json.decode(text, type=RoundInfo)
-            result = np.asarray(function(np.frombuffer(data, "<f4").copy(), info), "<f4").reshape(
-                -1
-            )
+            if kind == _TRAIN:
+                info = msgspec.json.decode(text, type=RoundInfo)
+                result = np.asarray(function(np.frombuffer(data, "<f4").copy(), info), "<f4")
         except Exception:
-            _send(sink, _FAILED, traceback.format_exc(limit=-3).encode(), b"")
+            _send(pipe, _FAILED, traceback.format_exc(limit=-3).encode(), b"")
         else:
-            _send(sink, _DONE, b"", result.tobytes())
+            _send(pipe, _DONE, b"", result.tobytes())
 
 
 def _load(place: str) -> Callable[[Vector, RoundInfo], Any]:
@@ -179,24 +183,14 @@ def _load(place: str) -> Callable[[Vector, RoundInfo], Any]:
     return function
 
 
-def _send(pipe: IO[bytes], status: int, text: bytes, data: bytes) -> None:
-    pipe.write(_HEAD.pack(status, len(text), len(data)))
-    pipe.write(text)
-    pipe.write(data)
-    pipe.flush()
+def _send(pipe: Connection, *parts: bytes) -> None:
+    for part in parts:
+        pipe.send_bytes(part)
 
 
-def _receive(pipe: IO[bytes]) -> tuple[int, bytes, bytes]:
-    status, text, data = _HEAD.unpack(_read(pipe, _HEAD.size))
-    return status, _read(pipe, text), _read(pipe, data)
-
-
-def _read(pipe: IO[bytes], count: int) -> bytes:
-    data = pipe.read(count)
-    if len(data) != count:
-        raise EOFError
-    return data
+def _receive(pipe: Connection) -> tuple[bytes, bytes, bytes]:
+    return pipe.recv_bytes(), pipe.recv_bytes(), pipe.recv_bytes()
 
 
 if __name__ == "__main__":
-    _serve(sys.argv[1])
+    _serve(sys.argv[1], Connection(int(sys.argv[2])))

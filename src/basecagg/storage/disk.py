@@ -1,51 +1,35 @@
-"""What each operating system calls differently: waiting for the disk, and locking a file."""
+"""What is asked of the operating system: to wait for the disk, and to lock a file."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sys
 from pathlib import Path
 
 from basecagg.errors import StoreInUse
 
-if sys.platform == "win32":
-    import msvcrt
 
-    _LOCKED_BYTE = 1 << 30  # beyond what is read or written: Windows locks are not only advisory
+def lock(descriptor: int) -> None:
+    """Lock an open file until it is closed or the process ends; `OSError` when somebody else has."""
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
-    def lock(descriptor: int) -> None:
-        """Lock an open file until it is closed or the process ends; `OSError` when somebody else has."""
-        os.lseek(descriptor, _LOCKED_BYTE, os.SEEK_SET)
-        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
 
-    def sync(descriptor: int) -> None:
-        """Wait until everything written to the file is on the disk."""
+def sync(descriptor: int) -> None:
+    """Wait until everything written to the file is on the disk."""
+    if sys.platform == "darwin":
+        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)  # its fsync does not wait for the disk
+    else:
+        os.fdatasync(descriptor)
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names of new files in the folder are on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
         os.fsync(descriptor)
-
-    def sync_folder(folder: Path) -> None:
-        """Windows has no such call."""
-
-else:
-    import fcntl
-
-    def lock(descriptor: int) -> None:
-        """Lock an open file until it is closed or the process ends; `OSError` when somebody else has."""
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-    def sync(descriptor: int) -> None:
-        """Wait until everything written to the file is on the disk."""
-        if sys.platform == "darwin":
-            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)  # its fsync does not wait for the disk
-        else:
-            os.fdatasync(descriptor)
-
-    def sync_folder(folder: Path) -> None:
-        """Wait until the names of new files in the folder are on the disk."""
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def is_locked(descriptor: int) -> bool:

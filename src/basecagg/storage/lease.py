@@ -5,8 +5,8 @@ a process that was stopped and woken, a copy on another machine. A lock would no
 keeps it. Time only decides when a store may be taken over, by the database's own clock; a clock that jumps
 makes an owner lose its store early, and never makes two.
 
-Plain SQL, so that any store can use it: `execute` runs a statement with `:named` values in the transaction that
-the caller has begun, and returns a cursor. Each call begins with a write, so that SQLite locks at once.
+`execute` runs a statement with `:named` values in the transaction that the caller has begun, and returns a cursor;
+it knows what the words in capitals mean. Each call begins with a write, so that SQLite locks at once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import platform
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from basecagg.errors import LeaseLost, StoreInUse
 
@@ -47,41 +47,16 @@ _RELEASE = (
     "UPDATE basecagg_lease SET owner = ''"
     " WHERE namespace = :namespace AND fence = :fence AND owner = :owner"
 )
-_DIALECTS = {
-    "sqlite": {"NOW": "((julianday('now') - 2440587.5) * 86400.0)", "LOCK": ""},
-    "postgresql": {
-        "NOW": "CAST(extract(epoch FROM clock_timestamp()) AS DOUBLE PRECISION)",
-        "LOCK": "FOR UPDATE",
-    },
-}
-"""What the words in capitals mean to a database: seconds by its own clock, and a row that waits for us."""
-
-
-class Cursor(Protocol):
-    """What a statement gives, in the words of Python's database interface."""
-
-    @property
-    def rowcount(self) -> int:
-        """The rows that were changed."""
-        ...
-
-    def fetchone(self) -> Any:
-        """The next row, or None."""
-        ...
-
-
 Result = TypeVar("Result")
-Execute: TypeAlias = Callable[[str, Mapping[str, Any]], Cursor]
+Execute: TypeAlias = Callable[[str, Mapping[str, Any]], Any]
 
 
 class Lease:
     """The right to write to one namespace, held from `acquire` to `release`."""
 
-    def __init__(self, namespace: str, dialect: str = "sqlite", expires: float = EXPIRES) -> None:
+    def __init__(self, namespace: str) -> None:
         """Hold nothing yet."""
         self._namespace = namespace
-        self._words = _DIALECTS[dialect]
-        self._expires = expires
         self._owner = _describe_self()
         self.fence = 0
         """How often the namespace has changed hands, counted up to our own turn."""
@@ -90,27 +65,24 @@ class Lease:
         """Take the namespace if nobody has it, or whoever had it is gone; else `StoreInUse`."""
         name = {"namespace": self._namespace}
         execute(_BEGIN, name)
-        fence, owner, silent = execute(self._say(_LOOK), name).fetchone()
-        if self._is_held(owner, silent):
+        fence, owner, silent = execute(_LOOK, name).fetchone()
+        if _is_held(owner, silent):
             raise StoreInUse(
                 f"'{self._namespace}' is in use by {_name_of(owner)}, heard of {max(silent, 0):.1f} s ago:"
                 " stop that one first; one that has crashed elsewhere is out of it after"
-                f" {self._expires:g} s"
+                f" {EXPIRES:g} s"
             )
-        execute(self._say(_TAKE), name | {"fence": fence + 1, "owner": self._owner})
+        execute(_TAKE, name | {"fence": fence + 1, "owner": self._owner})
         self.fence = fence + 1
 
     def owner(self, execute: Execute) -> str:
         """Who has the namespace, in words; nothing if it can be taken. Nobody is disturbed by the question."""
-        found = execute(self._say(_PEEK), {"namespace": self._namespace}).fetchone()
-        return _name_of(found[1]) if found and self._is_held(found[1], found[2]) else ""
-
-    def _is_held(self, owner: str, silent: float) -> bool:
-        return bool(owner) and silent <= self._expires and not _is_dead(owner)
+        found = execute(_PEEK, {"namespace": self._namespace}).fetchone()
+        return _name_of(found[1]) if found and _is_held(found[1], found[2]) else ""
 
     def check(self, execute: Execute) -> None:
         """To be called first in every transaction that writes: renew it, or `LeaseLost` if it is not ours."""
-        if execute(self._say(_RENEW), self._values).rowcount != 1:
+        if execute(_RENEW, self._values).rowcount != 1:
             raise LeaseLost(
                 f"'{self._namespace}' belongs to another process since this one was last heard of:"
                 " nothing was written; end this one"
@@ -119,11 +91,6 @@ class Lease:
     def release(self, execute: Execute) -> None:
         """Let the next one in at once. If it is in already, nothing happens."""
         execute(_RELEASE, self._values)
-
-    def _say(self, statement: str) -> str:
-        for word, meaning in self._words.items():
-            statement = statement.replace(word, meaning)
-        return statement
 
     @property
     def _values(self) -> dict[str, Any]:
@@ -150,6 +117,10 @@ def _describe_self() -> str:
     return "|".join(
         [platform.node(), str(pid), _birth(pid), _world(), os.urandom(8).hex()]
     ).replace("\0", "")
+
+
+def _is_held(owner: str, silent: float) -> bool:
+    return bool(owner) and silent <= EXPIRES and not _is_dead(owner)
 
 
 def _name_of(owner: str) -> str:

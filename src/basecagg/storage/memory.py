@@ -52,9 +52,6 @@ class MemoryStore:
         for gone in batch.deleted:
             self._kinds[gone.kind].pop(gone.key, None)
 
-    def renew(self, after: float = 0.0) -> None:
-        """Nobody else can have it."""
-
     def __repr__(self) -> str:
         """Show how much there is, never what."""
         return f"MemoryStore({sum(map(len, self._kinds.values()))} records)"

@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from basecagg.errors import StorageError
 from basecagg.protocol.effects import Write
@@ -33,6 +33,7 @@ _SCHEMA = (
 _READ = "SELECT value FROM records WHERE namespace = ? AND kind = ? AND key = ?"
 _KEYS = "SELECT key FROM records WHERE namespace = ? AND kind = ? ORDER BY key"
 _SCAN = "SELECT key, value FROM records WHERE namespace = ? AND kind = ? ORDER BY key"
+_FIRST = "SELECT 1 FROM records WHERE namespace = ? LIMIT 1"
 _STORE = (
     "INSERT INTO records VALUES (?, ?, ?, ?)"
     " ON CONFLICT (namespace, kind, key) DO UPDATE SET value = excluded.value"
@@ -85,20 +86,20 @@ class ParticipantStore:
 
     def read(self, kind: str, key: str) -> bytes | None:
         """Return the value, or None when there is none."""
-        with self._explaining("read"):
-            row = self._connection.execute(_READ, (self._place(kind), kind, key)).fetchone()
-        return None if row is None else bytes(row[0])
+        rows = self._fetch(_READ, self._place(kind), kind, key)
+        return bytes(rows[0][0]) if rows else None
 
     def keys(self, kind: str) -> list[str]:
         """Return all keys of a kind, in order."""
-        with self._explaining("read"):
-            rows = self._connection.execute(_KEYS, (self._place(kind), kind)).fetchall()
-        return [key for (key,) in rows]
+        return [key for (key,) in self._fetch(_KEYS, self._place(kind), kind)]
 
     def scan(self, kind: str) -> list[tuple[str, bytes]]:
         """Return all (key, value) of a kind, ordered by key."""
+        return self._fetch(_SCAN, self._place(kind), kind)
+
+    def _fetch(self, statement: str, *values: int | str) -> list[Any]:
         with self._explaining("read"):
-            return self._connection.execute(_SCAN, (self._place(kind), kind)).fetchall()
+            return self._connection.execute(statement, values).fetchall()
 
     def _place(self, kind: str) -> int:
         return _COMMON if kind in _SHARED_KINDS else self._id
@@ -157,12 +158,6 @@ class ParticipantStore:
 
     # --- opening and closing ----------------------------------------------------------------------------------
 
-    def namespaces(self) -> list[str]:
-        """All machines that have records in this file."""
-        with self._explaining("read"):
-            rows = self._connection.execute("SELECT name FROM namespaces ORDER BY name").fetchall()
-        return [name for (name,) in rows]
-
     def close(self) -> None:
         """Close the file and give back the locks."""
         self._opened.close()
@@ -213,15 +208,9 @@ class ParticipantStore:
 
     def _is_older_copy(self) -> bool:
         if self._anchor.mark is None:
-            return not (self._anchor.is_new and self._is_new())
+            is_used = self._mark.counter > 0 or bool(self._fetch(_FIRST, self._id))
+            return is_used or not self._anchor.is_new
         return not self._anchor.mark.precedes(self._mark)
-
-    def _is_new(self) -> bool:
-        with self._explaining("read"):
-            used = self._connection.execute(
-                "SELECT 1 FROM records WHERE namespace = ? LIMIT 1", (self._id,)
-            ).fetchone()
-        return used is None and self._mark.counter == 0
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:

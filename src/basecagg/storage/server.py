@@ -13,37 +13,14 @@ import hashlib
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Self
 
-from sqlalchemy import (
-    URL,
-    Column,
-    Connection,
-    Dialect,
-    Engine,
-    Integer,
-    LargeBinary,
-    MetaData,
-    Table,
-    Text,
-    bindparam,
-    create_engine,
-    delete,
-    event,
-    func,
-    insert,
-    make_url,
-    select,
-    text,
-    update,
-)
-from sqlalchemy.dialects import postgresql
-from sqlalchemy.dialects import sqlite as sqlite_dialect
-from sqlalchemy.engine.interfaces import DBAPICursor
+from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, make_url, text
+from sqlalchemy.engine.interfaces import DBAPICursor, Dialect
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from basecagg.errors import StorageError
@@ -76,46 +53,65 @@ _POSTGRES = {
     "options": "-c idle_in_transaction_session_timeout=5000",
 }
 """How long PostgreSQL and its library believe in a dead line, unless the URL says otherwise."""
-_METADATA = MetaData()
-# Keys are ordered by their bytes everywhere; SQLite does so by itself.
-_NAME = Text().with_variant(Text(collation="C"), "postgresql")
-_SCHEMA = Table("basecagg_schema", _METADATA, Column("version", Integer, nullable=False))
-_RECORDS = Table(
-    "basecagg_records",
-    _METADATA,
-    Column("namespace", _NAME, primary_key=True),
-    Column("kind", _NAME, primary_key=True),
-    Column("key", _NAME, primary_key=True),
-    # With a row's number in SQLite: a large value in a table without one takes three times as long.
-    Column("value", LargeBinary, nullable=False),
-)
-_C = _RECORDS.c
-_INSERT: dict[str, Callable[..., Any]] = {
-    "sqlite": sqlite_dialect.insert,
-    "postgresql": postgresql.insert,
+_WORDS = {
+    "sqlite": {
+        "KEYTEXT": "TEXT",
+        "BYTES": "BLOB",
+        "NOW": "((julianday('now') - 2440587.5) * 86400.0)",
+        "LOCK": "",
+    },
+    "postgresql": {
+        "KEYTEXT": 'TEXT COLLATE "C"',
+        "BYTES": "BYTEA",
+        "NOW": "CAST(extract(epoch FROM clock_timestamp()) AS DOUBLE PRECISION)",
+        "LOCK": "FOR UPDATE",
+    },
 }
-_OURS = _C.namespace == bindparam("namespace")
-_OF_KIND = (_OURS, _C.kind == bindparam("kind"))
-_ONE = (*_OF_KIND, _C.key == bindparam("key"))
-_READ = select(_C.value).where(*_ONE)
-_KEYS = select(_C.key).where(*_OF_KIND).order_by(_C.key)
-_SCAN = select(_C.key, _C.value).where(*_OF_KIND).order_by(_C.key)
-_FIRST = select(func.min(_C.kind)).where(_OURS)
+"""What words in capitals mean to a database: keys ordered by their bytes, seconds by its own clock, and a row that
+waits for us."""
+_VERSION = "SELECT version FROM basecagg_schema"
+_SET_VERSION = "UPDATE basecagg_schema SET version = :version"
+# With a row's number in SQLite: a large value in a table without one takes three times as long.
+_RECORDS = (
+    "CREATE TABLE basecagg_records (namespace KEYTEXT NOT NULL, kind KEYTEXT NOT NULL,"
+    " key KEYTEXT NOT NULL, value BYTES NOT NULL, PRIMARY KEY (namespace, kind, key))"
+)
+_TABLES = (
+    "CREATE TABLE basecagg_schema (version INTEGER NOT NULL)",
+    f"INSERT INTO basecagg_schema VALUES ({SCHEMA_VERSION})",
+    lease.TABLE,
+    _RECORDS,
+)
+_READ = (
+    "SELECT value FROM basecagg_records WHERE namespace = :namespace AND kind = :kind AND key = :key"
+)
+_KEYS = "SELECT key FROM basecagg_records WHERE namespace = :namespace AND kind = :kind ORDER BY key"
+_SCAN = (
+    "SELECT key, value FROM basecagg_records"
+    " WHERE namespace = :namespace AND kind = :kind ORDER BY key"
+)
+_FIRST = "SELECT min(kind) FROM basecagg_records WHERE namespace = :namespace"
+_NAMESPACES = "SELECT DISTINCT namespace FROM basecagg_records"
 _MARKS = (  # by the few namespaces that were ever leased, for nobody should read through all records
     "SELECT r.namespace, r.value FROM basecagg_lease l JOIN basecagg_records r"
     " ON r.namespace = l.namespace AND r.kind = :kind AND r.key = :key"
 )
-_DELETE, _ERASE = delete(_RECORDS).where(*_ONE), delete(_RECORDS).where(_OURS)
+_STORE = (
+    "INSERT INTO basecagg_records VALUES (:namespace, :kind, :key, :value)"
+    " ON CONFLICT (namespace, kind, key) DO UPDATE SET value = excluded.value"
+)
+_DELETE = (
+    "DELETE FROM basecagg_records WHERE namespace = :namespace AND kind = :kind AND key = :key"
+)
+_ERASE = "DELETE FROM basecagg_records WHERE namespace = :namespace"
+_COPY = (
+    "ALTER TABLE basecagg_records RENAME TO basecagg_older",
+    _RECORDS,
+    "INSERT INTO basecagg_records SELECT * FROM basecagg_older",
+    "DROP TABLE basecagg_older",
+)
 _SQLITE_PRAGMAS = ("wal_autocheckpoint = 4096", "journal_size_limit = 67108864")
 """Pages and bytes: shipments come by the megabyte, and many are over before they need leave the log."""
-
-
-def upsert(dialect: str) -> Any:
-    """The statement that writes a record whether or not there is one, as the dialect says it."""
-    statement = _INSERT[dialect](_RECORDS)
-    return statement.on_conflict_do_update(
-        index_elements=[_C.namespace, _C.kind, _C.key], set_={"value": statement.excluded.value}
-    )
 
 
 class ServerStore:
@@ -144,9 +140,7 @@ class ServerStore:
         self._anchor: Anchor | None = None
         self._mark = Mark(b"", 0)
         self._engine = connect(url)
-        self._driver_error: type[Exception] = self._engine.dialect.loaded_dbapi.Error
-        self._upsert = upsert(self._engine.dialect.name)
-        self._lease = Lease(namespace, self._engine.dialect.name)
+        self._lease = Lease(namespace)
         self._renewed = 0.0
         try:
             with self._transaction("open") as connection:
@@ -174,15 +168,13 @@ class ServerStore:
 
     def namespaces(self, prefix: str) -> list[str]:
         """All machines with records in this database whose names begin like this."""
-        wanted = select(_C.namespace).where(_C.namespace.startswith(prefix, autoescape=True))
-        with self._transaction("read") as connection:
-            return sorted(connection.execute(wanted.distinct()).scalars())
+        return sorted(name for (name,) in self._fetch(_NAMESPACES) if name.startswith(prefix))
 
     def scan(self, kind: str) -> list[tuple[str, bytes]]:
         """Return all (key, value) of a kind, ordered by key."""
         return [(key, bytes(value)) for key, value in self._fetch(_SCAN, kind=kind)]
 
-    def _fetch(self, statement: Any, **values: str) -> list[Any]:
+    def _fetch(self, statement: str, **values: str) -> list[Any]:
         with self._transaction("read") as connection:
             ours = {"namespace": self.namespace, **values}
             return list(_execute(connection, statement, ours).fetchall())
@@ -190,20 +182,15 @@ class ServerStore:
     def commit(self, writes: Sequence[Write]) -> None:
         """Make the writes durable before returning."""
         batch = Batch.of(writes)
-        stored = [
-            {"namespace": self.namespace, "kind": w.kind, "key": w.key, "value": w.value}
-            for w in batch.stored
-        ]
-        deleted = [
-            {"namespace": self.namespace, "kind": w.kind, "key": w.key} for w in batch.deleted
-        ]
         if not batch:
             return
+        stored = [self._row(write.kind, write.key, write.value) for write in batch.stored]
+        deleted = [self._row(write.kind, write.key) for write in batch.deleted]
         mark = self._mark_after(batch)
         if mark != self._mark:
-            stored.append(self._record_of(mark))
+            stored.append(self._row(_MARK, "", _packed(mark)))
         with self._writing() as connection:
-            _execute_many(connection, self._upsert, stored)
+            _execute_many(connection, _STORE, stored)
             _execute_many(connection, _DELETE, deleted)
         if mark != self._mark:
             self._mark, self.rolled_back = mark, False
@@ -226,7 +213,7 @@ class ServerStore:
     def _begin_life(self) -> Mark:
         mark = Mark(os.urandom(_LINEAGE), 0)
         with self._writing() as connection:
-            _execute_many(connection, self._upsert, [self._record_of(mark)])
+            _execute(connection, _STORE, self._row(_MARK, "", _packed(mark)))
         return mark
 
     def _mark_after(self, batch: Batch) -> Mark:
@@ -244,9 +231,8 @@ class ServerStore:
             return
         self._anchor.write(self._mark)
 
-    def _record_of(self, mark: Mark) -> dict[str, Any]:
-        value = mark.lineage + b"%d" % mark.counter
-        return {"namespace": self.namespace, "kind": _MARK, "key": "", "value": value}
+    def _row(self, kind: str, key: str, value: bytes = b"") -> dict[str, Any]:
+        return {"namespace": self.namespace, "kind": kind, "key": key, "value": value}
 
     def _is_empty(self) -> bool:
         return self._fetch(_FIRST)[0][0] is None
@@ -290,7 +276,7 @@ class ServerStore:
     def _acquire(self) -> None:
         with self._transaction("open") as connection:
             self._lease.acquire(executing(connection))
-            if connection.execute(select(_SCHEMA.c.version)).scalar() == _OLDER:
+            if connection.execute(text(_VERSION)).scalar() == _OLDER:
                 _fence_out_others(connection, self.namespace)
                 _migrate(connection)
 
@@ -305,13 +291,24 @@ class ServerStore:
     @contextmanager
     def _transaction(self, action: str) -> Iterator[Connection]:
         self._drop_anchor()  # if that failed after a commit, it comes before anything else
-        try:
-            with self._engine.begin() as connection:
-                yield connection
-        except (SQLAlchemyError, self._driver_error) as error:
-            self._engine.dispose()  # the next transaction connects anew
-            cause = error.orig if isinstance(error, DBAPIError) else error
-            raise explain(f"cannot {action} {self._engine.url!r}", cause) from None
+        with transaction(self._engine, action) as connection:
+            yield connection
+
+
+@contextmanager
+def transaction(engine: Engine, action: str) -> Iterator[Connection]:
+    """All or nothing. What the database says instead is explained, and the next one connects anew."""
+    try:
+        with engine.begin() as connection:
+            yield connection
+    except (SQLAlchemyError, engine.dialect.loaded_dbapi.Error) as error:
+        engine.dispose()
+        cause = error.orig if isinstance(error, DBAPIError) else error
+        raise explain(f"cannot {action} {engine.url!r}", cause) from None
+
+
+def _packed(mark: Mark) -> bytes:
+    return mark.lineage + b"%d" % mark.counter
 
 
 def _parse_mark(stored: bytes) -> Mark:
@@ -331,19 +328,22 @@ def anchor_of(namespace: str, folder: Path) -> Anchor:
 
 
 @lru_cache(maxsize=64)
-def _spoken(statement: Any, dialect: Dialect) -> str:
+def _spoken(statement: str, dialect: Dialect) -> str:
     """A statement as its driver takes it. There are few, and to write one takes longer than to run it."""
-    clause = text(statement) if isinstance(statement, str) else statement
-    return str(clause.compile(dialect=dialect))
+    for word, meaning in _WORDS[dialect.name].items():
+        statement = statement.replace(word, meaning)
+    return str(text(statement).compile(dialect=dialect))
 
 
-def _execute(connection: Connection, statement: Any, values: Mapping[str, Any]) -> DBAPICursor:
+def _execute(
+    connection: Connection, statement: str, values: Mapping[str, Any] | None = None
+) -> DBAPICursor:
     cursor = connection.connection.cursor()
-    cursor.execute(_spoken(statement, connection.dialect), values)
+    cursor.execute(_spoken(statement, connection.dialect), values or {})
     return cursor
 
 
-def _execute_many(connection: Connection, statement: Any, rows: list[dict[str, Any]]) -> None:
+def _execute_many(connection: Connection, statement: str, rows: list[dict[str, Any]]) -> None:
     if rows:
         cursor = connection.connection.cursor()
         cursor.executemany(_spoken(statement, connection.dialect), rows)
@@ -360,8 +360,8 @@ def connect(url: str | URL) -> Engine:
         backend = make_url(url).get_backend_name()
     except SQLAlchemyError:
         raise StorageError("the store's URL cannot be read: write sqlite:///server.db") from None
-    if backend not in _INSERT:
-        raise StorageError(f"a server's store is on {' or '.join(_INSERT)}, not on {backend}")
+    if backend not in _WORDS:
+        raise StorageError(f"a server's store is on {' or '.join(_WORDS)}, not on {backend}")
     if backend == "postgresql":
         require("psycopg", extra="postgres", needed_for="a store on PostgreSQL")
     style: Any = {"sqlite": "named", "postgresql": "pyformat"}[backend]
@@ -387,39 +387,35 @@ def _configure(connection: sqlite3.Connection) -> None:
         connection.execute(f"PRAGMA {pragma}")
 
 
+def _require_schema(connection: Connection) -> None:
+    """Create what is missing. What is there is left alone: it may be another's, who is alive."""
+    if not inspect(connection).has_table("basecagg_schema"):
+        for statement in _TABLES:
+            _execute(connection, statement)
+        return
+    version = connection.execute(text(_VERSION)).scalar() or 0
+    if version not in (_OLDER, SCHEMA_VERSION):
+        raise StorageError(
+            f"{connection.engine.url!r} has schema version {version}, this program knows"
+            f" {SCHEMA_VERSION}: {_REMEDY[version < SCHEMA_VERSION]}"
+        )
+
+
 def _fence_out_others(connection: Connection, ours: str) -> None:
     """`StoreInUse` while anybody has anything of this database; whoever had writes nothing any more."""
-    execute, dialect = executing(connection), connection.dialect.name
-    for name in connection.execute(text(f"SELECT namespace FROM {lease.NAME}")).scalars().all():
+    execute = executing(connection)
+    for (name,) in execute("SELECT namespace FROM basecagg_lease", {}).fetchall():
         if name != ours:
-            other = Lease(name, dialect)
+            other = Lease(name)
             other.acquire(execute)
             other.release(execute)
 
 
 def _migrate(connection: Connection) -> None:
     """All records stay. Their owners have to see which of them still mean something: `OLDER_SCHEMA` says so."""
-    if connection.dialect.name == "sqlite":
-        connection.execute(text("ALTER TABLE basecagg_records RENAME TO basecagg_older"))
-        _RECORDS.create(connection)
-        connection.execute(text("INSERT INTO basecagg_records SELECT * FROM basecagg_older"))
-        connection.execute(text("DROP TABLE basecagg_older"))
-    owners = list(connection.execute(select(_C.namespace).distinct()).scalars())
+    for statement in _COPY if connection.dialect.name == "sqlite" else ():
+        _execute(connection, statement)
     note = {"kind": OLDER_SCHEMA, "key": "", "value": b"%d" % _OLDER}
-    connection.execute(insert(_RECORDS), [{"namespace": owner, **note} for owner in owners])
-    connection.execute(update(_SCHEMA).values(version=SCHEMA_VERSION))
-
-
-def _require_schema(connection: Connection) -> None:
-    """Create what is missing. What is there is left alone: it may be another's, who is alive."""
-    _SCHEMA.create(connection, checkfirst=True)
-    version = connection.execute(select(_SCHEMA.c.version)).scalar()
-    if version is None:
-        connection.execute(insert(_SCHEMA).values(version=SCHEMA_VERSION))
-        _RECORDS.create(connection)
-        connection.execute(text(lease.TABLE))
-    elif version not in (_OLDER, SCHEMA_VERSION):
-        raise StorageError(
-            f"{connection.engine.url!r} has schema version {version}, this program knows"
-            f" {SCHEMA_VERSION}: {_REMEDY[version < SCHEMA_VERSION]}"
-        )
+    owners = _execute(connection, _NAMESPACES).fetchall()
+    _execute_many(connection, _STORE, [{"namespace": owner, **note} for (owner,) in owners])
+    _execute(connection, _SET_VERSION, {"version": SCHEMA_VERSION})

@@ -13,14 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sqlalchemy import inspect
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from basecagg.errors import PassingFault
 from basecagg.storage import lease
 from basecagg.storage.anchor import Anchor, Mark
-from basecagg.storage.faults import explain
 from basecagg.storage.lease import Lease
-from basecagg.storage.server import anchor_of, connect, executing, marks
+from basecagg.storage.server import anchor_of, connect, executing, marks, transaction
 
 _PAUSE = 0.3
 """Seconds between two looks."""
@@ -34,7 +32,7 @@ class Standby:
     def __init__(self, url: str, namespace: str, anchors: Path) -> None:
         """Connect; `wait` does the rest."""
         self._engine = connect(url)
-        self._lease = Lease(namespace, self._engine.dialect.name)
+        self._lease = Lease(namespace)
         self._folder = anchors
         self._anchors: dict[str, Anchor] = {}
         self._seen = float("-inf")
@@ -61,15 +59,10 @@ class Standby:
 
     def look(self) -> str:
         """Who has the namespace; nothing if nobody has it any more."""
-        try:
-            with self._engine.begin() as connection:
-                if not inspect(connection).has_table(lease.NAME):
-                    return ""  # nobody has ever been here
-                owner, found = self._lease.owner(executing(connection)), marks(connection)
-        except (SQLAlchemyError, self._engine.dialect.loaded_dbapi.Error) as error:
-            self._engine.dispose()
-            cause = error.orig if isinstance(error, DBAPIError) else error
-            raise explain(f"cannot look at {self._engine.url!r}", cause) from None
+        with transaction(self._engine, "look at") as connection:
+            if not inspect(connection).has_table(lease.NAME):
+                return ""  # nobody has ever been here
+            owner, found = self._lease.owner(executing(connection)), marks(connection)
         now = time.monotonic()
         if owner:
             self._follow(found)

@@ -10,7 +10,7 @@ from basecagg.service.server.core import Service
 
 def render(service: Service) -> str:
     """All figures of the service."""
-    activity, host = service.activity, service.host
+    activity, host, members = service.activity, service.host, len(service.registry.active)
     single = [
         ("received_bytes_total", "counter", "Bytes of bodies received.", activity.bytes_in),
         ("sent_bytes_total", "counter", "Bytes of bodies sent.", activity.bytes_out),
@@ -19,7 +19,7 @@ def render(service: Service) -> str:
         ("answers_corrected_total", "counter", "Wrong answers corrected.", activity.corrected),
         ("online", "gauge", "Participants heard of lately.", len(online(service))),
         ("jobs_waiting", "gauge", "Messages before the machine.", service.worker.waiting),
-        ("members", "gauge", "Participants who belong to the federation.", _members(service)),
+        ("members", "gauge", "Participants who belong to the federation.", members),
         ("epoch_open", "gauge", "1 while an epoch takes updates.", int(service.phase == "open")),
         ("store_failing", "gauge", "1: waits for its store.", int(bool(service.worker.fault))),
     ]
@@ -46,10 +46,6 @@ def render(service: Service) -> str:
     for name, kind, text, value in single:
         lines += [*_head(name, kind, text), f"basecagg_{name} {value}"]
     return "\n".join(lines) + "\n"
-
-
-def _members(service: Service) -> int:
-    return sum(not member.revoked for member in service.registry.members.values())
 
 
 def _family(name: str, text: str, values: Mapping[str, int], label: str) -> list[str]:

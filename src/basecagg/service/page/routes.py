@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from functools import partial
 from importlib.resources import files
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
-from starlette.routing import Route
 
 from basecagg.service.page import metrics
 from basecagg.service.page.view import view
 from basecagg.service.problems import Problem
+from basecagg.service.server.app import Routes
 from basecagg.service.server.core import Service
 from basecagg.service.server.limits import BodyReader, RateLimit
 
@@ -40,30 +41,23 @@ class Page:
         self._open_here = open_here
         self._attempts = RateLimit(0.5, 10)
 
-    def routes(self) -> list[Route]:
-        """The page's addresses."""
-        return [
-            Route("/", self.page),
-            Route("/page.css", self.style),
-            Route("/page.js", self.script),
-            Route("/status", self.status),
-            Route("/metrics", self.metrics),
-            Route("/login", self.login, methods=["GET", "POST"]),
-        ]
+    def routes(self) -> Routes:
+        """The page's addresses. How it looks and what fills it is no secret."""
+        return {
+            ("GET", "/"): self.page,
+            ("GET", "/page.css"): partial(_file, "page.css"),
+            ("GET", "/page.js"): partial(_file, "page.js"),
+            ("GET", "/status"): self.status,
+            ("GET", "/metrics"): self.metrics,
+            ("GET", "/login"): partial(_file, "login.html"),
+            ("POST", "/login"): self.login,
+        }
 
     async def page(self, request: Request) -> Response:
         """The page itself."""
         if not self._may_look(request):
             return RedirectResponse("/login", 303, _SAFE)
-        return _file("page.html")
-
-    async def style(self, request: Request) -> Response:
-        """How it looks; nothing secret."""
-        return _file("page.css")
-
-    async def script(self, request: Request) -> Response:
-        """What fills it; nothing secret."""
-        return _file("page.js")
+        return await _file("page.html", request)
 
     async def status(self, request: Request) -> Response:
         """The figures, as JSON."""
@@ -78,8 +72,6 @@ class Page:
 
     async def login(self, request: Request) -> Response:
         """Take the token, give a cookie."""
-        if request.method == "GET":
-            return _file("login.html")
         self._attempts.require(request.client.host if request.client else "")
         token = await _form_value(request)
         session = hmac.new(token, b"basecagg/page", hashlib.sha256).hexdigest()
@@ -120,6 +112,6 @@ async def _form_value(request: Request) -> bytes:
     return body.removeprefix(b"token=")
 
 
-def _file(name: str) -> Response:
+async def _file(name: str, request: Request) -> Response:
     content = files("basecagg.service.page").joinpath("static", name).read_bytes()
     return Response(content, media_type=_TYPES[name.rpartition(".")[2]], headers=_SAFE)

@@ -32,11 +32,11 @@ def view(service: Service) -> dict[str, Any]:
     """Everything the page shows, as JSON."""
     activity = service.activity
     return {
-        "federation": service.settings.federation,
+        "federation": service.folder.federation,
         "phase": service.phase,
         "uptime": round(time.time() - activity.started),
         "online": _people(service),
-        "members": sum(not m.revoked for m in service.registry.members.values()),
+        "members": len(service.registry.active),
         "pending": len(service.registry.enrolments),
         "traffic": {"in": activity.bytes_in, "out": activity.bytes_out},
         "requests": dict(sorted(activity.requests.items())),
@@ -53,7 +53,7 @@ def _people(service: Service) -> list[dict[str, Any]]:
     members = service.registry.members
     people = [
         {
-            "who": pseudonym(service.settings.federation, members[name].signing_key),
+            "who": pseudonym(service.folder.federation, members[name].signing_key),
             "role": members[name].role,
             "seconds": round(age),
         }

@@ -19,7 +19,7 @@ _SOON = timedelta(days=30)
 """Before a certificate expires it is time to renew it."""
 
 
-class Certificate:
+class ServerCertificate:
     """The files `tls.pem` and `tls.key` in the server's folder, as they are now and as they were last loaded."""
 
     def __init__(self, folder: Path) -> None:
@@ -44,7 +44,7 @@ class Certificate:
             for each in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), context):
                 each.load_cert_chain(*self.files, password="")  # nobody is there to be asked for one
         except (OSError, DataError) as error:
-            _LOG.warning("certificate not renewed: the one before is kept", reason=str(error))
+            _LOG.warning("certificate not renewed", reason=str(error))
         else:
             self.expires = expires
             self._tell("certificate renewed")

@@ -9,9 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-import msgspec
-
-from basecagg.channels.identity import Identity
 from basecagg.channels.wire import limit_for
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.messages import (
@@ -24,29 +21,20 @@ from basecagg.protocol.messages import (
     Upload,
     Witness,
 )
-from basecagg.service.documents import (
-    Admit,
-    AskForKeys,
-    CloseEpoch,
-    EndEpoch,
-    Enrolment,
-    Invite,
-    Order,
-    Overview,
-    Phase,
-    Revoke,
-    StartEpoch,
-)
+from basecagg.service import documents
+from basecagg.service.documents import Enrolment, Order, Overview, Phase
 from basecagg.service.framing import Numbered
 from basecagg.service.logs import Log
 from basecagg.service.problems import Problem, unpacked
-from basecagg.service.server.certificate import Certificate
+from basecagg.service.server.certificate import ServerCertificate
 from basecagg.service.server.epochs import CONTROL_BYTES, Epochs, ServiceSettings, check_credential
-from basecagg.service.server.host import EpochHost, EpochStore, Published
+from basecagg.service.server.host import EpochHost, Published
 from basecagg.service.server.ledger import LedgerEntry
 from basecagg.service.server.registry import Registry
 from basecagg.service.server.waiting import WaitingRoom
 from basecagg.service.server.worker import MachineThread
+from basecagg.service.server_folder import ServerFolder
+from basecagg.storage.server import ServerStore
 
 _TAKEN = (Shipment, Upload, Receipt, Endorsement, Answer, Witness, Refusal)
 _REMEMBERED_ENTRIES = 200
@@ -69,7 +57,7 @@ class Activity:
     burned: int = 0
     corrected: int = 0
     scores: list[tuple[int, float]] = field(default_factory=list)
-    certificate: Certificate | None = None
+    certificate: ServerCertificate | None = None
     """What callers are shown; None behind a proxy that has its own."""
 
     def note(self, entries: Sequence[LedgerEntry]) -> None:
@@ -86,21 +74,19 @@ class Service:
 
     def __init__(
         self,
+        folder: ServerFolder,
         settings: ServiceSettings,
-        identities: Sequence[Identity],
-        open_store: Callable[[str], EpochStore],
+        open_store: Callable[[str], ServerStore],
     ) -> None:
-        """Go on where the stores say; `open_store` opens the records of a namespace.
-
-        An epoch names the one of its `identities` that the server signs with.
-        """
-        self.settings = settings
+        """Go on where the stores say; `open_store` opens the records of a namespace."""
+        self.folder = folder
+        self._settings = settings
         self.activity = Activity()
         self._refusals: Counter[tuple[str, str]] = Counter()
         """How often somebody was refused since the start, by name and code."""
         self._waiting = WaitingRoom()
-        self.epochs = Epochs(settings, identities, open_store)
-        self.worker = MachineThread(self)
+        self.epochs = Epochs(folder, settings, open_store)
+        self.worker = MachineThread(self.flush, self.recover)
         self._clock = asyncio.create_task(self._tick())
         self._probe: asyncio.Task[None] | None = None
 
@@ -150,9 +136,8 @@ class Service:
             self._waiting.renew_soon()
         news = host.ledger.take_news()
         self.activity.note(news)
-        self.epochs.note_sums(
-            news
-        )  # durable with the next flush; after a crash it is caught up with
+        # Durable with the next flush; after a crash it is caught up with.
+        self.epochs.note_sums(news)
 
     def recover(self) -> None:
         """Go back to what is durable, and let those who wait look at it."""
@@ -176,10 +161,6 @@ class Service:
         """The present model."""
         return self.epochs.require_host().published
 
-    def key_of(self, name: str) -> bytes | None:
-        """The key that signs a caller's requests."""
-        return self.registry.key_of(name)
-
     def message_limit(self) -> int:
         """The most bytes that any message may have in the present epoch."""
         parameters = self.epochs.require_host().agreement.parameters
@@ -196,9 +177,7 @@ class Service:
         """Somebody hands in its keys."""
 
         def enrol() -> None:
-            known = self.registry.enrolments.get(enrolment.name)
-            self.registry.enrol(enrolment)
-            if known is None and enrolment.name in self.registry.enrolments:
+            if self.registry.enrol(enrolment):
                 self.epochs.note("enrolled", name=enrolment.name)
 
         await self._decide("?", enrol)  # nobody knows who it is
@@ -232,9 +211,7 @@ class Service:
         return await self.worker.do(lambda: question(self.epochs.require_host()))
 
     def _parse(self, frame: bytes) -> Message:
-        message = unpacked(frame, self.message_limit())
-        if not isinstance(message, _TAKEN):
-            raise Problem(400, "Malformed", f"a server does not take a {type(message).__name__}")
+        message: Message = unpacked(frame, self.message_limit(), *_TAKEN)
         limit = _limit(type(message), self.epochs.require_host().agreement.parameters)
         if len(frame) > limit:
             raise Problem(413, "TooLarge", f"a {type(message).__name__} has {limit} bytes at most")
@@ -307,18 +284,10 @@ class Service:
 
     async def overview(self) -> Overview:
         """What the operator needs to know to go on."""
-        overview = await self.worker.do(self.epochs.overview)
-        activity, host, now = self.activity, self.host, time.time()
-        return msgspec.structs.replace(
-            overview,
-            uptime=int(now - activity.started),
-            seen={
-                name: int(now - seen)
-                for name, seen in activity.last_seen.items()
-                if name in self.registry.members
-            },
-            retired=tuple(sorted(host.retired)) if host else (),
-        )
+        now, activity = time.time(), self.activity
+        seen = {name: int(now - last) for name, last in activity.last_seen.items()}
+        uptime = int(now - activity.started)
+        return await self.worker.do(lambda: self.epochs.overview(uptime, seen))
 
     async def obey(self, order: Order) -> Overview:
         """Carry out what the operator signed."""
@@ -328,37 +297,33 @@ class Service:
 
     def _obey(self, order: Order) -> None:
         match order:
-            case Invite():
-                is_news = self.registry.admissions.get(order.name) != order.admission_hash
-                self.registry.invite(order.name, order.admission_hash, order.expires)
-                if is_news:
+            case documents.Invite():
+                if self.registry.invite(order.name, order.admission_hash, order.expires):
                     self.epochs.note("invited", name=order.name)
-            case Admit():
+            case documents.Admit():
                 if order.credential is not None:
                     agreement = self.epochs.require_host().agreement
                     check_credential(agreement, order.member.name, order.credential)
-                is_news = self.registry.key_of(order.member.name) != order.member.signing_key
-                self.registry.admit(order.member, order.credential)
-                if is_news:
+                if self.registry.admit(order.member, order.credential):
                     self.epochs.note("admitted", name=order.member.name, role=order.member.role)
-            case Revoke():
+            case documents.Revoke():
                 self.registry.revoke(order.name)
                 self.epochs.note("revoked", name=order.name)
-            case AskForKeys():
+            case documents.AskForKeys():
                 self.registry.forget_keys(order.names)
                 self.epochs.note("keys asked for", names=" ".join(order.names))
-            case CloseEpoch():
+            case documents.CloseEpoch():
                 self.epochs.begin_closing()
-            case EndEpoch():
+            case documents.EndEpoch():
                 self.epochs.end(order.frame)
-            case StartEpoch():
+            case documents.StartEpoch():
                 self.epochs.start(order)
 
     # --- time -------------------------------------------------------------------------------------
 
     async def _tick(self) -> None:
         while True:
-            await asyncio.sleep(min(0.25, self.settings.answer_timeout / 4))
+            await asyncio.sleep(min(0.25, self._settings.answer_timeout / 4))
             await self._quietly(self.epochs.renew)
             if self.host is not None and self.host.is_opening:
                 await self._quietly(self._ask_holders_again)
@@ -368,7 +333,7 @@ class Service:
                 await self._quietly(self.epochs.archive)
 
     def _ask_holders_again(self) -> None:
-        self.epochs.require_host().tick(self.settings.answer_timeout)
+        self.epochs.require_host().tick(self._settings.answer_timeout)
 
     async def _quietly(self, job: Callable[[], None]) -> None:
         """A job that the clock starts. If it fails the machine was rebuilt, and the clock tries again."""

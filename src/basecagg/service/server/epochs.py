@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from basecagg.channels.identity import Ed25519Verifier, Identity
-from basecagg.channels.wire import MAX_CONTROL_BYTES, is_of_another_version, pack, unpack
+from basecagg.channels.wire import MAX_CONTROL_BYTES, is_of_another_version, pack
 from basecagg.errors import BASecAggError
 from basecagg.protocol.audit_log import AuditLog, Fact
 from basecagg.protocol.effects import Forget, Persist
@@ -24,10 +24,11 @@ from basecagg.service.documents import AuditPage, Overview, Phase, StartEpoch
 from basecagg.service.logs import Log
 from basecagg.service.problems import Problem, unpacked
 from basecagg.service.server.group_commit import GroupCommit
-from basecagg.service.server.host import EpochHost, EpochStore
+from basecagg.service.server.host import EpochHost
 from basecagg.service.server.ledger import LedgerEntry, ledger_key, ledger_lines
 from basecagg.service.server.registry import Charter, Registry
-from basecagg.storage.server import OLDER_SCHEMA
+from basecagg.service.server_folder import ServerFolder
+from basecagg.storage.server import OLDER_SCHEMA, ServerStore
 
 _LOG = Log("basecagg.service")
 _AUDIT_PAGE = 1000
@@ -43,10 +44,8 @@ CONTROL_BYTES = 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceSettings:
-    """What the one who runs the server decides."""
+    """What the one who runs the server decides about epochs."""
 
-    federation: str
-    operator_key: bytes
     answer_timeout: float = 30.0
     """Seconds to wait for the holders before they are asked again."""
     retries: int = 20
@@ -60,35 +59,36 @@ class Epochs:
 
     def __init__(
         self,
+        folder: ServerFolder,
         settings: ServiceSettings,
-        identities: Sequence[Identity],
-        open_store: Callable[[str], EpochStore],
+        open_store: Callable[[str], ServerStore],
     ) -> None:
         """Go on where the stores say."""
+        self._folder = folder
         self._settings = settings
+        identities = [Identity.from_secret(secret) for secret in (folder.server, *folder.former)]
         self._identities = {identity.public_key: identity for identity in identities}
-        self._stores: dict[str, EpochStore] = {}
+        """An epoch names the one of them that the server signs with."""
+        self._stores: dict[str, ServerStore] = {}
         self._open_store = open_store
         self._durable = self._open(SERVICE)
         self.store = GroupCommit(self._durable)
-        self.registry = self._read_registry()
-        self._audit = self._read_audit()
+        self._read()
         self._identity = identities[0]
         """Whoever signs for the server where no epoch names a key."""
         self.host: EpochHost | None = None
         self.host = self._resume_host()
         self._catch_up()
 
-    def _open(self, namespace: str) -> EpochStore:
+    def _open(self, namespace: str) -> ServerStore:
         if namespace not in self._stores:
             self._stores[namespace] = self._open_store(namespace)
         return self._stores[namespace]
 
-    def _read_registry(self) -> Registry:
-        return Registry(self._settings.federation, self._settings.operator_key, self.store)
-
-    def _read_audit(self) -> AuditLog:
-        return AuditLog(self._settings.federation, SERVER, self.store)
+    def _read(self) -> None:
+        federation = self._folder.federation
+        self.registry = Registry(federation, self._folder.operator_key, self.store)
+        self._audit = AuditLog(federation, SERVER, self.store)
 
     def close(self) -> None:
         """Let go of all stores."""
@@ -98,12 +98,11 @@ class Epochs:
     def recover(self) -> None:
         """Go back to what is durable."""
         self.store.discard()
-        self.registry = self._read_registry()
-        self._audit = self._read_audit()
+        self._read()
         charter = self.registry.charter
         if self.host is not None and charter is not None and charter.epoch == self.host.frame:
             self.host.recover()
-            self.host.enter(charter.phase)
+            self.host.phase = charter.phase
         else:  # the fault came while one epoch took the other's place
             self.host = self._resume_host()
         self._catch_up()
@@ -111,9 +110,8 @@ class Epochs:
 
     def renew(self) -> None:
         """Say that we are alive, though there may be nothing to write."""
-        self._durable.renew()
-        if self.host is not None:
-            self.host.renew()
+        for store in self._stores.values():
+            store.renew()
 
     def probe(self) -> None:
         """Write to the store, be it that there is nothing to write."""
@@ -130,8 +128,8 @@ class Epochs:
             raise Problem(503, "NoEpoch", "no epoch has begun yet", retry_after=2.0)
         return self.host
 
-    def overview(self) -> Overview:
-        """What the operator needs to know to go on."""
+    def overview(self, uptime: int, seen: dict[str, int]) -> Overview:
+        """What the operator needs to know to go on; for how long we have been here, and who was heard of when."""
         host, registry, model = self.host, self.registry, self._next_model()
         return Overview(
             phase=self.phase,
@@ -147,6 +145,9 @@ class Epochs:
             inconsistent=dict(host.ledger.inconsistent) if host else {},
             unapplied=dict(host.ledger.unapplied) if host else {},
             trouble=host.trouble if host else "",
+            uptime=uptime,
+            seen={name: age for name, age in seen.items() if name in registry.members},
+            retired=tuple(sorted(host.retired)) if host else (),
         )
 
     # --- the audit log ----------------------------------------------------------------------------
@@ -184,9 +185,7 @@ class Epochs:
     def begin_closing(self) -> None:
         """Take no more updates."""
         if self.phase == "open":
-            self.registry.enter("closing")
-            self.require_host().closing = True
-            self._note_epoch(self.require_host(), "epoch closing")
+            self._enter("closing")
 
     @property
     def may_finish_closing(self) -> bool:
@@ -196,9 +195,13 @@ class Epochs:
     def finish_closing(self) -> None:
         """Now the operator can end it."""
         if self.may_finish_closing:
-            self.registry.enter("closed")
-            self.require_host().closed = True
-            self._note_epoch(self.require_host(), "epoch closed")
+            self._enter("closed")
+
+    def _enter(self, phase: Phase) -> None:
+        host = self.require_host()
+        self.registry.enter(phase)
+        host.phase = phase
+        self._note_epoch(host, f"epoch {phase}")
 
     def _note_epoch(self, host: EpochHost, event: str) -> None:
         number, version = host.agreement.epoch.number, host.published.version
@@ -207,10 +210,8 @@ class Epochs:
     def end(self, frame: bytes) -> None:
         """The operator's signature ends an epoch for its participants; what the server says does not."""
         host = self.require_host()
-        end = unpacked(frame, CONTROL_BYTES)
-        if not isinstance(end, EpochEnd):
-            raise Problem(400, "Malformed", "that is not the end of an epoch")
-        key = self._settings.operator_key
+        end = unpacked(frame, CONTROL_BYTES, EpochEnd)
+        key = self._folder.operator_key
         if not Ed25519Verifier().verify(key, statement(end), end.signature):
             raise Problem(400, "BadSignature", "the end is not signed by the operator")
         if end.epoch != host.agreement.id:
@@ -257,19 +258,17 @@ class Epochs:
 
     def _accept(self, frame: bytes) -> Agreement:
         try:
-            epoch = unpack(frame, MAX_CONTROL_BYTES)
-            if not isinstance(epoch, Epoch):
-                raise Problem(400, "Malformed", "that is not an epoch")
-            return accept(epoch, self._settings.operator_key, Ed25519Verifier())
+            epoch = unpacked(frame, MAX_CONTROL_BYTES, Epoch)
+            return accept(epoch, self._folder.operator_key, Ed25519Verifier())
         except BASecAggError as error:
             raise Problem(400, "BadEpoch", str(error)) from None
 
     def _require_successor(self, epoch: Epoch) -> None:
         number = self.host.agreement.epoch.number if self.host else 0
         version = self._next_version
-        keys = {m.name: m.signing_key for m in self.registry.members.values() if not m.revoked}
+        keys = {member.name: member.signing_key for member in self.registry.active}
         wrong = (
-            (epoch.federation != self._settings.federation, "it is for another federation"),
+            (epoch.federation != self._folder.federation, "it is for another federation"),
             (epoch.server_key not in self._identities, "it names another server's key"),
             (epoch.number <= number, f"epoch {number} was here already, {epoch.number} is older"),
             (epoch.first != self._first(), f"it must begin with the model of version {version}"),
@@ -318,7 +317,7 @@ class Epochs:
             retries=self._settings.retries,
             keep=self._settings.keep_versions,
         )
-        host.enter(charter.phase)
+        host.phase = charter.phase
         return host
 
     def _resume_host(self) -> EpochHost | None:
@@ -364,9 +363,6 @@ class Epochs:
 def check_credential(agreement: Agreement, name: str, frame: bytes) -> None:
     """Refuse what does not let this name contribute to the epoch."""
     try:
-        credential = unpack(frame, CONTROL_BYTES)
-        if not isinstance(credential, Credential):
-            raise Problem(400, "Malformed", "that is not a credential")
-        agreement.require_enrolled(credential, name)
+        agreement.require_enrolled(unpacked(frame, CONTROL_BYTES, Credential), name)
     except BASecAggError as error:
         raise Problem(400, "BadCredential", str(error)) from None

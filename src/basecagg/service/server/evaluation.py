@@ -44,19 +44,14 @@ class Evaluator:
                 await self._score(model)
 
     async def _score(self, model: Published) -> None:
-        info = RoundInfo(
-            federation=self._service.settings.federation,
-            name="operator",
-            version=model.version,
-            round=0,
-            data="",
-        )
+        federation, version = self._service.folder.federation, model.version
+        info = RoundInfo(federation=federation, name="operator", version=version, round=0, data="")
         try:
             score = float((await self._function(np.frombuffer(model.data, model.dtype), info))[0])
         except (DataError, IndexError) as error:
             _LOG.warning("evaluation", error=str(error))
             return
         scores = self._service.activity.scores
-        scores.append((model.version, score))
+        scores.append((version, score))
         del scores[:-_REMEMBERED]
-        _LOG.info("evaluation", version=model.version, score=round(score, 4))
+        _LOG.info("evaluation", version=version, score=round(score, 4))

@@ -35,22 +35,19 @@ class GroupCommit:
 
     def keys(self, kind: str) -> list[str]:
         """Return all keys of a kind, in order."""
-        found = set(self._store.keys(kind))
-        for (pending_kind, key), write in self._pending.items():
-            if pending_kind == kind:
-                (found.add if isinstance(write, Persist) else found.discard)(key)
-        return sorted(found)
+        return sorted(self._overlaid(kind, dict.fromkeys(self._store.keys(kind), b"")))
 
     def scan(self, kind: str) -> list[tuple[str, bytes]]:
         """Return all (key, value) of a kind, ordered by key."""
-        found = dict(self._store.scan(kind))
-        for (pending_kind, key), write in self._pending.items():
-            if pending_kind != kind:
-                continue
-            found.pop(key, None)
-            if isinstance(write, Persist):
-                found[key] = write.value
-        return sorted(found.items())
+        return sorted(self._overlaid(kind, dict(self._store.scan(kind))).items())
+
+    def _overlaid(self, kind: str, found: dict[str, bytes]) -> dict[str, bytes]:
+        for write in self._pending.values():
+            if write.kind == kind and isinstance(write, Persist):
+                found[write.key] = write.value
+            elif write.kind == kind:
+                found.pop(write.key, None)
+        return found
 
     def commit(self, writes: Sequence[Write]) -> None:
         """Let the writes wait for the next `flush`."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from dataclasses import dataclass
-from typing import Protocol
 
 from basecagg.channels.wire import pack
 from basecagg.errors import REFUSAL_CODES, Refused, Retired
@@ -40,7 +39,7 @@ from basecagg.protocol.server import Server, ServerSettings
 from basecagg.service.documents import Phase
 from basecagg.service.framing import Numbered
 from basecagg.service.logs import Log
-from basecagg.service.problems import Problem, refused
+from basecagg.service.problems import Problem
 from basecagg.service.server.group_commit import GroupCommit
 from basecagg.service.server.ledger import Ledger
 from basecagg.service.server.mailboxes import Mailboxes
@@ -58,26 +57,6 @@ class Published:
     data: bytes
 
 
-class EpochStore(Store, Protocol):
-    """A store that can be closed, or done away with when its epoch is over."""
-
-    def renew(self, after: float = ...) -> None:
-        """Say that its owner is alive, unless it did so lately; `LeaseLost` if it has another one."""
-        ...
-
-    def namespaces(self, prefix: str) -> list[str]:
-        """The names of all stores in the same database that begin like this."""
-        ...
-
-    def close(self) -> None:
-        """Let go of the database."""
-        ...
-
-    def erase(self) -> None:
-        """Delete all records, and close."""
-        ...
-
-
 class EpochHost:
     """One epoch on the server."""
 
@@ -85,7 +64,7 @@ class EpochHost:
         self,
         agreement: Agreement,
         signer: Signer,
-        store: EpochStore,
+        store: Store,
         initial_model: Model,
         *,
         retries: int = 5,
@@ -100,15 +79,14 @@ class EpochHost:
         self.frame = pack(agreement.epoch)
         """The epoch, as the operator signed it."""
         self._signer = signer
-        self._durable = store
         self._store = GroupCommit(store)
         self._initial_model = initial_model
         self._retries = retries
         self._keep = keep
         self._packed: tuple[int, bytes] | None = None
         """The parts that were asked for last: all members want the same ones at about the same time."""
-        self.closing = False
-        self.closed = False
+        self.phase: Phase = "open"
+        """How far the epoch has come, says its charter."""
         self.refusals: Counter[str] = Counter()
         """What was refused since the start, by kind: here, and by holders who told us."""
         self.retired: set[str] = set()
@@ -133,7 +111,8 @@ class EpochHost:
     def _resume(self) -> None:
         """A request from before a restart: what holders said to it is lost, so they are asked again."""
         if self.is_opening:
-            self.deadline()
+            self._began = time.monotonic()
+            self._perform(self.machine.deadline())
             self.flush()
 
     # --- the worker's owner -----------------------------------------------------------------------
@@ -164,17 +143,13 @@ class EpochHost:
         dtype = machine.model.dtype.newbyteorder("<").str
         return Published(machine.version, machine.head, dtype, model_bytes(machine.model))
 
-    def enter(self, phase: Phase) -> None:
-        """The epoch has come this far, says its charter."""
-        self.closing, self.closed = phase != "open", phase == "closed"
-
     # --- jobs -------------------------------------------------------------------------------------
 
     def receive(self, sender: str, message: Message) -> None:
         """Hand a participant's message to the machine. A refusal is a `Problem` with status 409."""
-        if self.closing and isinstance(message, Shipment | Upload):
+        if self.phase != "open" and isinstance(message, Shipment | Upload):
             raise Problem(503, "EpochClosing", "this epoch takes no more updates", retry_after=5.0)
-        if self.closed and isinstance(message, Endorsement | Answer | Witness):
+        if self.phase == "closed" and isinstance(message, Endorsement | Answer | Witness):
             return  # its last version is signed
         self._began = time.monotonic()
         self.ledger.note_answer(message)
@@ -191,7 +166,7 @@ class EpochHost:
             # A refusal is what the sender is told at once; the fate of its update it must not miss.
             if reply is not None and isinstance(reply.message, Verdict):
                 self._perform([reply])
-            raise refused(refusal) from None
+            raise Problem(409, refusal.code, str(refusal)) from None
         self._perform(effects)
 
     def collect(self, name: str, acknowledged: int | None, most_bytes: int) -> list[Numbered]:
@@ -199,23 +174,14 @@ class EpochHost:
         if acknowledged is not None:
             self.mailboxes.acknowledge(name, acknowledged)
         if self.mailboxes.overflowed(name):
-            self.reconnect(name)
+            self._perform(self.machine.reconnect(name))
         holder = self.agreement.holder_index(name)
         return self.mailboxes.collect(name, holder, most_bytes)
-
-    def reconnect(self, holder: str) -> None:
-        """Send a holder again what it has not answered."""
-        self._perform(self.machine.reconnect(holder))
 
     def tick(self, patience: float) -> None:
         """Ask whoever has been silent for too long again."""
         self._began = time.monotonic()
         self._perform(self.machine.tick(self._began, patience))
-
-    def deadline(self) -> None:
-        """Answers have been waited for long enough."""
-        self._began = time.monotonic()
-        self._perform(self.machine.deadline())
 
     def pedigree(self, operator_key: bytes) -> Pedigree:
         """What leads from the operator's key to the present model."""
@@ -239,10 +205,6 @@ class EpochHost:
                 raise Problem(404, "NotKept", f"the parts of version {version} are not kept here")
             self._packed = version, pack(parts)
         return self._packed[1]
-
-    def renew(self) -> None:
-        """Say that we are alive, though there may be nothing to write."""
-        self._durable.renew()
 
     @property
     def is_opening(self) -> bool:

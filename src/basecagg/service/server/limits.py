@@ -8,27 +8,40 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from basecagg.service.problems import Problem, busy
 
 _REMEMBERED_CALLERS = 10_000
 
 
-class RateLimit:
-    """A bucket of tokens per caller: `burst` at once, `rate` per second in the long run."""
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How much is too much. Rates are requests per second."""
 
-    def __init__(
-        self, rate: float, burst: float, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    memory: int = 512 * 2**20
+    """Bytes of all bodies on their way in."""
+    member_rate: float = 50.0
+    stranger_rate: float = 5.0
+    body_grace: float = 10.0
+    """Seconds that a body may take, besides those for its length."""
+    header_seconds: float = 15.0
+    strangers: int = 1024
+    """Connections of callers that have not shown a key yet; far fewer than there may be in all."""
+
+
+class RateLimit:
+    """A bucket of tokens per caller: `burst` at once, or those of ten seconds; `rate` per second in the long run."""
+
+    def __init__(self, rate: float, burst: float = 0.0) -> None:
         """Start with full buckets."""
         self._rate = rate
-        self._burst = burst
-        self._clock = clock
+        self._burst = burst or 10 * rate
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def require(self, caller: str) -> None:
         """Take one token, or raise 429 with the time until there is one."""
-        now = self._clock()
+        now = time.monotonic()
         tokens, since = self._buckets.pop(caller, (self._burst, now))
         tokens = min(self._burst, tokens + (now - since) * self._rate)
         allowed = tokens >= 1

@@ -7,14 +7,14 @@ parcels of a shipment are kept by the machine already: their letter only names t
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Protocol
 
 from basecagg.channels.wire import pack
 from basecagg.protocol.effects import Forget, Persist, Send, Store, Write
+from basecagg.protocol.mailroom import Mailroom
 from basecagg.protocol.messages import (
     CertifiedRequest,
     Inquiry,
@@ -33,18 +33,6 @@ _FRESH_BYTES = 64 * 2**20
 """Parcels that are kept in memory until their holders fetch them, which most do at once."""
 _NAMED = 100
 """Bytes that a parcel counts as: only its dealing's name is here."""
-
-
-class Parcels(Protocol):
-    """Where the machine keeps parcels."""
-
-    def lacks(self, holder: int, dealing: str) -> bool:
-        """Whether the holder's parcel lies here: its dealing lives, and it has not confirmed it."""
-        ...
-
-    def parcels(self, dealing: str) -> list[Parcel]:
-        """All parcels of a dealing."""
-        ...
 
 
 class PostedLetter(Record):
@@ -107,11 +95,11 @@ class Mailbox:
 class Mailboxes:
     """All mailboxes of an epoch. Numbers rise, and none is given twice, whatever is rebuilt."""
 
-    def __init__(self, store: Store, parcels: Parcels) -> None:
+    def __init__(self, store: Store, mailroom: Mailroom) -> None:
         """Start with the letters that were not dealt with before a restart."""
         self._store = store
-        self._parcels = parcels
-        self._boxes: dict[str, Mailbox] = {}
+        self._mailroom = mailroom
+        self._boxes: defaultdict[str, Mailbox] = defaultdict(Mailbox)
         self._fresh: OrderedDict[str, dict[int, Parcel]] = OrderedDict()
         self._fresh_bytes = 0
         self._full = set(store.keys("overflow"))
@@ -121,7 +109,7 @@ class Mailboxes:
             letter = StoredLetter(int(key), posted)
             for name in posted.recipients:
                 if letter.number > read.get(name, -1):
-                    self._box(name).add(letter)
+                    self._boxes[name].add(letter)
         newest = (box.newest for box in self._boxes.values())
         self._next = max((*newest, *read.values()), default=-1) + 1
 
@@ -136,13 +124,13 @@ class Mailboxes:
     def _subject(self, send: Send) -> object:
         """What a letter is about: the same object for many, or the parcels of one dealing that lie here."""
         message = send.message
-        if isinstance(message, Parcel) and self._parcels.lacks(message.holder, message.dealing.key):
+        if isinstance(message, Parcel) and self._mailroom.lacks(message.holder, message.dealing.key):
             return message.dealing.key
         return id(message)
 
     def _post_one(self, sends: list[Send]) -> list[Write]:
         names = [send.recipient for send in sends]
-        full = [name for name in names if self._box(name).is_full]
+        full = [name for name in names if self._boxes[name].is_full]
         self._full.update(full)
         writes: list[Write] = [Persist("overflow", name, b"") for name in full]
         reached = [name for name in names if name not in full]
@@ -152,7 +140,7 @@ class Mailboxes:
         self._next += 1
         urgent = _is_urgent(sends[0].message)
         for name in reached:
-            self._box(name).add(letter)
+            self._boxes[name].add(letter)
             self._woken[name] = self._woken.get(name, False) or urgent
         return [*writes, write("letter", letter.key, letter.posted)]
 
@@ -183,7 +171,7 @@ class Mailboxes:
         `holder` is the recipient's number among the holders, if it is one.
         """
         found, size = list[Numbered](), 0
-        for letter in self._box(recipient).letters:
+        for letter in self._boxes[recipient].letters:
             if len(found) == most_letters or (found and size >= most_bytes):
                 break
             frame = self._frame(letter.posted, holder)
@@ -194,7 +182,7 @@ class Mailboxes:
 
     def acknowledge(self, recipient: str, up_to: int) -> None:
         """The recipient has dealt with all letters up to this number."""
-        box, last = self._box(recipient), -1
+        box, last = self._boxes[recipient], -1
         writes: list[Write] = []
         while box.letters and box.letters[0].number <= up_to:
             letter = box.remove_first()
@@ -206,21 +194,11 @@ class Mailboxes:
 
     def overflowed(self, recipient: str) -> bool:
         """Whether letters did not fit and the box is empty now: time to ask the machine for them again."""
-        if recipient not in self._full or self._box(recipient).letters:
+        if recipient not in self._full or self._boxes[recipient].letters:
             return False
         self._full.discard(recipient)
         self._store.commit([Forget("overflow", recipient)])
         return True
-
-    def letters_waiting(self, recipient: str) -> int:
-        """How many letters the recipient has not dealt with."""
-        return len(self._box(recipient).letters)
-
-    def _box(self, recipient: str) -> Mailbox:
-        box = self._boxes.get(recipient)
-        if box is None:
-            box = self._boxes[recipient] = Mailbox()
-        return box
 
     # --- parcels ----------------------------------------------------------------------------------
 
@@ -228,10 +206,10 @@ class Mailboxes:
         """None for a parcel that is of no use any more: it is confirmed, or its masks are over."""
         if not posted.dealing:
             return posted.frame
-        if holder is None or not self._parcels.lacks(holder, posted.dealing):
+        if holder is None or not self._mailroom.lacks(holder, posted.dealing):
             return None
         if holder not in self._fresh.get(posted.dealing, {}):
-            self._remember(posted.dealing, self._parcels.parcels(posted.dealing))
+            self._remember(posted.dealing, self._mailroom.parcels(posted.dealing))
         return pack(self._fresh[posted.dealing][holder])
 
     def _remember(self, dealing: str, parcels: Sequence[Message]) -> None:

@@ -8,10 +8,10 @@ import time
 from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from basecagg.channels.identity import Ed25519Verifier
-from basecagg.channels.wire import MAX_CONTROL_BYTES, unpack
-from basecagg.errors import StorageError
+from basecagg.channels.wire import MAX_CONTROL_BYTES
 from basecagg.protocol.effects import Forget, Persist, Store, Write
 from basecagg.protocol.epoch import Epoch
 from basecagg.protocol.messages import EpochEnd, HolderKey, statement
@@ -21,7 +21,6 @@ from basecagg.service.documents import MAX_KEY_BYTES, Enrolment, Member, Phase
 from basecagg.service.problems import Problem, unpacked
 
 MAX_PENDING = 10_000
-_FORMAT = b"2"
 
 
 class Charter(Struct, kw_only=True):
@@ -33,9 +32,7 @@ class Charter(Struct, kw_only=True):
     @property
     def signed_epoch(self) -> Epoch:
         """The epoch itself."""
-        epoch = unpack(self.epoch, MAX_CONTROL_BYTES)
-        assert isinstance(epoch, Epoch)
-        return epoch
+        return unpacked(self.epoch, MAX_CONTROL_BYTES, Epoch)
 
 
 class Registry:
@@ -46,7 +43,6 @@ class Registry:
         self._federation = federation
         self._operator_key = operator_key
         self._store = store
-        self._require_format()
         self.members = load(store, "member", Member)
         self.enrolments = load(store, "enrolment", Enrolment)
         self.holder_keys = load_readable(store, "holder-key", HolderKey)
@@ -58,18 +54,7 @@ class Registry:
         self.credentials = dict(store.scan("credential"))
         self.leaving = {key: int(number) for key, number in store.scan("leaving-epoch")}
         """Numbers of epochs that are over, by their ids, until their records are put away."""
-        charters = load(store, "charter", Charter)
-        self.charter = charters.get("")
-
-    def _require_format(self) -> None:
-        if self._store.read("format", "") == _FORMAT:
-            return
-        if any(self._store.keys(kind) for kind in ("member", "invitation", "charter")):
-            raise StorageError(
-                "the server's store is of an older basecagg, whose keys and epochs mean nothing now: found"
-                " the federation again with `basecagg operator init`, and start with an empty store"
-            )
-        self._store.commit([Persist("format", "", _FORMAT)])
+        self.charter = load(store, "charter", Charter).get("")
 
     def key_of(self, name: str) -> bytes | None:
         """The key that signs this caller's requests."""
@@ -77,6 +62,11 @@ class Registry:
             return self._operator_key
         member = self.members.get(name)
         return member.signing_key if member else None
+
+    @property
+    def active(self) -> list[Member]:
+        """Members whom the operator has not revoked."""
+        return [member for member in self.members.values() if not member.revoked]
 
     def require_active(self, name: str) -> Member:
         """Refuse a member that the operator has revoked."""
@@ -87,50 +77,56 @@ class Registry:
 
     # --- joining ----------------------------------------------------------------------------------
 
-    def invite(self, name: str, admission_hash: bytes, expires: int = 0) -> None:
-        """Expect an enrolment under this name. A member that gets another invitation is to be replaced."""
-        self._require_room()
+    def invite(self, name: str, admission_hash: bytes, expires: int = 0) -> bool:
+        """Expect an enrolment under this name; whether that is news.
+
+        A member that gets another invitation is to be replaced.
+        """
+        if len(self.admissions) >= MAX_PENDING:
+            raise Problem(409, "TooMany", f"{MAX_PENDING} invitations are open: revoke some")
         ends = Persist("invitation-end", name, b"%d" % expires)
         writes: list[Write] = [Persist("invitation", name, admission_hash), ends]
         self._expiries[name] = expires
-        if self.admissions.get(name) != admission_hash:
+        is_news = self.admissions.get(name) != admission_hash
+        if is_news:
             self.enrolments.pop(name, None)
             writes.append(Forget("enrolment", name))
         self.admissions[name] = admission_hash
         self._store.commit(writes)
+        return is_news
 
-    def enrol(self, enrolment: Enrolment) -> None:
-        """Keep the keys of somebody invited until the operator decides."""
+    def enrol(self, enrolment: Enrolment) -> bool:
+        """Keep the keys of somebody invited until the operator decides; whether they are news."""
         name = enrolment.name
         expected = self.admissions.get(name, bytes(32))
         if not hmac.compare_digest(hashlib.sha256(enrolment.admission).digest(), expected):
             raise Problem(403, "NotInvited", "no invitation stands behind this enrolment")
         if self.spent.get(name) == expected:
-            self._require_same(enrolment)
-            return
+            if self.members[name].signing_key != enrolment.signing_key:
+                raise Problem(409, "AlreadyEnrolled", "this invitation was used with another key")
+            return False
         if 0 < self._expiries.get(name, 0) <= time.time():
             raise Problem(403, "InvitationExpired", "this invitation has expired: ask for another")
         self._parse_key(name, enrolment.signing_key, enrolment.holder_key)
-        known = self.enrolments.get(name, enrolment)
-        if known.signing_key != enrolment.signing_key:
+        known = self.enrolments.get(name)
+        if known is not None and known.signing_key != enrolment.signing_key:
             raise Problem(409, "AlreadyEnrolled", f"{name} enrolled before with another key")
         self.enrolments[name] = enrolment  # a newer sealing key is as good
         self._store.commit([write("enrolment", name, enrolment)])
+        return known is None
 
-    def _require_same(self, enrolment: Enrolment) -> None:
-        if self.members[enrolment.name].signing_key != enrolment.signing_key:
-            raise Problem(409, "AlreadyEnrolled", "this invitation was used with another key")
-
-    def admit(self, member: Member, credential: bytes | None) -> None:
-        """The operator has decided: a member is in."""
+    def admit(self, member: Member, credential: bytes | None) -> bool:
+        """The operator has decided: a member is in. Whether its key is news."""
         name = member.name
         writes: list[Write] = [write("member", name, member), Forget("enrolment", name)]
         enrolment = self.enrolments.pop(name, None)
         if enrolment is not None and enrolment.signing_key == member.signing_key:
             key = self._parse_key(name, member.signing_key, enrolment.holder_key)
-            writes += [self._keep_key(name, key), self._spend_invitation(name)]
-        known = self.members.get(name)
-        if known is not None and known.signing_key != member.signing_key:
+            self.spent[name] = self.admissions.get(name, b"")
+            spent = Persist("spent-invitation", name, self.spent[name])
+            writes += [self._keep_key(name, key), spent]
+        is_news = self.key_of(name) != member.signing_key
+        if is_news:
             self.credentials.pop(name, None)  # of the key that was replaced
             writes.append(Forget("credential", name))
         self.members[name] = member
@@ -138,10 +134,7 @@ class Registry:
             self.credentials[name] = credential
             writes.append(Persist("credential", name, credential))
         self._store.commit(writes)
-
-    def _spend_invitation(self, name: str) -> Persist:
-        self.spent[name] = self.admissions.get(name, b"")
-        return Persist("spent-invitation", name, self.spent[name])
+        return is_news
 
     def revoke(self, name: str) -> None:
         """Take nothing more from this member; its invitation is void too."""
@@ -151,11 +144,8 @@ class Registry:
         writes: list[Write] = [Forget(kind, name) for kind in kinds]
         member = self.members.get(name)
         if member is not None:
-            revoked = Member(
-                name=name, role=member.role, signing_key=member.signing_key, revoked=True
-            )
-            self.members[name] = revoked
-            writes.append(write("member", name, revoked))
+            self.members[name] = replace(member, revoked=True)
+            writes.append(write("member", name, self.members[name]))
         self._store.commit(writes)
 
     # --- sealing keys for the next epoch ----------------------------------------------------------
@@ -189,21 +179,15 @@ class Registry:
         return {holder.sealing_key for holder in self.charter.signed_epoch.holders}
 
     def _parse_key(self, name: str, signing_key: bytes, frame: bytes) -> HolderKey:
-        key = unpacked(frame, MAX_KEY_BYTES)
-        if not isinstance(key, HolderKey) or (key.federation, key.name) != (self._federation, name):
-            raise Problem(
-                400, "Malformed", "that is not the caller's sealing key for this federation"
-            )
+        key = unpacked(frame, MAX_KEY_BYTES, HolderKey)
+        if (key.federation, key.name) != (self._federation, name):
+            raise Problem(400, "Malformed", "that is not your sealing key for this federation")
         verifier = Ed25519Verifier()
         if not verifier.verify(signing_key, statement(key), key.signature):
             raise Problem(400, "BadSignature", "the sealing key is not signed by its owner")
         if not verifier.fits(key.suite, key.sealing_key):
             raise Problem(400, "Malformed", f"the sealing key is none of the suite {key.suite}")
         return key
-
-    def _require_room(self) -> None:
-        if len(self.admissions) >= MAX_PENDING:
-            raise Problem(409, "TooMany", f"{MAX_PENDING} invitations are open: revoke some")
 
     # --- the epoch --------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import resource
 import signal
 import socket
 import threading
@@ -15,18 +16,18 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
+import uvloop
 
-from basecagg.channels.identity import Identity
 from basecagg.service.documents import from_json
 from basecagg.service.logs import Log
 from basecagg.service.page.routes import Page
 from basecagg.service.private_files import read_file
-from basecagg.service.server.app import Api, make_app
-from basecagg.service.server.certificate import Certificate
+from basecagg.service.server.app import Api, App
+from basecagg.service.server.certificate import ServerCertificate
 from basecagg.service.server.core import Service
 from basecagg.service.server.epochs import EPOCH, SERVICE, ServiceSettings
 from basecagg.service.server.evaluation import Evaluator
-from basecagg.service.server.limits import BodyReader, Strangers
+from basecagg.service.server.limits import Limits, Strangers
 from basecagg.service.server.lines import impatient
 from basecagg.service.server_folder import ServerFolder
 from basecagg.storage import anchor, lease
@@ -34,7 +35,6 @@ from basecagg.storage.server import ServerStore
 from basecagg.storage.standby import Standby
 
 _LOG = Log("basecagg.service")
-_HEADER_SECONDS = 15.0
 _OPEN_FILES = 16_384
 """Twice as many as there may be lines: silent callers must not use them up."""
 _LOOK_TICKS = 10
@@ -46,7 +46,7 @@ _SWEEP_SECONDS = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServeOptions:
+class ServeOptions(ServiceSettings, Limits):
     """What the one who runs the server decides."""
 
     folder: Path
@@ -61,17 +61,6 @@ class ServeOptions:
     host: str = "0.0.0.0"  # noqa: S104 - users call from elsewhere
     port: int = 8443
     tls: bool = True
-    answer_timeout: float = 30.0
-    retries: int = 20
-    keep_versions: int = 2
-    """R: versions whose parts members may fetch."""
-    memory: int = 512 * 2**20
-    member_rate: float = 50.0
-    stranger_rate: float = 5.0
-    body_grace: float = 10.0
-    header_seconds: float = _HEADER_SECONDS
-    strangers: int = 1024
-    """Connections of callers that have not shown a key yet; far fewer than there may be in all."""
     open_here: bool = False
     """Whether the page needs no login on this machine."""
     evaluate: str | None = None
@@ -95,35 +84,20 @@ async def running(options: ServeOptions) -> AsyncIterator[uvicorn.Server]:
     """A server that is ready to serve; everything else about it is taken care of."""
     data = read_file(options.folder / "server.json", "the server's folder")
     folder: ServerFolder = from_json(data, ServerFolder)
-    certificate = Certificate(options.folder) if options.tls else None
-    settings = ServiceSettings(
-        federation=folder.federation,
-        operator_key=folder.operator_key,
-        answer_timeout=options.answer_timeout,
-        retries=options.retries,
-        keep_versions=options.keep_versions,
-    )
+    certificate = ServerCertificate(options.folder) if options.tls else None
     database, anchors = options.place
-    identities = [Identity.from_secret(secret) for secret in (folder.server, *folder.former)]
 
     def open_store(namespace: str) -> ServerStore:
         kept = anchors if namespace.startswith(EPOCH) else None
         return ServerStore(database, namespace, wait=options.wait, anchor_folder=kept)
 
-    service = Service(settings, identities, open_store)
+    service = Service(folder, options, open_store)
     service.activity.certificate = certificate
     page = Page(service, folder.page_token, open_here=options.open_here)
-    api = Api(
-        service,
-        memory=options.memory,
-        member_rate=options.member_rate,
-        stranger_rate=options.stranger_rate,
-        reader=BodyReader(grace=options.body_grace),
-    )
     evaluator = Evaluator(service, options.evaluate) if options.evaluate else None
     _LOG.info("serving", federation=folder.federation, port=options.port)
     try:
-        app = make_app(service, page.routes(), api)
+        app = App(service, {**Api(service, options).routes(), **page.routes()})
         yield _Server(_configuration(options, certificate, app), service)
     finally:
         if evaluator is not None:
@@ -155,7 +129,7 @@ class _Server(uvicorn.Server):
 
 
 def _configuration(
-    options: ServeOptions, certificate: Certificate | None, app: Any
+    options: ServeOptions, certificate: ServerCertificate | None, app: Any
 ) -> uvicorn.Config:
     chain, key = certificate.files if certificate is not None else (None, None)
     return uvicorn.Config(
@@ -189,18 +163,8 @@ def run(options: ServeOptions) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         # uvicorn stops by itself, and then raises the signal again: let us come to our own end first.
         signal.signal(number, lambda *_: None)
-    with asyncio.Runner(loop_factory=_fastest_loop()) as runner:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(options))
-
-
-def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """libuv's event loop; where there is none (Windows) Python's own."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    make: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return make
 
 
 def _give_memory_back() -> None:
@@ -222,10 +186,6 @@ def _give_memory_back() -> None:
 
 def _allow_open_files() -> None:
     """A shell often allows 1024, though the system allows more to whoever asks."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if not 0 <= soft < _OPEN_FILES:  # below zero: as many as there are
         return

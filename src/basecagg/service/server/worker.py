@@ -13,7 +13,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from basecagg.errors import BASecAggError, PassingFault, StorageError
 from basecagg.service.logs import Log
@@ -30,18 +30,6 @@ class Defect(BASecAggError):  # noqa: N818 - it names what is broken
     """What is stored cannot be used: the process has to end, and a person may have to look."""
 
 
-class Owner(Protocol):
-    """What the thread owns."""
-
-    def flush(self) -> None:
-        """Make the jobs done so far durable."""
-        ...
-
-    def recover(self) -> None:
-        """A job or `flush` failed: go back to what is durable."""
-        ...
-
-
 class _Job(NamedTuple):
     run: Callable[[], Any]
     future: asyncio.Future[Any]
@@ -50,9 +38,15 @@ class _Job(NamedTuple):
 class MachineThread:
     """Does jobs in order. A `Problem` is an answer like any other; every other exception undoes its batch."""
 
-    def __init__(self, owner: Owner, most_waiting: int = 512) -> None:
-        """Start the thread; `close` ends it."""
-        self._owner = owner
+    def __init__(
+        self, flush: Callable[[], None], recover: Callable[[], None], most_waiting: int = 512
+    ) -> None:
+        """Start the thread; `close` ends it.
+
+        `flush` makes the jobs done so far durable; if it or a job fails, `recover` goes back to what is.
+        """
+        self._flush = flush
+        self._go_back = recover
         self._most_waiting = most_waiting
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._loop = asyncio.get_running_loop()
@@ -131,14 +125,12 @@ class MachineThread:
             return [self._put_off()] * len(runs)
         try:
             results = [_attempt(run) for run in runs]
-            self._owner.flush()
+            self._flush()
             return results
         except PassingFault as fault:
             self.fault = fault
             return [self._put_off()] * len(runs)
-        except (
-            StorageError
-        ) as damage:  # ours no more, or damaged: whatever is in memory, it cannot go on
+        except StorageError as damage:  # ours no more, or damaged: it cannot go on
             self.defect = damage
             return [self._put_off()] * len(runs)
         except Exception as error:
@@ -163,9 +155,9 @@ class MachineThread:
             _LOG.info("the store works again", seconds=round(time.monotonic() - began, 1))
 
     def _recover(self) -> None:
-        """Have the owner go back to what is durable, and note why it could not."""
+        """Go back to what is durable, and note why that could not be done."""
         try:
-            self._owner.recover()
+            self._go_back()
         except PassingFault as fault:
             self.fault = fault
         except StorageError as damage:
