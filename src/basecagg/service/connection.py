@@ -99,7 +99,7 @@ class Connection:
             if is_signed:
                 header = sign_request(self._caller, method, target, body, self.now_ms())
                 headers["authorization"] = header
-            said = {"content": body, "headers": headers, "timeout": wait}
+            said: dict[str, Any] = {"content": body, "headers": headers, "timeout": wait}
             async with (
                 asyncio.timeout(seconds),
                 self._client.stream(method, f"{url}{target}", **said) as reply,

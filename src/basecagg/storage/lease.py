@@ -5,8 +5,8 @@ a process that was stopped and woken, a copy on another machine. A lock would no
 keeps it. Time only decides when a store may be taken over, by the database's own clock; a clock that jumps
 makes an owner lose its store early, and never makes two.
 
-`execute` runs a statement with `:named` values in the transaction that the caller has begun, and returns a cursor;
-it knows what the words in capitals mean. Each call begins with a write, so that SQLite locks at once.
+`execute` runs a statement with `:named` values in the transaction that the caller has begun, and returns a
+cursor; it knows what words in capitals mean. Each call begins with a write, so that SQLite locks at once.
 """
 
 from __future__ import annotations

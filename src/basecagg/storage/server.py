@@ -67,25 +67,19 @@ _WORDS = {
         "LOCK": "FOR UPDATE",
     },
 }
-"""What words in capitals mean to a database: keys ordered by their bytes, seconds by its own clock, and a row that
-waits for us."""
+"""What words in capitals mean: keys ordered by their bytes, seconds by its own clock, a row that waits."""
 _VERSION = "SELECT version FROM basecagg_schema"
-_SET_VERSION = "UPDATE basecagg_schema SET version = :version"
+_PRESENT = {"version": SCHEMA_VERSION}
 # With a row's number in SQLite: a large value in a table without one takes three times as long.
 _RECORDS = (
     "CREATE TABLE basecagg_records (namespace KEYTEXT NOT NULL, kind KEYTEXT NOT NULL,"
     " key KEYTEXT NOT NULL, value BYTES NOT NULL, PRIMARY KEY (namespace, kind, key))"
 )
-_TABLES = (
-    "CREATE TABLE basecagg_schema (version INTEGER NOT NULL)",
-    f"INSERT INTO basecagg_schema VALUES ({SCHEMA_VERSION})",
-    lease.TABLE,
-    _RECORDS,
+_TABLES = ("CREATE TABLE basecagg_schema (version INTEGER NOT NULL)", _RECORDS, lease.TABLE)
+_READ = "SELECT value FROM basecagg_records WHERE namespace = :namespace AND kind = :kind AND key = :key"
+_KEYS = (
+    "SELECT key FROM basecagg_records WHERE namespace = :namespace AND kind = :kind ORDER BY key"
 )
-_READ = (
-    "SELECT value FROM basecagg_records WHERE namespace = :namespace AND kind = :kind AND key = :key"
-)
-_KEYS = "SELECT key FROM basecagg_records WHERE namespace = :namespace AND kind = :kind ORDER BY key"
 _SCAN = (
     "SELECT key, value FROM basecagg_records"
     " WHERE namespace = :namespace AND kind = :kind ORDER BY key"
@@ -392,6 +386,7 @@ def _require_schema(connection: Connection) -> None:
     if not inspect(connection).has_table("basecagg_schema"):
         for statement in _TABLES:
             _execute(connection, statement)
+        _execute(connection, "INSERT INTO basecagg_schema VALUES (:version)", _PRESENT)
         return
     version = connection.execute(text(_VERSION)).scalar() or 0
     if version not in (_OLDER, SCHEMA_VERSION):
@@ -418,4 +413,4 @@ def _migrate(connection: Connection) -> None:
     note = {"kind": OLDER_SCHEMA, "key": "", "value": b"%d" % _OLDER}
     owners = _execute(connection, _NAMESPACES).fetchall()
     _execute_many(connection, _STORE, [{"namespace": owner, **note} for (owner,) in owners])
-    _execute(connection, _SET_VERSION, {"version": SCHEMA_VERSION})
+    _execute(connection, "UPDATE basecagg_schema SET version = :version", _PRESENT)

@@ -55,7 +55,7 @@ class Api:
     def __init__(self, service: Service, limits: Limits) -> None:
         """Serve the core."""
         self._service = service
-        self._guard = Guard(service.folder.federation, lambda name: service.registry.key_of(name))
+        self._guard = Guard(service.folder.federation, service.key_of)
         self._budget = ByteBudget(limits.memory)
         self._members = RateLimit(limits.member_rate)
         self._parts = RateLimit(limits.member_rate / _PARTS)

@@ -20,7 +20,7 @@ _SOON = timedelta(days=30)
 
 
 class ServerCertificate:
-    """The files `tls.pem` and `tls.key` in the server's folder, as they are now and as they were last loaded."""
+    """The files `tls.pem` and `tls.key` in the server's folder, and whether they are the ones in use."""
 
     def __init__(self, folder: Path) -> None:
         """Read them; they must be there."""
@@ -42,7 +42,9 @@ class ServerCertificate:
         try:
             expires = self._read()
             for each in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), context):
-                each.load_cert_chain(*self.files, password="")  # nobody is there to be asked for one
+                each.load_cert_chain(
+                    *self.files, password=""
+                )  # nobody is there to be asked for one
         except (OSError, DataError) as error:
             _LOG.warning("certificate not renewed", reason=str(error))
         else:

@@ -161,6 +161,10 @@ class Service:
         """The present model."""
         return self.epochs.require_host().published
 
+    def key_of(self, name: str) -> bytes | None:
+        """The key that signs a caller's requests; after a fault the registry is another one."""
+        return self.registry.key_of(name)
+
     def message_limit(self) -> int:
         """The most bytes that any message may have in the present epoch."""
         parameters = self.epochs.require_host().agreement.parameters
@@ -169,9 +173,7 @@ class Service:
     async def receive(self, sender: str, frame: bytes) -> None:
         """A participant's message, for the machine."""
         message = self._parse(frame)
-        await self._decide(
-            sender, lambda: self.epochs.require_host().receive(sender, message)
-        )
+        await self._decide(sender, lambda: self.epochs.require_host().receive(sender, message))
 
     async def enrol(self, enrolment: Enrolment) -> None:
         """Somebody hands in its keys."""

@@ -129,7 +129,7 @@ class Epochs:
         return self.host
 
     def overview(self, uptime: int, seen: dict[str, int]) -> Overview:
-        """What the operator needs to know to go on; for how long we have been here, and who was heard of when."""
+        """What the operator needs to know to go on; `seen` says how long ago everybody was heard of."""
         host, registry, model = self.host, self.registry, self._next_model()
         return Overview(
             phase=self.phase,

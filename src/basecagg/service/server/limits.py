@@ -31,7 +31,7 @@ class Limits:
 
 
 class RateLimit:
-    """A bucket of tokens per caller: `burst` at once, or those of ten seconds; `rate` per second in the long run."""
+    """A bucket of tokens per caller: `rate` a second in the long run; at once `burst`, or ten times as many."""
 
     def __init__(self, rate: float, burst: float = 0.0) -> None:
         """Start with full buckets."""

@@ -66,6 +66,14 @@ def impatient(seconds: float, strangers: Strangers) -> type[HttpToolsProtocol]:
             if self._is_within:
                 self._watch()
 
+        def shutdown(self) -> None:
+            """The server stops. An idle line is cut: its caller does not read, so TLS would not end in order."""
+            is_idle = self.cycle is None or self.cycle.response_complete
+            if is_idle and not self.transport.get_write_buffer_size():
+                self.transport.abort()
+            else:
+                super().shutdown()
+
         def connection_lost(self, exc: Exception | None) -> None:
             """The line is gone."""
             self._stop_timer()

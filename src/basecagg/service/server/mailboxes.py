@@ -124,7 +124,9 @@ class Mailboxes:
     def _subject(self, send: Send) -> object:
         """What a letter is about: the same object for many, or the parcels of one dealing that lie here."""
         message = send.message
-        if isinstance(message, Parcel) and self._mailroom.lacks(message.holder, message.dealing.key):
+        if isinstance(message, Parcel) and self._mailroom.lacks(
+            message.holder, message.dealing.key
+        ):
             return message.dealing.key
         return id(message)
 
