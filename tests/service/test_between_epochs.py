@@ -68,7 +68,7 @@ async def story(folder: Path, patch: pytest.MonkeyPatch, step: int, after: bool)
     async with direct(folder) as scene:
         first, service = scene.service.host, scene.service
         assert first is not None
-        first._durable.commit([write("ledger", "0/x", ENTRY)])
+        first._store._store.commit([write("ledger", "0/x", ENTRY)])
         await scene.operator.close_epoch(scene.boss)
         while service.phase != "closed":
             await asyncio.sleep(0.05)
@@ -88,8 +88,8 @@ async def story(folder: Path, patch: pytest.MonkeyPatch, step: int, after: bool)
         assert second is not None
         assert second.agreement.epoch.number == 2
         assert len(service.epochs.store.scan("ledger:1")) == 1
-        assert ledger_lines(first._durable) == []
-        assert first._durable.snapshot() == {}  # type: ignore[attr-defined]
+        assert ledger_lines(first._store._store) == []
+        assert first._store._store.snapshot() == {}  # type: ignore[attr-defined]
         assert (await scene.operator.look(scene.boss)).phase == "open"
     return ground.failures
 

@@ -7,15 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import pytest
 from direct import NAMES, Direct, direct
 from service_harness import SMALL, announced, enrolment
 
 from basecagg.channels.identity import Identity
 from basecagg.channels.wire import pack, unpack
-from basecagg.errors import MissingHolders, StorageError
-from basecagg.protocol.effects import Persist
+from basecagg.errors import MissingHolders
 from basecagg.protocol.epoch import Epoch
 from basecagg.protocol.messages import Credential, EpochEnd, HolderKey, Message, signed
 from basecagg.service import framing
@@ -23,7 +21,6 @@ from basecagg.service.agent.profile import Profile
 from basecagg.service.documents import EndEpoch, to_json
 from basecagg.service.problems import Problem
 from basecagg.service.server.registry import Registry
-from basecagg.storage.memory import MemoryStore
 
 ANN = NAMES[0]
 
@@ -247,17 +244,3 @@ def test_a_member_without_a_key_stops_the_next_epoch_unless_it_is_left_out(tmp_p
 
 
 # --- older stores ---------------------------------------------------------------------------------
-
-
-def test_a_store_of_an_older_version_is_refused_by_name() -> None:
-    store = MemoryStore()
-    store.commit([Persist("member", "ann", b"\x80")])
-    with pytest.raises(StorageError, match=r"older basecagg.*operator init"):
-        Registry("test", bytes(32), store)
-
-
-def test_an_initial_model_alone_makes_no_older_store() -> None:
-    store = MemoryStore()
-    store.commit([Persist("initial-model", "", np.zeros(2, "<f4").tobytes())])
-    Registry("test", bytes(32), store)
-    Registry("test", bytes(32), store)

@@ -67,7 +67,7 @@ def impatient(seconds: float, strangers: Strangers) -> type[HttpToolsProtocol]:
                 self._watch()
 
         def shutdown(self) -> None:
-            """The server stops. An idle line is cut: its caller does not read, so TLS would not end in order."""
+            """The server stops. An idle line is cut: its caller does not read, so TLS would never end."""
             is_idle = self.cycle is None or self.cycle.response_complete
             if is_idle and not self.transport.get_write_buffer_size():
                 self.transport.abort()
