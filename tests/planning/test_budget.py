@@ -169,6 +169,7 @@ def test_the_operator_begins_epochs_with_the_same_words():
     assert {"--privacy-epsilon", "--delta", "--uses", "--clip-norm", "--silent"} <= flags
     typed = {"dropouts": portion("20%"), "colluders": None, "model_size": 1000}
     typed |= {"budget_epsilon": 4.0, "delta": 1e-6, "uses": 1, "clip_norm": 1.0, "silent": None}
+    typed |= {"unit": "user", "sampling_rate": 1.0, "records": 1}
     privacy = _plan(30, **typed).privacy
     assert (privacy.epsilon, privacy.delta, privacy.max_uses) == (4.0, 1e-6, 1)
     assert _plan(30, **typed | {"budget_epsilon": None}).privacy is None

@@ -340,5 +340,5 @@ def _join(monkeypatch: pytest.MonkeyPatch, run: object, *options: str) -> tuple[
     monkeypatch.setattr(f"{agent}.run", run)
     monkeypatch.setattr(f"{agent}.__init__", lambda self, _, options, *__: made.append(options))
     monkeypatch.setattr(f"{profile}.open", lambda *_: None)
-    monkeypatch.setattr("basecagg.service.invitation_file.read_invitation", lambda path: invited)
+    monkeypatch.setattr(join, "read_invitation", lambda path: invited)
     return CliRunner().invoke(join.command, ["x", "--holder-only", *options]), made

@@ -1,29 +1,14 @@
-"""Kinds of values that are typed on the command line, for click's `type=`, and an option that several have."""
+"""Kinds of values that are typed on the command line, for click's `type=`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
-from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import click
 
 from basecagg.maths.staleness import StalenessFunction, forms, of_shape
-
-Option: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
-FOLDER = click.Path(path_type=Path, file_okay=False)
-
-
-def anchors_option(what: str) -> Option:
-    """Where the counter is kept that gives an older copy of something away."""
-    return click.option(
-        "--anchors",
-        type=FOLDER,
-        metavar="DIR",
-        help=f"Where the counter is kept that shows whether {what} is an older copy; leave it out of backups.",
-    )
 
 
 class Portion(NamedTuple):

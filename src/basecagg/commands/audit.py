@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Annotated
 
 import click
 from rich.console import Console
 
+from basecagg.commands._options import options
 from basecagg.planning.audit import audit
 from basecagg.planning.audit_rendering import as_dict
 
@@ -29,26 +31,23 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(text.split(","))
 
 
+class _AuditOptions:
+    colluders: Annotated[str | None, _indices, "J,J,…"] = None
+    """Suppose that these holders (by index) show the server their shares of all masks, besides those whose
+    shares are in the transcript."""
+    insiders: Annotated[str | None, _names, "NAME,…"] = None
+    """Suppose that these contributors show the server their updates and masks."""
+    as_json: Annotated[bool, "--json"] = False
+    """Print the report as JSON."""
+
+
 @click.command("audit", short_help="Say what a server learned, from a transcript of its view.")
 @click.argument(
     "transcript",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="The recorded view: JSON lines without payloads, as `Recorder` writes them.",
 )
-@click.option(
-    "--colluders",
-    type=_indices,
-    metavar="J,J,…",
-    help="Suppose that these holders (by index) show the server their shares of all masks, besides those"
-    " whose shares are in the transcript.",
-)
-@click.option(
-    "--insiders",
-    type=_names,
-    metavar="NAME,…",
-    help="Suppose that these contributors show the server their updates and masks.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@options(_AuditOptions)
 def command(
     *,
     transcript: Path,

@@ -5,129 +5,83 @@ from __future__ import annotations
 import asyncio
 import signal
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import click
+import msgspec
 
-from basecagg.commands import _values
+from basecagg.commands._options import (
+    POSITIVE,
+    Anchors,
+    Count,
+    Delta,
+    Folder,
+    Part,
+    Seconds,
+    options,
+)
 from basecagg.commands._program import begin_log, log_end
 from basecagg.errors import DataError, ServerCaught, TurnedAway, printable
+from basecagg.privacy import Unit
+from basecagg.protocol.epoch import LocalFloor
+from basecagg.service.agent.agent import Agent, AgentOptions
+from basecagg.service.agent.check import look
+from basecagg.service.agent.profile import Profile
+from basecagg.service.connection import Patience
+from basecagg.service.invitation_file import read_invitation
+from basecagg.service.logs import Log
+from basecagg.service.training import UserFunction
 
 _CAUGHT, _TURNED_AWAY = 3, 4
 """The exit status when the server was caught cheating, and when it says that this user does not belong."""
 
 
+class _JoinOptions:
+    train: Annotated[str | None, "MODULE:FUNCTION"] = None
+    """Your training: f(model, info) → model, both float32 vectors. Runs on your machine only."""
+    data: Annotated[str, {"show_default": False}] = ""
+    """Passed on to your function as info.data."""
+    urls: Annotated[tuple[str, ...], "--url", "URL"] = ()
+    """Where the server is, if not where the invitation says; again for each machine that may take over."""
+    holder_only: bool = False
+    """Keep shares for others and contribute nothing."""
+    state: Folder | None = None
+    """Where keys and shares are kept. A folder named after you, here, unless given."""
+    anchors: Anchors = None
+    buffer_size: Annotated[int, click.IntRange(min=2), "--min-buffer", "K"] = 2
+    """Refuse an epoch whose sums have fewer members."""
+    max_colluders: Annotated[Count, "--min-colluders", "T"] = 1
+    """Refuse an epoch that withstands fewer colluding holders."""
+    min_per_version: Annotated[Count | None, "m"] = None
+    """Refuse an epoch in whose sums a version may have fewer members. 3 unless given, or 1 with
+    --trust-server."""
+    max_epsilon: Annotated[float | None, POSITIVE, "ε"] = None
+    """Join only epochs with differential privacy of this ε or less, for all that this user ever uploads."""
+    max_delta: Delta = 1e-5
+    """The largest δ that goes with --max-epsilon."""
+    unit: Unit = "user"
+    """Whose ε it is: of all that this user uploads, or of each record of its data. With record your training
+    has to clip each of them, as `record_update` does."""
+    trust_server: bool = False
+    """Accept an epoch that protects against an honest server only."""
+    trust_holders: bool = False
+    """Accept an epoch in which any U answers open a sum, and T lying holders could write it."""
+    verify: Literal["auto", "always", "sample", "never"] = "auto"
+    """Which versions of the model to make again from their parts before using them. With auto always, or
+    samples where the parts of a version take more than 64 MB."""
+    verify_share: Annotated[Part, "P"] = 0.5
+    """The share of the versions, where samples are taken."""
+    pause: Seconds = 0.0
+    """Rest between two updates."""
+    longest_wait: Annotated[float, click.FloatRange(min=0.1), "SECONDS"] = 30.0
+    """The longest time between two attempts to reach the server."""
+    check: bool = False
+    """Only see whether it would work: the function, the disk, the server, its certificate, the clock."""
+
+
 @click.command("join", short_help="Take part in a federation as contributor, holder or both.")
 @click.argument("invitation", type=click.Path(path_type=Path, dir_okay=False))
-@click.option(
-    "--train",
-    metavar="MODULE:FUNCTION",
-    help="Your training: f(model, info) → model, both float32 vectors. Runs on your machine only.",
-)
-@click.option(
-    "--data", default="", show_default=False, help="Passed on to your function as info.data."
-)
-@click.option(
-    "--url",
-    "urls",
-    multiple=True,
-    metavar="URL",
-    help="Where the server is, if not where the invitation says; again for each machine that may take over.",
-)
-@click.option("--holder-only", is_flag=True, help="Keep shares for others and contribute nothing.")
-@click.option(
-    "--state",
-    type=_values.FOLDER,
-    metavar="DIR",
-    help="Where keys and shares are kept. A folder named after you, here, unless given.",
-)
-@_values.anchors_option("DIR")
-@click.option(
-    "--min-buffer",
-    "buffer_size",
-    type=click.IntRange(min=2),
-    default=2,
-    metavar="K",
-    help="Refuse an epoch whose sums have fewer members.",
-)
-@click.option(
-    "--min-colluders",
-    "max_colluders",
-    type=click.IntRange(min=1),
-    default=1,
-    metavar="T",
-    help="Refuse an epoch that withstands fewer colluding holders.",
-)
-@click.option(
-    "--min-per-version",
-    type=click.IntRange(min=1),
-    metavar="m",
-    help="Refuse an epoch in whose sums a version may have fewer members. 3 unless given, or 1 with"
-    " --trust-server.",
-)
-@click.option(
-    "--max-epsilon",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="ε",
-    help="Join only epochs with differential privacy of this ε or less, for all that this user ever uploads.",
-)
-@click.option(
-    "--max-delta",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    default=1e-5,
-    metavar="δ",
-    help="The largest δ that goes with --max-epsilon.",
-)
-@click.option(
-    "--unit",
-    type=click.Choice(["user", "record"]),
-    default="user",
-    help="Whose ε it is: of all that this user uploads, or of each record of its data. With record your"
-    " training has to clip each of them, as `record_update` does.",
-)
-@click.option(
-    "--trust-server",
-    is_flag=True,
-    help="Accept an epoch that protects against an honest server only.",
-)
-@click.option(
-    "--trust-holders",
-    is_flag=True,
-    help="Accept an epoch in which any U answers open a sum, and T lying holders could write it.",
-)
-@click.option(
-    "--verify",
-    type=click.Choice(["auto", "always", "sample", "never"]),
-    default="auto",
-    help="Which versions of the model to make again from their parts before using them. With auto always, or"
-    " samples where the parts of a version take more than 64 MB.",
-)
-@click.option(
-    "--verify-share",
-    type=click.FloatRange(0, 1, min_open=True),
-    default=0.5,
-    metavar="P",
-    help="The share of the versions, where samples are taken.",
-)
-@click.option(
-    "--pause",
-    type=click.FloatRange(min=0),
-    default=0.0,
-    metavar="SECONDS",
-    help="Rest between two updates.",
-)
-@click.option(
-    "--longest-wait",
-    type=click.FloatRange(min=0.1),
-    default=30.0,
-    metavar="SECONDS",
-    help="The longest time between two attempts to reach the server.",
-)
-@click.option(
-    "--check",
-    is_flag=True,
-    help="Only see whether it would work: the function, the disk, the server, its certificate, the clock.",
-)
+@options(_JoinOptions, store="DIR")
 def command(
     *,
     check: bool,
@@ -147,8 +101,8 @@ def command(
     """Take part in a federation.
 
     Enrols with INVITATION, the file that the operator sent you (it holds a secret), the first time and goes on
-    from DIR afterwards. Calls out only, to the server
-    that the invitation names. While your function trains, the agent goes on answering for others.
+    from DIR afterwards. Calls out only, to the server that the invitation names. While your function trains,
+    the agent goes on answering for others.
 
     Exit status: 3 if the server was caught cheating; the evidence is in a file in DIR. Start it again when the
     operator has another server. 4 if the server says that you were revoked, or that the invitation has expired:
@@ -157,14 +111,6 @@ def command(
     """
     if holder_only == (train is not None):
         raise DataError("give either --train MODULE:FUNCTION or --holder-only")
-    from basecagg.protocol.epoch import LocalFloor
-    from basecagg.service.agent.agent import Agent, AgentOptions
-    from basecagg.service.agent.profile import Profile
-    from basecagg.service.connection import Patience
-    from basecagg.service.invitation_file import read_invitation
-    from basecagg.service.logs import Log
-    from basecagg.service.training import UserFunction
-
     if check:
         _check(invitation, state, train, urls)
         return
@@ -174,7 +120,7 @@ def command(
     if function is not None:
         function.require()  # a slip of the pen shows now, and not after the first download
     profile = Profile.open(state or Path(invited.name), invited)
-    options = AgentOptions(
+    chosen = AgentOptions(
         floor=LocalFloor(
             consistency="honest-server" if trust_server else "certified",
             correctness="honest-holders" if trust_holders else "agreed",
@@ -188,7 +134,7 @@ def command(
     )
 
     async def work() -> None:
-        agent = Agent(profile, options, function)
+        agent = Agent(profile, chosen, function)
         task = asyncio.current_task()
         assert task is not None
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -206,11 +152,6 @@ def command(
 
 
 def _check(invitation: Path, state: Path | None, train: str | None, urls: tuple[str, ...]) -> None:
-    import msgspec
-
-    from basecagg.service.agent.check import look
-    from basecagg.service.invitation_file import read_invitation
-
     invited = read_invitation(invitation)
     if urls:
         invited = msgspec.structs.replace(invited, url=urls[0], standbys=urls[1:])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Annotated, Any
 
 import click
 from rich.console import Console
 
 from basecagg.commands import _values
 from basecagg.commands._kernels import load_kernels
+from basecagg.commands._options import POSITIVE, Count, options
 from basecagg.commands._wishes import plan_for, wishes_options
 from basecagg.costs import Network
 from basecagg.planning import planner
@@ -18,43 +19,30 @@ from basecagg.planning.rendering import as_dict
 _LINE = planner.DEFAULT_NETWORK
 
 
+class _Holders:
+    num_holders: Annotated[int, "--holders", "N"]
+    """Holders of shares, N."""
+
+
+class _PlanOptions:
+    model_size: Annotated[int, _values.size, "d"]
+    """Numbers in one update, d; 1e6 is fine."""
+    contributors: Count | None = None
+    """Users who send updates; their masks fill a holder's store. N unless given."""
+    up: Annotated[float, POSITIVE, "Mb/s"] = _LINE.up
+    """Speed at which a user sends, in megabits per second."""
+    down: Annotated[float, POSITIVE, "Mb/s"] = _LINE.down
+    """Speed at which a user receives, in megabits per second."""
+    cpu: Annotated[bool, "--cpu/--no-cpu"] = True
+    """Time small pieces of the work on this machine to predict processor time."""
+    as_json: Annotated[bool, "--json"] = False
+    """Print the plan as JSON."""
+
+
 @click.command("plan", short_help="Choose parameters for a federation and show what they cost.")
-@click.option(
-    "--holders", "num_holders", type=int, required=True, metavar="N", help="Holders of shares, N."
-)
+@options(_Holders)
 @wishes_options()
-@click.option(
-    "--model-size",
-    type=_values.size,
-    required=True,
-    metavar="d",
-    help="Numbers in one update, d; 1e6 is fine.",
-)
-@click.option(
-    "--contributors",
-    type=click.IntRange(min=1),
-    help="Users who send updates; their masks fill a holder's store. N unless given.",
-)
-@click.option(
-    "--up",
-    type=click.FloatRange(min=0, min_open=True),
-    default=_LINE.up,
-    metavar="Mb/s",
-    help="Speed at which a user sends, in megabits per second.",
-)
-@click.option(
-    "--down",
-    type=click.FloatRange(min=0, min_open=True),
-    default=_LINE.down,
-    metavar="Mb/s",
-    help="Speed at which a user receives, in megabits per second.",
-)
-@click.option(
-    "--cpu/--no-cpu",
-    default=True,
-    help="Time small pieces of the work on this machine to predict processor time.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
+@options(_PlanOptions)
 def command(
     *, num_holders: int, up: float, down: float, cpu: bool, as_json: bool, **wishes: Any
 ) -> None:

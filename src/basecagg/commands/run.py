@@ -12,7 +12,7 @@ from functools import partial
 from io import FileIO
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import click
 from rich.console import Console
@@ -27,6 +27,7 @@ from rich.table import Table
 
 from basecagg.commands._field_docs import field_docs
 from basecagg.commands._kernels import load_kernels
+from basecagg.commands._options import options
 from basecagg.errors import BASecAggError, DataError, MissingExtraError, StorageError
 from basecagg.extras import require
 from basecagg.planning.recorder import Recorder
@@ -54,51 +55,38 @@ Observer: TypeAlias = Callable[[Any], None]
 _PLAN = "runs.json"
 
 
+class _RunOptions:
+    methods: Annotated[tuple[str, ...], "--method"] = ()
+    """One of {presets}; may be given several times. Without it and without a CONFIG: {usual}."""
+    versions: int | None = None
+    """Steps of the global model."""
+    until: Annotated[str | None, "MEASURE=NUMBER"] = None
+    """Instead of versions: updates=600 or seconds=120 (simulated), alike for all methods."""
+    seed: int | None = None
+    """The seed that everything random comes from."""
+    dataset: str | None = None
+    """The examples, such as digits or mnist; --settings lists them all."""
+    model: str | None = None
+    """What is trained, such as mlp or lenet5; --settings lists them all."""
+    data_dir: str | None = None
+    """Where mnist/, fashion-mnist/ or cifar-10-batches-bin/ lie; data unless given."""
+    executor: str | None = None
+    """Who trains: in-process, processes or ray."""
+    overrides: Annotated[tuple[str, ...], "--set", "KEY=VALUE"] = ()
+    """Any other setting, such as --set dataset=mnist or --set clip=2.0; see --settings."""
+    settings: bool = False
+    """Explain all settings, with their defaults, and stop."""
+    out: Annotated[str | None, click.Path(path_type=Path)] = None
+    """Folder for metrics, checkpoints and the report; runs/<time> unless given."""
+    resume: Annotated[str | None, click.Path(path_type=Path), "FOLDER"] = None
+    """Go on with an interrupted run, to the very result that it would have had."""
+    tensorboard: bool = False
+    """Write TensorBoard files as well."""
+
+
 @click.command("run", short_help="Train a federation in simulation and show what privacy cost.")
 @click.argument("config_file", required=False, type=click.Path(path_type=Path), metavar="[CONFIG]")
-@click.option(
-    "--method",
-    "methods",
-    multiple=True,
-    help=f"One of {', '.join(PRESETS)}; may be given several times."
-    f" Without it and without a CONFIG: {', '.join(DEFAULT_METHODS)}.",
-)
-@click.option("--versions", type=int, help="Steps of the global model.")
-@click.option(
-    "--until",
-    metavar="MEASURE=NUMBER",
-    help="Instead of versions: updates=600 or seconds=120 (simulated), alike for all methods.",
-)
-@click.option("--seed", type=int, help="The seed that everything random comes from.")
-@click.option("--dataset", help="The examples, such as digits or mnist; --settings lists them all.")
-@click.option("--model", help="What is trained, such as mlp or lenet5; --settings lists them all.")
-@click.option(
-    "--data-dir",
-    help="Where mnist/, fashion-mnist/ or cifar-10-batches-bin/ lie; data unless given.",
-)
-@click.option("--executor", help="Who trains: in-process, processes or ray.")
-@click.option(
-    "--set",
-    "overrides",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Any other setting, such as --set dataset=mnist or --set clip=2.0; see --settings.",
-)
-@click.option(
-    "--settings", is_flag=True, help="Explain all settings, with their defaults, and stop."
-)
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    help="Folder for metrics, checkpoints and the report; runs/<time> unless given.",
-)
-@click.option(
-    "--resume",
-    type=click.Path(path_type=Path),
-    metavar="FOLDER",
-    help="Go on with an interrupted run, to the very result that it would have had.",
-)
-@click.option("--tensorboard", is_flag=True, help="Write TensorBoard files as well.")
+@options(_RunOptions, presets=", ".join(PRESETS), usual=", ".join(DEFAULT_METHODS))
 def command(
     *,
     config_file: Path | None,
@@ -319,7 +307,7 @@ def _tensorboard(folder: Path) -> Observer:
 
 
 def _forget_unless_begun(folder: Path) -> None:
-    """A plan of which no run could begin is no plan."""
+    """Remove the plan again if none of its runs could begin."""
     with suppress(OSError):  # there was something else in the folder, or no folder could be made
         if not any(folder.glob(f"*/{CONFIG}")):
             (folder / _PLAN).unlink(missing_ok=True)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Annotated
 
 import click
 from rich.console import Console
@@ -15,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from basecagg.channels.wire import pack
 from basecagg.commands import _values
 from basecagg.commands._kernels import load_kernels
+from basecagg.commands._options import Folder, options
 from basecagg.errors import BASecAggError, DataError
 from basecagg.planning.verification import (
     Finding,
@@ -26,6 +28,7 @@ from basecagg.planning.verification import (
 from basecagg.protocol.proofs import Account, Evidence, Miscalculation
 
 _STATUS: dict[Verdict, int] = {"equal": 0, "not checked": 2, "CHEAT": 1}
+_EXISTING = click.Path(path_type=Path, file_okay=False, exists=True)
 _VERSIONS = re.compile(r"([0-9]{1,15})(?:\.\.([0-9]{1,15}))?")
 
 
@@ -38,37 +41,25 @@ def _versions(text: str) -> range:
     return range(first, int(found[2] or first) + 1)
 
 
+class _VerifyOptions:
+    operator_key: Annotated[str | None, _values.public_key, "HEX"] = None
+    """The operator's key, as you know it from your invitation or from a safe place. Without it the key that a
+    file names is used and printed: compare it yourself."""
+    folder: Annotated[str | None, _EXISTING, "--as", "FOLDER"] = None
+    """Ask the running server, as the member whose folder (`join --state`) this is."""
+    server: Annotated[str | None, "URL"] = None
+    """Ask at this address, not at the invitation's."""
+    versions: Annotated[str | None, _versions, "A..B"] = None
+    """Which versions to make again; all that the server has kept unless given."""
+    save: Annotated[Folder | None, "FOLDER"] = None
+    """Keep what each version was made from there, as files that `verify` reads without a server."""
+
+
 @click.command("verify", short_help="Check evidence, make versions again, check an exported model.")
 @click.argument(
     "files", nargs=-1, type=click.Path(path_type=Path, dir_okay=False), metavar="[FILE]..."
 )
-@click.option(
-    "--operator-key",
-    type=_values.public_key,
-    metavar="HEX",
-    help="The operator's key, as you know it from your invitation or from a safe place. Without it the key that"
-    " a file names is used and printed: compare it yourself.",
-)
-@click.option(
-    "--as",
-    "folder",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    metavar="FOLDER",
-    help="Ask the running server, as the member whose folder (`join --state`) this is.",
-)
-@click.option("--server", metavar="URL", help="Ask at this address, not at the invitation's.")
-@click.option(
-    "--versions",
-    type=_versions,
-    metavar="A..B",
-    help="Which versions to make again; all that the server has kept unless given.",
-)
-@click.option(
-    "--save",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="FOLDER",
-    help="Keep what each version was made from there, as files that `verify` reads without a server.",
-)
+@options(_VerifyOptions)
 def command(
     *,
     files: tuple[Path, ...],

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import click
 
-from basecagg.commands import _values
+from basecagg.commands._options import Anchors, File, Folder, options
 from basecagg.commands.operator import epochs, keys, log, people
 from basecagg.commands.operator.office import Place
+from basecagg.service.operator.custody import read_passphrase
 
 _COMMANDS = (
     *(keys.init, keys.certificate),
@@ -19,23 +20,18 @@ _COMMANDS = (
 )
 
 
+class _OperatorOptions:
+    folder: Folder = "operator"
+    """The operator's folder. It holds the federation's most precious keys."""
+    anchors: Anchors = None
+    passphrase_file: File | None = None
+    """Its first line is the passphrase of the keys. You are asked for it otherwise, if they have one."""
+
+
 @click.group(
     "operator", short_help="Create a federation, enrol people, sign epochs, export the model."
 )
-@click.option(
-    "--folder",
-    type=_values.FOLDER,
-    default="operator",
-    metavar="DIR",
-    help="The operator's folder. It holds the federation's most precious keys.",
-)
-@_values.anchors_option("the folder")
-@click.option(
-    "--passphrase-file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Its first line is the passphrase of the keys. You are asked for it otherwise, if they have one.",
-)
+@options(_OperatorOptions, store="the folder")
 @click.pass_context
 def command(
     context: click.Context, *, folder: Path, anchors: Path | None, passphrase_file: Path | None
@@ -48,8 +44,6 @@ def command(
 
 
 def _passphrase(path: Path | None, *, fresh: bool = False) -> str:
-    from basecagg.service.operator.custody import read_passphrase
-
     if path is not None:
         return read_passphrase(path)
     what = "Passphrase of the operator's keys"

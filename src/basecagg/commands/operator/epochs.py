@@ -5,113 +5,68 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Annotated, Any
 
 import click
 
 from basecagg.commands import _values
-from basecagg.commands._wishes import plan_for, stacked, wishes_options
+from basecagg.commands._options import POSITIVE, Seconds, options, stacked
+from basecagg.commands._wishes import plan_for, wishes_options
 from basecagg.commands.operator.office import connected
 from basecagg.commands.operator.people import admit
 from basecagg.errors import DataError, MissingHolders
+from basecagg.parameters import ProtocolParameters
+from basecagg.protocol.epoch import Epoch
 from basecagg.protocol.step_rule import OPTIMISERS, PAPER_STEP, StepRule
+from basecagg.service.connection import Connection
+from basecagg.service.operator.export import export as write
+from basecagg.service.operator.export import initial_model
+from basecagg.service.operator.office import Office
 
-if TYPE_CHECKING:
-    from basecagg.parameters import ProtocolParameters
-    from basecagg.protocol.epoch import Epoch
-    from basecagg.service.connection import Connection
-    from basecagg.service.operator.office import Office
-
-Result = TypeVar("Result")
 _RATES = {name: each.usual_rate for name, each in OPTIMISERS.items()} | {"sgd": PAPER_STEP.rate}
 """η_g where nobody chose one."""
 _POLL = 0.3
 """Seconds between two looks at the server."""
+_KNOWN = ", ".join(f"{name} ({each.about})" for name, each in OPTIMISERS.items())
+_USUAL = ", ".join(f"{rate:g} for {name}" for name, rate in _RATES.items())
+
+
+class _Step:
+    server_optimiser: Annotated[str, click.Choice(list(OPTIMISERS))] = "sgd"
+    """How the mean update moves the model: {known}."""
+    rate: Annotated[float | None, "η"] = None
+    """The server's step, η_g. Without it: {usual}."""
+    momentum: Annotated[float, "β"] = 0.9
+    """β₁ of both."""
+    second_momentum: Annotated[float, "β"] = 0.99
+    """β₂ of adam."""
+    epsilon: Annotated[float, "τ"] = 1e-3
+    """τ of adam."""
+    averaged: Annotated[tuple[str, ...], _values.span, "FROM:TO"] = ()
+    """Numbers of the model that are averages (BatchNorm's): momentum and adam leave them alone."""
+
+
+class _Committee:
+    days: Annotated[float, POSITIVE] = 365.0
+    """How long the epoch may last. After that no agent answers in it, by its own clock: rotate before."""
+    max_burns: Annotated[int, click.IntRange(min=0, max=2**16 - 1), "B"] = 1
+    """How often a version's sum may be given up for another. Each could be opened, so few are better."""
+    server_key: Annotated[str | None, _values.public_key, "HEX"] = None
+    """The key that the server signs with from now on, as `basecagg serve --new-key` printed it."""
+    holders: Annotated[int | None, click.IntRange(min=2), "N"] = None
+    """Wait until so many holders have enrolled, and admit them."""
+    without: Annotated[tuple[str, ...], "NAME"] = ()
+    """Leave this holder out of the epoch. Nobody is left out unless you say so."""
+    patience: Annotated[Seconds, "--wait"] = 60.0
+    """How long to wait for holders whose sealing key is missing."""
+
 
 _epoch_options = stacked(
-    (
-        click.option(
-            "--days",
-            type=click.FloatRange(min=0, min_open=True),
-            default=365.0,
-            help="How long the epoch may last. After that no agent answers in it, by its own clock: rotate"
-            " before.",
-        ),
-        wishes_options(dropouts="20%", epsilon="--privacy-epsilon"),
-        click.option(
-            "--server-optimiser",
-            type=click.Choice(list(OPTIMISERS)),
-            default="sgd",
-            help="How the mean update moves the model: "
-            + ", ".join(f"{name} ({each.about})" for name, each in OPTIMISERS.items())
-            + ".",
-        ),
-        click.option(
-            "--rate",
-            type=float,
-            metavar="η",
-            help="The server's step, η_g. Without it: "
-            + ", ".join(f"{rate:g} for {name}" for name, rate in _RATES.items())
-            + ".",
-        ),
-        click.option(
-            "--momentum",
-            type=float,
-            default=0.9,
-            metavar="β",
-            help="β₁ of both.",
-        ),
-        click.option(
-            "--second-momentum",
-            type=float,
-            default=0.99,
-            metavar="β",
-            help="β₂ of adam.",
-        ),
-        click.option("--epsilon", type=float, default=1e-3, metavar="τ", help="τ of adam."),
-        click.option(
-            "--averaged",
-            type=_values.span,
-            multiple=True,
-            metavar="FROM:TO",
-            help="Numbers of the model that are averages (BatchNorm's): momentum and adam leave them alone.",
-        ),
-        click.option(
-            "--max-burns",
-            type=click.IntRange(min=0, max=2**16 - 1),
-            default=1,
-            metavar="B",
-            help="How often a version's sum may be given up for another. Each could be opened, so few are"
-            " better.",
-        ),
-        click.option(
-            "--server-key",
-            type=_values.public_key,
-            metavar="HEX",
-            help="The key that the server signs with from now on, as `basecagg serve --new-key` printed it.",
-        ),
-        click.option(
-            "--holders",
-            type=click.IntRange(min=2),
-            metavar="N",
-            help="Wait until so many holders have enrolled, and admit them.",
-        ),
-        click.option(
-            "--without",
-            multiple=True,
-            metavar="NAME",
-            help="Leave this holder out of the epoch. Nobody is left out unless you say so.",
-        ),
-        click.option(
-            "--wait",
-            "patience",
-            type=click.FloatRange(min=0),
-            default=60.0,
-            metavar="SECONDS",
-            help="How long to wait for holders whose sealing key is missing.",
-        ),
-    )
+    wishes_options(dropouts="20%", epsilon="--privacy-epsilon"),
+    options(_Step, known=_KNOWN, usual=_USUAL),
+    options(_Committee),
 )
 
 
@@ -131,8 +86,6 @@ async def start(
 
     If the last epoch never reached the server, the same wishes send the very same one again.
     """
-    from basecagg.service.operator.export import initial_model
-
     overview = await office.look(connection)
     if overview.phase in ("open", "closing"):
         raise DataError(
@@ -184,8 +137,6 @@ async def export(office: Office, connection: Connection, *, path: Path, model: s
     Safetensors carry the chain proof, which `basecagg verify PATH` checks: that these are the numbers of a
     version that the server released, made from a sum that a quorum of the holders endorsed.
     """
-    from basecagg.service.operator.export import export as write
-
     version, vector, pedigree = await office.fetch_model(connection)
     office.note_export(version, path)
     proven = write(vector, path, model, pedigree)
@@ -200,24 +151,17 @@ async def _begin(
     holders: int | None,
     without: tuple[str, ...],
     patience: float,
-    days: float,
-    max_burns: int,
-    server_key: bytes | None,
     **chosen: Any,
 ) -> None:
-    step = _step(**{name: chosen.pop(name) for name in _STEP})
+    terms = {name: chosen.pop(name) for name in ("days", "max_burns", "server_key")}
+    step = _step(**{name: chosen.pop(name) for name in _Step.__annotations__})
     step.require_fits(model_size)
     while holders is not None and len(office.machine.holders(without)) < holders:
         await admit(office, connection)
         await asyncio.sleep(_POLL)
     p = _plan(len(office.machine.holders(without)), model_size=model_size, **chosen)
-
-    async def begin() -> Epoch:
-        return await office.start(
-            connection, p, step, without, days, max_burns=max_burns, server_key=server_key
-        )
-
-    epoch = await _when_keys_are_there(office, connection, patience, begin)
+    start = partial(office.start, connection, p, step, without, **terms)
+    epoch = await _when_keys_are_there(office, connection, patience, start)
     click.echo(
         f"epoch {epoch.number} from version {epoch.first_version}: N = {p.num_holders}, U ="
         f" {p.recovery_threshold}, T = {p.max_colluders}, D = {p.max_dropouts}, K = {p.buffer_size},"
@@ -229,9 +173,6 @@ async def _begin(
             f"every contributor adds noise z = {p.privacy.noise:g} and uploads {p.privacy.max_uses} times: ε ="
             f" {p.privacy.epsilon:g} at δ = {p.privacy.delta:g}, for each {p.privacy.unit}"
         )
-
-
-_STEP = ("server_optimiser", "rate", "momentum", "second_momentum", "epsilon", "averaged")
 
 
 def _step(server_optimiser: str, rate: float | None, **others: Any) -> StepRule:
@@ -249,8 +190,8 @@ async def _when_keys_are_there(
     office: Office,
     connection: Connection,
     patience: float,
-    attempt: Callable[[], Awaitable[Result]],
-) -> Result:
+    attempt: Callable[[], Awaitable[Epoch]],
+) -> Epoch:
     """Ask for sealing keys that are missing, once, and try until they are there or patience ends."""
     asked, clock = False, asyncio.get_running_loop().time
     deadline = clock() + patience

@@ -4,32 +4,32 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import Annotated
 
 import click
 
+from basecagg.commands._options import options
 from basecagg.commands.operator.office import connected
 from basecagg.errors import DataError, printable
-
-if TYPE_CHECKING:
-    from basecagg.protocol.audit_log import AuditEntry, CheckedLog
-    from basecagg.service.connection import Connection
-    from basecagg.service.operator.office import Office
+from basecagg.protocol.audit_log import AuditEntry, CheckedLog
+from basecagg.service.connection import Connection
+from basecagg.service.operator.office import Office
 
 _BROKEN = 4
 """The exit status when a log was changed or cut, as `audit` has it for transcripts."""
 
 
+class _LogOptions:
+    own: bool = False
+    """The operator's own log only: no server is asked."""
+    as_json: Annotated[bool, "--json"] = False
+    """Print JSON, one entry a line."""
+    heads: Annotated[tuple[str, ...], "--contains", "HEAD"] = ()
+    """Demand that a log goes on from this head, which somebody wrote down or signed earlier."""
+
+
 @click.command("log")
-@click.option("--own", is_flag=True, help="The operator's own log only: no server is asked.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, one entry a line.")
-@click.option(
-    "--contains",
-    "heads",
-    multiple=True,
-    metavar="HEAD",
-    help="Demand that a log goes on from this head, which somebody wrote down or signed earlier.",
-)
+@options(_LogOptions)
 @connected
 async def log(
     office: Office, connection: Connection, *, own: bool, as_json: bool, heads: tuple[str, ...]

@@ -10,6 +10,9 @@ from typing import Any, NamedTuple
 
 import click
 
+from basecagg.service.operator.office import Office
+from basecagg.storage.lease import acquire_within
+
 _PATIENCE = 2.0
 """Seconds to open a folder that `enrol --watch` may have open for a moment."""
 
@@ -36,8 +39,6 @@ def connected(work: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
 def at_work(place: Place, work: Callable[..., Awaitable[None]], **options: Any) -> None:
     """Open the folder, connect, do the work, hang up."""
-    from basecagg.service.operator.office import Office
-    from basecagg.storage.lease import acquire_within
 
     async def whole() -> None:
         office = acquire_within(_PATIENCE, lambda: Office(*place))

@@ -4,35 +4,26 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Annotated
 
 import click
 
-from basecagg.commands import _values
+from basecagg.commands._options import POSITIVE, Folder, options
 from basecagg.commands.operator.office import Place, at_work, connected
 from basecagg.errors import printable
-
-if TYPE_CHECKING:
-    from basecagg.protocol.records import Person, Role
-    from basecagg.service.connection import Connection
-    from basecagg.service.documents import Invitation, Overview
-    from basecagg.service.operator.office import Office
-
-_out = click.option(
-    "--out",
-    type=_values.FOLDER,
-    default=".",
-    metavar="DIR",
-    help="Where NAME.invitation is written.",
-)
+from basecagg.protocol.operator import require_free
+from basecagg.protocol.records import Person, Role
+from basecagg.service.connection import Connection
+from basecagg.service.documents import ONLINE_SECONDS, Invitation, Overview
+from basecagg.service.invitation_file import write_invitation
+from basecagg.service.operator.office import Office
 
 
-_days = click.option(
-    "--days",
-    type=click.FloatRange(min=0, min_open=True),
-    default=14.0,
-    help="How long an invitation admits somebody; after that invite again.",
-)
+class _Out:
+    days: Annotated[float, POSITIVE] = 14.0
+    """How long an invitation admits somebody; after that invite again."""
+    out: Folder = "."
+    """Where NAME.invitation is written."""
 
 
 @click.command("invite")
@@ -43,8 +34,7 @@ _days = click.option(
     default="both",
     help="What they do: train, keep shares, or both as in the paper.",
 )
-@_days
-@_out
+@options(_Out)
 @connected
 async def invite(
     office: Office,
@@ -56,8 +46,6 @@ async def invite(
     out: Path,
 ) -> None:
     """Write an invitation for each of NAMES. Send it by a way that others cannot read."""
-    from basecagg.protocol.operator import require_free
-
     for name in names:  # all of them before anybody is invited
         require_free(name)
     for name in names:
@@ -66,8 +54,7 @@ async def invite(
 
 @click.command("replace")
 @click.argument("name")
-@_days
-@_out
+@options(_Out)
 @connected
 async def replace(
     office: Office, connection: Connection, *, name: str, days: float, out: Path
@@ -82,8 +69,6 @@ async def replace(
 
 def _write_invitation(out: Path, invitation: Invitation) -> None:
     """Under the invitation's own name, which was checked: it cannot lead out of the folder."""
-    from basecagg.service.invitation_file import write_invitation
-
     path = out / f"{invitation.name}.invitation"
     write_invitation(path, invitation)
     click.echo(f"{path}")
@@ -140,8 +125,6 @@ async def status(office: Office, connection: Connection) -> None:
 
 def _presence(name: str, person: Person, overview: Overview) -> str:
     """Whether an admitted person is there, as far as the server has heard since it started."""
-    from basecagg.service.documents import ONLINE_SECONDS
-
     if person.state == "invited":
         return "; expired: invite again" if 0 < person.expires <= time.time() else ""
     if person.state != "admitted":

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -25,18 +25,19 @@ from basecagg.protocol.epoch import LocalFloor
 from basecagg.protocol.messages import Message, Parts
 from basecagg.service.agent.member import LocalMember
 from basecagg.service.agent.profile import Profile
-from basecagg.service.connection import Connection, Patience, Reply, Unreachable
+from basecagg.service.connection import Patience, Reply, Unreachable
 from basecagg.service.documents import to_json
 from basecagg.service.framing import Numbered
 from basecagg.service.logs import Log
 from basecagg.service.problems import Problem
-from basecagg.service.signing import Caller
 from basecagg.service.training import RoundInfo, Training, Vector
 
 _LOG = Log("basecagg.agent")
 _WAIT = 25
 _TICK = 60.0
 """Seconds between two looks at the clock."""
+_DISK_PAUSE = 2.0
+"""Seconds between two attempts to go on after this machine's disk failed."""
 _WORRY = 60.0
 """Seconds without news of an update after which it is sent again."""
 _LARGEST_MAIL = 256 * 2**20
@@ -68,16 +69,6 @@ class AgentOptions:
     """Seconds to wait after the user's function failed."""
     patience: Patience = field(default_factory=Patience)
     anchor_folder: Path | None = None
-    disk_pause: float = 2.0
-    """Seconds between two attempts to go on after this machine's disk failed."""
-
-
-class Downloaded(NamedTuple):
-    """A model as it came from the server, which is the one that was released under this head."""
-
-    version: int
-    model: Vector
-    head: bytes
 
 
 class Agent:
@@ -90,9 +81,7 @@ class Agent:
         self._profile = profile
         self._options = options
         self._train = train
-        invitation = profile.invitation
-        caller = Caller(invitation.federation, profile.name, profile.identity)
-        self._connection = Connection(options.urls or invitation.addresses, invitation.ca, caller)
+        self._connection = profile.connect(*options.urls)
         self._persist = options.patience.persist
         self._thread = ThreadPoolExecutor(1, "machines")
         self._moved = asyncio.Event()
@@ -108,7 +97,7 @@ class Agent:
                 except PassingFault as fault:
                     remedy = "this agent goes on by itself when the disk does"
                     _LOG.error("the disk fails", reason=str(fault), remedy=remedy)
-                    await asyncio.sleep(self._options.disk_pause)
+                    await asyncio.sleep(_DISK_PAUSE)
         finally:
             self._thread.shutdown()
             if self._train is not None:
@@ -168,16 +157,23 @@ class Agent:
         await asyncio.sleep(self._options.breath)
 
     async def _ask_for_epoch(self, known: str) -> tuple[list[Numbered], Reply]:
-        query: dict[str, str | int] = {"known": known, "wait": _WAIT}
         try:
-            reply = await self._connection.call("GET", "/v1/epoch", query=query, patience=_WAIT)
+            return await self._wait_for("/v1/epoch", known=known)
         except Problem as problem:
             if problem.code != "BadSignature":
                 raise
             # Not admitted yet, as far as anybody may tell from outside.
             reason = "the operator has not admitted this key"
             raise Problem(503, "NotAdmitted", reason, retry_after=1.0) from None
-        return reply.frames(), reply  # taken apart here: a torn one is asked for again
+
+    async def _wait_for(
+        self, path: str, limit: int = MAX_CONTROL_BYTES, **query: str | int
+    ) -> tuple[list[Numbered], Reply]:
+        """The frames that the server has, sooner or later, and its reply. Torn ones are asked for again."""
+        reply = await self._connection.call(
+            "GET", path, query=query | {"wait": _WAIT}, patience=_WAIT, limit=limit
+        )
+        return reply.frames(), reply
 
     async def _publish_key(self, member: LocalMember, *, another: bool = False) -> None:
         """Hand in a sealing key for the next epoch."""
@@ -209,7 +205,8 @@ class Agent:
         done, epoch = "", member.epoch
         while member.epoch == epoch:
             asked = time.monotonic()
-            letters, reply = await self._persist(partial(self._collect, epoch, done), *_ELSEWHERE)
+            collect = partial(self._wait_for, "/v1/mailbox", _LARGEST_MAIL, epoch=epoch, done=done)
+            letters, reply = await self._persist(collect, *_ELSEWHERE)
             await self._in_thread(lambda: member.tick(_now()))
             if not letters and time.monotonic() - asked < self._options.breath:
                 await asyncio.sleep(self._options.breath)  # it should have waited for some
@@ -256,13 +253,6 @@ class Agent:
             return False
         return True
 
-    async def _collect(self, epoch: str, done: str) -> tuple[list[Numbered], Reply]:
-        query: dict[str, str | int] = {"epoch": epoch, "wait": _WAIT, "done": done}
-        reply = await self._connection.call(
-            "GET", "/v1/mailbox", query=query, patience=_WAIT, limit=_LARGEST_MAIL
-        )
-        return reply.frames(), reply
-
     async def _contribute(self, member: LocalMember, unsent: Sequence[Message]) -> None:
         """Send what a restart left unsent; then train, mask, upload, again and again."""
         await self._send(unsent)
@@ -296,24 +286,24 @@ class Agent:
                 await self._send(await self._in_thread(member.reconnect))
 
     async def _one_update(self, member: LocalMember, train: Training) -> None:
-        start = await self._download(member)
+        version, model, head = await self._download(member)
         privacy = await self._in_thread(lambda: member.privacy)
         info = RoundInfo(
             federation=self._profile.invitation.federation,
             name=self._profile.name,
-            version=start.version,
+            version=version,
             round=self._rounds,
             data=self._options.data,
             privacy=privacy,
         )
-        trained = await train(start.model, info)
-        if trained.shape != start.model.shape:
-            raise DataError(f"training returned {trained.size} numbers, not {start.model.size}")
-        update = start.model - trained
-        present = await self._version() if privacy else start.version
+        trained = await train(model, info)
+        if trained.shape != model.shape:
+            raise DataError(f"training returned {trained.size} numbers, not {model.size}")
+        update = model - trained
+        present = await self._version() if privacy else version
         try:
             messages = await self._in_thread(
-                lambda: member.submit(update, start.version, start.head, present, privacy)
+                lambda: member.submit(update, version, head, present, privacy)
             )
         except LocalProtocolError as error:  # its mask expired, or it trained to no effect
             _LOG.warning("update", outcome="dropped", reason=str(error))
@@ -322,8 +312,8 @@ class Agent:
         await self._send(messages)
         await asyncio.sleep(self._options.pause)
 
-    async def _download(self, member: LocalMember) -> Downloaded:
-        """The present model, once the server has signed that it is this one."""
+    async def _download(self, member: LocalMember) -> tuple[int, Vector, bytes]:
+        """The present version, once the server has signed that it is this one, its model and its head."""
         while True:
             # Its epoch may be over by now: then this raises.
             agreement = (await self._in_thread(member.participant.working)).agreement
@@ -333,7 +323,7 @@ class Agent:
                 # Letters about later versions may have come meanwhile, and the word on this one is forgotten.
                 with suppress(LocalProtocolError):
                     head = await self._in_thread(partial(member.head_of, version, model))
-                    return Downloaded(version, model, head)
+                    return version, model, head
             await asyncio.sleep(self._options.breath)  # the server has moved on
 
     async def _fetch_model(self, size: int) -> tuple[int, Vector]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import NamedTuple
 
 from basecagg.channels.identity import Ed25519Verifier
 from basecagg.channels.wire import MAX_CONTROL_BYTES, limit_for, unpack, unpack_file
@@ -14,29 +15,24 @@ from basecagg.protocol.proofs import Account, Pedigree
 from basecagg.service.agent.profile import Profile
 from basecagg.service.connection import Connection
 from basecagg.service.problems import Problem
-from basecagg.service.signing import Caller
 
 _GONE = 404
 
 
-class Archive:
-    """The versions of the present epoch, as far as the server has them."""
+class Archive(NamedTuple):
+    """The versions of the present epoch, as far as the server has them. See `opened`."""
 
-    def __init__(
-        self, connection: Connection, agreement: Agreement, key: bytes, newest: int
-    ) -> None:
-        """Use `opened`."""
-        self._connection = connection
-        self.agreement = agreement
-        self._key = key
-        self.newest = newest
+    connection: Connection
+    agreement: Agreement
+    operator_key: bytes
+    newest: int
 
     async def kept(self) -> list[int]:
         """All versions whose releases the server still has, oldest first."""
         first, found = self.agreement.epoch.first_version, list[int]()
         for version in range(self.newest, first, -1):
             try:
-                await self._connection.call("GET", f"/v1/releases/{version}")
+                await self.connection.call("GET", f"/v1/releases/{version}")
             except Problem as problem:
                 if problem.status == _GONE:
                     break
@@ -47,19 +43,18 @@ class Archive:
     async def account(self, version: int) -> Account:
         """What a version was made from. It is not checked here."""
         limit = limit_for(Parts, self.agreement.parameters)
-        reply = await self._connection.call("GET", f"/v1/parts/{version}", limit=limit)
+        reply = await self.connection.call("GET", f"/v1/parts/{version}", limit=limit)
         parts = unpack(reply.content, limit)
         if not isinstance(parts, Parts) or parts.release.history.last != version:
             raise ChannelError(f"the server sent something else than the parts of {version}")
-        return Account(self.agreement.epoch, parts, self._key)
+        return Account(self.agreement.epoch, parts, self.operator_key)
 
 
 @asynccontextmanager
 async def opened(profile: Profile, url: str | None = None) -> AsyncIterator[Archive]:
     """The archive of a member's server, or of the one at another address."""
-    invitation, key = profile.invitation, profile.invitation.operator_key
-    caller = Caller(invitation.federation, profile.name, profile.identity)
-    connection = Connection(url or invitation.addresses, invitation.ca, caller)
+    key = profile.invitation.operator_key
+    connection = profile.connect(*([url] if url else ()))
     try:
         reply = await connection.call("GET", "/v1/pedigree")
         pedigree = unpack_file(reply.content, MAX_CONTROL_BYTES)

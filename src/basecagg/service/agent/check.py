@@ -8,6 +8,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -62,11 +63,8 @@ def _admitted_by(invitation: Invitation) -> str:
 
 
 def _importable(place: str) -> str:
-    function = UserFunction(place)
-    try:
+    with closing(UserFunction(place)) as function:
         function.require()
-    finally:
-        function.close()
     return f"{place} is there"
 
 

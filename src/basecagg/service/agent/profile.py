@@ -13,8 +13,10 @@ from basecagg.channels.identity import Identity
 from basecagg.errors import DataError
 from basecagg.protocol.invitations import admission, proof
 from basecagg.protocol.participant import Pins
+from basecagg.service.connection import Connection
 from basecagg.service.documents import Document, Enrolment, Invitation, from_json, to_json
 from basecagg.service.private_files import read_file, write_private
+from basecagg.service.signing import Caller
 
 
 class _Stored(Document, frozen=True):
@@ -54,6 +56,12 @@ class Profile:
     def name(self) -> str:
         """The user's name in the federation."""
         return self.invitation.name
+
+    def connect(self, *urls: str) -> Connection:
+        """A line to the server, at these addresses or at the invitation's; requests on it are signed."""
+        invitation = self.invitation
+        caller = Caller(invitation.federation, invitation.name, self.identity)
+        return Connection(urls or invitation.addresses, invitation.ca, caller)
 
     def pins(self, *, contributes: bool) -> Pins:
         """What the invitation promised, and as whom."""

@@ -33,52 +33,53 @@ class Certified(NamedTuple):
 
 def make_authority(federation: str) -> Certified:
     """A new authority that may sign server certificates and nothing below them."""
-    key = ec.generate_private_key(ec.SECP256R1())
     name = _name(f"basecagg authority of {federation}")
-    only_leaves = x509.BasicConstraints(ca=True, path_length=0)
-    unsigned = (
-        _builder(name, name, key.public_key(), _AUTHORITY_DAYS)
-        .add_extension(only_leaves, critical=True)
-        .add_extension(_usage(signs_certificates=True), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-    )
-    return Certified(unsigned.sign(key, SHA256()).public_bytes(Encoding.PEM), _pem(key))
+    return _certify(name, name, _AUTHORITY_DAYS)
 
 
 def make_server_certificate(authority: Certified, hosts: list[str]) -> Certified:
     """A certificate for a server that is reached under these names or addresses."""
     issuer = x509.load_pem_x509_certificate(authority.certificate)
-    issuer_key = load_pem_private_key(authority.key, None)
-    assert isinstance(issuer_key, ec.EllipticCurvePrivateKey)
-    key = ec.generate_private_key(ec.SECP256R1())
-    alternatives = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
-    web_server = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
-    signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key())
-    unsigned = (
-        _builder(_name(hosts[0]), issuer.subject, key.public_key(), _SERVER_DAYS)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs_certificates=False), critical=True)
-        .add_extension(alternatives, critical=False)
-        .add_extension(web_server, critical=False)
-        .add_extension(signer, critical=False)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    signer = load_pem_private_key(authority.key, None)
+    assert isinstance(signer, ec.EllipticCurvePrivateKey)
+    return _certify(
+        _name(hosts[0]),
+        issuer.subject,
+        _SERVER_DAYS,
+        signer,
+        x509.SubjectAlternativeName([_general_name(host) for host in hosts]),
+        x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]),
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()),
     )
-    return Certified(unsigned.sign(issuer_key, SHA256()).public_bytes(Encoding.PEM), _pem(key))
 
 
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
-) -> x509.CertificateBuilder:
-    now = datetime.now(UTC)
-    return (
+def _certify(
+    subject: x509.Name,
+    issuer: x509.Name,
+    days: int,
+    signer: ec.EllipticCurvePrivateKey | None = None,
+    *extensions: x509.ExtensionType,
+) -> Certified:
+    """A certificate of a new key: signed by an authority's, or by itself, which makes it an authority's."""
+    key, now, is_authority = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC), not signer
+    limits = x509.BasicConstraints(ca=is_authority, path_length=0 if is_authority else None)
+    identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    unsigned = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
-        .public_key(key)
+        .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(hours=1))
         .not_valid_after(now + timedelta(days=days))
+        .add_extension(limits, critical=True)
+        .add_extension(_usage(signs_certificates=is_authority), critical=True)
     )
+    for extension in (identifier, *extensions):
+        unsigned = unsigned.add_extension(extension, critical=False)
+    certificate = unsigned.sign(signer or key, SHA256()).public_bytes(Encoding.PEM)
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return Certified(certificate, pem)
 
 
 def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
@@ -104,7 +105,3 @@ def _general_name(host: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         return x509.DNSName(host)
-
-
-def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())

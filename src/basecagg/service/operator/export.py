@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from basecagg.channels.safetensors import Tensors, proof, safetensors
 from basecagg.errors import DataError
+from basecagg.extras import require
 from basecagg.service.training import Vector
 
 
@@ -94,8 +95,6 @@ def _flat_model(module: Any) -> Any:
 
 
 def _torch() -> Any:
-    from basecagg.extras import require
-
     return require("torch", extra="learn", needed_for="torch models")
 
 

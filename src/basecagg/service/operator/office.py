@@ -76,14 +76,10 @@ class Office:
     ) -> None:
         """Open the folder that `create` made; the passphrase is asked for if its keys are encrypted."""
         self.folder = folder
-        self._stored = read_keys(folder / "operator.json")
-        self.identity = Identity.from_secret(unseal(self._stored.operator, passphrase))
-        self._enrolment = Identity.from_secret(unseal(self._stored.enrolment, passphrase))
+        self._stored = s = read_keys(folder / "operator.json")
+        self.identity = Identity.from_secret(unseal(s.operator, passphrase))
+        self._enrolment = enrolment = Identity.from_secret(unseal(s.enrolment, passphrase))
         self._store = open_store(folder, anchor_folder)
-        self._build()
-
-    def _build(self) -> None:
-        s, enrolment = self._stored, self._enrolment
         foundation = Foundation(
             federation=s.federation,
             suite=s.suite,
