@@ -8,6 +8,8 @@ as its roots (Berlekamp and Massey).
 
 from __future__ import annotations
 
+from itertools import zip_longest
+
 import numpy as np
 
 from basecagg.maths.interpolation import Numbers, lagrange_weights
@@ -45,18 +47,12 @@ def _shortest_recurrence(sequence: list[int], q: int) -> list[int]:
         if discrepancy:
             factor = discrepancy * pow(old_discrepancy, -1, q) % q
             shifted = [0] * gap + [factor * c for c in previous]
-            updated = _difference(current, shifted, q)
+            updated = [(x - y) % q for x, y in zip_longest(current, shifted, fillvalue=0)]
             if 2 * length <= k:
                 length, previous, old_discrepancy, gap = k + 1 - length, current, discrepancy, 0
             current = updated
         gap += 1
     return current + [0] * (length + 1 - len(current))
-
-
-def _difference(a: list[int], b: list[int], q: int) -> list[int]:
-    size = max(len(a), len(b))
-    a, b = a + [0] * (size - len(a)), b + [0] * (size - len(b))
-    return [(x - y) % q for x, y in zip(a, b, strict=True)]
 
 
 def _evaluate(coefficients: list[int], points: Numbers, q: int) -> Numbers:

@@ -104,7 +104,9 @@ class WordStream:
 
     def draw(self, n: int, out: Words | None = None) -> Words:
         """The next n numbers, in `out` if given: fresh memory costs as much as the numbers."""
-        out = _destination(n, out)
+        if n < 0:
+            raise DataError(f"n = {n} is negative: draw 0 numbers or more")
+        out = np.empty(n, _WORD) if out is None else destination(out, (n,))
         for start in range(0, n, _CHUNK):
             self._fill(out[start : start + _CHUNK])
         return out
@@ -142,9 +144,3 @@ class FieldStream(WordStream):
 
 def _key(seed: Seed | bytes) -> bytes:
     return bytes(seed if isinstance(seed, Seed) else Seed(seed))
-
-
-def _destination(n: int, out: Words | None) -> Words:
-    if n < 0:
-        raise DataError(f"n = {n} is negative: draw 0 numbers or more")
-    return np.empty(n, _WORD) if out is None else destination(out, (n,))

@@ -169,7 +169,8 @@ def audit(
 def _tied_together(view: View) -> Iterator[tuple[list[str], list[RequestLine]]]:
     """The connected components of the masks that answered requests join, with their requests."""
     group_of = {mask: {mask} for mask in view.shares}
-    answered = sorted((view.requests[digest] for digest in view.answers), key=_age)
+    asked = (view.requests[digest] for digest in view.answers)
+    answered = sorted(asked, key=lambda request: (request.version, request.digest))
     for request in answered:
         joined = set[str]().union(*(group_of[mask] for mask in request.masks))
         group_of |= dict.fromkeys(joined, joined)
@@ -178,10 +179,6 @@ def _tied_together(view: View) -> Iterator[tuple[list[str], list[RequestLine]]]:
         requests_of[id(group_of[request.members[0].mask])].append(request)
     for masks in {id(group): group for group in group_of.values()}.values():
         yield sorted(masks), requests_of[id(masks)]
-
-
-def _age(request: RequestLine) -> tuple[int, str]:
-    return request.version, request.digest
 
 
 def _judge(view: View, masks: Sequence[str], requests: Sequence[RequestLine]) -> Group:

@@ -18,6 +18,7 @@ from functools import cached_property
 import numpy as np
 
 from basecagg.errors import DataError
+from basecagg.maths.interpolation import vandermonde
 from basecagg.planning.elimination import Matrix, RowSpace, rank, row_space
 from basecagg.planning.transcript import RequestLine, Transcript, contributor_of
 
@@ -52,12 +53,8 @@ class View:
     @cached_property
     def powers(self) -> Matrix:
         """Row u, column j: β_j^u, and 0⁰ = 1."""
-        q = np.uint64(self.epoch.modulus)
-        points = np.array(self.epoch.points, np.uint64)
-        rows = [np.ones_like(points)]
-        for _ in range(self.epoch.recovery_threshold - 1):
-            rows.append(rows[-1] * points % q)
-        return np.stack(rows)
+        epoch, points = self.epoch, np.array(self.epoch.points, np.uint64)
+        return vandermonde(points, epoch.recovery_threshold, epoch.modulus).T.astype(np.uint64)
 
     def outcome(self, request: RequestLine) -> str:
         """What the server said became of a request: opened, burned or unknown."""
@@ -145,7 +142,10 @@ class Knowledge:
 
     def _equations(self, requests: Sequence[RequestLine]) -> Matrix:
         view, masks = self._view, list(self._hiding)
-        answered = [(_weights(request), view.answers[request.digest]) for request in requests]
+        answered = [
+            ({member.mask: member.weight for member in each.members}, view.answers[each.digest])
+            for each in requests
+        ]
         shared = [({mask: 1}, view.shares[mask]) for mask in masks]
         reused = [mask for mask in masks if len(view.uploads.get(mask, ())) > 1]
         evaluations = sum(len(holders) for _, holders in (*answered, *shared))
@@ -210,7 +210,3 @@ class Knowledge:
                 f"{len(self._hiding)} masks are tied together by requests: {rows} equations in {columns}"
                 " unknowns are too many to solve here"
             )
-
-
-def _weights(request: RequestLine) -> dict[str, int]:
-    return {member.mask: member.weight for member in request.members}

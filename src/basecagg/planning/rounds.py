@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from basecagg.maths.primes import PAPER_MODULUS
-from basecagg.planning.elimination import Matrix, row_space
+from basecagg.planning.elimination import row_space
 from basecagg.planning.transcript import EpochLine
 
 
@@ -43,7 +43,8 @@ def over_all_rounds(learned: Sequence[Mapping[str, int]]) -> Rounds:
     rationals only if that prime happens to divide a minor of the weights.
     """
     names = sorted({name for weights in learned for name in weights})
-    system = _system(learned, names)
+    rows = [[weights.get(name, 0) % PAPER_MODULUS for name in names] for weights in learned]
+    system = np.unique(np.array(rows, np.uint64).reshape(len(rows), len(names)), axis=0)
     solved = row_space(system, PAPER_MODULUS).rows
     # Short combinations hide from one order of the unknowns and show in another; single ones never hide.
     mirrored = row_space(system[:, ::-1], PAPER_MODULUS).rows[:, ::-1]
@@ -55,15 +56,6 @@ def over_all_rounds(learned: Sequence[Mapping[str, int]]) -> Rounds:
         determined=tuple(sorted({one[0] for one in known if len(one) == 1})),
         smallest=min(known, key=lambda combination: (len(combination), combination), default=()),
     )
-
-
-def _system(learned: Sequence[Mapping[str, int]], names: Sequence[str]) -> Matrix:
-    column = {name: index for index, name in enumerate(names)}
-    system = np.zeros((len(learned), len(names)), np.uint64)
-    for row, weights in zip(system, learned, strict=True):
-        for name, weight in weights.items():
-            row[column[name]] = weight % PAPER_MODULUS
-    return np.unique(system, axis=0)
 
 
 @dataclass(frozen=True)
