@@ -144,7 +144,7 @@ def run_method(
     task: object, sizes: Sizes, name: str, method: str, **changes: object
 ) -> dict[str, float]:
     """Seconds per update of a whole run, and the part of them that is not training."""
-    from basecagg.simulation import SimulationConfig, simulate
+    from basecagg import SimulationConfig, simulate
 
     config = SimulationConfig(
         method=method,

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from basecagg.maths.staleness import polynomial
 from basecagg.parameters import ProtocolParameters
-from basecagg.protections.lightsecagg import IN_ROUNDS
+from basecagg.protections.pairs import IN_ROUNDS
 from basecagg.protocol.effects import Released
 from basecagg.protocol.messages import (
     Answer,

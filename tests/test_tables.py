@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
+from basecagg import SimulationConfig
 from basecagg.cli import main
 from basecagg.commands.run import explained_settings
 from basecagg.errors import DataError, ParameterError
@@ -17,7 +18,6 @@ from basecagg.parameters import RULES, ProtocolParameters, Rule
 from basecagg.protections.pairs import PROTECTIONS, Masks, Protection
 from basecagg.protocol.messages import encode
 from basecagg.protocol.step_rule import OPTIMISERS, StepRule
-from basecagg.simulation import SimulationConfig
 
 
 def explained(setting: str) -> str:

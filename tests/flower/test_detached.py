@@ -24,7 +24,7 @@ from basecagg.protocol.messages import Answer
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 
 
-def wait_for(folder: Path) -> detached.Outcome:
+def wait_for(folder: Path) -> detached.TrainingStatus:
     end = time.monotonic() + 20
     while (outcome := detached.look(folder)).state == "running" and time.monotonic() < end:
         time.sleep(0.01)

@@ -123,7 +123,7 @@ def test_a_key_that_no_epoch_could_have_is_a_failed_visit_of_that_node(
 
 def test_a_node_is_bound_to_its_name_and_key() -> None:
     roll, first, second = Roll(MemoryStore()), keys(), keys()
-    roll.bind(5, introduction("5", *first), lambda _: True)
+    roll.bind(5, introduction("5", *first), range(10))
     roll.require(5, "5")
     for node_id, report in (
         (5, introduction("6", *second)),  # one more name for the same node
@@ -138,7 +138,7 @@ def test_a_node_is_bound_to_its_name_and_key() -> None:
         (6, replace(introduction("6", *second), holder_key=introduction("7", *second).holder_key)),
     ):
         with pytest.raises(Refused):
-            roll.bind(node_id, report, lambda _: True)
+            roll.bind(node_id, report, range(10))
     for node_id, name in ((6, "5"), (5, "6"), (5, "")):
         with pytest.raises(NotEnrolled):
             roll.require(node_id, name)
@@ -147,22 +147,22 @@ def test_a_node_is_bound_to_its_name_and_key() -> None:
 def test_a_node_that_comes_back_under_another_id_keeps_its_name() -> None:
     store, first = MemoryStore(), keys()
     roll = Roll(store)
-    roll.bind(5, introduction("5", *first), lambda _: True)
-    roll.bind(7, introduction("5", *first), lambda node_id: node_id != 5)
+    roll.bind(5, introduction("5", *first), range(10))
+    roll.bind(7, introduction("5", *first), {6, 7, 8, 9})
     roll.require(7, "5")
     with pytest.raises(NotEnrolled):
         roll.require(5, "5")
     later = Roll(store)  # the server restarted
-    later.bind(8, introduction("5", *first), lambda _: False)
+    later.bind(8, introduction("5", *first), set())
     with pytest.raises(NotEnrolled):
-        later.bind(9, introduction("5", *keys()), lambda _: False)
+        later.bind(9, introduction("5", *keys()), set())
 
 
 def test_the_owner_of_an_id_takes_its_name_back() -> None:
     roll, first = Roll(MemoryStore()), keys()
-    roll.bind(5, introduction("5", *first), lambda _: True)
-    roll.bind(7, introduction("5", *first), lambda node_id: node_id != 5)
-    roll.bind(5, introduction("5", *first), lambda _: True)
+    roll.bind(5, introduction("5", *first), range(10))
+    roll.bind(7, introduction("5", *first), {6, 7, 8, 9})
+    roll.bind(5, introduction("5", *first), range(10))
     roll.require(5, "5")
 
 

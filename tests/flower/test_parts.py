@@ -22,7 +22,7 @@ from basecagg.errors import ChannelError, DataError, LocalProtocolError, Storage
 from basecagg.flower import loop
 from basecagg.flower.flat import Layout, only_arrays
 from basecagg.flower.line import Line
-from basecagg.flower.metrics import Charge, MetricSlots
+from basecagg.flower.metrics import Charge
 from basecagg.flower.node import OpenNode
 from basecagg.flower.node_folder import locate
 from basecagg.flower.visits import (
@@ -97,7 +97,7 @@ def test_training_returns_one_record_of_arrays() -> None:
 
 
 def charge(**train: float) -> Charge:
-    return Charge(MetricSlots.of("n", train), MetricSlots.of("n", None))
+    return Charge(train, {}, weight="n")
 
 
 @given(st.lists(st.tuples(st.integers(1, 64), st.floats(-5, 5)), min_size=1, max_size=8))
@@ -138,7 +138,7 @@ def test_the_number_of_examples_is_in_no_slot(few: int, many: int) -> None:
 
 def test_nobody_trains_without_the_evaluation_that_the_epoch_binds() -> None:
     """Were it left out, a server that lets one node alone evaluate would open that node's metrics."""
-    both = Charge(MetricSlots.of("n", None), MetricSlots.of("n", {"mse": 1.0}))
+    both = Charge({}, {"mse": 1.0}, weight="n")
     with pytest.raises(DataError, match="no finite number 'mse'"):
         both.encode(np.zeros(1), {}, None, 4.0)
 
@@ -210,7 +210,7 @@ def test_a_message_that_is_never_answered_is_given_up(tmp_path: Path) -> None:
     assert line.receive() == []
     now = 1000.0
     assert line.receive() == [(node_id, None)]
-    assert line.is_idle
+    assert not line.is_busy(node_id)
 
 
 def test_a_message_that_flower_does_not_take_is_noticed(tmp_path: Path) -> None:

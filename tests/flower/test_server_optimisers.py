@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from small_app import initial_arrays, make_app, small_strategy
 
 from basecagg.errors import ParameterError, StorageError
 from basecagg.flower import basecagg_mod
+from basecagg.protocol import step_rule
 from basecagg.protocol.step_rule import USUAL_RATES, StepRule
 
 OPTIMISERS = pytest.mark.parametrize("optimiser", ["sgd", "momentum", "adam"])
@@ -87,3 +89,9 @@ def test_each_optimiser_has_a_rate_of_its_own() -> None:
     for optimiser, rate in USUAL_RATES.items():
         assert small_strategy(server_optimiser=optimiser).settings.step.rate == rate
     assert small_strategy(global_rate=0.7).settings.step.rate == 0.7
+
+
+def test_an_optimiser_of_ones_own_has_its_rate_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = replace(step_rule.OPTIMISERS["sgd"], usual_rate=0.125)
+    monkeypatch.setitem(step_rule.OPTIMISERS, "own", own)
+    assert small_strategy(server_optimiser="own").settings.step.rate == 0.125

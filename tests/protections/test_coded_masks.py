@@ -12,7 +12,7 @@ from basecagg.maths.quantization import quantize
 from basecagg.maths.randomness import WordStream, derive_seed
 from basecagg.maths.staleness import polynomial
 from basecagg.parameters import ProtocolParameters
-from basecagg.protections.lightsecagg import IN_ROUNDS
+from basecagg.protections.pairs import IN_ROUNDS
 from basecagg.protocol.effects import Abandoned, Released
 from basecagg.protocol.messages import Answer
 from basecagg.protocol.records import OwnMask, parse

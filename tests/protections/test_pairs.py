@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from basecagg import SimulationConfig
 from basecagg.errors import ParameterError
 from basecagg.protections.pairs import (
     PRESETS,
@@ -13,7 +14,6 @@ from basecagg.protections.pairs import (
     preset,
     require_compatible,
 )
-from basecagg.simulation import SimulationConfig
 
 
 def test_every_preset_fits_together() -> None:

@@ -32,7 +32,7 @@ from basecagg.protections.secagg import (
 )
 from basecagg.protections.secagg_graph import random_regular
 from basecagg.protections.secagg_masks import add_masks
-from basecagg.protections.secagg_server import RoundFailed, Sends, SumOpened
+from basecagg.protections.secagg_server import RoundFailed, SumOpened
 from basecagg.protections.shamir import SHARE_BYTES, SecretSharing
 from basecagg.simulation.secagg_round import PHASES, Phase, SecAggRound, reply_of
 
@@ -195,8 +195,8 @@ def masked_round(users: int = 5, threshold: int = 3) -> tuple[Paused, SecAggPara
         for user, message in mail.items():
             round_.server.receive(reply_of(round_.clients[user], message, None))  # type: ignore[arg-type]
         outcome = round_.server.advance()
-        assert isinstance(outcome, Sends)
-        mail = outcome.messages
+        assert isinstance(outcome, dict)
+        mail = outcome
     round_.mail = dict(mail)  # type: ignore[arg-type]
     return round_, p
 
@@ -231,7 +231,7 @@ def test_with_both_shares_a_server_would_read_one_input() -> None:
         client = round_.clients[user]
         held = dict(client._held)
         for survivors, kept in (((0, 1, 2, 3, 4), seeds), ((0, 1, 2, 3), keys)):
-            client._held, client._revealed, client.state = dict(held), None, "masked"
+            client._held, client._answered, client.state = dict(held), None, "masked"
             answer = client.unmask(UnmaskRequest(uploads[user].round, survivors))
             shares = dict(answer.seed_shares + answer.key_shares)
             kept[user] = np.frombuffer(shares[victim], np.uint32)
@@ -261,8 +261,8 @@ def test_a_user_refuses_a_roster_that_is_too_small_strange_or_doubled() -> None:
     for client in round_.clients.values():
         round_.server.receive(client.advertise())
     outcome = round_.server.advance()
-    assert isinstance(outcome, Sends)
-    client, roster = round_.clients[0], outcome.messages[0]
+    assert isinstance(outcome, dict)
+    client, roster = round_.clients[0], outcome[0]
     assert isinstance(roster, Roster)
     first, second, *_ = roster.keys
     stranger = msgspec.structs.replace(first, user=99)
@@ -336,8 +336,8 @@ def test_the_server_refuses_late_doubled_and_malformed_messages() -> None:
 def test_the_server_refuses_shares_that_it_did_not_ask_for() -> None:
     round_ = survivor()
     outcome = round_.server.advance()
-    assert isinstance(outcome, Sends)
-    request = outcome.messages[0]
+    assert isinstance(outcome, dict)
+    request = outcome[0]
     assert isinstance(request, UnmaskRequest)
     good = round_.clients[0].unmask(request)
     short = tuple((u, share[:-4]) for u, share in good.seed_shares)
@@ -354,8 +354,8 @@ def test_a_wrong_share_of_a_key_is_noticed_when_it_is_recovered() -> None:
     for user in range(4):
         round_.server.receive(round_.clients[user].mask(round_.mail[user], np.zeros(D, np.uint32)))
     outcome = round_.server.advance()
-    assert isinstance(outcome, Sends)
-    for user, request in outcome.messages.items():
+    assert isinstance(outcome, dict)
+    for user, request in outcome.items():
         assert isinstance(request, UnmaskRequest)
         answer = round_.clients[user].unmask(request)
         if user == 0:

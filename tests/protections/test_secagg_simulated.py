@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("torch")
 
+from basecagg import SimulationConfig, simulate
 from basecagg.errors import ParameterError
-from basecagg.simulation import SimulationConfig, simulate
 from basecagg.simulation.secagg_aggregation import round_parameters
 
 TINY = {

@@ -19,13 +19,13 @@ from tiny import tiny_config, tiny_task
 pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
 
+from basecagg import SimulationConfig, simulate
 from basecagg.cli import main
 from basecagg.errors import DataError
 from basecagg.protections.pairs import PRESETS
 from basecagg.reports import plots
 from basecagg.reports.run_report import SUMMARY, _seen, summary_rows, write_report
 from basecagg.reports.runs import RunRecord, names, read_runs
-from basecagg.simulation import SimulationConfig, simulate
 from basecagg.simulation.run_folder import METRICS, TASK, TOTALS
 
 PLOTS = ("accuracy-by-version", "accuracy-by-time", "staleness", "traffic", "phases", "partition")

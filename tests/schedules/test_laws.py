@@ -10,9 +10,9 @@ from tiny import tiny_config, tiny_task
 
 from basecagg.learning import LocalTraining, train_locally
 from basecagg.maths.staleness import polynomial
+from basecagg.schedules.buffered import Synchronous
 from basecagg.schedules.immediate import Immediate
 from basecagg.schedules.schedule import Vector
-from basecagg.schedules.synchronous import Synchronous
 from basecagg.schedules.tiered import Tiered, split_by_speed, tier_weights
 from basecagg.simulation.aggregation import (
     Beginning,
@@ -21,9 +21,9 @@ from basecagg.simulation.aggregation import (
     ServerAggregation,
 )
 from basecagg.simulation.build import build
+from basecagg.simulation.clock import IdleUsers
 from basecagg.simulation.config import SimulationConfig
 from basecagg.simulation.devices import Devices
-from basecagg.simulation.idle_users import IdleUsers
 from basecagg.simulation.run import play
 
 SIZE = 12

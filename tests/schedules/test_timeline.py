@@ -9,10 +9,10 @@ import numpy as np
 from test_laws import make_aggregation
 from tiny import tiny_config
 
+from basecagg.protections.at_user import AtUser
 from basecagg.protocol.effects import Released
-from basecagg.schedules.buffered import Buffered
+from basecagg.schedules.buffered import Buffered, Synchronous
 from basecagg.schedules.schedule import Vector
-from basecagg.schedules.synchronous import Synchronous
 from basecagg.simulation.aggregation import ServerAggregation, user_number
 from basecagg.simulation.config import SimulationConfig
 from basecagg.simulation.event_clock import DeviceClock
@@ -23,7 +23,7 @@ DURATIONS = (4.0, 3.0, 2.0, 1.0)
 class Stage:
     """Users that take scripted times, and a server that opens in none; transfers cost nothing."""
 
-    uses = 10**9  # nobody has a budget
+    protection = AtUser()  # nobody has a budget
 
     def __init__(self, aggregation: ServerAggregation) -> None:
         self._aggregation = aggregation

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from basecagg import SimulationConfig
 from basecagg.learning import Dataset, Task
-from basecagg.simulation import SimulationConfig
 
 FEATURES, CLASSES = 3, 3
 

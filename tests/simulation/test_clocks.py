@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from tiny import tiny_config, tiny_task
 
+from basecagg import SimulationConfig, SimulationResult, simulate
 from basecagg.costs import Prices, open_pairwise
 from basecagg.parameters import ProtocolParameters
-from basecagg.simulation import SimulationConfig, SimulationResult, simulate
 from basecagg.simulation.config import Speed
 from basecagg.simulation.devices import Devices
 

@@ -15,11 +15,12 @@ import torch
 from tiny import tiny_config, tiny_task
 from torch import nn
 
+from basecagg import SimulationConfig, simulate
 from basecagg.errors import BASecAggWarning
 from basecagg.learning import Dataset, Task
 from basecagg.maths import quantization
 from basecagg.protocol import masking, step_rule
-from basecagg.simulation import SimulationConfig, aggregation, memory, simulate
+from basecagg.simulation import aggregation, memory
 
 
 def wide_task(inputs: int, hidden: int) -> Task:
@@ -125,7 +126,8 @@ CHILD = """
 import resource, sys
 sys.path[:0] = {paths!r}
 from test_memory import ten_users, wide_task
-from basecagg.simulation import memory, simulate
+from basecagg import simulate
+from basecagg.simulation import memory
 result = simulate(ten_users(), task=wide_task(30_000, 1000))
 size = result.totals["model size"]
 print(size, 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)

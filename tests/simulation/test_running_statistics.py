@@ -9,9 +9,9 @@ import pytest
 from tiny import CLASSES, FEATURES, tiny_config, tiny_task
 from torch import nn
 
+from basecagg import SimulationConfig
 from basecagg.errors import BASecAggWarning
 from basecagg.learning import FlatModel, Task, local_training
-from basecagg.simulation import SimulationConfig
 from basecagg.simulation.build import RunParts, build
 from basecagg.simulation.run import play as play_all
 

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from tiny import tiny_config, tiny_task
 
+from basecagg import SimulationConfig, SimulationResult, simulate
 from basecagg.errors import DataError, MissingExtraError, ParameterError, StorageError
 from basecagg.protections.pairs import PRESETS
 from basecagg.protocol.step_rule import USUAL_RATES
-from basecagg.simulation import SimulationConfig, SimulationResult, simulate
 from basecagg.simulation.config import config_from, parse_override, read_settings
 from basecagg.simulation.logbook import VersionRecord
 from basecagg.simulation.run_folder import CHECKPOINT, METRICS, MODEL, read_metrics
@@ -151,7 +151,7 @@ def test_processes_train_to_the_same_result(method: str) -> None:
 
 ON_RAY = """
 from dataclasses import replace
-from basecagg.simulation import SimulationConfig, simulate
+from basecagg import SimulationConfig, simulate
 config = SimulationConfig(method="fedbuff", users=6, concurrency=4, buffer_size=3, versions=2)
 one, other = simulate(config), simulate(replace(config, executor="ray", workers=2))
 assert one.versions == other.versions
@@ -181,7 +181,7 @@ def test_a_task_that_other_processes_cannot_have_is_named() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are counted in /proc")
 def test_workers_end_with_a_parent_that_was_killed() -> None:
     code = (
-        "from basecagg.simulation import SimulationConfig, simulate\n"
+        "from basecagg import SimulationConfig, simulate\n"
         "if __name__ == '__main__':\n"
         "    simulate(SimulationConfig(method='fedbuff', executor='processes', workers=2,"
         " versions=10**6), progress=lambda record: print(record.version, flush=True))\n"

@@ -13,8 +13,8 @@ from tiny import tiny_config, tiny_task
 
 from basecagg.simulation.aggregation import SecureAggregation
 from basecagg.simulation.build import build
+from basecagg.simulation.clock import IdleUsers
 from basecagg.simulation.event_clock import DeviceClock
-from basecagg.simulation.idle_users import IdleUsers
 from basecagg.simulation.run import play
 
 
@@ -85,7 +85,7 @@ from pathlib import Path
 import torch
 from basecagg.learning import Dataset, Task
 from basecagg.learning.models import build_model
-from basecagg.simulation import SimulationConfig, simulate
+from basecagg import SimulationConfig, simulate
 x, y = torch.randn(10_000, 1, 28, 28), torch.arange(10_000) % 10
 data = Dataset(name="noise", train_x=x, train_y=y, test_x=x[:9], test_y=y[:9], num_classes=10)
 task = Task(name="noise", model=lambda: build_model("lenet5", (1, 28, 28), 10), dataset=data)

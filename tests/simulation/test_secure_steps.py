@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from tiny import tiny_config, tiny_task
 
+from basecagg import SimulationConfig, simulate
 from basecagg.errors import DataError
 from basecagg.learning import load_dataset
 from basecagg.protocol.effects import Released
 from basecagg.schedules.schedule import Vector
-from basecagg.simulation import SimulationConfig, simulate
 from basecagg.simulation.aggregation import SecureAggregation, user_number
 from basecagg.simulation.arithmetic import ArithmeticAggregation
 

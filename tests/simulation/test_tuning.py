@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from tiny import tiny_config, tiny_task
 
+from basecagg import SimulationConfig, SimulationResult, simulate
 from basecagg.errors import ParameterError
 from basecagg.protocol.effects import Abandoned
-from basecagg.simulation import SimulationConfig, SimulationResult, simulate
 from basecagg.simulation.build import build
 from basecagg.simulation.logbook import VersionRecord
 from basecagg.simulation.tuning import TunedAggregation

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from tiny import tiny_config, tiny_task
 
+from basecagg import SimulationConfig, SimulationResult, simulate
 from basecagg.errors import LocalProtocolError, ParameterError
 from basecagg.protocol.buffer import Buffer
-from basecagg.simulation import SimulationConfig, SimulationResult, simulate
 
 STAGGERED = {"users": 5, "buffer_size": 3, "versions": 25, "speed": "log-normal", "dropout": 0.4}
 """Few, of very different speeds, and many updates are lost: nobody else is there to fill a version."""

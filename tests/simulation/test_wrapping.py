@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from basecagg import SimulationConfig, simulate
 from basecagg.errors import ParameterError
-from basecagg.simulation import SimulationConfig, simulate
 from basecagg.simulation.aggregation import Beginning
 from basecagg.simulation.devices import Devices
 from basecagg.simulation.wrapping import FieldErrors, WrappingAggregation

@@ -15,15 +15,7 @@ from basecagg.flower.flat import Layout, as_app_reads
 from basecagg.flower.node_view import NodeView
 from basecagg.flower.settings import Settings
 from basecagg.flower.visits import Task
-from basecagg.protocol.effects import (
-    Abandoned,
-    Effect,
-    News,
-    Released,
-    Send,
-    Store,
-    perform,
-)
+from basecagg.protocol.effects import Abandoned, Effect, News, Released, Send, Store, perform
 from basecagg.protocol.global_model import Model
 from basecagg.protocol.server import Server
 from basecagg.protocol.step_rule import StepRule
@@ -35,8 +27,8 @@ OVER = "over"
 """The record of a run that has ended."""
 Errand: TypeAlias = tuple[int, RecordDict, str]
 """A node, what to send it, and the message's type."""
-
-
+NewVersion: TypeAlias = tuple[int, MetricRecord | None, MetricRecord | None]
+"""A version that the model moved on to, with the metrics of training and of evaluation behind it."""
 Configured: TypeAlias = Callable[[str, int, ArrayRecord, ConfigRecord], ConfigRecord]
 """The config of a task ("train", "evaluate") in a version, from its arrays and the config of the one before."""
 
@@ -52,14 +44,6 @@ class Workload(NamedTuple):
     """What the app makes of them for each version."""
     patience: float
     """Seconds that a node may take."""
-
-
-class NewVersion(NamedTuple):
-    """The model moved on."""
-
-    version: int
-    train_metrics: MetricRecord | None
-    evaluate_metrics: MetricRecord | None
 
 
 class Coordinator(ABC):
@@ -158,11 +142,8 @@ class Coordinator(ABC):
         """End a run in which so many nodes have failed too often that no buffer could be filled any more."""
         most = self.settings.max_failures
         hopeless = [view for view in self.nodes.values() if view.present and view.is_hopeless(most)]
-        needed, spent = (
-            self.settings.buffer_size or 1,
-            {v.name for v in self.nodes.values() if v.spent},
-        )
-        left = self.able | self.waiting | spent
+        needed = self.settings.buffer_size or 1
+        left = self.able | self.waiting | {v.name for v in self.nodes.values() if v.spent}
         if self.machine is None or len(left) >= needed or not hopeless:
             return
         problems = "; ".join(f"node {view.node_id}: {view.problem}" for view in hopeless[:_NAMED])
@@ -232,16 +213,13 @@ class Coordinator(ABC):
         elif reply.has_error():
             view.fail(now, f"error {reply.error.code}: {str(reply.error.reason)!r:.500}")
         else:
-            self._listen(view, reply.content, now)
-
-    def _listen(self, view: NodeView, content: RecordDict, now: float) -> None:
-        """A reply that makes no sense is that node's failure, and nobody else's."""
-        try:
-            self.hear(view, content, now)
-        except Refused as refusal:
-            view.fail(now, str(refusal))
-        else:
-            view.failures = 0
+            try:
+                self.hear(view, reply.content, now)
+                view.failures = 0
+            except (
+                Refused
+            ) as refusal:  # what makes no sense is that node's failure, and nobody else's
+                view.fail(now, str(refusal))
 
     def lesson(self, task: Task) -> dict[str, ArrayRecord | ConfigRecord]:
         """The app's own records of a message: the model, and the config with Flower's server-round.
@@ -290,7 +268,7 @@ class Coordinator(ABC):
 
     def _tell(self, news: News) -> None:
         if isinstance(news, Released):
-            self._news.append(NewVersion(news.version + 1, *self.metrics(news)))
+            self._news.append((news.version + 1, *self.metrics(news)))
             self._count_negative_variances(news.version + 1)
         elif isinstance(news, Abandoned):
             LOG.warning("version %d: a buffer was burned: %s", news.version, news.reason)

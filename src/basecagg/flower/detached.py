@@ -31,7 +31,7 @@ _TAIL = 20
 """Lines of it that go to the node's log."""
 
 
-class Outcome(NamedTuple):
+class TrainingStatus(NamedTuple):
     """How far training has come."""
 
     state: Literal["running", "done", "failed"]
@@ -67,17 +67,17 @@ def launch(
         os.close(lock)
 
 
-def look(node_folder: Path) -> Outcome:
+def look(node_folder: Path) -> TrainingStatus:
     """How far the training that was launched has come."""
     folder = node_folder / _FOLDER
     with suppress(OSError):
         update = np.load(folder / "update.npy")
-        return Outcome("done", update, memory=(folder / "memory").read_bytes())
+        return TrainingStatus("done", update, memory=(folder / "memory").read_bytes())
     with suppress(OSError):
-        return Outcome("failed", problem=(folder / "problem").read_text())
+        return TrainingStatus("failed", problem=(folder / "problem").read_text())
     if _is_locked(folder / "lock"):
-        return Outcome("running")
-    return Outcome("failed", problem="ProcessDied")
+        return TrainingStatus("running")
+    return TrainingStatus("failed", problem="ProcessDied")
 
 
 def clear(node_folder: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +19,6 @@ from basecagg.maths.running_statistics import (
 from basecagg.protocol.global_model import Model
 
 _LEARNED = ("float32", "float64")
-Shape: TypeAlias = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -30,7 +28,7 @@ class Layout:
     Whole numbers, such as BatchNorm's count of batches, are not learned: they stay as they were at first.
     """
 
-    shapes: dict[str, Shape]
+    shapes: dict[str, tuple[int, ...]]
     """The learned arrays, in the order of the record."""
     dtype: str
     fixed: dict[str, Array]
@@ -60,7 +58,9 @@ class Layout:
         pieces = [self._piece(record, key, shape) for key, shape in self.shapes.items()]
         return np.concatenate(pieces)
 
-    def _piece(self, record: ArrayRecord, key: str, shape: Shape) -> npt.NDArray[np.floating]:
+    def _piece(
+        self, record: ArrayRecord, key: str, shape: tuple[int, ...]
+    ) -> npt.NDArray[np.floating]:
         array = record[key].numpy() if key in record else None
         if array is None or array.shape != shape:
             found = "missing" if array is None else f"of shape {array.shape}"
@@ -108,13 +108,8 @@ class Layout:
 
 def as_app_reads(record: ArrayRecord) -> ArrayRecord:
     """The record for the app's own functions: a running variance below zero is zero."""
-    return ArrayRecord(
-        {key: _read(array) if is_variance(key) else array for key, array in record.items()}
-    )
-
-
-def _read(variances: Array) -> Array:
-    return Array(readable(variances.numpy()))
+    read = {key: Array(readable(a.numpy())) for key, a in record.items() if is_variance(key)}
+    return ArrayRecord({key: read.get(key, array) for key, array in record.items()})
 
 
 def only_arrays(records: object) -> ArrayRecord:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from operator import attrgetter
 
 from basecagg.errors import LocalProtocolError
 from basecagg.flower.node_view import NodeView
@@ -18,13 +19,14 @@ def choose_holders(
 ) -> list[NodeView] | None:
     """The holders, in the order of their names; None while too few have shown their keys."""
     wanted, least = settings.holders, settings.min_available_nodes
-    met = sorted((view for view in present if view.signing_key), key=_name)
+    name = attrgetter("name")
+    met = sorted((view for view in present if view.signing_key), key=name)
     if wanted is None:
         awaited = any(view.failures < _HOPELESS for view in present if not view.signing_key)
         return met if len(met) >= max(2, least) and not awaited else None
     if isinstance(wanted, int):
         enough = len(met) >= max(wanted, least)
-        return sorted(chooser.sample(met, wanted), key=_name) if enough else None
+        return sorted(chooser.sample(met, wanted), key=name) if enough else None
     named = [view for view in met if view.node_id in set(wanted)]
     return named if len(named) == len(wanted) else None
 
@@ -37,7 +39,3 @@ def require_hope(present: Sequence[NodeView]) -> None:
             " evaluation, before any mod that looks at arrays or configs? One says:"
             f" {present[0].problem}"
         )
-
-
-def _name(view: NodeView) -> str:
-    return view.name

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
+from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
+from flwr.proto.recorddict_pb2 import RecordDict as WrittenRecords
 
 from basecagg.errors import DataError
 from basecagg.flower.flat import Layout, as_app_reads, only_arrays
@@ -18,6 +20,7 @@ from basecagg.flower.metrics import Charge, numbers
 from basecagg.flower.node import BegunTraining, OpenNode
 from basecagg.flower.node_folder import NodeFolder, in_simulation
 from basecagg.flower.visits import LETTERS, METRICS, ORDER, SLOTS, Order
+from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.global_model import Model
 
 _LOG = logging.getLogger("flwr")
@@ -49,6 +52,16 @@ class Call:
             raise DataError(f"the app answered with error {answer.error.code}")
         return answer.content
 
+    # Training that is detached has a copy of Flower's Context.state: what the app remembers between messages.
+
+    def frozen_memory(self) -> bytes:
+        """The state as bytes."""
+        return bytes(recorddict_to_proto(self.context.state).SerializeToString())
+
+    def remember(self, frozen: bytes) -> None:
+        """Let the app find the state that its training left."""
+        self.context.state = recorddict_from_proto(WrittenRecords.FromString(frozen))
+
 
 def _with(message: Message, content: RecordDict) -> Message:
     """The same message with other content."""
@@ -65,10 +78,12 @@ class Lesson:
     job: BegunTraining
     charge: Charge
     evaluation: Mapping[str, float] | None
-    clip: float
-    max_staleness: int
-    private: bool
-    """Whether a budget covers all that this node tells of its training."""
+    parameters: ProtocolParameters
+
+    @property
+    def private(self) -> bool:
+        """Whether a budget covers all that this node tells of its training."""
+        return self.parameters.privacy is not None
 
     @classmethod
     def of(cls, call: Call, node: OpenNode) -> Lesson:
@@ -84,27 +99,19 @@ class Lesson:
         start = layout.flatten(arrays)
         whole = np.concatenate([start, slots["slots"].numpy()])
         head = participant.watch.head_of(version, whole)
-        return cls(
-            call,
-            layout,
-            start,
-            BegunTraining(version=version, head=head, began=time.time()),
-            charge,
-            node.evaluation,
-            agreement.parameters.clip,
-            agreement.parameters.max_staleness,
-            agreement.parameters.privacy is not None,
-        )
+        job = BegunTraining(version=version, head=head, began=time.time())
+        return cls(call, layout, start, job, charge, node.evaluation, agreement.parameters)
 
     def learn(self) -> Model:
         """Δ = x − x_i after the app's own training, and behind it the metrics that are averaged."""
         answer = self.call.ask_app()
         trained = self.layout.flatten(only_arrays(answer))
         factor = self.charge.factor(numbers(answer))
-        update = self.layout.difference(self.start, trained, self.max_staleness, factor)
-        slots = self.charge.encode(update, numbers(answer), self.evaluation, self.clip)
+        clip, staleness = self.parameters.clip, self.parameters.max_staleness
+        update = self.layout.difference(self.start, trained, staleness, factor)
+        slots = self.charge.encode(update, numbers(answer), self.evaluation, clip)
         if self.charge.tells_cuts and slots[-1] > 0:
             _LOG.warning(
-                "numbers beyond the clip B = %g, or beyond a metric's limit, are cut", self.clip
+                "numbers beyond the clip B = %g, or beyond a metric's limit, are cut", clip
             )
         return np.concatenate([update, slots]).astype(self.layout.dtype)

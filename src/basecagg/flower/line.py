@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
@@ -19,46 +20,41 @@ _GRACE = 60.0
 """Seconds after its time to live that a message is given up here, should Flower not have said so."""
 
 
+@dataclass
 class Line:
     """All messages on their way."""
 
-    def __init__(self, grid: Grid, ttl: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """Send with this time to live, in seconds."""
-        self._grid = grid
-        self._ttl = ttl
-        self._clock = clock
-        self._outstanding: dict[int, tuple[str, float]] = {}
+    grid: Grid
+    ttl: float
+    """Seconds that a message may take."""
+    clock: Callable[[], float] = time.monotonic
+    _outstanding: dict[int, tuple[str, float]] = field(default_factory=dict)
 
     @property
     def is_simulated(self) -> bool:
         """Whether the nodes are simulated. The grid knows; Ray may still be starting when the run begins."""
-        return is_simulated(self._grid)
+        return is_simulated(self.grid)
 
     def present(self) -> set[int]:
         """The nodes that can be reached now."""
-        return {int(node_id) for node_id in self._grid.get_node_ids()}
+        return {int(node_id) for node_id in self.grid.get_node_ids()}
 
     def is_busy(self, node_id: int) -> bool:
         """Whether a message to this node is on its way."""
         return node_id in self._outstanding
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing is on its way."""
-        return not self._outstanding
-
     def send(self, node_id: int, content: RecordDict, message_type: str) -> bool:
         """Send a message; False when Flower does not take it."""
         if self.is_busy(node_id):
             raise LocalProtocolError(f"node {node_id} has a message already: one at a time")
-        message = Message(content, node_id, message_type, ttl=self._ttl)
+        message = Message(content, node_id, message_type, ttl=self.ttl)
         try:
-            message_ids = list(self._grid.push_messages([message]))
+            message_ids = list(self.grid.push_messages([message]))
         except ObjectPushError:  # the SuperLink restarted after the message and before its content
             return False
         if not message_ids or not message_ids[0]:
             return False
-        self._outstanding[node_id] = message_ids[0], self._clock()
+        self._outstanding[node_id] = message_ids[0], self.clock()
         return True
 
     def receive(self) -> list[tuple[int, Message | None]]:
@@ -66,7 +62,7 @@ class Line:
         if not self._outstanding:
             return []
         nodes = {message_id: node_id for node_id, (message_id, _) in self._outstanding.items()}
-        replies = list(self._grid.pull_messages(list(nodes)))
+        replies = list(self.grid.pull_messages(list(nodes)))
         heard: list[tuple[int, Message | None]] = [
             (nodes[reply.metadata.reply_to_message_id], reply) for reply in replies
         ]
@@ -75,7 +71,7 @@ class Line:
         return [*heard, *((node_id, None) for node_id in self._give_up())]
 
     def _give_up(self) -> list[int]:
-        latest = self._clock() - self._ttl - _GRACE
+        latest = self.clock() - self.ttl - _GRACE
         late = [node_id for node_id, (_, sent) in self._outstanding.items() if sent < latest]
         for node_id in late:
             del self._outstanding[node_id]

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from flwr.app import ArrayRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import Result
 
 from basecagg.errors import ParameterError
-from basecagg.flower.coordinator import LOG, Coordinator, Errand
+from basecagg.flower.coordinator import LOG, Coordinator
 from basecagg.flower.line import Line
 
 _LOOK_AROUND = 1.0
@@ -95,7 +95,10 @@ class Loop:
             self._note_shortage(now)
             self.coordinator.require_hope()
         self._assign(now)
-        self._send(self.coordinator.errands(self._free(), now))
+        free = [n for n in self.coordinator.nodes if not self.line.is_busy(n)]
+        for errand in self.coordinator.errands(free, now):
+            if not self.line.send(*errand):
+                self.coordinator.receive(errand[0], None, self.clock())
         heard = self.line.receive()
         for node_id, reply in heard:
             self.coordinator.receive(node_id, reply, self.clock())
@@ -127,9 +130,6 @@ class Loop:
         usual = _SHORT_PAUSE if self.line.is_simulated else _LONG_PAUSE
         self.sleep(usual if self.poll_interval is None else self.poll_interval)
 
-    def _free(self) -> list[int]:
-        return [node_id for node_id in self.coordinator.nodes if not self.line.is_busy(node_id)]
-
     def _assign(self, now: float) -> None:
         present = sum(view.present for view in self.coordinator.nodes.values())
         room = self.coordinator.room(self.concurrency(present))
@@ -138,11 +138,6 @@ class Loop:
         free = [n for n in self.coordinator.candidates(now) if not self.line.is_busy(n)]
         for node_id in self.chooser.sample(free, min(room, len(free))):
             self.coordinator.assign(node_id)
-
-    def _send(self, errands: list[Errand]) -> None:
-        for node_id, content, message_type in errands:
-            if not self.line.send(node_id, content, message_type):
-                self.coordinator.receive(node_id, None, self.clock())
 
     def _publish(self) -> None:
         for version, trained, evaluated in self.coordinator.take_news():
@@ -175,12 +170,9 @@ class Loop:
             for node_id in [n for n in untold if not self.line.is_busy(n)]:
                 self.line.send(*untold.pop(node_id))
             heard = self.line.receive()
-            keeping -= {n for n, reply in heard if n not in untold and _is_good(reply)}
+            answered = {n for n, reply in heard if reply is not None and not reply.has_error()}
+            keeping -= answered - untold.keys()
             if not heard:
                 self._pause()
         if keeping:
             LOG.warning("nodes that may still keep keys and shares of this run: %s", keeping)
-
-
-def _is_good(reply: Message | None) -> bool:
-    return reply is not None and not reply.has_error()

@@ -18,27 +18,13 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from basecagg.channels.wire import MAX_CONTROL_BYTES, limit_for, unpack
 from basecagg.errors import ChannelError, DataError, LocalProtocolError, Refused, WrongEpoch
-from basecagg.flower import founding
+from basecagg.flower import founding, visits
 from basecagg.flower.coordinator import LOG, OVER, Coordinator, Errand, Workload
 from basecagg.flower.metrics import Charge
 from basecagg.flower.node_view import NodeView
 from basecagg.flower.own_operator import OwnOperator
 from basecagg.flower.roll import Roll
 from basecagg.flower.settings import Settings
-from basecagg.flower.visits import (
-    LETTERS,
-    METRICS,
-    ORDER,
-    SLOTS,
-    NodeReport,
-    Order,
-    Stage,
-    pack_letters,
-    read_report,
-    reading,
-    unpack_letters,
-    write,
-)
 from basecagg.privacy import Mechanism
 from basecagg.protections.budget import noise_in_mean
 from basecagg.protocol.effects import Effect, Persist, Released, Send, Store, sends_of
@@ -104,9 +90,7 @@ class MaskedCoordinator(Coordinator):
             return
         training = len(met) if self.settings.holders_train else len(met) - len(chosen)
         self.settings = self.settings.fitting(training)
-        holders = [
-            (view.signing_key, view.holder_key) for view in chosen if view.holder_key is not None
-        ]
+        holders = [(v.signing_key, v.holder_key) for v in chosen if v.holder_key is not None]
         parameters = self.settings.parameters(len(holders), self._initial.size)
         bound = Charge.digest_of(self._charge)
         self.agreement = self.operator.sign_epoch(
@@ -195,9 +179,8 @@ class MaskedCoordinator(Coordinator):
         rules = ServerSettings.of(agreement)
         self.recovery = recovery
         self.machine = Server(rules, recovery, self._store, self._initial)
-        self.perform(
-            self.machine.start()
-        )  # after a restart, holders are asked again as they are met
+        # After a restart, holders are asked again as they are met.
+        self.perform(self.machine.start())
 
     # --- visits -----------------------------------------------------------------------------------
 
@@ -225,9 +208,12 @@ class MaskedCoordinator(Coordinator):
         letters = [*([] if joined else self._admission(view)), *view.take_letters()]
         lesson = self.lesson(view.task) if view.task else {}
         if view.task:
-            letters += [*view.take_receipts(), *self._word()]
-            lesson[METRICS] = ConfigRecord({"charge": self._charge})
-            lesson[SLOTS] = self._slots_record()
+            # The server's signed word on the model that a node is shown; for the first one the epoch vouches.
+            release = self.recovery.release(self.running.version)
+            letters += [*view.take_receipts(), *([release] if release else [])]
+            slots = np.ascontiguousarray(self.running.model[self.layout.size :])
+            lesson[visits.METRICS] = ConfigRecord({"charge": self._charge})
+            lesson[visits.SLOTS] = ArrayRecord({"slots": Array(slots)})
         errand = self._errand(view, "visit", view.task or "train", letters, lesson)
         if view.task:
             view.doing, view.task = view.task, ""
@@ -238,13 +224,13 @@ class MaskedCoordinator(Coordinator):
     def _errand(
         self,
         view: NodeView,
-        stage: Stage,
+        stage: visits.Stage,
         kind: str,
         letters: Sequence[Message] = (),
         lesson: Mapping[str, ArrayRecord | ConfigRecord] = MappingProxyType({}),
     ) -> Errand:
         """A message to a node: the order, letters of the protocol, and what the app gets to see."""
-        order = Order(
+        order = visits.Order(
             stage=stage,
             federation=self.operator.federation,
             operator_key=self.operator.operator_key,
@@ -255,24 +241,15 @@ class MaskedCoordinator(Coordinator):
             patience=float(self._patience),
             arrays_key=self.settings.arrayrecord_key,
         )
-        content = RecordDict({ORDER: write(order), **lesson})
+        content = RecordDict({visits.ORDER: visits.write(order), **lesson})
         if letters:
-            content[LETTERS] = pack_letters(letters)
+            content[visits.LETTERS] = visits.pack_letters(letters)
         return view.node_id, content, kind
 
     def _admission(self, view: NodeView) -> list[Message]:
         assert self.agreement is not None
         credential = self.operator.admit(self.agreement, view.name, view.signing_key)
         return [self.agreement.epoch, credential]
-
-    def _word(self) -> list[Message]:
-        """The server's signed word on the model that a node is shown; for the first one the epoch vouches."""
-        release = self.recovery.release(self.running.version)
-        return [] if release is None else [release]
-
-    def _slots_record(self) -> ArrayRecord:
-        values = self.running.model[self.layout.size :]
-        return ArrayRecord({"slots": Array(np.ascontiguousarray(values))})
 
     def farewell(self) -> list[Errand]:
         """Tell the nodes that the epoch is over, signed: they delete their keys and shares."""
@@ -338,8 +315,8 @@ class MaskedCoordinator(Coordinator):
 
     def hear(self, view: NodeView, content: RecordDict, now: float) -> None:
         """A report and letters."""
-        with reading():
-            report, frames = read_report(content), unpack_letters(content)
+        with visits.reading():
+            report, frames = visits.read_report(content), visits.unpack_letters(content)
         self._recognise(view, report)
         if report.declined:
             raise WrongEpoch(f"it declined the epoch ({report.declined:.80}); its own log says why")
@@ -347,10 +324,11 @@ class MaskedCoordinator(Coordinator):
         for frame in frames if self.machine is not None else ():
             self._open(view, frame)
 
-    def _recognise(self, view: NodeView, report: NodeReport) -> None:
+    def _recognise(self, view: NodeView, report: visits.NodeReport) -> None:
         """Who this is: bound at its first hello, the same on every visit."""
         if not view.signing_key:
-            announced = self._roll.bind(view.node_id, report, self._is_present)
+            present = {node_id for node_id, each in self.nodes.items() if each.present}
+            announced = self._roll.bind(view.node_id, report, present)
             self.operator.require_fit(report.signing_key, announced)
             view.holder_key = announced
             view.name, view.signing_key = report.name, report.signing_key
@@ -363,9 +341,6 @@ class MaskedCoordinator(Coordinator):
         if report.spent and not view.spent:
             LOG.info("node %d: its privacy budget is used up", view.node_id)
         view.epoch, view.ready, view.spent = report.epoch, report.ready, report.spent
-
-    def _is_present(self, node_id: int) -> bool:
-        return node_id in self.nodes and self.nodes[node_id].present
 
     def _open(self, view: NodeView, frame: bytes) -> None:
         try:

@@ -11,8 +11,7 @@ client's metrics alone.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -28,70 +27,31 @@ def numbers(content: RecordDict) -> dict[str, Any]:
     return {name: v for record in content.metric_records.values() for name, v in record.items()}
 
 
-@dataclass(frozen=True)
-class MetricSlots:
-    """Which metrics of one kind (training or evaluation) are averaged, and how large each can be."""
-
-    limits: Mapping[str, float]
-
-    @classmethod
-    def of(cls, weight: str, limits: Mapping[str, float] | None) -> MetricSlots:
-        """Slots for the named metrics; none for None."""
-        limits = dict(limits or {})
-        if weight in limits:
-            raise ParameterError(
-                f"'{weight}' cannot be averaged inside the sum: it never changes, so the server could solve"
-                " for every client's. Leave it out; every member of a buffer counts alike",
-                rule="no metric is constant",
-            )
-        wrong = [name for name, limit in limits.items() if not 0 < limit < float("inf")]
-        if wrong:
-            raise ParameterError(f"the limit of {wrong[0]} must be positive", rule="limits > 0")
-        return cls({name: float(limit) for name, limit in limits.items()})
-
-    @property
-    def size(self) -> int:
-        """Numbers that this takes in every update."""
-        return len(self.limits)
-
-    def parts(self, values: Mapping[str, object] | None) -> npt.NDArray[np.float64]:
-        """Each metric as a part of its limit; all have to be there, for a sum of some tells of them alone."""
-        return np.array([self._part(values or {}, name) for name in self.limits])
-
-    def _part(self, values: Mapping[str, object], name: str) -> float:
-        value = values.get(name)
-        if not isinstance(value, int | float) or not np.isfinite(value):
-            raise DataError(
-                f"the client reported no finite number '{name}': its metrics are {list(values)}"
-            )
-        return value / self.limits[name]
-
-    def decode(self, means: npt.NDArray[np.float64]) -> MetricRecord | None:
-        """The averages, from the mean parts."""
-        named = zip(self.limits.items(), means, strict=True)
-        return MetricRecord({name: float(m * limit) for (name, limit), m in named}) or None
-
-
-class _Written(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    train: dict[str, float]
-    evaluate: dict[str, float]
-    examples: float
-    weight: str
-    tells_cuts: bool
-
-
-@dataclass(frozen=True)
-class Charge:
+class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What every node is charged to put behind its update; the epoch binds it."""
 
-    train: MetricSlots
-    evaluate: MetricSlots
+    train: Mapping[str, float]
+    """The metrics of training that are averaged, and how large each can be."""
+    evaluate: Mapping[str, float]
+    """The same of evaluations."""
     examples: float = 0.0
     """An update counts n_i / examples times; 0 if all count alike."""
     weight: str = "num-examples"
     """What the app calls n_i."""
     tells_cuts: bool = True
     """Whether one more number says if anything had to be cut; with privacy that is nobody's business."""
+
+    def __post_init__(self) -> None:
+        """Refuse metrics that would give a client away, or that have no limit."""
+        if self.weight in {*self.train, *self.evaluate}:
+            raise ParameterError(
+                f"'{self.weight}' cannot be averaged inside the sum: it never changes, so the server could"
+                " solve for every client's. Leave it out; every member of a buffer counts alike",
+                rule="no metric is constant",
+            )
+        for name, limit in (*self.train.items(), *self.evaluate.items()):
+            if not 0 < limit < float("inf"):
+                raise ParameterError(f"the limit of {name} must be positive", rule="limits > 0")
 
     def factor(self, values: Mapping[str, object]) -> float:
         """How often this client's update counts. Its n_i goes no further than into the product."""
@@ -107,7 +67,7 @@ class Charge:
     @property
     def size(self) -> int:
         """Numbers behind the model's own: the metrics, and whether anything had to be cut."""
-        return self.train.size + self.evaluate.size + self.tells_cuts
+        return len(self.train) + len(self.evaluate) + self.tells_cuts
 
     def encode(
         self,
@@ -117,7 +77,7 @@ class Charge:
         clip: float,
     ) -> npt.NDArray[np.float64]:
         """The numbers of one client, each as a part of ±B. The last may tell if something was cut."""
-        parts = np.concatenate([self.train.parts(trained), self.evaluate.parts(evaluated)])
+        parts = np.array([*_parts(self.train, trained), *_parts(self.evaluate, evaluated or {})])
         cut = bool(np.abs(update).max(initial=0.0) > clip or np.abs(parts).max(initial=0.0) > 1)
         told = np.append(parts, float(cut)) if self.tells_cuts else parts
         numbers: npt.NDArray[np.float64] = np.clip(told, -1.0, 1.0)
@@ -127,23 +87,15 @@ class Charge:
         self, means: npt.NDArray[np.float64], clip: float
     ) -> tuple[MetricRecord | None, MetricRecord | None, float]:
         """Training and evaluation metrics of a buffer, and which part of it was cut."""
-        parts, first, end = means / clip, self.train.size, self.train.size + self.evaluate.size
+        parts, first, end = means / clip, len(self.train), len(self.train) + len(self.evaluate)
         cut = float(parts[end]) if self.tells_cuts else 0.0
-        return self.train.decode(parts[:first]), self.evaluate.decode(parts[first:end]), cut
+        return _averages(self.train, parts[:first]), _averages(self.evaluate, parts[first:end]), cut
 
     # --- on the wire ------------------------------------------------------------------------------
 
     def to_bytes(self) -> bytes:
         """The charge as it is sent; the epoch has the hash of these bytes."""
-        return msgspec.json.encode(
-            _Written(
-                dict(self.train.limits),
-                dict(self.evaluate.limits),
-                self.examples,
-                self.weight,
-                self.tells_cuts,
-            )
-        )
+        return msgspec.json.encode(self)
 
     @staticmethod
     def digest_of(written: bytes) -> bytes:
@@ -155,6 +107,21 @@ class Charge:
         """The charge that the epoch binds; any other is refused."""
         if cls.digest_of(written) != bound:
             raise WrongEpoch("the metrics that were asked for are not those that the epoch binds")
-        found = msgspec.json.decode(written, type=_Written)
-        slots = MetricSlots(found.train), MetricSlots(found.evaluate)
-        return cls(*slots, found.examples, found.weight, found.tells_cuts)
+        return msgspec.json.decode(written, type=cls)
+
+
+def _parts(limits: Mapping[str, float], values: Mapping[str, object]) -> Iterator[float]:
+    """Each metric as a part of its limit; all have to be there, for a sum of some tells of them alone."""
+    for name, limit in limits.items():
+        value = values.get(name)
+        if not isinstance(value, int | float) or not np.isfinite(value):
+            raise DataError(
+                f"the client reported no finite number '{name}': its metrics are {list(values)}"
+            )
+        yield value / limit
+
+
+def _averages(limits: Mapping[str, float], means: npt.NDArray[np.float64]) -> MetricRecord | None:
+    """Of one kind, from the mean parts."""
+    named = zip(limits.items(), means, strict=True)
+    return MetricRecord({name: float(mean * limit) for (name, limit), mean in named}) or None

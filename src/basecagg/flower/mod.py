@@ -12,7 +12,7 @@ from flwr.app import Context, Message
 from flwr.clientapp.typing import ClientAppCallable
 
 from basecagg.errors import BASecAggError, LocalProtocolError, WrongModel
-from basecagg.flower import detached, memory
+from basecagg.flower import detached
 from basecagg.flower.lesson import Call, Lesson
 from basecagg.flower.metrics import numbers
 from basecagg.flower.node import BegunTraining, OpenNode
@@ -26,7 +26,7 @@ _HARMLESS = ("evaluate", "query")
 _PERMISSION = "basecagg-protection"
 _HIDDEN = "an error that its own log has"
 """What the server hears of a failed training where a budget covers all that is told of it."""
-Answer: TypeAlias = tuple[NodeReport, list[Letter]]
+Reply: TypeAlias = tuple[NodeReport, list[Letter]]
 
 
 def basecagg_mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
@@ -73,13 +73,13 @@ def _require_permission(message: Message, context: Context) -> None:
 # --- the stages -----------------------------------------------------------------------------------
 
 
-def _hello(call: Call) -> Answer:
+def _hello(call: Call) -> Reply:
     """Show this node's public keys; they are made when first asked for."""
     with OpenNode(call.folder) as node:
         return node.introduce(str(call.context.node_id), call.order.operator_key), []
 
 
-def _goodbye(call: Call) -> Answer:
+def _goodbye(call: Call) -> Reply:
     """The federation is over if the operator says so: then nothing of it is kept."""
     with OpenNode(call.folder) as node:
         node.wake()
@@ -88,7 +88,7 @@ def _goodbye(call: Call) -> Answer:
     return NodeReport(), []
 
 
-def _visit(call: Call) -> Answer:
+def _visit(call: Call) -> Reply:
     """Take the letters, collect what was trained meanwhile, deal masks; then do what was ordered.
 
     The node is closed while the app's function runs: whoever comes next must find it free.
@@ -114,14 +114,14 @@ def _visit(call: Call) -> Answer:
     return report, [*letters, *more]
 
 
-_STAGES: Mapping[str, Callable[[Call], Answer]] = {
+_STAGES: Mapping[str, Callable[[Call], Reply]] = {
     "hello": _hello,
     "visit": _visit,
     "goodbye": _goodbye,
 }
 
 
-def _exchange(call: Call, node: OpenNode) -> Answer:
+def _exchange(call: Call, node: OpenNode) -> Reply:
     letters = node.wake(resume=call.order.resume)
     letters += node.take(unpack_letters(call.message.content))
     node.require_trust()
@@ -133,10 +133,10 @@ def _exchange(call: Call, node: OpenNode) -> Answer:
 # --- training and evaluation ----------------------------------------------------------------------
 
 
-def _train(call: Call, report: NodeReport, lesson: Lesson) -> Answer:
+def _train(call: Call, report: NodeReport, lesson: Lesson) -> Reply:
     """Train here and now, or in a process that a later visit collects from."""
     if call.detach:
-        detached.launch(call.folder.path, lesson.learn, lambda: memory.freeze(call.context))
+        detached.launch(call.folder.path, lesson.learn, call.frozen_memory)
         return replace(report, activity="running"), []
     try:
         update = lesson.learn()
@@ -150,7 +150,7 @@ def _train(call: Call, report: NodeReport, lesson: Lesson) -> Answer:
         return replace(node.report(), activity=done.activity, problem=done.problem), letters
 
 
-def _collect(node: OpenNode, call: Call) -> Answer:
+def _collect(node: OpenNode, call: Call) -> Reply:
     """The update of a process that has ended, if there was one. One that takes too long is ended.
 
     The app goes on with the state that its training left; why it failed stays on this node.
@@ -163,9 +163,9 @@ def _collect(node: OpenNode, call: Call) -> Answer:
         return NodeReport(activity="running"), []
     problem = outcome.problem or "TimedOut"
     told = _HIDDEN if node.is_private else problem
-    answer: Answer = NodeReport(activity="failed", problem=told), []
+    answer: Reply = NodeReport(activity="failed", problem=told), []
     if outcome.update is not None:
-        memory.restore(call.context, outcome.memory)
+        call.remember(outcome.memory)
         answer = _submit(node, outcome.update, job, call.order.version)
     else:
         _LOG.error(
@@ -177,7 +177,7 @@ def _collect(node: OpenNode, call: Call) -> Answer:
     return answer
 
 
-def _submit(node: OpenNode, update: Model, job: BegunTraining, version: int) -> Answer:
+def _submit(node: OpenNode, update: Model, job: BegunTraining, version: int) -> Reply:
     """Mask an update. One that cannot be masked is dropped: the node trains afresh."""
     try:
         return NodeReport(activity="done"), node.submit(update, job, version)

@@ -6,10 +6,9 @@ import logging
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
 
 from basecagg.channels.identity import Ed25519Verifier, Identity
 from basecagg.channels.sealing import SealingKeys
@@ -63,7 +62,7 @@ class KeptMetrics(Record):
     values: dict[str, float]
 
 
-class OpenNode:
+class OpenNode(AbstractContextManager["OpenNode"]):
     """An open node: nobody else can open it until it is closed, so no machine runs twice.
 
     Its machine is built anew for every visit, from its records: each message may meet another process.
@@ -75,10 +74,6 @@ class OpenNode:
         self._store = folder.open_store()
         self._participant: Participant | None = None
         self._declined = ""
-
-    def __enter__(self) -> Self:
-        """Nothing to do: the node is open."""
-        return self
 
     def __exit__(self, *_: object) -> None:
         """Close the store."""
@@ -102,11 +97,8 @@ class OpenNode:
             )
         self.wake()
         (announced,) = self._perform(self.participant.announce())
-        return replace(
-            self.report(),
-            signing_key=self.participant.pins.signing_key,
-            holder_key=pack(announced),
-        )
+        signing_key = self.participant.pins.signing_key
+        return replace(self.report(), signing_key=signing_key, holder_key=pack(announced))
 
     def report(self) -> NodeReport:
         """Who this is, and how it stands."""
@@ -156,7 +148,11 @@ class OpenNode:
         messages = [message for frame in frames if (message := _parse(frame)) is not None]
         offer(self._participant, self._store, messages, self._tell)
         letters = [m for m in messages if not isinstance(m, Epoch | Credential)]
-        sends = take(self._participant, self._store, letters, _tell_of_refusal, self._tell)
+
+        def refused(message: Message, refusal: Refused) -> None:
+            _LOG.info("%s refused: %s", type(message).__name__, refusal)
+
+        sends = take(self._participant, self._store, letters, refused, self._tell)
         return [send.message for send in sends]
 
     def deal(self, version: int) -> list[Message]:
@@ -289,7 +285,3 @@ def _parse(frame: bytes) -> Message | None:
         _LOG.warning("the server refused: %s (%s)", message.reason, message.code)
         return None
     return message
-
-
-def _tell_of_refusal(message: Message, refusal: Refused) -> None:
-    _LOG.info("%s refused: %s", type(message).__name__, refusal)

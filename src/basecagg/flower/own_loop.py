@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
@@ -37,6 +37,21 @@ class ConfigOnly(Grid):
     set_run = create_message = get_node_ids = get_nodes = refuse
     push_messages = pull_messages = send_and_receive = refuse
     run = property(refuse)
+
+
+def _refusal(name: str) -> LocalProtocolError:
+    return LocalProtocolError(
+        f"{name} was called on BufferedSecAgg: it cannot be wrapped or run in rounds, because updates"
+        " would leave the nodes in clear. Do not wrap it; call its start()"
+    )
+
+
+def _refusing(name: str) -> Any:
+    def refuse(self: OwnLoop, *_: Any, **__: Any) -> Any:
+        """Refuse: there are no replies in clear."""
+        raise _refusal(name)
+
+    return refuse
 
 
 class OwnLoop(Strategy):
@@ -86,23 +101,12 @@ class OwnLoop(Strategy):
         """As `configure_train`, for the evaluation before training."""
         return _hand_on("configure_evaluate", server_round, arrays, config, grid)
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Refuse: there are no replies in clear."""
-        raise _refusal("aggregate_train")
-
-    def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> MetricRecord | None:
-        """Refuse: there are no replies in clear."""
-        raise _refusal("aggregate_evaluate")
-
-    def _refuse_older(self, *_: Any, **__: Any) -> Any:
-        """Refuse what `flwr.server`, Flower's older loop, and its wrappers would call."""
-        raise _refusal("a method of flwr.server's strategies")
-
-    initialize_parameters = configure_fit = aggregate_fit = evaluate = _refuse_older
+    aggregate_train = _refusing("aggregate_train")
+    aggregate_evaluate = _refusing("aggregate_evaluate")
+    # What `flwr.server`, Flower's older loop, and its wrappers would call.
+    initialize_parameters = configure_fit = aggregate_fit = evaluate = _refusing(
+        "a method of flwr.server's strategies"
+    )
 
 
 def _hand_on(
@@ -119,10 +123,3 @@ def _hand_on(
 
 def _is_other(kind: type) -> bool:
     return issubclass(kind, Strategy) and kind is not Strategy and not issubclass(kind, OwnLoop)
-
-
-def _refusal(name: str) -> LocalProtocolError:
-    return LocalProtocolError(
-        f"{name} was called on BufferedSecAgg: it cannot be wrapped or run in rounds, because updates"
-        " would leave the nodes in clear. Do not wrap it; call its start()"
-    )

@@ -44,7 +44,9 @@ class OwnOperator:
                 "server_state is of an older basecagg, whose epoch no node takes any more: choose another file"
             )
         self.federation = self._read("federation").decode()
-        self._operator, self._enrolment, self.server = (self._identity(role) for role in _ROLES)
+        self._operator, self._enrolment, self.server = (
+            Identity.from_secret(self._read("key", role)) for role in _ROLES
+        )
         self._machine = self._build()
 
     def _build(self) -> Operator:
@@ -114,6 +116,3 @@ class OwnOperator:
         value = self._store.read(kind, key)
         assert value is not None
         return value
-
-    def _identity(self, role: str) -> Identity:
-        return Identity.from_secret(self._read("key", role))

@@ -6,7 +6,7 @@ could fill a buffer but for one place.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Container
 
 from basecagg.channels.identity import Ed25519Verifier
 from basecagg.channels.wire import MAX_CONTROL_BYTES, unpack
@@ -32,9 +32,7 @@ class Roll:
         if self._nodes.get(name) != node_id:
             raise NotEnrolled(f"it calls itself {name!r:.80}, which is not its name in this run")
 
-    def bind(
-        self, node_id: int, report: NodeReport, is_present: Callable[[int], bool]
-    ) -> HolderKey:
+    def bind(self, node_id: int, report: NodeReport, present: Container[int]) -> HolderKey:
         """Write a node down under the name and key that it shows, or refuse; give what to seal to.
 
         A node is called by its id. One that came back under another id may keep the name it had, if the name is
@@ -46,7 +44,7 @@ class Roll:
         if not (is_own or is_known):
             raise NotEnrolled(f"it calls itself {name!r:.80}: neither its id nor bound to its key")
         taken = self._nodes.get(name, node_id)
-        if taken != node_id and is_present(taken) and not (is_own and is_known):
+        if taken != node_id and taken in present and not (is_own and is_known):
             raise NotEnrolled(f"the name {name} is bound to node {taken}")
         if any(bound == node_id and each != name for each, bound in self._nodes.items()):
             raise NotEnrolled(f"it has another name in this run than {name}")

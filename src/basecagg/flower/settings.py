@@ -12,16 +12,14 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeAlias
 from flwr.app import MetricRecord, RecordDict
 
 from basecagg.errors import ParameterError
-from basecagg.flower.metrics import Charge, MetricSlots
+from basecagg.flower.metrics import Charge
 from basecagg.maths.staleness import StalenessFunction, constant, polynomial
 from basecagg.parameters import Consistency, Correctness, ProtocolParameters, usual_tolerance
 from basecagg.privacy import Privacy
 from basecagg.protections.budget import Budget, in_parameters, spend
-from basecagg.protocol.step_rule import USUAL_RATES, Optimiser, StepRule
+from basecagg.protocol.step_rule import OPTIMISERS, Optimiser, StepRule
 from basecagg.protocol.weighing import Weighing
 
-Protection: TypeAlias = Literal["basecagg", "none"]
-Training: TypeAlias = Literal["detached", "attached"]
 MetricsFunction: TypeAlias = Callable[[list[RecordDict], str], MetricRecord]
 Options = ParamSpec("Options")
 _USUAL_BUFFER = 10
@@ -60,7 +58,7 @@ class Settings:
     weighting."""
 
     # --- protection ---
-    protection: Protection = "basecagg"
+    protection: Literal["basecagg", "none"] = "basecagg"
     """With "basecagg" updates are hidden in sums of K. "none" is FedBuff in clear, which needs no mod
     (and with the mod, that each node is told so: basecagg-protection="none" in its config or the run's)."""
     holders: int | Sequence[int] | None = None
@@ -116,7 +114,7 @@ class Settings:
     """The same for evaluations."""
 
     # --- nodes ---
-    training: Training = "detached"
+    training: Literal["detached", "attached"] = "detached"
     """Where: "detached" in a process beside the SuperNode's, which can answer meanwhile, or "attached" within
     the message. On the simulation engine training is always attached."""
     collect_interval: float = 5.0
@@ -197,10 +195,12 @@ class Settings:
     @cached_property
     def step(self) -> StepRule:
         """The server's optimiser."""
-        usual = USUAL_RATES.get(self.server_optimiser, 1.0)
+        known, rate = OPTIMISERS.get(self.server_optimiser), self.global_rate
+        if known is not None and rate is None:
+            rate = known.usual_rate
         return StepRule(
             self.server_optimiser,
-            rate=usual if self.global_rate is None else self.global_rate,
+            rate=1.0 if rate is None else rate,
             momentum=self.server_momentum,
             second_momentum=self.server_second_momentum,
             epsilon=self.server_epsilon,
@@ -209,14 +209,12 @@ class Settings:
     @cached_property
     def charge(self) -> Charge:
         """What every node puts behind its update."""
-        weight, evaluated = self.weighted_by_key, self.evaluate_metrics if self.evaluate else None
-        return Charge(
-            MetricSlots.of(weight, self.train_metrics),
-            MetricSlots.of(weight, evaluated),
-            self.examples_per_node or 0.0,
-            weight,
-            tells_cuts=self.privacy is None,
+        named = self.train_metrics, self.evaluate_metrics if self.evaluate else None
+        trained, evaluated = (
+            {name: float(limit) for name, limit in (limits or {}).items()} for limits in named
         )
+        examples, weight = self.examples_per_node or 0.0, self.weighted_by_key
+        return Charge(trained, evaluated, examples, weight, tells_cuts=self.privacy is None)
 
     @property
     def evaluate(self) -> bool:
@@ -257,19 +255,6 @@ class Settings:
     def _weight(self) -> StalenessFunction:
         return self.staleness or (polynomial() if self.privacy is None else constant())
 
-    def _numbers(self, colluders: int, model_size: int) -> dict[str, Any]:
-        """How updates become numbers. With privacy nodes weigh them, and the least noise is chosen."""
-        if self.privacy is None:
-            return {
-                "clip": self.clip,
-                "update_levels": self.update_levels,
-                "weight_levels": self.weight_levels,
-                "staleness": self._weight,
-            }
-        silent = self.max_colluding_contributors or colluders
-        size = self.chosen_buffer_size
-        return in_parameters(spend(self.privacy, size, silent, model_size, self._weight))
-
     def promises(self, privacy: Privacy | None) -> bool:
         """Whether an epoch with this privacy is what these settings ask for."""
         if self.privacy is None or privacy is None:
@@ -289,6 +274,11 @@ class Settings:
             recovery_threshold=self.recovery_threshold,
             liars=self.liars,
         )
+        kept = ("clip", "update_levels", "weight_levels")
+        numbers = {name: getattr(self, name) for name in kept} | {"staleness": self._weight}
+        if self.privacy is not None:  # nodes weigh their updates, and the least noise is chosen
+            size, silent = self.chosen_buffer_size, self.max_colluding_contributors or colluders
+            numbers = in_parameters(spend(self.privacy, size, silent, model_size, self._weight))
         return ProtocolParameters(
             num_holders=num_holders,
             recovery_threshold=threshold,
@@ -298,7 +288,7 @@ class Settings:
             model_size=model_size,
             max_staleness=self.max_staleness,
             max_colluding_contributors=self.max_colluding_contributors,
-            **self._numbers(colluders, model_size),
+            **numbers,
             consistency=self.consistency,
             correctness=self.correctness,
             liars=self.liars,
@@ -308,13 +298,8 @@ class Settings:
 
 _CHOICES = {"protection": ("basecagg", "none"), "training": ("detached", "attached")}
 _AT_LEAST_ONE = (
-    "buffer_size K",
-    "concurrency C",
-    "max_colluders T",
-    "max_colluding_contributors T_c",
-    "recovery_threshold U",
-    "min_per_version m",
-    "max_failures",
+    *("buffer_size K", "concurrency C", "max_colluders T", "max_colluding_contributors T_c"),
+    *("recovery_threshold U", "min_per_version m", "max_failures"),
 )
 _PROMISED = ("epsilon", "delta", "max_uses", "clip_norm")
 _CHOSEN = "left out with privacy: it follows from the budget"

@@ -55,19 +55,11 @@ def load_dataset(name: str, *, data_dir: Path | None = None, download: bool = Fa
 
 
 def _of_ten_classes(
-    name: str,
-    read: Callable[[Path, bool], tuple[Split, Split]],
-    data_dir: Path,
-    download: bool,
+    name: str, read: Callable[[Path, bool], tuple[Split, Split]], data_dir: Path, download: bool
 ) -> Dataset:
     (train_x, train_y), (test_x, test_y) = read(data_dir, download)
     return Dataset(
-        name=name,
-        train_x=train_x,
-        train_y=train_y,
-        test_x=test_x,
-        test_y=test_y,
-        num_classes=10,
+        name=name, train_x=train_x, train_y=train_y, test_x=test_x, test_y=test_y, num_classes=10
     )
 
 

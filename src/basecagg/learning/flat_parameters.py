@@ -7,7 +7,7 @@ user that a process simulates.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,25 +31,26 @@ class FlatModel:
 
     def __init__(self, module: nn.Module) -> None:
         """Take over `module`: its parameters become views, its present values the first x."""
-        weights = [entry for entry in module.parameters() if entry.requires_grad]
+        weights = {path: w for path, w in module.named_parameters() if w.requires_grad}
         means, variances = _buffers(module, MEAN), _buffers(module, VARIANCE)
-        trained = [path for path, entry in module.named_parameters() if entry.requires_grad]
-        self.names = (*trained, *_names(module, MEAN), *_names(module, VARIANCE))
+        parts = weights | means | variances
+        self.names = tuple(parts)
         """What the parts of x are called in a state_dict, in their order."""
-        _require_float32_on_cpu(weights + means + variances)
+        _require_float32_on_cpu(parts.values())
         self.module = module
-        self.num_weights = _count(weights)
+        self.num_weights = _count(weights.values())
         """Trainable numbers: the part of x that SGD moves."""
-        self._state = _gather([*weights, *means, *variances])
+        self._state = _gather([*parts.values()])
         self._numbers: NDArray[np.float32] = self._state.numpy()
-        self._variances = slice(self.num_weights + _count(means), None)
+        self._variances = slice(self.num_weights + _count(means.values()), None)
         self.weights = self._state[: self.num_weights]
         """The trainable part of x; the module sees every change."""
         self.gradient = torch.zeros(self.num_weights)
         """What `backward` adds to; zero it before each step."""
-        for weight, piece in zip(weights, _pieces(self.gradient, weights), strict=True):
+        trained = [*weights.values()]
+        for weight, piece in zip(trained, _pieces(self.gradient, trained), strict=True):
             weight.grad = piece
-        shared = {id(entry) for entry in (*means, *variances)}
+        shared = set(map(id, parts.values()))
         self._kept = [(b, b.clone()) for b in module.buffers() if id(b) not in shared]
 
     @property
@@ -82,13 +83,9 @@ class FlatModel:
         return start - self._numbers
 
 
-def _buffers(module: nn.Module, name: str) -> list[Tensor]:
-    """The buffers called `name` in the module and all its parts."""
-    return [entry for path, entry in module.named_buffers() if path.rpartition(".")[2] == name]
-
-
-def _names(module: nn.Module, name: str) -> list[str]:
-    return [path for path, _ in module.named_buffers() if path.rpartition(".")[2] == name]
+def _buffers(module: nn.Module, name: str) -> dict[str, Tensor]:
+    """The buffers called `name` in the module and all its parts, by their paths."""
+    return {path: b for path, b in module.named_buffers() if path.rpartition(".")[2] == name}
 
 
 def _count(tensors: Iterable[Tensor]) -> int:
@@ -109,7 +106,7 @@ def _gather(tensors: Sequence[Tensor]) -> Tensor:
     return flat
 
 
-def _require_float32_on_cpu(tensors: Sequence[Tensor]) -> None:
+def _require_float32_on_cpu(tensors: Collection[Tensor]) -> None:
     if not tensors:
         raise DataError("the model has no trainable parameters, so there is nothing to learn")
     for tensor in tensors:

@@ -72,7 +72,7 @@ CIFAR_ARCHIVE = RemoteFile(
 _CIFAR_FOLDER = "cifar-10-batches-bin"
 _CIFAR_TRAIN = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
 _CIFAR_TEST = "test_batch.bin"
-_CIFAR_MEAN, _CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+_CIFAR_SCALE = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 
 
 def read_idx_source(source: IdxSource, data_dir: Path, download: bool) -> tuple[Split, Split]:
@@ -86,7 +86,7 @@ def read_cifar10(data_dir: Path, download: bool) -> tuple[Split, Split]:
     read = _cifar_reader(data_dir, download)
     pixels, labels = zip(*(read(name) for name in _CIFAR_TRAIN), strict=True)
     train = np.concatenate(pixels), np.concatenate(labels)
-    return _as_cifar_split(*train), _as_cifar_split(*read(_CIFAR_TEST))
+    return _as_split(*train, *_CIFAR_SCALE), _as_split(*read(_CIFAR_TEST), *_CIFAR_SCALE)
 
 
 def _read_split(source: IdxSource, folder: Path, part: str) -> Split:
@@ -96,7 +96,7 @@ def _read_split(source: IdxSource, folder: Path, part: str) -> Split:
         raise DataError(
             f"the {part} images in {folder} have {pixels.shape[1:]} pixels, not (28, 28)"
         )
-    return _normalised(pixels[:, None], (source.mean,), (source.std,)), _as_labels(labels)
+    return _as_split(pixels[:, None], labels, (source.mean,), (source.std,))
 
 
 def _folder_with_all(source: IdxSource, data_dir: Path, download: bool) -> Path:
@@ -145,15 +145,8 @@ def _missing(
     )
 
 
-def _as_cifar_split(pixels: Bytes, labels: Bytes) -> Split:
-    return _normalised(pixels, _CIFAR_MEAN, _CIFAR_STD), _as_labels(labels)
-
-
-def _as_labels(labels: Bytes) -> Tensor:
-    return torch.from_numpy(labels.astype(np.int64))
-
-
-def _normalised(pixels: Bytes, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+def _as_split(pixels: Bytes, labels: Bytes, mean: Sequence[float], std: Sequence[float]) -> Split:
     """Bytes as float32 with about zero mean and unit variance in each channel, computed in place, once."""
     x = torch.from_numpy(pixels.astype(np.float32)).div_(255)
-    return x.sub_(torch.tensor(mean).view(-1, 1, 1)).div_(torch.tensor(std).view(-1, 1, 1))
+    x.sub_(torch.tensor(mean).view(-1, 1, 1)).div_(torch.tensor(std).view(-1, 1, 1))
+    return x, torch.from_numpy(labels.astype(np.int64))

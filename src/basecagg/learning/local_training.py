@@ -108,8 +108,19 @@ def train_locally(
     """
     if not len(indices):
         raise DataError(f"user {user} has no examples to train on")
-    if training.on_records:
-        return _train_on_records(task, model, start, indices, training, seed=seed)
+    if training.privacy is not None and training.on_records:
+        rows, data = torch.tensor(indices), task.dataset
+        with seeded(seed):
+            delta = record_update(
+                model,
+                start,
+                (data.train_x.index_select(0, rows), data.train_y.index_select(0, rows)),
+                task.loss,
+                training.privacy,
+                step=training.learning_rate / training.batch_size,
+                seed=seed.to_bytes(SEED_BYTES, "little"),
+            )
+        return LocalUpdate(delta, math.nan, len(indices))  # a loss would tell of records
     model.load(start)
     model.module.train()
     try:
@@ -132,32 +143,6 @@ def train_locally(
     statistics = delta[model.num_weights :]
     statistics[:] = damped(statistics, training.max_staleness)
     return LocalUpdate(delta, mean_loss, len(indices))
-
-
-def _train_on_records(
-    task: Task,
-    model: FlatModel,
-    start: NDArray[np.float32],
-    indices: NDArray[np.int64],
-    training: LocalTraining,
-    *,
-    seed: int,
-) -> LocalUpdate:
-    """The step `η_l/batch_size` on every record of a sample. A loss would tell of records, so there is none."""
-    assert training.privacy is not None
-    data, rows = task.dataset, torch.tensor(indices)
-    step = training.learning_rate / training.batch_size
-    with seeded(seed):
-        delta = record_update(
-            model,
-            start,
-            (data.train_x.index_select(0, rows), data.train_y.index_select(0, rows)),
-            task.loss,
-            training.privacy,
-            step=step,
-            seed=seed.to_bytes(SEED_BYTES, "little"),
-        )
-    return LocalUpdate(delta, math.nan, len(indices))
 
 
 def evaluate(

@@ -28,10 +28,7 @@ def logistic(input_shape: InputShape, num_classes: int) -> nn.Module:
 def mlp(input_shape: InputShape, num_classes: int) -> nn.Module:
     """One hidden layer of 64: 4,810 parameters on digits."""
     return nn.Sequential(
-        nn.Flatten(),
-        nn.Linear(math.prod(input_shape), 64),
-        nn.ReLU(),
-        nn.Linear(64, num_classes),
+        nn.Flatten(), nn.Linear(math.prod(input_shape), 64), nn.ReLU(), nn.Linear(64, num_classes)
     )
 
 
@@ -181,9 +178,7 @@ def _text(shape: InputShape) -> str:
     return "×".join(map(str, shape))
 
 
-ModelBuilder = Callable[[InputShape, int], nn.Module]
-
-MODELS: dict[str, ModelBuilder] = {
+MODELS: dict[str, Callable[[InputShape, int], nn.Module]] = {
     "logistic": logistic,
     "mlp": mlp,
     "lenet5": lenet5,

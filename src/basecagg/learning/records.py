@@ -55,7 +55,8 @@ def record_update(
     total = torch.zeros(model.size, dtype=torch.float64)
     for rows, real in _padded(chosen, most_sampled(len(x), privacy.sampling_rate), model.size):
         gradients = _gradients(model.module, loss, x[rows], y[rows])
-        total += _clipped(gradients, step, limit) * real @ _finite(gradients)
+        finite = torch.nan_to_num(gradients, nan=0.0, posinf=0.0, neginf=0.0).double()
+        total += _clipped(gradients, step, limit) * real @ finite
     return total.to(torch.float32).numpy()
 
 
@@ -127,7 +128,3 @@ def _clipped(gradients: Tensor, step: float, limit: float) -> Tensor:
     lengths = torch.linalg.vector_norm(gradients, dim=1, dtype=torch.float64) * step
     factors = step * (limit / lengths).clamp(max=1.0)
     return torch.where(torch.isfinite(lengths), factors, 0.0)
-
-
-def _finite(gradients: Tensor) -> Tensor:
-    return torch.nan_to_num(gradients, nan=0.0, posinf=0.0, neginf=0.0).double()

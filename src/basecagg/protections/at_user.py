@@ -10,7 +10,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from basecagg.protections.local_dp import LocalDP, clipped
+from basecagg.errors import ParameterError
+from basecagg.maths.accounting import epsilon_of
 
 Vector: TypeAlias = npt.NDArray[np.floating[Any]]
 Randomness: TypeAlias = Callable[[], np.random.Generator]
@@ -38,26 +39,46 @@ class AtUser:
 
 @dataclass(frozen=True)
 class Noisy(AtUser):
-    """Local differential privacy."""
+    """Local differential privacy: clip to the norm C, then add N(0, (z·C)²) to every element.
 
-    noise: LocalDP
+    The guarantee is for the whole update: noise of σ = z·C hides whether it was sent, or nothing but noise.
+    Neighbours and accounting are those of private sums.
+    """
+
+    clip_norm: float
+    """C"""
+    noise: float
+    """z"""
     delta: float
     """δ"""
     uses: float = inf
 
+    def __post_init__(self) -> None:
+        """Refuse numbers that protect nothing."""
+        for name in ("clip_norm", "noise"):
+            if not 0 < getattr(self, name) < inf:
+                value = getattr(self, name)
+                raise ParameterError(f"{name} = {value} must be positive", rule=f"{name} > 0")
+
     def protect(self, update: Vector, randomness: Randomness) -> Vector:
         """The update, clipped and with noise."""
-        return self.noise.protect(update, randomness())
+        noise = randomness().normal(0, self.noise * self.clip_norm, update.shape)
+        return (clipped(update, self.clip_norm) + noise).astype(np.float32)
 
     def epsilon(self, releases: int) -> float | None:
-        """ε at δ."""
-        return self.noise.epsilon(releases, self.delta)
+        """ε at δ: ρ = C²/(2σ²) for each release."""
+        return epsilon_of(releases / (2 * self.noise**2), self.delta)
 
 
-@dataclass(frozen=True)
 class Trusting(Noisy):
     """Clips only: a trusted server adds as much noise to every sum."""
 
     def protect(self, update: Vector, randomness: Randomness) -> Vector:
         """The update, clipped."""
-        return clipped(update, self.noise.clip_norm)
+        return clipped(update, self.clip_norm)
+
+
+def clipped(update: Vector, clip_norm: float) -> Vector:
+    """The update, shortened to the norm C if it is longer."""
+    norm = float(np.linalg.norm(update))
+    return update * np.float32(clip_norm / norm) if norm > clip_norm else update

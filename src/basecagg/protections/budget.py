@@ -125,37 +125,22 @@ def noise_of(settings: Any) -> float:
 def private_sums(settings: Any, size: int, silent: int) -> Mechanism:
     """What the settings of a run make of sums of updates of d = `size` numbers; T_c is `silent`."""
     s, members, weight = settings, settings.buffer_size, settings.contributor_weight
+    promised = {
+        "delta": s.dp_delta,
+        "max_uses": s.dp_max_uses,
+        "clip_norm": s.dp_clip_norm,
+        "unit": s.dp_unit,
+        "sampling_rate": s.dp_sampling_rate,
+    }
+    # Records of one user whose usual sample is a batch; one where users are the unit.
+    records = math.ceil(s.batch_size / s.dp_sampling_rate) if s.dp_unit == "record" else 1
     if s.dp_epsilon and s.dp_noise < 0:
-        budget = Budget(
-            epsilon=s.dp_epsilon,
-            delta=s.dp_delta,
-            max_uses=s.dp_max_uses,
-            clip_norm=s.dp_clip_norm,
-            unit=s.dp_unit,
-            sampling_rate=s.dp_sampling_rate,
-            records=_records_of(s),
-        )
-        mechanism = spend(budget, members, silent, size, weight)
-        return _levelled(mechanism, s.dp_levels)
-    noise = noise_of(s)
-    privacy = Privacy(
-        clip_norm=s.dp_clip_norm,
-        noise=noise,
-        epsilon=(s.dp_epsilon or 1.0) if noise else None,
-        delta=s.dp_delta,
-        max_uses=s.dp_max_uses,
-        staleness=weight,
-        unit=s.dp_unit,
-        sampling_rate=s.dp_sampling_rate,
-        max_records=most_sampled(_records_of(s), s.dp_sampling_rate),
-    )
+        budget = Budget(epsilon=s.dp_epsilon, records=records, **promised)
+        return _levelled(spend(budget, members, silent, size, weight), s.dp_levels)
+    noise, most = noise_of(s), most_sampled(records, s.dp_sampling_rate)
+    epsilon = (s.dp_epsilon or 1.0) if noise else None
+    privacy = Privacy(noise=noise, epsilon=epsilon, staleness=weight, max_records=most, **promised)
     return promise(privacy, members, silent, size, s.dp_levels)
-
-
-def _records_of(settings: Any) -> int:
-    """Records of one user whose usual sample is a batch; one where users are the unit."""
-    s = settings
-    return math.ceil(s.batch_size / s.dp_sampling_rate) if s.dp_unit == "record" else 1
 
 
 def in_parameters(mechanism: Mechanism) -> dict[str, Any]:

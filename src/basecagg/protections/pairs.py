@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from basecagg.errors import ParameterError
+from basecagg.maths.staleness import constant
 from basecagg.privacy import Mechanism
 from basecagg.protections.at_user import AtUser, Noisy, Trusting
 from basecagg.protections.budget import noise_of, private_sums
-from basecagg.protections.lightsecagg import IN_ROUNDS
-from basecagg.protections.local_dp import LocalDP
 
 SCHEDULES = ("synchronous", "immediate", "buffered", "tiered")
 Masks = Literal["none", "trusted", "pairwise", "coded"]
 """Nothing hides an update from the server; nor from one that adds noise to its sums; masks that cancel between
 pairs of users; masks shared by a code."""
+
+IN_ROUNDS: Mapping[str, Any] = MappingProxyType(
+    {"staleness": constant(), "weight_levels": 1, "max_staleness": 0}
+)
+"""What makes `ProtocolParameters` those of LightSecAgg (So et al. 2021), which is BASecAgg in rounds: all t_i
+are equal, nothing is stale, nothing weighed. s = 1, c_g = 1, τ_max = 0."""
 
 _ONE_BY_ONE = (
     "every update moves the model by itself, and a sum of one update is that update: secure"
@@ -61,7 +67,7 @@ class Protection:
 
 
 def _local_noise(kind: type[Noisy]) -> Callable[[Any], AtUser]:
-    return lambda s: kind(LocalDP(s.dp_clip_norm, noise_of(s)), s.dp_delta, s.dp_max_uses)
+    return lambda s: kind(s.dp_clip_norm, noise_of(s), s.dp_delta, s.dp_max_uses)
 
 
 _PAIRWISE = Protection(

@@ -72,8 +72,7 @@ class SecAggClient:
         self._noise_seed = entropy(SEED_BYTES)
         self._roster: dict[int, Keys] = {}
         self._held: dict[int, EntrustedShares] = {}
-        self._revealed: Unmasking | None = None
-        self._answered: UnmaskRequest | None = None
+        self._answered: tuple[UnmaskRequest, Unmasking] | None = None
 
     def __repr__(self) -> str:
         """Nothing of the secrets."""
@@ -166,25 +165,26 @@ class SecAggClient:
 
         So a second request that names other survivors is refused; the same one is answered again alike.
         """
-        if self._revealed is not None and self._answered is not None:
-            return self._repeat(request)
+        if self._answered is not None:
+            return self._repeat(request, *self._answered)
         survivors = self._check_survivors(request)
         self._move("masked")
         seeds = tuple((u, held.of_seed) for u, held in self._held.items() if u in survivors)
         keys = tuple((u, held.of_key) for u, held in self._held.items() if u not in survivors)
-        self._answered, self._revealed = request, Unmasking(self._round, self.user, seeds, keys)
-        self._held = {}
-        return self._revealed
+        answer = Unmasking(self._round, self.user, seeds, keys)
+        self._answered, self._held = (request, answer), {}
+        return answer
 
-    def _repeat(self, request: UnmaskRequest) -> Unmasking:
-        assert self._revealed is not None
-        if request != self._answered:
+    def _repeat(
+        self, request: UnmaskRequest, answered: UnmaskRequest, answer: Unmasking
+    ) -> Unmasking:
+        if request != answered:
             raise MaskTaken(
                 "shares were revealed for other survivors already: both shares of one user would"
                 " unmask it alone",
                 peer=_SERVER,
             )
-        return self._revealed
+        return answer
 
     def _check_survivors(self, request: UnmaskRequest) -> set[int]:
         self._require_round(request.round)

@@ -7,7 +7,6 @@ cannot choose their seats.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
 from math import comb
 from typing import TypeAlias
@@ -27,16 +26,14 @@ def complete(num_holders: int) -> Graph:
     return tuple(tuple(other for other in everyone if other != user) for user in everyone)
 
 
-def random_regular(
-    num_holders: int, degree: int, entropy: Callable[[int], bytes] = system_entropy
-) -> Graph:
+def random_regular(num_holders: int, degree: int) -> Graph:
     """Every user with k = `degree` others (k even): a Harary graph on a random permutation."""
     if not (2 <= degree < num_holders and degree % 2 == 0):
         raise ParameterError(
             f"degree k = {degree} must be even and between 2 and N − 1 = {num_holders - 1}",
             rule="k is even, 2 ≤ k < N",
         )
-    seats = np.argsort(np.frombuffer(entropy(8 * num_holders), "<u8"), kind="stable")
+    seats = np.argsort(np.frombuffer(system_entropy(8 * num_holders), "<u8"), kind="stable")
     neighbours: list[tuple[int, ...]] = [()] * num_holders
     offsets = [offset for step in range(1, degree // 2 + 1) for offset in (-step, step)]
     for seat, user in enumerate(seats):
@@ -61,11 +58,12 @@ def choose_degree(
     colluders and dropouts, so that the others stay connected (Bell et al. 2020, §3.3; exact tails in place of
     their bounds). None if no k < N − 1 does: then only the complete graph gives the guarantee.
     """
-    for degree in range(2, num_holders - 1, 2):
+    others = num_holders - 1
+    for degree in range(2, others, 2):
+        cut = _tail(others, min(others, colluders + dropouts), degree // 2, degree // 2)
         for threshold in range(2, degree + 1):
-            curious = _tail(num_holders - 1, colluders, degree, threshold)
-            deserted = _tail(num_holders - 1, dropouts, degree, degree - threshold + 1)
-            cut = _all_in(num_holders - 1, min(num_holders - 1, colluders + dropouts), degree // 2)
+            curious = _tail(others, colluders, degree, threshold)
+            deserted = _tail(others, dropouts, degree, degree - threshold + 1)
             if num_holders * (curious + deserted + cut) <= failure:
                 return degree, threshold
     return None
@@ -79,7 +77,3 @@ def _tail(population: int, marked: int, drawn: int, least: int) -> float:
         for hits in range(max(least, 0), min(marked, drawn) + 1)
     )
     return ways / comb(population, drawn)
-
-
-def _all_in(population: int, marked: int, drawn: int) -> float:
-    return _tail(population, marked, drawn, drawn)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -33,20 +33,12 @@ from basecagg.protections.secagg_graph import neighbourhood
 from basecagg.protections.secagg_masks import add_masks
 from basecagg.protections.shamir import SHARE_BYTES, SecretSharing
 
-OneMessage = TypeVar("OneMessage", bound=FromUser)
 _EXPECTED: dict[str, type[FromUser]] = {
     "keys": Keys,
     "shares": SealedShares,
     "inputs": MaskedInput,
     "unmasking": Unmasking,
 }
-
-
-@dataclass(frozen=True)
-class Sends:
-    """What to send to whom."""
-
-    messages: Mapping[int, ToUser]
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +56,8 @@ class RoundFailed:
     reason: str
 
 
-Outcome: TypeAlias = Sends | SumOpened | RoundFailed
+PhaseEnd: TypeAlias = dict[int, ToUser] | SumOpened | RoundFailed
+"""What to send to whom, or how the round ended."""
 
 
 class SecAggServer:
@@ -75,7 +68,9 @@ class SecAggServer:
         self.phase = "keys"
         self._parameters = parameters
         self._round = round_id
-        self._received: dict[str, dict[int, FromUser]] = {phase: {} for phase in _EXPECTED}
+        self._received: dict[str, dict[int, Any]] = {phase: {} for phase in _EXPECTED}
+        self._keys: dict[int, Keys] = self._received["keys"]
+        self._graph = parameters.graph
 
     def receive(self, message: FromUser) -> None:
         """Take a user's message of the present phase, or refuse it."""
@@ -89,7 +84,7 @@ class SecAggServer:
         self._check(message)
         self._received[self.phase][message.user] = message
 
-    def advance(self) -> Outcome:
+    def advance(self) -> PhaseEnd:
         """Close the phase."""
         close = {
             "keys": self._send_rosters,
@@ -107,41 +102,30 @@ class SecAggServer:
 
     # --- closing a phase ----------------------------------------------------------------------
 
-    def _send_rosters(self) -> Sends:
-        keys = self._keys
-        self.phase = "shares"
-        return Sends(
-            {
-                user: Roster(self._round, tuple(keys[v] for v in self._graph[user] if v in keys))
-                for user in keys
-            }
-        )
-
-    def _send_envelopes(self) -> Sends:
-        envelopes = {
-            u: dict(m.envelopes) for u, m in self._messages("shares", SealedShares).items()
+    def _send_rosters(self) -> PhaseEnd:
+        self.phase, keys = "shares", self._keys
+        return {
+            user: Roster(self._round, tuple(keys[v] for v in self._graph[user] if v in keys))
+            for user in keys
         }
-        self.phase = "inputs"
-        return Sends(
-            {
-                user: Delivery(
-                    self._round,
-                    tuple(
-                        (v, envelopes[v][user])
-                        for v in self._graph[user]
-                        if v in envelopes and user in envelopes[v]
-                    ),
-                )
-                for user in envelopes
-            }
-        )
 
-    def _ask_for_shares(self) -> Sends:
+    def _send_envelopes(self) -> PhaseEnd:
+        self.phase = "inputs"
+        sealed = {user: dict(said.envelopes) for user, said in self._received["shares"].items()}
+        return {
+            user: Delivery(
+                self._round,
+                tuple((v, sealed[v][user]) for v in self._graph[user] if user in sealed.get(v, {})),
+            )
+            for user in sealed
+        }
+
+    def _ask_for_shares(self) -> PhaseEnd:
         self.phase = "unmasking"
         request = UnmaskRequest(self._round, self.survivors)
-        return Sends(dict.fromkeys(self.survivors, request))
+        return dict.fromkeys(self.survivors, request)
 
-    def _open(self) -> Outcome:
+    def _open(self) -> PhaseEnd:
         try:
             seeds = self._recover("seed_shares", self.survivors)
             keys = self._recover("key_shares", self.dropped)
@@ -183,7 +167,7 @@ class SecAggServer:
     def _recover(self, kind: str, owners: Sequence[int]) -> dict[int, bytes]:
         """The owners' secrets. Owners whose shares the same users hold are recovered together."""
         shares: dict[int, dict[int, bytes]] = {owner: {} for owner in owners}
-        for user, message in self._messages("unmasking", Unmasking).items():
+        for user, message in self._received["unmasking"].items():
             for owner, share in getattr(message, kind):
                 shares[owner][user] = share
         groups: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
@@ -221,24 +205,11 @@ class SecAggServer:
         return added, subtracted
 
     def _sum_of_inputs(self) -> Words:
-        inputs = self._messages("inputs", MaskedInput).values()
-        rows = [
-            np.frombuffer(message.words, "<u4").astype(np.uint32, copy=False) for message in inputs
-        ]
+        inputs = self._received["inputs"].values()
+        rows = [np.frombuffer(each.words, "<u4").astype(np.uint32, copy=False) for each in inputs]
         return PrimeField(self._parameters.modulus).weighted_sum(rows, [1] * len(rows))
 
     # --- checks -------------------------------------------------------------------------------
-
-    @property
-    def _graph(self) -> tuple[tuple[int, ...], ...]:
-        return self._parameters.graph
-
-    @property
-    def _keys(self) -> dict[int, Keys]:
-        return self._messages("keys", Keys)
-
-    def _messages(self, phase: str, kind: type[OneMessage]) -> dict[int, OneMessage]:
-        return {u: m for u, m in self._received[phase].items() if isinstance(m, kind)}
 
     def _expected_users(self) -> Sequence[int] | Mapping[int, FromUser]:
         before = {"shares": "keys", "inputs": "shares", "unmasking": "inputs"}

@@ -19,37 +19,20 @@ from basecagg.reports.runs import RunRecord
 INK = "#5a6472"
 """Axes and text; `as_svg` turns it into the page's own text colour."""
 COLOURS = (
-    "#2f6fdf",
-    "#e0703a",
-    "#2a9d6f",
-    "#a35bd0",
-    "#c9a227",
-    "#d1495b",
-    "#3aa5c2",
-    "#8c6d4f",
-    "#6b7fd7",
-    "#9aa53a",
-    "#d77fb0",
-    "#7f7f7f",
+    *("#2f6fdf", "#e0703a", "#2a9d6f", "#a35bd0", "#c9a227", "#d1495b"),
+    *("#3aa5c2", "#8c6d4f", "#6b7fd7", "#9aa53a", "#d77fb0", "#7f7f7f"),
 )
 _STYLE: Any = {  # matplotlib types its settings by name
     "font.family": "sans-serif",
     "font.size": 10,
-    "axes.edgecolor": INK,
-    "axes.labelcolor": INK,
-    "axes.titlecolor": INK,
-    "text.color": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
+    **{f"axes.{part}color": INK for part in ("edge", "label", "title")},
+    **{f"{part}.color": INK for part in ("text", "xtick", "ytick", "grid")},
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
     "grid.alpha": 0.25,
-    "grid.color": INK,
     "legend.frameon": False,
-    "figure.facecolor": "none",
-    "axes.facecolor": "none",
-    "savefig.facecolor": "none",
+    **{f"{part}.facecolor": "none" for part in ("figure", "axes", "savefig")},
     "svg.fonttype": "none",
     "svg.hashsalt": "basecagg",
 }
@@ -155,7 +138,8 @@ def phases(runs: Sequence[RunRecord]) -> Figure:
 
 def _stacked(runs: Sequence[RunRecord], parts: Sequence[dict[str, float]], label: str) -> Figure:
     figure, axes = new_figure(height=1.4 + 0.4 * len(runs))
-    kinds = sorted({kind for part in parts for kind in part}, key=lambda k: -_largest(parts, k))
+    largest = {k: max(part.get(k, 0.0) for part in parts) for part in parts for k in part}
+    kinds = sorted(sorted(largest), key=lambda kind: -largest[kind])
     left, bars = np.zeros(len(runs)), []
     for kind, colour in zip(kinds, _cycle(len(kinds)), strict=True):
         widths = np.array([part.get(kind, 0.0) for part in parts])
@@ -182,15 +166,11 @@ def _add_legend(figure: Figure, handles: Sequence[Any]) -> None:
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=9)
 
 
-def _largest(parts: Sequence[dict[str, float]], kind: str) -> float:
-    return max(part.get(kind, 0.0) for part in parts)
-
-
 @in_house_style
-def partition(run: RunRecord) -> Figure:
-    """How many examples of each label every user has."""
+def partition(runs: Sequence[RunRecord]) -> Figure:
+    """How many examples of each label every user of a run has."""
     figure, axes = new_figure(height=3.0)
-    counts = np.array(run.totals["label counts"]).T
+    counts = np.array(runs[0].totals["label counts"]).T
     image = axes.imshow(counts, aspect="auto", cmap="viridis", interpolation="nearest")
     axes.grid(visible=False)
     axes.set_xlabel("user")

@@ -12,15 +12,29 @@ from basecagg.protections.budget import noise_of
 from basecagg.reports import page, plots
 from basecagg.reports.runs import RunRecord
 
-SUMMARY = (
-    "run",
-    "accuracy",
-    "simulated time",
-    "versions",
-    "updates",
-    "MB per user",
-    "CPU, all parties",
-)
+
+def _number(value: float | None, form: str, unit: float = 1) -> str:
+    return "–" if value is None else form.format(value * unit)
+
+
+_SUMMARY: dict[str, Callable[[RunRecord], str]] = {
+    "run": lambda run: run.name,
+    "accuracy": lambda run: f"{100 * run.final_score:.1f} %",
+    "simulated time": lambda run: _number(run.simulated_seconds or None, "{:.1f} s"),
+    "versions": lambda run: str(run.versions[-1]["version"]),
+    "updates": lambda run: str(run.updates),
+    "MB per user": lambda run: _number(run.bytes_per_user(), "{:.2f}", 1e-6),
+    "CPU, all parties": lambda run: _number(run.processor_seconds(), "{:.1f} s"),
+}
+_PRIVACY: dict[str, Callable[[RunRecord], str]] = {
+    **{name: _SUMMARY[name] for name in ("run", "accuracy")},
+    "ε spent": lambda run: f"{run.priced[-1]['epsilon']:.3g}",
+    "δ": lambda run: f"{run.config.dp_delta:g}",
+    "clip norm C": lambda run: f"{run.config.dp_clip_norm:g}",
+    "noise z": lambda run: f"{noise_of(run.config):.4g}",
+    "uploads at most": lambda run: str(run.config.dp_max_uses),
+}
+SUMMARY = tuple(_SUMMARY)
 """The columns of `summary_rows`."""
 _NOTE = (
     "CPU, all parties: measured seconds of the server, all holders and all contributors together, without"
@@ -30,22 +44,7 @@ _NOTE = (
 
 def summary_rows(runs: Iterable[RunRecord]) -> list[tuple[str, ...]]:
     """One line a run, as the terminal and the page show it."""
-    return [
-        (
-            run.name,
-            f"{100 * run.final_score:.1f} %",
-            _number(run.simulated_seconds or None, "{:.1f} s"),
-            str(run.versions[-1]["version"]),
-            str(run.updates),
-            _number(run.bytes_per_user(), "{:.2f}", 1e-6),
-            _number(run.processor_seconds(), "{:.1f} s"),
-        )
-        for run in runs
-    ]
-
-
-def _number(value: float | None, form: str, unit: float = 1) -> str:
-    return "–" if value is None else form.format(value * unit)
+    return [tuple(cell(run) for cell in _SUMMARY.values()) for run in runs]
 
 
 def write_report(runs: Sequence[RunRecord], folder: Path, audits: dict[str, str]) -> Path:
@@ -63,9 +62,7 @@ def write_report(runs: Sequence[RunRecord], folder: Path, audits: dict[str, str]
         f" {_all(run.config.users for run in runs)} users.",
         [
             page.section(
-                "Result",
-                page.table(SUMMARY, summary_rows(runs)),
-                page.paragraph(_NOTE, dim=True),
+                "Result", page.table(SUMMARY, summary_rows(runs)), page.paragraph(_NOTE, dim=True)
             ),
             *_privacy(runs),
             page.section("Plots", page.plots(drawn)),
@@ -89,71 +86,36 @@ def _figures(runs: Sequence[RunRecord]) -> dict[str, tuple[Figure, str]]:
     timed = [run for run in runs if run.simulated_seconds]
     summed = [run for run in runs if run.staleness()]
     priced = [run for run in runs if run.priced]
-    of_the_first = f" of {finished[0].name}" if len(finished) > 1 else ""
-    wanted: list[tuple[str, Callable[[], Figure], str, Sequence[RunRecord]]] = [
+    whose = f" of {finished[0].name}" if len(finished) > 1 else ""
+    received = "What users and holders sent and received, by message; model downloads left out."
+    wanted: list[tuple[Callable[[Sequence[RunRecord]], Figure], Sequence[RunRecord], str]] = [
+        (plots.accuracy_by_version, runs, "Accuracy on the test examples as the model steps."),
         (
-            "accuracy-by-version",
-            lambda: plots.accuracy_by_version(runs),
-            "Accuracy on the test examples as the model steps.",
-            runs,
-        ),
-        (
-            "epsilon-by-version",
-            lambda: plots.epsilon_by_version(priced),
-            "What the uploads of the user who sent the most have cost it: ε so far.",
+            plots.epsilon_by_version,
             priced,
+            "ε so far, of the user whose uploads have cost it most.",
         ),
         (
-            "accuracy-by-time",
-            lambda: plots.accuracy_by_time(timed),
-            "The same against simulated time: training, transfers and cryptography.",
+            plots.accuracy_by_time,
             timed,
+            "Accuracy against the simulated time of all work and transfers.",
         ),
-        (
-            "staleness",
-            lambda: plots.staleness(summed),
-            "How many versions old the summed updates were.",
-            summed,
-        ),
-        (
-            "traffic",
-            lambda: plots.traffic(sent),
-            "What users and holders sent and received, by message; model downloads left out.",
-            sent,
-        ),
-        (
-            "phases",
-            lambda: plots.phases(finished),
-            "Measured time of training and of each role's part of the protocol.",
-            finished,
-        ),
-        (
-            "partition",
-            lambda: plots.partition(finished[0]),
-            f"Examples of each label at each user{of_the_first}.",
-            finished[:1],
-        ),
+        (plots.staleness, summed, "How many versions old the summed updates were."),
+        (plots.traffic, sent, received),
+        (plots.phases, finished, "Measured time of training and of each role in the protocol."),
+        (plots.partition, finished[:1], f"Examples of each label at each user{whose}."),
     ]
-    return {name: (draw(), caption) for name, draw, caption, needed in wanted if needed}
+    return {
+        draw.__name__.replace("_", "-"): (draw(drawn), caption)
+        for draw, drawn, caption in wanted
+        if drawn
+    }
 
 
 def _privacy(runs: Sequence[RunRecord]) -> list[str]:
     """What was promised to users and what they spent, beside what was learned."""
-    priced = [run for run in runs if run.priced]
-    header = ("run", "accuracy", "ε spent", "δ", "clip norm C", "noise z", "uploads at most")
-    rows = [
-        (
-            run.name,
-            f"{100 * run.final_score:.1f} %",
-            f"{run.priced[-1]['epsilon']:.3g}",
-            f"{run.config.dp_delta:g}",
-            f"{run.config.dp_clip_norm:g}",
-            f"{noise_of(run.config):.4g}",
-            str(run.config.dp_max_uses),
-        )
-        for run in priced
-    ]
-    return [page.section("Privacy", page.table(header, rows))] if rows else []
+    rows = [tuple(cell(run) for cell in _PRIVACY.values()) for run in runs if run.priced]
+    return [page.section("Privacy", page.table(tuple(_PRIVACY), rows))] if rows else []
 
 
 def _seen(runs: Sequence[RunRecord], audits: dict[str, str]) -> list[str]:

@@ -3,39 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from basecagg.errors import ParameterError
 from basecagg.maths.staleness import StalenessFunction
 from basecagg.schedules.schedule import Idle, StartingPoint, Vector
 
 
+@dataclass(eq=False)
 class Immediate:
     """x ← (1 − α_τ)·x + α_τ·x_i with α_τ = α·s(τ). There is no sum in which an update could hide."""
 
-    def __init__(
-        self,
-        model: Vector,
-        concurrency: int,
-        mixing: float,
-        staleness: StalenessFunction,
-        max_staleness: int,
-    ) -> None:
-        """Keep `concurrency` users busy and mix with α = `mixing`; older than τ_max is dropped."""
-        if not 0 < mixing <= 1:
-            raise ParameterError(f"mixing α = {mixing} is outside 0…1", rule="0 < α ≤ 1")
-        self.version = 0
-        self.model = model
-        self._concurrency = concurrency
-        self._mixing = mixing
-        self._staleness = staleness
-        self._max_staleness = max_staleness
+    model: Vector
+    concurrency: int
+    """C"""
+    mixing: float
+    """α"""
+    staleness: StalenessFunction
+    max_staleness: int
+    """τ_max: what is older is dropped."""
+    version: int = 0
 
     def choose(self, idle: Idle, running: Collection[int]) -> list[int]:
         """Fill up to C."""
-        return idle.draw(self._concurrency - len(running))
+        return idle.draw(self.concurrency - len(running))
 
     def starting_point(self, user: int) -> StartingPoint:
         """The newest model."""
@@ -44,9 +37,9 @@ class Immediate:
     def finish(self, user: int, update: Vector, start: StartingPoint) -> None:
         """Mix the user's model x_i = x^(t_i) − Δ into the global one."""
         tau = self.version - start.version
-        if tau > self._max_staleness:
+        if tau > self.max_staleness:
             return
-        weight = self._mixing * self._staleness(tau)
+        weight = self.mixing * self.staleness(tau)
         local = start.model.astype(np.float64) - update
         mixed = (1 - weight) * self.model.astype(np.float64) + weight * local
         self.model = mixed.astype(self.model.dtype)

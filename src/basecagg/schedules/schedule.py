@@ -27,25 +27,20 @@ class Aggregation(Protocol):
     @property
     def version(self) -> int:
         """t, as published at present."""
-        ...
 
     @property
     def model(self) -> Vector:
         """x^(t), as published at present."""
-        ...
 
     @property
     def is_opening(self) -> bool:
         """Whether K updates have met, and the version that they make is not published yet."""
-        ...
 
     def submit(self, user: int, update: Vector, base_version: int) -> None:
         """Take the update of a user that trained from version t_i."""
-        ...
 
     def waiting(self) -> set[int]:
         """The users whose updates wait to be summed."""
-        ...
 
 
 class Idle(Protocol):
@@ -53,7 +48,6 @@ class Idle(Protocol):
 
     def draw(self, count: int, allowed: Callable[[int], bool] = ...) -> list[int]:
         """So many of them, at random; fewer if fewer are allowed and there."""
-        ...
 
 
 class Schedule(Protocol):
@@ -62,24 +56,19 @@ class Schedule(Protocol):
     @property
     def version(self) -> int:
         """Steps that the global model has taken."""
-        ...
 
     @property
     def model(self) -> Vector:
         """The global model."""
-        ...
 
     def choose(self, idle: Idle, running: Collection[int]) -> list[int]:
         """Which idle users start to train now."""
-        ...
 
     def starting_point(self, user: int) -> StartingPoint:
         """What a user that starts now downloads."""
-        ...
 
     def finish(self, user: int, update: Vector, start: StartingPoint) -> None:
         """A user's update has arrived."""
-        ...
 
     def state(self) -> dict[str, Any]:
         """What a resumed run needs besides the aggregation."""

@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -51,8 +51,7 @@ _ANSWER_DEADLINE = 10.0
 """Simulated seconds that the server waits for answers before it asks again."""
 
 
-@dataclass(frozen=True, eq=False)
-class Publication:
+class Publication(NamedTuple):
     """A version of the model, and the simulated time from which users can download it."""
 
     at: float
@@ -95,7 +94,8 @@ class ServerAggregation(Summing):
         self.now = 0.0
         self.steps = StepLog()
         self.counts: Counter[str] = Counter()
-        self.published = Publication(0.0, self.server.version, self.server.model)
+        self.version, self.model = self.server.version, self.server.model
+        """t and x^(t), as published at present."""
         self.pending: deque[Publication] = deque()
         if beginning.state:
             self._restore(beginning.state)
@@ -107,19 +107,7 @@ class ServerAggregation(Summing):
     @property
     def server(self) -> Server:
         """The server's machine."""
-        machine = self.network.nodes[AT_SERVER].machine
-        assert isinstance(machine, Server)
-        return machine
-
-    @property
-    def version(self) -> int:
-        """t, as published at present."""
-        return self.published.version
-
-    @property
-    def model(self) -> Vector:
-        """x^(t), as published at present."""
-        return self.published.model
+        return self.network.server
 
     @property
     def is_opening(self) -> bool:
@@ -134,7 +122,7 @@ class ServerAggregation(Summing):
         """Publish what is due; returns when the next version is."""
         self.now = now
         while self.pending and self.pending[0].at <= now:
-            self.published = self.pending.popleft()
+            _, self.version, self.model = self.pending.popleft()
         return self.pending[0].at if self.pending else inf
 
     def take_step(self, version: int) -> tuple[Released | None, int]:
@@ -176,8 +164,8 @@ class ServerAggregation(Summing):
     def state(self) -> dict[str, Any]:
         """Everything that a resumed run needs."""
         return {
-            "published": vars(self.published),
-            "pending": [vars(publication) for publication in self.pending],
+            "published": [self.version, self.model],
+            "waiting": [list(publication) for publication in self.pending],
             "steps": self.steps.state(),
             "counts": dict(self.counts),
             "seconds": dict(self.network.meter.seconds),
@@ -192,8 +180,8 @@ class ServerAggregation(Summing):
 
     def _restore(self, state: Mapping[str, Any]) -> None:
         """Go on from a state; the stores were there from the beginning."""
-        self.published = Publication(**state["published"])
-        self.pending = deque(Publication(**each) for each in state["pending"])
+        self.pending = deque(Publication(*each) for each in state["waiting"])
+        self.version, self.model = state["published"]
         self.steps = StepLog.restored(state["steps"])
         self.counts = Counter(state["counts"])
         meter = self.network.meter
@@ -205,6 +193,7 @@ class ServerAggregation(Summing):
 class PlainAggregation(ServerAggregation):
     """Protection none: FedBuff, or FedAvg when all updates of a buffer come from one version."""
 
+    _network = MeteredLoopback
     _serial = 0
 
     def _wire(self, beginning: Beginning) -> MeteredLoopback:
@@ -215,9 +204,6 @@ class PlainAggregation(ServerAggregation):
         network = self._network()
         network.add(AT_SERVER, Server(settings, opening, store, beginning.model), store)
         return network
-
-    def _network(self) -> MeteredLoopback:
-        return MeteredLoopback()
 
     def _weighing(self, beginning: Beginning) -> tuple[Weighing, int]:
         """And m: whoever reads every update learns nothing more from a version with one member."""

@@ -1,12 +1,14 @@
-"""Protection basecagg, its field arithmetic only, for large sweeps: quantise, mask, encode, sum, decode.
+"""What all parties do with a full buffer, done in one place; and so protection basecagg for large sweeps.
 
-What contributors, holders and server compute is computed here in one place. There are no messages between
-them, so nothing is sealed, signed or refused; simulated time and bytes are charged as if there were.
+There are no messages between the parties, so nothing is sealed, signed or refused; simulated time and bytes are
+charged as if there were.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 from basecagg.costs import Prices, shares_bytes
 from basecagg.maths.mds_code import MaskCode
@@ -14,16 +16,49 @@ from basecagg.maths.prime_field import PrimeField
 from basecagg.maths.quantization import dequantize
 from basecagg.maths.randomness import Words
 from basecagg.protocol.masking import hide, shares_of
-from basecagg.protocol.messages import MaskName
-from basecagg.protocol.opening import Opened
+from basecagg.protocol.messages import History, MaskName
+from basecagg.protocol.opening import Opened, Outcome, Step
+from basecagg.protocol.plain import PlainOpening
+from basecagg.protocol.records import BufferedUpdate
 from basecagg.protocol.weighing import Weighing
 from basecagg.schedules.schedule import Vector
-from basecagg.simulation.aggregation import Beginning, seed_of, travel
-from basecagg.simulation.masked import MaskedAggregation
+from basecagg.simulation.aggregation import Beginning, PlainAggregation, seed_of, travel
+from basecagg.storage.memory import MemoryStore
+
+SumUp: TypeAlias = Callable[[Mapping[MaskName, Vector], list[float]], Outcome]
 
 
-class ArithmeticAggregation(MaskedAggregation):
-    """Hides the updates of a full buffer under masks, and opens their sum with the shares of U holders."""
+class HandedOn(PlainOpening):
+    """Hands the updates of a full buffer, and their weights s̄, to whoever sums them."""
+
+    def __init__(self, size: int, weighing: Weighing, store: MemoryStore, sum_up: SumUp) -> None:
+        """Take updates in clear."""
+        super().__init__(size, weighing, store)
+        self._sum_up = sum_up
+
+    def begin(self, history: History, members: Sequence[BufferedUpdate]) -> Step:
+        """The sum, at once, or why there is none."""
+        weights = [self._weight(history.last, member) for member in members]
+        updates = {member.name: self._read(member.name) for member in members}
+        return [], self._sum_up(updates, weights)
+
+
+class SummedHere(PlainAggregation):
+    """Takes updates as a plain server does, and opens their sum as all parties would."""
+
+    def _opening(self, beginning: Beginning, weighing: Weighing, store: MemoryStore) -> HandedOn:
+        return HandedOn(beginning.model.size, weighing, store, self._sum_up)
+
+    @abstractmethod
+    def _sum_up(self, updates: Mapping[MaskName, Vector], weights: list[float]) -> Outcome:
+        """From the updates of a full buffer to Σ s̄·Δ."""
+
+
+class ArithmeticAggregation(SummedHere):
+    """Protection basecagg, its field arithmetic only: quantise, mask, encode, sum, decode.
+
+    Hides the updates of a full buffer under masks, and opens their sum with the shares of U holders.
+    """
 
     def _weighing(self, beginning: Beginning) -> tuple[Weighing, int]:
         p = self._parameters = beginning.config.protocol_parameters(beginning.model.size)
@@ -38,16 +73,17 @@ class ArithmeticAggregation(MaskedAggregation):
         self.network.meter.bytes_sent["Shipment"] += size
         return self._prices.deal() + self._devices.upload(size)
 
-    def _sum_up(self, updates: Mapping[MaskName, Vector], weights: list[int]) -> Opened:
+    def _sum_up(self, updates: Mapping[MaskName, Vector], weights: list[float]) -> Opened:
         """Σ s̄·Δ"""
         p, total = self._parameters, self._total(updates, weights)
-        return Opened(dequantize(total, p.update_levels, p.modulus), tuple(map(float, weights)))
+        return Opened(dequantize(total, p.update_levels, p.modulus), tuple(weights))
 
-    def _total(self, updates: Mapping[MaskName, Vector], weights: list[int]) -> Words:
+    def _total(self, updates: Mapping[MaskName, Vector], weights: list[float]) -> Words:
         """Σ s̄·Δ̃ − Σ s̄·z in the field (Eq. server_decode)."""
+        whole = list(map(int, weights))
         masked = [self._hide(name, update) for name, update in updates.items()]
-        masks = self._open_masks(updates, weights)
-        total = self._field.sub(self._field.weighted_sum(masked, weights), masks)
+        masks = self._open_masks(updates, whole)
+        total = self._field.sub(self._field.weighted_sum(masked, whole), masks)
         return total[: self._parameters.model_size]
 
     def _hide(self, name: MaskName, update: Vector) -> Words:

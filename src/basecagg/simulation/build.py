@@ -11,10 +11,9 @@ import numpy as np
 
 from basecagg.errors import DataError
 from basecagg.learning import Task, derive_seed, label_counts, partition
-from basecagg.schedules.buffered import Buffered
+from basecagg.schedules.buffered import Buffered, Synchronous
 from basecagg.schedules.immediate import Immediate
 from basecagg.schedules.schedule import Schedule
-from basecagg.schedules.synchronous import Synchronous
 from basecagg.schedules.tiered import Tiered, split_by_speed
 from basecagg.simulation.aggregation import (
     Beginning,
@@ -56,6 +55,7 @@ class RunParts:
 
     def totals(self) -> dict[str, Any]:
         """What the run cost and what happened in it."""
+        epsilon = self.epsilon()
         return {
             "training seconds": self.workshop.training_seconds,
             "model size": self.model_size,
@@ -63,17 +63,14 @@ class RunParts:
             "label counts": self.label_counts,
             **self.logbook.totals(),
             **self.summing.totals(self.workshop.updates),
-            **self._spent(),
+            **self.workshop.protection.totals(max(1, *self.clock.trainings)),
+            **({} if epsilon is None else {"epsilon": epsilon}),
         }
 
     def epsilon(self) -> float | None:
         """The largest ε that a user has spent so far, where one is promised."""
-        of_sums = self.summing.epsilon
-        return self.workshop.epsilon(max(self.clock.trainings)) if of_sums is None else of_sums
-
-    def _spent(self) -> dict[str, Any]:
-        epsilon, own = self.epsilon(), self.workshop.spent(max(1, *self.clock.trainings))
-        return own if epsilon is None else {**own, "epsilon": epsilon}
+        of_sums, at_user = self.summing.epsilon, self.workshop.protection
+        return at_user.epsilon(max(self.clock.trainings)) if of_sums is None else of_sums
 
     def state(self) -> dict[str, Any]:
         """Everything that a resumed run needs."""
@@ -164,17 +161,13 @@ _SCHEDULES: dict[str, Callable[[Beginning, Examples], Scheduled]] = {
     "tiered": _tiered,
 }
 _CLOCKS: dict[str, type[Clock]] = {"devices": DeviceClock, "uniform-staleness": UniformStaleness}
-_SERVERS: dict[tuple[str, str], type[ServerAggregation]] = {
-    ("none", "full"): PlainAggregation,
-    ("none", "arithmetic"): PlainAggregation,
-    ("trusted", "full"): TrustedAggregation,
-    ("trusted", "arithmetic"): TrustedAggregation,
-    ("pairwise", "full"): SecAggAggregation,
-    ("pairwise", "arithmetic"): SecAggAggregation,
-    ("coded", "full"): SecureAggregation,
-    ("coded", "arithmetic"): ArithmeticAggregation,
+_SERVERS: dict[str, type[ServerAggregation]] = {
+    "none": PlainAggregation,
+    "trusted": TrustedAggregation,
+    "pairwise": SecAggAggregation,
+    "coded": SecureAggregation,
 }
-"""By the masks of a protection, and how much of its cryptography is run."""
+"""By the masks of a protection, with all its cryptography."""
 
 
 def _aggregation(first: Beginning) -> ServerAggregation | TunedAggregation:
@@ -183,9 +176,9 @@ def _aggregation(first: Beginning) -> ServerAggregation | TunedAggregation:
 
 def _server(beginning: Beginning) -> ServerAggregation:
     """The server of one epoch. Its optimiser begins anew with it, as the epoch names the model alone."""
-    config = beginning.config
+    config, guard = beginning.config, beginning.config.pair.guard
     if config.allow_wraparound:
         return WrappingAggregation(beginning)
-    if config.pair.guard.private and config.cryptography == "arithmetic":
-        return PrivateArithmetic(beginning)
-    return _SERVERS[config.pair.guard.masks, config.cryptography](beginning)
+    if guard.masks == "coded" and config.cryptography == "arithmetic":
+        return (PrivateArithmetic if guard.private else ArithmeticAggregation)(beginning)
+    return _SERVERS[guard.masks](beginning)

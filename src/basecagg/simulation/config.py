@@ -22,9 +22,7 @@ from basecagg.protocol.step_rule import OPTIMISERS, StepRule
 from basecagg.simulation.config_rules import rules_for
 
 Measure = Literal["versions", "updates", "seconds"]
-Clock = Literal["devices", "uniform-staleness"]
 Speed = Literal["constant", "uniform", "half-normal", "log-normal"]
-Executor = Literal["in-process", "processes", "ray"]
 _USUAL_CONCURRENCY = 20
 
 
@@ -168,7 +166,7 @@ class SimulationConfig:
     """What they multiply by; 0 means as much as the bound of a private sum hides, and backwards."""
 
     # --- time
-    clock: Clock = "devices"
+    clock: Literal["devices", "uniform-staleness"] = "devices"
     """Devices with speeds, or the paper's clock: staleness uniform on 0…τ_max."""
     speed: Speed = "half-normal"
     """How compute time per step is distributed over users."""
@@ -198,7 +196,7 @@ class SimulationConfig:
     """So many of the last versions are evaluated one by one: the mean of a few says more than one."""
     checkpoint_every: int = 20
     """Versions from one checkpoint, from which a run can be resumed, to the next."""
-    executor: Executor = "in-process"
+    executor: Literal["in-process", "processes", "ray"] = "in-process"
     """Who trains; all give the same result."""
     workers: int = 0
     """Processes or Ray tasks at once; 0 means one per core."""
@@ -214,9 +212,9 @@ class SimulationConfig:
                 raise _misfit(name, getattr(self, name), _one_of(words))
         if not self.global_rate:
             object.__setattr__(self, "global_rate", OPTIMISERS[self.server_optimiser].usual_rate)
-        for rule in rules_for(self):
-            if rule.applies and not rule.fits:
-                raise _misfit(rule.name, getattr(self, rule.name), rule.wanted)
+        for name, fits, wanted in rules_for(self):
+            if not fits:
+                raise _misfit(name, getattr(self, name), wanted)
         if self.pair.guard.masks == "coded":
             self._require_openable(self.protocol_parameters(model_size=1))
 

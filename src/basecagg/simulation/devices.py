@@ -22,11 +22,8 @@ class Devices:
     @classmethod
     def draw(cls, config: SimulationConfig, generator: np.random.Generator) -> Devices:
         """Draw a device for every user."""
-        users, spread, normal = (
-            config.users,
-            config.speed_spread,
-            generator.normal(size=config.users),
-        )
+        users, spread = config.users, config.speed_spread
+        normal = generator.normal(size=users)
         factors = {
             "constant": np.ones(users),
             "uniform": generator.uniform(1, 1 + 2 * spread, users),

@@ -10,8 +10,7 @@ from typing import Any
 
 from basecagg.errors import BudgetSpent, LocalProtocolError
 from basecagg.schedules.schedule import StartingPoint, Vector
-from basecagg.simulation.clock import Clock
-from basecagg.simulation.idle_users import IdleUsers
+from basecagg.simulation.clock import Clock, IdleUsers
 
 _RETRY_SECONDS = 1.0
 """When nobody who is idle is available, the server looks again after this."""
@@ -33,8 +32,10 @@ class Event:
 class DeviceClock(Clock):
     """Simulated time, one event after the other."""
 
-    def _set(self) -> None:
-        self._idle = self._idle_users(range(self._config.users))
+    def __post_init__(self) -> None:
+        """Begin with no event."""
+        super().__post_init__()
+        self._idle = self._idle_users(range(self.config.users))
         self._running: dict[int, None] = {}  # a set in the order of starting
         self._events: list[Event] = []
         self._sequence = 0
@@ -55,37 +56,37 @@ class DeviceClock(Clock):
             self._idle.join(event.user)
         self._await_publication()
         if event.result is not None and event.start is not None:
-            self._schedule.finish(event.user, event.result(), event.start)
+            self.schedule.finish(event.user, event.result(), event.start)
             self._await_publication()
 
     def _start_users(self) -> None:
-        for user in self._schedule.choose(self._idle, self._running):
+        for user in self.schedule.choose(self._idle, self._running):
             self._idle.leave(user)
             self._running[user] = None
             self._start(user)
-        if not self._events and self._config.availability < 1 and self._somebody_could_start():
+        if not self._events and self.config.availability < 1 and self._somebody_could_start():
             self._push(Event(self.now + _RETRY_SECONDS, 0))
 
     def _somebody_could_start(self) -> bool:
         """If only it were there."""
-        waiting = self._summing.waiting()
+        waiting = self.summing.waiting()
         return any(user not in waiting and self._may_train(user) for user in self._idle.in_order())
 
     def _idle_users(self, users: Iterable[int]) -> IdleUsers:
-        return IdleUsers(users, self._config.availability, self._generator, self._may_train)
+        return IdleUsers(users, self.config.availability, self.generator, self._may_train)
 
     def _start(self, user: int) -> None:
-        start, seconds = self._schedule.starting_point(user), self._workshop.seconds(user)
+        start, seconds = self.schedule.starting_point(user), self.workshop.seconds(user)
         training = self._count_training(user)
-        if self._generator.random() < self._config.dropout:
-            lost_after = seconds * self._generator.random()
+        if self.generator.random() < self.config.dropout:
+            lost_after = seconds * self.generator.random()
             self._push(Event(self.now + lost_after, 0, user, training, start))
         else:
-            result = self._workshop.begin(user, training, start.model)
+            result = self.workshop.begin(user, training, start.model)
             self._push(Event(self.now + seconds, 0, user, training, start, result))
 
     def _await_publication(self) -> None:
-        due = self._summing.advance(self.now)
+        due = self.summing.advance(self.now)
         if due < inf and not any(event.at == due for event in self._events):
             self._push(Event(due, 0))
 
@@ -105,17 +106,10 @@ class DeviceClock(Clock):
             "idle": self._idle.in_order(),
             "running": list(self._running),
             "models": list(models.values()),
-            "events": [
-                {
-                    "at": event.at,
-                    "sequence": event.sequence,
-                    "user": event.user,
-                    "training": event.training,
-                    "lost": event.result is None,
-                    "start": event.start
-                    and [event.start.version, position[id(event.start.model)], event.start.round],
-                }
-                for event in sorted(self._events)
+            "agenda": [
+                [event.at, event.sequence, event.user, event.training, event.result is None]
+                + ([start.version, position[id(start.model)], start.round] if start else [])
+                for event, start in ((event, event.start) for event in sorted(self._events))
             ],
         }
 
@@ -125,14 +119,15 @@ class DeviceClock(Clock):
         self.now, self._sequence = state["now"], state["sequence"]
         self._idle = self._idle_users(state["idle"])
         self._running = dict.fromkeys(state["running"])
-        self._events = [self._restored(saved, state["models"]) for saved in state["events"]]
+        self._events = [self._restored(state["models"], *saved) for saved in state["agenda"]]
         heapq.heapify(self._events)
 
-    def _restored(self, saved: Mapping[str, Any], models: list[Vector]) -> Event:
-        event = Event(saved["at"], saved["sequence"], saved["user"], saved["training"])
-        if saved["start"]:
-            version, position, round_ = saved["start"]
+    def _restored(self, models: list[Vector], *saved: Any) -> Event:
+        at, sequence, user, training, lost, *start = saved
+        event = Event(at, sequence, user, training)
+        if start:
+            version, position, round_ = start
             event.start = StartingPoint(version, models[position], round_)
-            if not saved["lost"]:
-                event.result = self._workshop.begin(event.user, event.training, event.start.model)
+            if not lost:
+                event.result = self.workshop.begin(user, training, event.start.model)
         return event

@@ -6,7 +6,6 @@ Machines are made when they are first needed, so an idle contributor costs nothi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
 
 import numpy as np
 
@@ -29,9 +28,6 @@ from basecagg.protocol.step_rule import PAPER_STEP, StepRule
 from basecagg.simulation.loopback import AT_SERVER, Address, Loopback, Machine
 from basecagg.storage.memory import MemoryStore
 
-StoreFactory: TypeAlias = Callable[[Address], Store]
-Entropy: TypeAlias = Callable[[str], Callable[[int], bytes]]
-
 
 class Federation:
     """All parties of one epoch, in memory: real machines and keys, and a network that loses nothing.
@@ -52,10 +48,10 @@ class Federation:
         max_burns: int = 1,
         keep: int = 1,
         retries: int = 1,
-        make_store: StoreFactory = lambda address: MemoryStore(),
+        make_store: Callable[[Address], Store] = lambda address: MemoryStore(),
         network: Loopback | None = None,
         verifier: Verifier | None = None,
-        entropy: Entropy = lambda purpose: system_entropy,
+        entropy: Callable[[str], Callable[[int], bytes]] = lambda purpose: system_entropy,
     ) -> None:
         """Draft the epoch with fresh keys, and start the server and the holders.
 
@@ -125,9 +121,7 @@ class Federation:
     @property
     def server(self) -> Server:
         """The server's machine."""
-        machine = self.network.nodes[AT_SERVER].machine
-        assert isinstance(machine, Server)
-        return machine
+        return self.network.server
 
     def contributor(self, name: str) -> Contributor:
         """The contributor of this name, enrolled and started when first asked for."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -42,16 +42,16 @@ class VersionRecord:
         return {"versions": self.version, "updates": self.updates, "seconds": self.time}[measure]
 
 
+@dataclass(eq=False)
 class Logbook:
     """The records of all versions, evaluated as often as the configuration says."""
 
-    def __init__(self, config: SimulationConfig, task: Task, scratch: FlatModel) -> None:
-        """Evaluate with the scratch model, into which others may load between two records."""
-        self.records: list[VersionRecord] = []
-        self._config = config
-        self._task = task
-        self._scratch = scratch
-        self._negative = 0
+    config: SimulationConfig
+    task: Task
+    scratch: FlatModel
+    """To evaluate with; others may load into it between two records."""
+    records: list[VersionRecord] = field(default_factory=list)
+    _negative: int = 0
 
     @property
     def is_over(self) -> bool:
@@ -67,20 +67,20 @@ class Logbook:
         if step:
             ages = tuple(now.version - 1 - base for base in step.base_versions)
             record = replace(record, staleness=ages, weights=step.weights)
-        last = self._left(record) <= self._config.evaluate_last - 1
-        if last or record.version % self._config.evaluate_every == 0:
-            found = evaluate(self._task, self._scratch, model.astype(np.float32, copy=False))
+        last = self._left(record) <= self.config.evaluate_last - 1
+        if last or record.version % self.config.evaluate_every == 0:
+            found = evaluate(self.task, self.scratch, model.astype(np.float32, copy=False))
             record = replace(record, score=found.score, loss=found.loss)
         self.records.append(record)
         return record
 
     def _left(self, record: VersionRecord) -> float:
         """What is left to the end at this version."""
-        measure, amount = self._config.ending
+        measure, amount = self.config.ending
         return amount - record.reached(measure)
 
     def _count_negative_variances(self, version: int, model: Vector) -> None:
-        found = self._scratch.below_zero(model)
+        found = self.scratch.below_zero(model)
         if found and not self._negative:
             warnings.warn(
                 f"version {version} has {found} running variance(s) of BatchNorm below zero, read as zero;"
@@ -92,7 +92,7 @@ class Logbook:
 
     def totals(self) -> dict[str, Any]:
         """What is known of the models of all versions."""
-        has_statistics = self._scratch.size > self._scratch.num_weights
+        has_statistics = self.scratch.size > self.scratch.num_weights
         return {"negative variances": self._negative} if has_statistics else {}
 
     def state(self) -> dict[str, Any]:

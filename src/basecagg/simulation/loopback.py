@@ -71,6 +71,13 @@ class Loopback:
         self.refusals: list[tuple[Address, Refused]] = []
         self.observers: list[Callable[[Letter], None]] = []
 
+    @property
+    def server(self) -> Server:
+        """The server's machine."""
+        machine = self.nodes[AT_SERVER].machine
+        assert isinstance(machine, Server)
+        return machine
+
     def add(self, address: Address, machine: Machine, store: Store) -> None:
         """Bring a machine online and let it take up its work; one that was there before is replaced."""
         self.nodes[address] = Station(machine, store)
@@ -92,9 +99,8 @@ class Loopback:
         """Deliver until nothing is on its way."""
         while self.in_flight:
             letters, self.in_flight = list(self.in_flight), deque()
-            letters.sort(
-                key=lambda letter: letter.to
-            )  # stable: each machine's letters keep their order
+            # Stable: each machine's letters keep their order.
+            letters.sort(key=lambda letter: letter.to)
             for role, mail in groupby(letters, key=lambda letter: letter.to.role):
                 self.deliver_to_all(role, mail)
 

@@ -42,13 +42,10 @@ def needed_bytes(config: SimulationConfig, size: int) -> float:
     processes = (
         1 if config.executor == "in-process" else 1 + (config.workers or os.cpu_count() or 1)
     )
-    vectors = processes * _TRAINING + _models(config) + _server(config, size)
+    # Published, stored and initial model, and the versions that users train from meanwhile.
+    models = 3 + ceil(config.concurrency / config.buffer_size)
+    vectors = processes * _TRAINING + models + _server(config, size)
     return processes * _PROCESS + 4 * size * vectors
-
-
-def _models(config: SimulationConfig) -> int:
-    """Published, stored and initial model, and the versions that users train from meanwhile."""
-    return 3 + ceil(config.concurrency / config.buffer_size)
 
 
 def _server(config: SimulationConfig, size: int) -> float:

@@ -27,6 +27,8 @@ from basecagg.protocol.messages import (
 from basecagg.simulation.loopback import Address, Letter, Loopback
 
 _REQUESTS = (RecoveryRequest, CertifiedRequest)
+_BULK: dict[type[Message], str] = {Upload: "words", Parcel: "sealed", Shipment: "sealed"}
+"""The long field of each message that has one."""
 
 
 @dataclass
@@ -90,19 +92,14 @@ class MeteredLoopback(Loopback):
 
     def _size(self, message: Message) -> int:
         """Bytes on the wire. Bulk is not encoded to be measured: its length and a fixed envelope will do."""
-        if isinstance(message, Upload):
-            return len(message.words) + self._envelope(message, words=b"")
-        if isinstance(message, Parcel):
-            return len(message.sealed) + self._envelope(message, sealed=b"")
-        if isinstance(message, Shipment):
-            return sum(map(len, message.sealed)) + self._envelope(message, sealed=())
-        return len(encode(message))
-
-    def _envelope(self, message: Message, **emptied: object) -> int:
-        kind = type(message)
+        bulk = _BULK.get(type(message))
+        if bulk is None:
+            return len(encode(message))
+        kind, value = type(message), getattr(message, bulk)
         if kind not in self._envelopes:
-            self._envelopes[kind] = len(encode(msgspec.structs.replace(message, **emptied)))
-        return self._envelopes[kind]
+            emptied = msgspec.structs.replace(message, **{bulk: type(value)()})
+            self._envelopes[kind] = len(encode(emptied))
+        return (sum(map(len, value)) if kind is Shipment else len(value)) + self._envelopes[kind]
 
 
 def plain_bytes(model_size: int) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from basecagg.maths.quantization import dequantize
 from basecagg.maths.randomness import Words
+from basecagg.protections.at_user import clipped
 from basecagg.protections.budget import hidden_lie
-from basecagg.protections.local_dp import clipped
 from basecagg.protocol.masking import hide, hide_with_noise
 from basecagg.protocol.messages import MaskName
 from basecagg.protocol.opening import Opened
@@ -28,19 +28,6 @@ from basecagg.simulation.aggregation import Beginning, seed_of, user_number
 from basecagg.simulation.arithmetic import ArithmeticAggregation
 from basecagg.simulation.metering import MeteredLoopback
 from basecagg.simulation.spending import RunLedgers
-
-
-@dataclass
-class OpenedNoise:
-    """What sums had on top of Σ s·Δ, element by element, in units of an update."""
-
-    elements: int = 0
-    squared: float = 0.0
-
-    def add(self, noise: npt.NDArray[np.float64]) -> None:
-        """One more sum."""
-        self.elements += noise.size
-        self.squared += float((noise**2).sum())
 
 
 class PrivateArithmetic(ArithmeticAggregation):
@@ -56,8 +43,8 @@ class PrivateArithmetic(ArithmeticAggregation):
         self._unbounded = replace(p, privacy=None, clip=largest)  # what an attacker goes by
         self._ledgers = RunLedgers(mechanism, state)
         self._told: dict[int, int] = dict(state.get("told", {}))
-        self.noise = OpenedNoise(**state.get("noise", {}))
-        """What was measured so far."""
+        self.noise: dict[str, float] = {"elements": 0, "squared": 0.0, **state.get("noise", {})}
+        """What sums had on top of Σ s·Δ so far, element by element, in units of an update."""
         return network
 
     def affords(self, user: int) -> bool:
@@ -81,14 +68,16 @@ class PrivateArithmetic(ArithmeticAggregation):
         self._told[user] = staleness
         super().submit(user, update, base_version)
 
-    def _sum_up(self, updates: Mapping[MaskName, Vector], weights: list[int]) -> Opened:
+    def _sum_up(self, updates: Mapping[MaskName, Vector], weights: list[float]) -> Opened:
         """Σ s(τ̂)·Δ and noise; not to be applied if a member must have lied."""
         p, total = self._parameters, self._total(updates, weights)
         told = [self._told.pop(user_number(name.contributor)) for name in updates]
         own = tuple(map(self._mechanism.weight, told))
         opened = dequantize(total, p.update_levels, p.modulus)
         if not self._config.attackers:
-            self.noise.add(opened - self._exact(updates, own))
+            noise = opened - self._exact(updates, own)
+            self.noise["elements"] += noise.size
+            self.noise["squared"] += float((noise**2).sum())
         return Opened(opened, own, applied=within_bound(p, total, told))
 
     def _exact(
@@ -116,9 +105,9 @@ class PrivateArithmetic(ArithmeticAggregation):
 
     def totals(self, updates: int) -> dict[str, Any]:
         """As others, and the noise that was measured."""
-        return super().totals(updates) | {"opened noise": asdict(self.noise)}
+        return super().totals(updates) | {"opened noise": self.noise}
 
     def state(self) -> dict[str, Any]:
         """Everything that a resumed run needs."""
-        own = {"told": self._told, "noise": asdict(self.noise), **self._ledgers.state()}
+        own = {"told": self._told, "noise": self.noise, **self._ledgers.state()}
         return super().state() | own

@@ -54,34 +54,27 @@ def simulate(
 
     `progress` is told of every version; `watch` gets the epoch, the network and the server's signer of a
     secure run at its start, and again with every epoch that auto-tuning begins.
-    The run ends with its last version: updates that then wait in the buffer, or are still being trained, are
-    discarded. A run that cannot begin leaves no folder.
+    The run ends with its last version, or when users have no budget of privacy left: updates that then wait in
+    the buffer, or are still being trained, are discarded. A run that cannot begin leaves no folder.
     """
     task = task or built_in_task(
         config.model, config.dataset, data_dir=Path(config.data_dir), download=config.download
     )
     kept = open_folder(folder, config, task.name, resume=resume)
     parts = build(config, task, kept.state)
-    started = time.perf_counter()
+    started, stopped = time.perf_counter(), {}
     with closing(parts.workshop):
         kept.begin()
         parts.summing.watch(watch)
-        records, stopped = _play_on(parts, kept, progress)
+        try:
+            play(parts, kept, progress)
+        except BudgetSpent as reason:
+            at = parts.schedule.version
+            stopped["stopped"] = f"the run ended after version {at}: {reason}"
     totals = {"wall seconds": time.perf_counter() - started, **stopped, **parts.totals()}
     kept.finish(totals, parts.schedule.model)
+    records = tuple(parts.logbook.records)
     return SimulationResult(config, records, totals, parts.schedule.model)
-
-
-def _play_on(
-    parts: RunParts, kept: NoFolder, progress: Progress
-) -> tuple[tuple[VersionRecord, ...], dict[str, str]]:
-    """To the last version, or until users have no budget of privacy left: then also why."""
-    try:
-        return play(parts, kept, progress), {}
-    except BudgetSpent as reason:
-        at = parts.schedule.version
-        stopped = f"the run ended after version {at}: {reason}"
-        return tuple(parts.logbook.records), {"stopped": stopped}
 
 
 def play(

@@ -89,7 +89,7 @@ class RunFolder(NoFolder):
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             for path in transcripts(self._folder):
-                os.truncate(path, self._seen.get(path.name, 0))
+                os.truncate(path, self.state.get("transcripts", {}).get(path.name, 0))
         except OSError as error:
             raise StorageError(f"{self._folder} cannot be written: {error.strerror}") from None
         self._write(TASK, json.dumps({"name": self._task}) + "\n")
@@ -110,15 +110,6 @@ class RunFolder(NoFolder):
         if version % self._config.checkpoint_every == 0:
             seen = {path.name: path.stat().st_size for path in transcripts(self._folder)}
             checkpoint.save(self._folder / CHECKPOINT, state() | {"transcripts": seen})
-
-    @property
-    def _seen(self) -> Mapping[str, int]:
-        """How long each transcript was at the checkpoint."""
-        only = {
-            TRANSCRIPT: self.state.get("transcript", 0)
-        }  # as runs were saved that had one at most
-        seen: Mapping[str, int] = self.state.get("transcripts", only)
-        return seen
 
     def finish(self, totals: Mapping[str, Any], model: Vector) -> None:
         """Write what is known only at the end."""

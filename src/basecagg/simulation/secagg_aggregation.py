@@ -10,16 +10,16 @@ from basecagg.costs import open_pairwise
 from basecagg.maths.quantization import clip_update, quantize, signed
 from basecagg.maths.randomness import Words, WordStream, derive_seed
 from basecagg.protections.secagg import SecAggParameters
-from basecagg.protections.secagg_graph import choose_degree, random_regular
+from basecagg.protections.secagg_graph import choose_degree, complete, random_regular
 from basecagg.protections.secagg_server import RoundFailed
 from basecagg.protections.shamir import SHARE_BYTES
 from basecagg.protocol.messages import MaskName
 from basecagg.protocol.opening import Burned, Opened, Outcome
 from basecagg.schedules.schedule import Vector
 from basecagg.simulation.aggregation import Beginning, SeededEntropy, user_name
+from basecagg.simulation.arithmetic import SummedHere
 from basecagg.simulation.config import SimulationConfig
 from basecagg.simulation.loopback import Letter
-from basecagg.simulation.masked import MaskedAggregation
 from basecagg.simulation.metering import MeteredLoopback
 from basecagg.simulation.secagg_round import PHASES, CostKey, SecAggRound
 
@@ -38,11 +38,13 @@ class Unmetered(MeteredLoopback):
         """Nothing."""
 
 
-class SecAggAggregation(MaskedAggregation):
+class SecAggAggregation(SummedHere):
     """Protection secagg or secagg+. Users that started but are not among the first K have dropped out.
 
     Differs from Bonawitz et al.: users that the schedule starts in place of dropouts join the round's roster.
     """
+
+    _network = Unmetered
 
     def _wire(self, beginning: Beginning) -> MeteredLoopback:
         self._entropy = SeededEntropy(self._config.seed, beginning.state.get("entropy", {}))
@@ -51,9 +53,6 @@ class SecAggAggregation(MaskedAggregation):
         self._seconds = 0.0
         return super()._wire(beginning)
 
-    def _network(self) -> MeteredLoopback:
-        return Unmetered()
-
     def prepare(self, user: int) -> float:
         """Advertise keys and share secrets with everybody of the round: two round trips."""
         if user not in self._roster:
@@ -61,26 +60,23 @@ class SecAggAggregation(MaskedAggregation):
         shares = self._devices.upload(_ENVELOPE * self._config.concurrency)
         return shares + 3 * self._devices.config.latency
 
-    def _sum_up(self, updates: Mapping[MaskName, Vector], weights: list[int]) -> Outcome:
+    def _sum_up(self, updates: Mapping[MaskName, Vector], weights: list[float]) -> Outcome:
         roster, self._roster = self._roster, []
         seat = {user_name(user): index for index, user in enumerate(roster)}
         inputs = {seat[n.contributor]: self._quantize(n, update) for n, update in updates.items()}
-        round_ = self._begin_round(roster)
+        parameters = round_parameters(self._config, len(roster), self._size)
+        round_ = SecAggRound(
+            parameters, entropy=lambda index: self._entropy(f"masks/{user_name(roster[index])}")
+        )
         outcome = round_.run(inputs, {"inputs": set(range(len(roster))) - set(inputs)})
-        self._seconds = self._charge(round_, len(roster))
+        self._seconds = self._charge(round_, parameters)
         if isinstance(outcome, RoundFailed):
             return Burned(outcome.reason)
         total = signed(outcome.total, self._config.modulus) / float(self._config.update_levels)
-        return Opened(total, tuple(map(float, weights)))
+        return Opened(total, tuple(weights))
 
     def _opening_seconds(self) -> float:
         return self._seconds
-
-    def _begin_round(self, roster: list[int]) -> SecAggRound:
-        parameters = round_parameters(self._config, len(roster), self._size)
-        return SecAggRound(
-            parameters, entropy=lambda index: self._entropy(f"masks/{user_name(roster[index])}")
-        )
 
     def _quantize(self, name: MaskName, update: Vector) -> Words:
         config = self._config
@@ -90,9 +86,9 @@ class SecAggAggregation(MaskedAggregation):
         words = WordStream(coins).draw(clipped.size)
         return quantize(clipped, config.update_levels, config.modulus, words)
 
-    def _charge(self, round_: SecAggRound, users: int) -> float:
+    def _charge(self, round_: SecAggRound, parameters: SecAggParameters) -> float:
         """Book the round's costs; return the simulated time from the last upload to the open sum."""
-        meter = self.network.meter
+        meter, users = self.network.meter, parameters.num_holders
         for account, seconds in round_.seconds.items():
             meter.seconds["contributor" if account.role == "user" else "server"] += seconds
         for account, size in round_.sent.items():
@@ -101,15 +97,11 @@ class SecAggAggregation(MaskedAggregation):
         work = sum(round_.seconds[CostKey("server", phase)] for phase in PHASES)
         work += round_.seconds[CostKey("user", "unmasking")] / users
         if self._config.crypto_time == "prices":
-            work = self._priced(users)
+            survivors, neighbours = self._config.buffer_size, len(parameters.graph[0])
+            dropped = users - survivors
+            work = open_pairwise(self._size, survivors, dropped, neighbours, parameters.threshold)
         answers = round_.sent[CostKey("user", "unmasking")] / users
         return work + self._devices.config.latency + self._devices.upload(answers)
-
-    def _priced(self, users: int) -> float:
-        survivors, size = self._config.buffer_size, self._size
-        parameters = round_parameters(self._config, users, size)
-        neighbours, dropped = len(parameters.graph[0]), users - survivors
-        return open_pairwise(size, survivors, dropped, neighbours, parameters.threshold)
 
     def state(self) -> dict[str, Any]:
         """Everything that a resumed run needs."""
@@ -118,14 +110,13 @@ class SecAggAggregation(MaskedAggregation):
 
 def round_parameters(config: SimulationConfig, users: int, model_size: int) -> SecAggParameters:
     """t = ⌈2K/3⌉ on the complete graph; for SecAgg+ the sparsest graph that keeps a tenth of the users out."""
-    survivors = config.buffer_size
+    survivors, graph = config.buffer_size, complete(users)
+    threshold = max(2, ceil(2 * survivors / 3))
     if config.pair.guard.sparse:
         sparse = choose_degree(users, max(1, users // 10), users - survivors)
         if sparse is not None:
             degree, threshold = sparse
             graph = random_regular(users, degree)
-            return SecAggParameters(
-                num_holders=users, threshold=threshold, vector_size=model_size, graph=graph
-            )
-    threshold = max(2, ceil(2 * survivors / 3))
-    return SecAggParameters(num_holders=users, threshold=threshold, vector_size=model_size)
+    return SecAggParameters(
+        num_holders=users, threshold=threshold, vector_size=model_size, graph=graph
+    )

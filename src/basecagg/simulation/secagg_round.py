@@ -20,7 +20,7 @@ from basecagg.protections.secagg import (
     UnmaskRequest,
 )
 from basecagg.protections.secagg_client import SecAggClient
-from basecagg.protections.secagg_server import Outcome, RoundFailed, SecAggServer, Sends, SumOpened
+from basecagg.protections.secagg_server import PhaseEnd, RoundFailed, SecAggServer, SumOpened
 from basecagg.protocol.messages import encode
 
 Phase: TypeAlias = Literal["keys", "shares", "inputs", "unmasking"]
@@ -69,9 +69,9 @@ class SecAggRound:
             for user in sorted(mail.keys() - absent):
                 self._answer(phase, user, mail[user], read)
             outcome = self._advance(phase)
-            if not isinstance(outcome, Sends):
+            if not isinstance(outcome, dict):
                 return outcome
-            mail = outcome.messages
+            mail = outcome
         raise AssertionError("the last phase opens the sum or fails")
 
     def _answer(
@@ -84,11 +84,11 @@ class SecAggRound:
         with self.timed("server", phase):
             self.server.receive(reply)
 
-    def _advance(self, phase: Phase) -> Outcome:
+    def _advance(self, phase: Phase) -> PhaseEnd:
         with self.timed("server", phase):
             outcome = self.server.advance()
-        if isinstance(outcome, Sends):
-            self.sent[CostKey("server", phase)] += sum(map(size_of, outcome.messages.values()))
+        if isinstance(outcome, dict):
+            self.sent[CostKey("server", phase)] += sum(map(size_of, outcome.values()))
         return outcome
 
     @contextmanager

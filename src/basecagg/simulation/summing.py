@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import inf
 from typing import Any, Protocol, TypeAlias
 
@@ -63,20 +64,19 @@ class Summing(Protocol):
 
     def totals(self, updates: int) -> dict[str, Any]:
         """What it cost to take this many updates, and what happened."""
-        ...
 
     def state(self) -> dict[str, Any]:
         """Everything that a resumed run needs."""
         return {}
 
 
+@dataclass
 class NoSumming(Summing):
     """FedAsync and FedAT keep their model themselves: updates go there in clear."""
 
-    def __init__(self, model_size: int) -> None:
-        """Weigh updates of d numbers."""
-        self._model_size = model_size
+    model_size: int
+    """d of the updates to weigh."""
 
     def totals(self, updates: int) -> dict[str, Any]:
         """The updates, as they are on the wire."""
-        return {"bytes": {PlainUpdate.__name__: updates * plain_bytes(self._model_size)}}
+        return {"bytes": {PlainUpdate.__name__: updates * plain_bytes(self.model_size)}}

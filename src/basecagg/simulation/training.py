@@ -10,8 +10,10 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from itertools import cycle
 from multiprocessing import get_context, parent_process
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,70 +26,36 @@ from basecagg.schedules.schedule import Vector
 from basecagg.simulation.config import SimulationConfig
 
 
-@dataclass(frozen=True, eq=False)
-class Job:
-    """One local training: who, from which model, with which seed."""
-
-    user: int
-    start: Vector
-    seed: int
-
-
-class Trainer(Protocol):
+class Trainer(NamedTuple):
     """Takes jobs when users start, and gives their updates when users finish."""
 
-    def submit(self, job: Job) -> Callable[[], LocalUpdate]:
-        """Begin a job; calling the result waits for it."""
-        ...
-
-    def close(self) -> None:
-        """Stop all workers."""
-        ...
+    submit: Callable[[int, Vector, int], Callable[[], LocalUpdate]]
+    """Begin a job: who trains, from which model, with which seed. Calling the result waits for it."""
+    close: Callable[[], None]
+    """Stop all workers."""
 
 
+@dataclass(eq=False)
 class Worker:
-    """Trains any user's model with one scratch model. One torch thread: more of them only get in the way."""
+    """Trains any user's model with one scratch model, built here unless it is lent."""
 
-    def __init__(
-        self,
-        task: Task,
-        training: LocalTraining,
-        parts: list[npt.NDArray[np.int64]],
-        scratch: FlatModel | None = None,
-    ) -> None:
-        """Keep the task and every user's examples. Without a scratch model, build one."""
+    task: Task
+    training: LocalTraining
+    parts: list[npt.NDArray[np.int64]]
+    """Every user's examples."""
+    scratch: FlatModel | None = None
+
+    def __post_init__(self) -> None:
+        """One torch thread: more of them only get in the way."""
         torch.set_num_threads(1)
-        self._task = task
-        self._training = training
-        self._parts = parts
-        self._model = scratch or task.build_model(seed=0)
+        self._model = self.scratch or self.task.build_model(seed=0)
 
-    def train(self, job: Job) -> LocalUpdate:
-        """Do the job."""
+    def train(self, user: int, start: Vector, seed: int) -> LocalUpdate:
+        """Do a job."""
+        examples = self.parts[user]
         return train_locally(
-            self._task,
-            self._model,
-            job.start,
-            self._parts[job.user],
-            self._training,
-            seed=job.seed,
-            user=job.user,
+            self.task, self._model, start, examples, self.training, seed=seed, user=user
         )
-
-
-class InProcess:
-    """Trains when the result is asked for."""
-
-    def __init__(self, worker: Worker) -> None:
-        """Train with this worker."""
-        self._worker = worker
-
-    def submit(self, job: Job) -> Callable[[], LocalUpdate]:
-        """Nothing happens until the result is asked for."""
-        return lambda: self._worker.train(job)
-
-    def close(self) -> None:
-        """Nothing to stop."""
 
 
 _worker: Worker | None = None
@@ -113,28 +81,21 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _train_in_pool(job: Job) -> LocalUpdate:
+def _train_in_pool(user: int, start: Vector, seed: int) -> LocalUpdate:
     assert _worker is not None
-    return _worker.train(job)
+    return _worker.train(user, start, seed)
 
 
-class Processes:
-    """Trains users side by side in processes of their own."""
-
-    def __init__(self, workers: int, task: Task, *arguments: Any) -> None:
-        """Start the processes; each gets its own copy of the task."""
-        _require_portable(task)
-        self._pool = ProcessPoolExecutor(
-            workers or os.cpu_count(), get_context("spawn"), _start_worker, (task, *arguments)
-        )
-
-    def submit(self, job: Job) -> Callable[[], LocalUpdate]:
-        """Begin at once."""
-        return self._pool.submit(_train_in_pool, job).result
-
-    def close(self) -> None:
-        """Stop the processes."""
-        self._pool.shutdown(cancel_futures=True)
+def _in_processes(workers: int, task: Task, *arguments: Any) -> Trainer:
+    """Users side by side in processes of their own; each gets its own copy of the task."""
+    _require_portable(task)
+    pool = ProcessPoolExecutor(
+        workers or os.cpu_count(), get_context("spawn"), _start_worker, (task, *arguments)
+    )
+    return Trainer(
+        lambda *job: pool.submit(_train_in_pool, *job).result,
+        lambda: pool.shutdown(cancel_futures=True),
+    )
 
 
 def _require_portable(task: Task) -> None:
@@ -147,35 +108,21 @@ def _require_portable(task: Task) -> None:
         ) from None
 
 
-class Ray:
-    """Trains users on a Ray cluster: a local one, or an existing one by its address."""
-
-    def __init__(self, workers: int, address: str, *arguments: Any) -> None:
-        """Connect, and start one actor per worker."""
-        self._ray = require("ray", extra="ray", needed_for="executor 'ray'")
-        count = workers or os.cpu_count() or 1
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns
-        self._ray.init(
-            address=address or None,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.WARNING,
-        )
-        actor = self._ray.remote(num_cpus=1)(Worker)
-        shared = [self._ray.put(argument) for argument in arguments]
-        self._actors = [actor.remote(*shared) for _ in range(count)]
-        self._next = 0
-
-    def submit(self, job: Job) -> Callable[[], LocalUpdate]:
-        """Give the job to the next actor in turn."""
-        actor = self._actors[self._next % len(self._actors)]
-        self._next += 1
-        reference = actor.train.remote(job)
-        return lambda: self._ray.get(reference)
-
-    def close(self) -> None:
-        """Leave the cluster; a local one stops."""
-        self._ray.shutdown()
+def _on_ray(workers: int, address: str, *arguments: Any) -> Trainer:
+    """Users on a Ray cluster, a local one or an existing one by its address: each goes to the next actor."""
+    ray = require("ray", extra="ray", needed_for="executor 'ray'")
+    count = workers or os.cpu_count() or 1
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns
+    ray.init(
+        address=address or None,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.WARNING,
+    )
+    actor = ray.remote(num_cpus=1)(Worker)
+    shared = [ray.put(argument) for argument in arguments]
+    actors = cycle([actor.remote(*shared) for _ in range(count)])
+    return Trainer(lambda *job: partial(ray.get, next(actors).train.remote(*job)), ray.shutdown)
 
 
 def make_trainer(
@@ -190,7 +137,8 @@ def make_trainer(
     In this process it trains with the scratch model, which others may load between two jobs.
     """
     if config.executor == "processes":
-        return Processes(config.workers, task, training, parts)
+        return _in_processes(config.workers, task, training, parts)
     if config.executor == "ray":
-        return Ray(config.workers, config.ray_address, task, training, parts)
-    return InProcess(Worker(task, training, parts, scratch))
+        return _on_ray(config.workers, config.ray_address, task, training, parts)
+    worker = Worker(task, training, parts, scratch)
+    return Trainer(lambda *job: partial(worker.train, *job), lambda: None)

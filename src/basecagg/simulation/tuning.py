@@ -135,7 +135,9 @@ class TunedAggregation(Summing):
         for step in self._server.steps:
             if isinstance(step, Released):
                 self._tally.add(step.weighted_sum, step.weights, levels)
-                self._steps.append(_counted_from(first, step))
+                # With versions as the run counts them.
+                bases = tuple(base + first for base in step.base_versions)
+                self._steps.append(replace(step, version=step.version + first, base_versions=bases))
             else:
                 self._steps.append(step)
         self._server.steps.clear()
@@ -190,9 +192,3 @@ class TunedAggregation(Summing):
             "beginning": self._beginning,  # the epoch's keys and stores are bound to its first model
             "server": self._server.state(),
         }
-
-
-def _counted_from(first: int, step: Released) -> Released:
-    """The step with versions as the run counts them."""
-    bases = tuple(base + first for base in step.base_versions)
-    return replace(step, version=step.version + first, base_versions=bases)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,43 +16,39 @@ from basecagg.simulation.config import SimulationConfig
 from basecagg.simulation.devices import Devices
 from basecagg.simulation.purposes import NOISE, TRAINING
 from basecagg.simulation.summing import Summing
-from basecagg.simulation.training import Job, Trainer
+from basecagg.simulation.training import Trainer
 
 Examples: TypeAlias = Sequence[npt.NDArray[np.int64]]
 """Which examples each user has."""
 
 
+@dataclass(eq=False)
 class Workshop:
     """All users of a run. `updates` counts those that came out of it."""
 
-    def __init__(
-        self,
-        trainer: Trainer,
-        devices: Devices,
-        examples: Examples,
-        summing: Summing,
-        model_size: int,
-    ) -> None:
+    trainer: Trainer
+    devices: Devices
+    examples: Examples
+    summing: Summing
+    model_size: int
+    updates: int = 0
+    training_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
         """Train with this trainer, at the speed of these devices, for this server."""
-        config = devices.config
-        self.updates = 0
-        self.close = trainer.close
+        self._config = config = self.devices.config
+        self.close = self.trainer.close
         """Stop the workers."""
-        self.training_seconds = 0.0
-        self._config = config
-        self._trainer = trainer
-        self._devices = devices
-        self._summing = summing
-        self._model_size = model_size
-        self._work = training_seconds(devices, examples)
-        mean = sum(map(len, examples)) / len(examples)
-        self._shares = [len(part) / mean for part in examples] if config.weigh_examples else []
-        self._protection = config.pair.guard.at_user(config)
+        self.protection = config.pair.guard.at_user(config)
+        """What users do with their updates before anybody sees them."""
+        self._work = training_seconds(self.devices, self.examples)
+        mean = sum(map(len, self.examples)) / len(self.examples)
+        self._shares = [len(part) / mean for part in self.examples] if config.weigh_examples else []
 
     def begin(self, user: int, training: int, start: Vector) -> Callable[[], Vector]:
         """Begin a user's n-th local training; calling the result gives its update, protected at the user."""
         seed = derive_seed(self._config.seed, TRAINING, user, training)
-        finish = self._trainer.submit(Job(user, start, seed))
+        finish = self.trainer.submit(user, start, seed)
 
         def update() -> Vector:
             started = time.perf_counter()
@@ -63,28 +60,15 @@ class Workshop:
             if self._shares:
                 delta = delta * np.float32(self._shares[user])
             noise = (self._config.seed, NOISE, user, training)
-            return self._protection.protect(delta, lambda: np.random.default_rng(noise))
+            return self.protection.protect(delta, lambda: np.random.default_rng(noise))
 
         return update
 
     def seconds(self, user: int) -> float:
         """Download, train (while the mask is dealt), upload."""
-        work = max(self._work[user], self._summing.prepare(user))
-        upload = self._devices.upload(self._summing.upload_bytes(self._model_size))
-        return self._devices.download(4 * self._model_size) + work + upload
-
-    @property
-    def uses(self) -> float:
-        """Updates that one user may send."""
-        return self._protection.uses
-
-    def spent(self, releases: int) -> dict[str, Any]:
-        """What the protection says at the end, when one user has sent so many updates."""
-        return self._protection.totals(releases)
-
-    def epsilon(self, releases: int) -> float | None:
-        """What it cost the users' privacy that one of them sent so many updates, where that is promised."""
-        return self._protection.epsilon(releases)
+        work = max(self._work[user], self.summing.prepare(user))
+        upload = self.devices.upload(self.summing.upload_bytes(self.model_size))
+        return self.devices.download(4 * self.model_size) + work + upload
 
     def state(self) -> dict[str, Any]:
         """Everything that a resumed run needs."""

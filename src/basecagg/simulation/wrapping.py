@@ -15,13 +15,13 @@ import numpy.typing as npt
 
 from basecagg.maths.prime_field import PrimeField
 from basecagg.maths.quantization import clip_update, quantize, signed
-from basecagg.maths.randomness import Words, WordStream
+from basecagg.maths.randomness import WordStream
 from basecagg.protocol.messages import MaskName
 from basecagg.protocol.opening import Opened
 from basecagg.protocol.weighing import Weighing
 from basecagg.schedules.schedule import Vector
 from basecagg.simulation.aggregation import Beginning, seed_of
-from basecagg.simulation.masked import MaskedAggregation
+from basecagg.simulation.arithmetic import SummedHere
 
 Reals = npt.NDArray[np.float64]
 
@@ -53,7 +53,7 @@ class FieldErrors:
         self.squared_signal += float((exact**2).sum())
 
 
-class WrappingAggregation(MaskedAggregation):
+class WrappingAggregation(SummedHere):
     """Clips, quantises, sums mod q and takes the sign back, as contributors, holders and server would."""
 
     def _weighing(self, beginning: Beginning) -> tuple[Weighing, int]:
@@ -63,27 +63,26 @@ class WrappingAggregation(MaskedAggregation):
         """What the field did so far."""
         return Weighing.of(parameters), parameters.least_per_version
 
-    def _sum_up(self, updates: Mapping[MaskName, Vector], weights: list[int]) -> Opened:
+    def _sum_up(self, updates: Mapping[MaskName, Vector], weights: list[float]) -> Opened:
         """φ⁻¹(Σ s̄·φ(c_l·Q(Δ))) / c_l, Eqs. (def_w_bar) and (global_update)."""
+        whole = list(map(int, weights))
         levels, modulus = self._config.update_levels, self._config.modulus
-        clipped = {name: self._clipped(update) for name, update in updates.items()}
+        clipped = [self._clipped(update) for update in updates.values()]
+        coins = [WordStream(seed_of(self._config.seed, name)) for name in updates]
         rows = [
-            quantize(update, levels, modulus, self._coins(name, update.size), wrap=True)
-            for name, update in clipped.items()
+            quantize(update, levels, modulus, stream.draw(update.size), wrap=True)
+            for update, stream in zip(clipped, coins, strict=True)
         ]
-        total = signed(self._field.weighted_sum(rows, weights), modulus) / levels
-        stacked = np.stack(list(clipped.values())).astype(np.float64)
-        exact, count = np.average(stacked, axis=0, weights=weights), sum(weights)
+        total = signed(self._field.weighted_sum(rows, whole), modulus) / levels
+        stacked = np.stack(clipped).astype(np.float64)
+        exact, count = np.average(stacked, axis=0, weights=whole), sum(whole)
         self.errors.add(exact, total / count, (modulus - 1) / (2 * levels * count))
-        return Opened(total, tuple(map(float, weights)))
+        return Opened(total, tuple(weights))
 
     def _clipped(self, update: Vector) -> Vector:
         clipped, count = clip_update(update, self._config.clip)
         self.errors.clipped += count
         return clipped
-
-    def _coins(self, name: MaskName, size: int) -> Words:
-        return WordStream(seed_of(self._config.seed, name)).draw(size)
 
     def totals(self, updates: int) -> dict[str, Any]:
         """As others, and what the field did."""
