@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 
 from basecagg.errors import DataError
@@ -26,7 +27,7 @@ from basecagg.simulation.clock import Clock
 from basecagg.simulation.config import SimulationConfig
 from basecagg.simulation.devices import Devices
 from basecagg.simulation.event_clock import DeviceClock
-from basecagg.simulation.logbook import Logbook
+from basecagg.simulation.logbook import Logbook, VersionRecord
 from basecagg.simulation.memory import warn_if_too_large
 from basecagg.simulation.private_arithmetic import PrivateArithmetic
 from basecagg.simulation.purposes import DEVICES, PARTITION, SCHEDULE, TRAINING
@@ -78,8 +79,10 @@ class RunParts:
             "aggregation": self.summing.state(),
             "schedule": self.schedule.state(),
             "clock": self.clock.state(),
-            **self.workshop.state(),
-            **self.logbook.state(),
+            "updates": self.workshop.updates,
+            "training seconds": self.workshop.training_seconds,
+            "negative variances": self.logbook.negative_variances,
+            "records": len(self.logbook.records),  # they are themselves in the run's folder
         }
 
 
@@ -119,8 +122,9 @@ def _build(config: SimulationConfig, task: Task, state: Mapping[str, Any]) -> Ru
     if state:
         schedule.restore(state["schedule"])
         clock.restore(state["clock"])
-        workshop.restore(state)
-        logbook.restore(state)
+        workshop.updates, workshop.training_seconds = state["updates"], state["training seconds"]
+        logbook.negative_variances = state["negative variances"]
+        logbook.records = [msgspec.convert(line, VersionRecord) for line in state["history"]]
     counts = label_counts(labels, examples, task.dataset.num_classes).tolist()
     return RunParts(summing, schedule, workshop, clock, logbook, initial.size, counts)
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from basecagg.errors import BASecAggWarning
@@ -51,7 +49,8 @@ class Logbook:
     scratch: FlatModel
     """To evaluate with; others may load into it between two records."""
     records: list[VersionRecord] = field(default_factory=list)
-    _negative: int = 0
+    negative_variances: int = 0
+    """Of BatchNorm, in all versions together."""
 
     @property
     def is_over(self) -> bool:
@@ -81,25 +80,16 @@ class Logbook:
 
     def _count_negative_variances(self, version: int, model: Vector) -> None:
         found = self.scratch.below_zero(model)
-        if found and not self._negative:
+        if found and not self.negative_variances:
             warnings.warn(
                 f"version {version} has {found} running variance(s) of BatchNorm below zero, read as zero;"
                 " the totals count all. Lower global_rate or dp_noise, or use GroupNorm",
                 BASecAggWarning,
                 stacklevel=2,
             )
-        self._negative += found
+        self.negative_variances += found
 
     def totals(self) -> dict[str, Any]:
         """What is known of the models of all versions."""
         has_statistics = self.scratch.size > self.scratch.num_weights
-        return {"negative variances": self._negative} if has_statistics else {}
-
-    def state(self) -> dict[str, Any]:
-        """Everything that a resumed run needs; the records themselves are in its folder."""
-        return {"negative variances": self._negative, "records": len(self.records)}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state."""
-        self._negative = state["negative variances"]
-        self.records = [msgspec.convert(line, VersionRecord) for line in state["history"]]
+        return {"negative variances": self.negative_variances} if has_statistics else {}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -69,15 +69,6 @@ class Workshop:
         work = max(self._work[user], self.summing.prepare(user))
         upload = self.devices.upload(self.summing.upload_bytes(self.model_size))
         return self.devices.download(4 * self.model_size) + work + upload
-
-    def state(self) -> dict[str, Any]:
-        """Everything that a resumed run needs."""
-        return {"training seconds": self.training_seconds, "updates": self.updates}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state."""
-        self.updates = state["updates"]
-        self.training_seconds = state["training seconds"]
 
 
 def training_seconds(devices: Devices, examples: Examples) -> list[float]:
