@@ -89,6 +89,15 @@ def _of_federation(c: SimulationConfig) -> Iterator[SettingRule]:
     both = f"{'0' if c.local_epochs else 'positive'} while local_epochs = {c.local_epochs}"
     one = (c.local_steps > 0) != (c.local_epochs > 0)
     yield "local_steps", one, f"{both}: give one of the two"
+    if c.until:
+        counted = "updates=NUMBER or seconds=NUMBER, such as updates=600"
+        yield "until", _UNTIL.fullmatch(c.until) is not None, counted
+        unknown = (
+            f"1 with until = {c.until!r}: which versions are the last is not known before the end"
+        )
+        yield "evaluate_last", c.evaluate_last == 1, unknown
+    if c.until.startswith("seconds"):
+        yield "until", not timeless, "updates=NUMBER on this clock, which has no seconds"
     if schedule in ("immediate", "tiered"):
         mixes = "sgd for this schedule: it mixes whole models and takes no steps"
         yield "server_optimiser", c.server_optimiser == "sgd", mixes
@@ -112,15 +121,6 @@ def _of_federation(c: SimulationConfig) -> Iterator[SettingRule]:
         )
         drawn = "1 on this clock, which draws the version of every update by itself"
         yield "min_per_version", any_version, drawn
-    if c.until:
-        counted = "updates=NUMBER or seconds=NUMBER, such as updates=600"
-        yield "until", _UNTIL.fullmatch(c.until) is not None, counted
-        unknown = (
-            f"1 with until = {c.until!r}: which versions are the last is not known before the end"
-        )
-        yield "evaluate_last", c.evaluate_last == 1, unknown
-    if c.until.startswith("seconds"):
-        yield "until", not timeless, "updates=NUMBER on this clock, which has no seconds"
 
 
 def _of_privacy(c: SimulationConfig) -> Iterator[SettingRule]:
