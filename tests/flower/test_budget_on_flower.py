@@ -20,7 +20,7 @@ from flwr.clientapp import ClientApp
 from small_app import initial_arrays, make_app, small_strategy
 
 from basecagg.errors import BudgetSpent, DataError, LocalProtocolError, ParameterError
-from basecagg.flower import basecagg_mod, loop, masked
+from basecagg.flower import basecagg_mod, loop, visits
 from basecagg.flower.node_store import NodeStore
 from basecagg.flower.visits import REPORT
 from basecagg.maths.staleness import polynomial
@@ -103,8 +103,8 @@ def test_a_server_that_does_not_listen_gets_no_training(
     run(grid, versions=1, server_state=tmp_path / "server.db", erase_state=False)
     run(grid)
     made = len(trainings)
-    listened = masked.read_report
-    monkeypatch.setattr(masked, "read_report", lambda it: replace(listened(it), spent=False))
+    listened = visits.read_report
+    monkeypatch.setattr(visits, "read_report", lambda it: replace(listened(it), spent=False))
     monkeypatch.setattr(fake_grid, "ENDLESS", grid.sent + 100)
     with pytest.raises(AssertionError, match="does not end"):
         run(grid, versions=2, server_state=tmp_path / "server.db")

@@ -76,7 +76,7 @@ def test_an_idle_user_has_no_machine_and_no_model_of_its_own() -> None:
     assert isinstance(simulation.clock, DeviceClock)
     saved = simulation.clock.state()
     assert len(saved["models"]) <= config.versions + 1
-    assert len(saved["events"]) <= config.concurrency + 1
+    assert len(saved["agenda"]) <= config.concurrency + 1
 
 
 CHILD = r"""
