@@ -128,7 +128,8 @@ def test_silent_connections_lock_nobody_out(
     usual = ServeOptions.strangers if count == most else 10
 
     async def story() -> None:
-        async with federation(tmp_path, strangers=usual if is_bounded else 10**6) as fed:
+        strangers = usual if is_bounded else 10**6
+        async with federation(tmp_path, strangers=strangers, header_seconds=600.0) as fed:
             assert fed.uvicorn is not None
             fed.uvicorn.config.limit_concurrency = most
             lines = [line for _ in range(count // 8) for line in await connect_some(fed, 8)]
@@ -173,7 +174,7 @@ def test_callers_without_a_word_of_tls_use_up_no_files(
     server = subprocess.Popen(command, stderr=subprocess.DEVNULL)
 
     async def story() -> bool:
-        await fed.until(lambda: is_answered(fed))
+        await fed.until(lambda: is_answered(fed), 90)
         with ExitStack() as lines:
             for _ in range(count):
                 lines.enter_context(socket.create_connection(("127.0.0.1", fed.port)))

@@ -236,7 +236,6 @@ class Patience:
     """Tries again, ever more slowly and never in step with others, while a fault may pass by itself."""
 
     def __init__(self, shortest: float = 0.2, longest: float = 30.0) -> None:
-        """Wait between these two times."""
         self._shortest = shortest
         self._longest = longest
 

@@ -15,7 +15,6 @@ class Log:
     """Where a program logs events. Fields are values, not parts of a sentence; none of them is a secret."""
 
     def __init__(self, name: str) -> None:
-        """Log under this name of Python's `logging`."""
         self._logger = logging.getLogger(name)
 
     def __call__(self, level: int, event: str, /, **fields: object) -> None:

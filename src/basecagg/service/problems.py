@@ -20,7 +20,6 @@ class Problem(BASecAggError):  # noqa: N818 - an answer, not a fault
     def __init__(
         self, status: int, code: str, reason: str, *, retry_after: float | None = None
     ) -> None:
-        """Say which HTTP status, a code for programs and a reason for people."""
         super().__init__(reason)
         self.status = status
         self.code = code

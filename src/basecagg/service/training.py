@@ -66,7 +66,6 @@ class UserFunction:
     """A function `module:name` of the user, called as f(vector, RoundInfo), in a child process."""
 
     def __init__(self, place: str) -> None:
-        """Start nothing yet."""
         if place.count(":") != 1:
             raise DataError(f"'{place}' is not of the form module:function")
         self._place = place

@@ -34,5 +34,4 @@ class Batch:
         )
 
     def __bool__(self) -> bool:
-        """Whether there is anything to do."""
         return bool(self.stored or self.deleted)

@@ -45,7 +45,6 @@ class FileLock:
     """A file that one process at a time has open, so that no machine runs twice."""
 
     def __init__(self, path: Path) -> None:
-        """Take it, or say who could have it."""
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             lock(self._descriptor)

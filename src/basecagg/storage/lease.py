@@ -55,7 +55,6 @@ class Lease:
     """The right to write to one namespace, held from `acquire` to `release`."""
 
     def __init__(self, namespace: str) -> None:
-        """Hold nothing yet."""
         self._namespace = namespace
         self._owner = _describe_self()
         self.fence = 0

@@ -163,11 +163,9 @@ class ParticipantStore:
         self._opened.close()
 
     def __enter__(self) -> Self:
-        """Nothing to do: the store is open."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the store."""
         self.close()
 
     def __repr__(self) -> str:

@@ -30,7 +30,6 @@ class Standby:
     """Waits for a namespace that somebody else has, and follows all anchors meanwhile."""
 
     def __init__(self, url: str, namespace: str, anchors: Path) -> None:
-        """Connect; `wait` does the rest."""
         self._engine = connect(url)
         self._lease = Lease(namespace)
         self._folder = anchors

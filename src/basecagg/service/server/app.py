@@ -53,7 +53,6 @@ class Api:
     """The handlers, with the limits they share."""
 
     def __init__(self, service: Service, limits: Limits) -> None:
-        """Serve the core."""
         self._service = service
         self._guard = Guard(service.folder.federation, service.key_of)
         self._budget = ByteBudget(limits.memory)
@@ -271,7 +270,6 @@ class App:
     """The application: every error is an answer, requests and bytes are counted, and callers learn the time."""
 
     def __init__(self, service: Service, routes: Routes) -> None:
-        """Answer at these addresses and nowhere else."""
         self._service = service
         self._routes = routes
 

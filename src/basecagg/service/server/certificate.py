@@ -23,7 +23,6 @@ class ServerCertificate:
     """The files `tls.pem` and `tls.key` in the server's folder, and whether they are the ones in use."""
 
     def __init__(self, folder: Path) -> None:
-        """Read them; they must be there."""
         self.files = folder / "tls.pem", folder / "tls.key"
         self._loaded = self._seen = self._stamps()
         self.expires = self._read()

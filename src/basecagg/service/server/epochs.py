@@ -63,7 +63,6 @@ class Epochs:
         settings: ServiceSettings,
         open_store: Callable[[str], ServerStore],
     ) -> None:
-        """Go on where the stores say."""
         self._folder = folder
         self._settings = settings
         identities = [Identity.from_secret(secret) for secret in (folder.server, *folder.former)]

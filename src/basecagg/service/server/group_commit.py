@@ -15,7 +15,6 @@ class GroupCommit:
     """A store in front of the real one."""
 
     def __init__(self, store: Store) -> None:
-        """Start with nothing pending."""
         self._store = store
         self._pending: dict[tuple[str, str], Write] = {}
         self._owed = 0

@@ -70,7 +70,6 @@ class Ledger:
     """Counts who has spoken to the present request, and writes down how each of them ended."""
 
     def __init__(self, store: Store, holder_names: Sequence[str]) -> None:
-        """Go on with the lines that the store has."""
         self._store = store
         self._holder_names = holder_names
         self.progress: RecoveryProgress | None = None

@@ -34,7 +34,6 @@ class RateLimit:
     """A bucket of tokens per caller: `rate` a second in the long run; at once `burst`, or ten times as many."""
 
     def __init__(self, rate: float, burst: float = 0.0) -> None:
-        """Start with full buckets."""
         self._rate = rate
         self._burst = burst or 10 * rate
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
@@ -57,7 +56,6 @@ class Strangers:
     """Connections whose caller has shown no key yet. If they are too many, the greediest address gives way."""
 
     def __init__(self, most: int) -> None:
-        """Start with nobody at the door."""
         self._most = most
         self._count = 0
         self._lines: dict[str, dict[Hashable, Callable[[], None]]] = {}
@@ -85,7 +83,6 @@ class ByteBudget:
     """Bytes of bodies that may be in memory at one time, over all callers."""
 
     def __init__(self, limit: int) -> None:
-        """Start with nothing in memory."""
         self.limit = limit
         self.used = 0
 

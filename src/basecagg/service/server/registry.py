@@ -39,7 +39,6 @@ class Registry:
     """Members, invitations and credentials. Written in the worker's thread; keys are looked up anywhere."""
 
     def __init__(self, federation: str, operator_key: bytes, store: Store) -> None:
-        """Read back what the operator said before a restart."""
         self._federation = federation
         self._operator_key = operator_key
         self._store = store

@@ -19,7 +19,6 @@ class Pieces(Response):
     media_type = "application/octet-stream"
 
     def __init__(self, pieces: Sequence[bytes], headers: Mapping[str, str]) -> None:
-        """Take the body without joining it."""
         self._pieces = pieces
         self._length = sum(map(len, pieces))
         super().__init__(headers={**headers, "content-length": str(self._length)})
