@@ -197,6 +197,15 @@ class Federation:
             await self.operator.set_model(self.connection, np.zeros(parameters.model_size, "<f4"))
         await self.operator.start(self.connection, parameters)
 
+    async def close_epoch(self) -> None:
+        """Close it, and wait for its last sum."""
+
+        async def is_closed() -> bool:
+            return (await self.operator.look(self.connection)).phase == "closed"
+
+        await self.operator.close_epoch(self.connection)
+        await self.until(is_closed)
+
     async def version(self) -> int:
         return (await self.operator.look(self.connection)).version
 

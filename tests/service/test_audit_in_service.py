@@ -111,12 +111,7 @@ def test_every_event_of_an_epochs_life_has_a_line_on_the_log(
             await fed.join(NAMES, lambda name: Nudge())
             await fed.start_epoch()
             await fed.reach(1)
-            await fed.operator.close_epoch(fed.connection)
-
-            async def closed() -> bool:
-                return (await fed.operator.look(fed.connection)).phase == "closed"
-
-            await fed.until(closed)
+            await fed.close_epoch()
             await fed.operator.end_epoch(fed.connection)
             await fed.stop("user-0")
             await fed.operator.revoke(fed.connection, "user-0")

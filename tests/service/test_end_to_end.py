@@ -118,12 +118,7 @@ def test_everybody_leaves_an_epoch_that_the_operator_ended(tmp_path: Path) -> No
             await fed.start_epoch()
             await fed.reach(1)
             assert all(map(is_inside, NAMES))
-            await fed.operator.close_epoch(fed.connection)
-
-            async def is_closed() -> bool:
-                return (await fed.operator.look(fed.connection)).phase == "closed"
-
-            await fed.until(is_closed)
+            await fed.close_epoch()
             await fed.operator.end_epoch(fed.connection)
             await fed.until(nobody_is_left)
 
@@ -155,12 +150,7 @@ def test_an_epoch_is_rotated_and_the_model_goes_on(tmp_path: Path) -> None:
             first = fed.operator.epoch
             assert first is not None
             await fed.reach(2)
-            await fed.operator.close_epoch(fed.connection)
-
-            async def closed() -> bool:
-                return (await fed.operator.look(fed.connection)).phase == "closed"
-
-            await fed.until(closed)
+            await fed.close_epoch()
             version, model = await fed.version(), await fed.model()
             await fed.start_epoch()
             second = fed.operator.epoch

@@ -76,12 +76,7 @@ def test_a_restored_service_goes_on_with_another_key(tmp_path: Path) -> None:
             key = renew_server_key(fed.options.folder)
             await fed.start_server()
             assert await fed.version() == stuck
-            await fed.operator.close_epoch(fed.connection)
-
-            async def is_closed() -> bool:
-                return (await fed.operator.look(fed.connection)).phase == "closed"
-
-            await fed.until(is_closed)
+            await fed.close_epoch()
             await fed.operator.end_epoch(fed.connection)
 
             async def keys_are_there() -> bool:

@@ -159,8 +159,10 @@ def allow_open_files(count: int) -> None:
 LIMITED = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (200, {hard}))\n"
 
 
-@pytest.mark.parametrize("count", [400, pytest.param(8192, marks=pytest.mark.soak)])
-@pytest.mark.parametrize("may_ask_for_more", [True, False])
+@pytest.mark.parametrize(
+    ("count", "may_ask_for_more"),
+    [(400, True), (400, False), pytest.param(8192, True, marks=pytest.mark.soak)],
+)
 def test_callers_without_a_word_of_tls_use_up_no_files(
     tmp_path: Path, count: int, may_ask_for_more: bool
 ) -> None:
