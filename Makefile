@@ -47,9 +47,10 @@ $(STUDY): pyproject.toml | $(BIN)/python
 study: $(STUDY)  ## survival on dialysis over 67 centres that show no patient; a table, study.json and a report
 	$(BIN)/python examples/dialysis/study.py $(ARGS)
 
-# A file at a time, in the order of tests/conftest.py. The programs that tests start find the package compiled,
-# whatever the shell says about bytecode.
-TESTS := -m pytest -m "not soak" -n 2 --dist loadfile --no-loadscope-reorder
+# A file at a time, in the order of tests/conftest.py; three workers keep two cores busy, for some tests wait.
+# The programs that tests start find the package compiled, whatever the shell says about bytecode.
+WORKERS ?= 3
+TESTS := -m pytest -m "not soak" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 test coverage: export PYTHONDONTWRITEBYTECODE :=
 
 test: $(DEV)     ## the tests

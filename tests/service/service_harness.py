@@ -131,8 +131,6 @@ class Federation:
             async with running(self.options) as server:
                 self.uvicorn = server
                 server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
-                # Of the 3 s that it waits for idle lines, which do not see that they are closed.
-                server.config.timeout_graceful_shutdown = 0.5  # type: ignore[assignment]
                 task = asyncio.create_task(server._serve())
                 while not server.started:
                     await asyncio.sleep(0.01)
