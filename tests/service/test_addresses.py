@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from pathlib import Path
 
@@ -41,27 +40,24 @@ class Net:
         return httpx.Response(204)
 
 
-def test_the_other_one_is_called_and_remembered() -> None:
-    async def story() -> None:
-        net = Net()
-        line = net.line(A, B)
+async def test_the_other_one_is_called_and_remembered() -> None:
+    net = Net()
+    line = net.line(A, B)
+    await line.call("GET", "/v1/epoch")
+    net.up = {"b.example.org"}
+    await line.call("GET", "/v1/epoch")
+    await line.call("GET", "/v1/epoch")
+    net.up = {"a.example.org"}
+    await line.call("GET", "/v1/epoch")
+    assert "".join(net.called) == "aabbba"
+    net.up = set()
+    with pytest.raises(Unreachable, match=r"https://b\.example\.org:8443 does not answer"):
         await line.call("GET", "/v1/epoch")
-        net.up = {"b.example.org"}
-        await line.call("GET", "/v1/epoch")
-        await line.call("GET", "/v1/epoch")
-        net.up = {"a.example.org"}
-        await line.call("GET", "/v1/epoch")
-        assert "".join(net.called) == "aabbba"
-        net.up = set()
-        with pytest.raises(Unreachable, match=r"https://b\.example\.org:8443 does not answer"):
-            await line.call("GET", "/v1/epoch")
-        assert "".join(net.called[-2:]) == "ab"
-        await line.close()
-
-    asyncio.run(story())
+    assert "".join(net.called[-2:]) == "ab"
+    await line.close()
 
 
-def test_every_attempt_has_a_signature_of_its_own() -> None:
+async def test_every_attempt_has_a_signature_of_its_own() -> None:
     """Two addresses of one server: it heard the request at the first, but its reply was lost."""
     ann = Caller("test", "ann", Identity.create())
     guard = Guard("test", {"ann": ann.signer.public_key}.get, lambda: time.time_ns() // 1_000_000)
@@ -79,21 +75,18 @@ def test_every_attempt_has_a_signature_of_its_own() -> None:
             raise httpx.ReadTimeout("the reply is lost")
         return httpx.Response(204)
 
-    async def story() -> None:
-        line = Connection((A, B), "", ann, httpx.MockTransport(answer))
-        await line.call("POST", "/v1/messages", b"update")
-        assert heard == ["a.example.org", "b.example.org"]
-        await line.close()
-        # The control: the very same request is taken but once.
-        header = sign_request(ann, "GET", "/", b"", line.now_ms())
+    line = Connection((A, B), "", ann, httpx.MockTransport(answer))
+    await line.call("POST", "/v1/messages", b"update")
+    assert heard == ["a.example.org", "b.example.org"]
+    await line.close()
+    # The control: the very same request is taken but once.
+    header = sign_request(ann, "GET", "/", b"", line.now_ms())
+    guard.check("GET", "/", header)
+    with pytest.raises(Problem, match="made before"):
         guard.check("GET", "/", header)
-        with pytest.raises(Problem, match="made before"):
-            guard.check("GET", "/", header)
-
-    asyncio.run(story())
 
 
-def test_invitations_and_certificate_name_all_addresses(tmp_path: Path) -> None:
+async def test_invitations_and_certificate_name_all_addresses(tmp_path: Path) -> None:
     anchors = tmp_path / "anchors"
     server = create(tmp_path / "op", "test", A, standbys=[B], anchor_folder=anchors)
     certificate = x509.load_pem_x509_certificate((server / "tls.pem").read_bytes())
@@ -102,32 +95,25 @@ def test_invitations_and_certificate_name_all_addresses(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="not an address"):
         create(tmp_path / "other", "test", A, standbys=["b"], anchor_folder=anchors)
 
-    async def story() -> None:
-        office = Office(tmp_path / "op", anchors)
-        invitation = await office.invite(Net().line(A, B), "ann", "both")
-        write_invitation(tmp_path / "ann.invitation", invitation)
-        assert read_invitation(tmp_path / "ann.invitation").addresses == (A, B)
-        office.close()
-
-    asyncio.run(story())
+    office = Office(tmp_path / "op", anchors)
+    invitation = await office.invite(Net().line(A, B), "ann", "both")
+    write_invitation(tmp_path / "ann.invitation", invitation)
+    assert read_invitation(tmp_path / "ann.invitation").addresses == (A, B)
+    office.close()
 
 
-def test_an_agent_and_the_operator_use_them(tmp_path: Path) -> None:
+async def test_an_agent_and_the_operator_use_them(tmp_path: Path) -> None:
     """The first address is nobody's: they all come in by the second."""
-
-    async def story() -> None:
-        fed = Federation(tmp_path)
-        await fed.start_server()
-        nobody = "https://127.0.0.1:1"
-        line = Connection(
-            (nobody, fed.url),
-            (tmp_path / "operator/ca.pem").read_text(),
-            Caller("test", "operator", fed.operator.identity),
-        )
-        assert (await fed.operator.look(line)).phase == "waiting"
-        await line.close()
-        await fed.connection.close()
-        await fed.stop_server()
-        fed.operator.close()
-
-    asyncio.run(story())
+    fed = Federation(tmp_path)
+    await fed.start_server()
+    nobody = "https://127.0.0.1:1"
+    line = Connection(
+        (nobody, fed.url),
+        (tmp_path / "operator/ca.pem").read_text(),
+        Caller("test", "operator", fed.operator.identity),
+    )
+    assert (await fed.operator.look(line)).phase == "waiting"
+    await line.close()
+    await fed.connection.close()
+    await fed.stop_server()
+    fed.operator.close()

@@ -94,27 +94,23 @@ async def story(folder: Path, patch: pytest.MonkeyPatch, step: int, after: bool)
     return ground.failures
 
 
-def test_the_fault_is_named_to_whoever_may_know_it(tmp_path: Path) -> None:
+async def test_the_fault_is_named_to_whoever_may_know_it(tmp_path: Path) -> None:
     """Health is for whoever would kill the process, readiness for callers, the reason for the operator."""
-
-    async def story() -> None:
-        async with direct(tmp_path) as scene:
-            worker = scene.service.worker
-            for path in ("/healthz", "/readyz"):
-                assert (await scene.client.get(path)).status_code == 200
-            worker.fault = PassingFault("cannot write /secret/place", "the disk is full")
-            assert (await scene.client.get("/healthz")).status_code == 200
-            reply = await scene.client.get("/readyz")
-            assert reply.status_code == 503
-            assert "the disk is full" in reply.json()["fault"]
-            assert "/secret/place" not in reply.text
-            with pytest.raises(Problem, match="the disk is full") as caught:
-                await scene.operator.look(scene.boss, patient=False)
-            assert (caught.value.code, caught.value.retry_after) == (STORE_FAULT, 1)
-            assert "basecagg_store_failing 1" in render(scene.service)
-            worker.fault, worker.defect = None, LeaseLost("another process has it")
-            assert (await scene.client.get("/healthz")).status_code == 503
-            assert (await scene.client.get("/readyz")).status_code == 503
-            worker.defect = None
-
-    asyncio.run(story())
+    async with direct(tmp_path) as scene:
+        worker = scene.service.worker
+        for path in ("/healthz", "/readyz"):
+            assert (await scene.client.get(path)).status_code == 200
+        worker.fault = PassingFault("cannot write /secret/place", "the disk is full")
+        assert (await scene.client.get("/healthz")).status_code == 200
+        reply = await scene.client.get("/readyz")
+        assert reply.status_code == 503
+        assert "the disk is full" in reply.json()["fault"]
+        assert "/secret/place" not in reply.text
+        with pytest.raises(Problem, match="the disk is full") as caught:
+            await scene.operator.look(scene.boss, patient=False)
+        assert (caught.value.code, caught.value.retry_after) == (STORE_FAULT, 1)
+        assert "basecagg_store_failing 1" in render(scene.service)
+        worker.fault, worker.defect = None, LeaseLost("another process has it")
+        assert (await scene.client.get("/healthz")).status_code == 503
+        assert (await scene.client.get("/readyz")).status_code == 503
+        worker.defect = None

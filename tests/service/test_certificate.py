@@ -71,30 +71,27 @@ def serving_certificate(fed: Federation) -> serving.ServerCertificate:
     return found
 
 
-def test_files_of_no_use_are_named_once_and_change_nothing(
+async def test_files_of_no_use_are_named_once_and_change_nothing(
     tmp_path: Path, heard: list[tuple[str, str]]
 ) -> None:
     refused = ("WARNING", "certificate not renewed")
 
-    async def story() -> None:
-        async with federation(tmp_path) as fed:
-            first, key = await shown(fed), fed.options.folder / "tls.key"
-            certificate = fed.options.folder / "tls.pem"
-            good = certificate.read_bytes(), key.read_bytes()
-            certify_server(tmp_path / "operator", tmp_path / "renewed", ["127.0.0.1"])
-            certificate.write_bytes((tmp_path / "renewed/tls.pem").read_bytes())  # without its key
-            await until(lambda: len(heard) > 1)
-            certificate.write_bytes(b"no certificate")
-            await until(lambda: len(heard) > 2)
-            key.unlink()
-            await until(lambda: len(heard) > 3)
-            await asyncio.sleep(0.5)  # time to say it again
-            assert heard[1:] == [refused] * 3
-            assert await shown(fed) == first
-            certificate.write_bytes(good[0])
-            key.write_bytes(good[1])
-            await until(lambda: len(heard) > 4)
-            assert heard[4] == ("INFO", "certificate renewed")
-            assert await shown(fed) == first
-
-    asyncio.run(story())
+    async with federation(tmp_path) as fed:
+        first, key = await shown(fed), fed.options.folder / "tls.key"
+        certificate = fed.options.folder / "tls.pem"
+        good = certificate.read_bytes(), key.read_bytes()
+        certify_server(tmp_path / "operator", tmp_path / "renewed", ["127.0.0.1"])
+        certificate.write_bytes((tmp_path / "renewed/tls.pem").read_bytes())  # without its key
+        await until(lambda: len(heard) > 1)
+        certificate.write_bytes(b"no certificate")
+        await until(lambda: len(heard) > 2)
+        key.unlink()
+        await until(lambda: len(heard) > 3)
+        await asyncio.sleep(0.5)  # time to say it again
+        assert heard[1:] == [refused] * 3
+        assert await shown(fed) == first
+        certificate.write_bytes(good[0])
+        key.write_bytes(good[1])
+        await until(lambda: len(heard) > 4)
+        assert heard[4] == ("INFO", "certificate renewed")
+        assert await shown(fed) == first

@@ -66,64 +66,55 @@ async def status_of(call: Awaitable[object]) -> int:
 # --- releases and parts -------------------------------------------------------------------------------
 
 
-def test_members_get_what_versions_were_made_from(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with federation(tmp_path, keep_versions=2) as fed:
-            await fed.join(NAMES, lambda name: Nudge())
-            await fed.start_epoch()
-            await fed.reach(4)
-            for name in NAMES:
-                await fed.stop(name)
-            version, ann = await fed.version(), line(fed, NAMES[0])
-            for kept in (version - 1, version):
-                release = unpack((await ann.call("GET", f"/v1/releases/{kept}")).content, 10**6)
-                assert isinstance(release, Release)
-                assert release.history.last == kept
-                limit = limit_for(Parts, SMALL)
-                reply = await ann.call("GET", f"/v1/parts/{kept}", limit=limit)
-                parts = unpack(reply.content, limit)
-                assert isinstance(parts, Parts)
-                assert parts.release == release
-            for gone in (0, version - 2, version + 1):
-                for kind in ("releases", "parts"):
-                    assert await status_of(ann.call("GET", f"/v1/{kind}/{gone}")) == 404
-            await ann.close()
-
-    asyncio.run(story())
+async def test_members_get_what_versions_were_made_from(tmp_path: Path) -> None:
+    async with federation(tmp_path, keep_versions=2) as fed:
+        await fed.join(NAMES, lambda name: Nudge())
+        await fed.start_epoch()
+        await fed.reach(4)
+        for name in NAMES:
+            await fed.stop(name)
+        version, ann = await fed.version(), line(fed, NAMES[0])
+        for kept in (version - 1, version):
+            release = unpack((await ann.call("GET", f"/v1/releases/{kept}")).content, 10**6)
+            assert isinstance(release, Release)
+            assert release.history.last == kept
+            limit = limit_for(Parts, SMALL)
+            reply = await ann.call("GET", f"/v1/parts/{kept}", limit=limit)
+            parts = unpack(reply.content, limit)
+            assert isinstance(parts, Parts)
+            assert parts.release == release
+        for gone in (0, version - 2, version + 1):
+            for kind in ("releases", "parts"):
+                assert await status_of(ann.call("GET", f"/v1/{kind}/{gone}")) == 404
+        await ann.close()
 
 
 @pytest.mark.parametrize("kind", ["releases", "parts"])
-def test_nobody_else_does(tmp_path: Path, kind: str) -> None:
-    async def story() -> None:
-        async with direct(tmp_path) as scene:
-            stranger = scene.connect("user-0", Identity.create())
-            assert await status_of(stranger.call("GET", f"/v1/{kind}/1")) == 401
-            assert (await scene.client.get(f"/v1/{kind}/1")).status_code == 401
-            assert await status_of(scene.boss.call("GET", f"/v1/{kind}/1")) == 403
-            member = scene.member("user-0")
-            assert await status_of(member.call("GET", f"/v1/{kind}/1")) == 404
-            assert await status_of(member.call("GET", f"/v1/{kind}/x")) == 400
-            assert await status_of(member.call("GET", f"/v1/{kind}/-1")) == 404
-            await scene.operator.revoke(scene.boss, "user-0")
-            assert await status_of(member.call("GET", f"/v1/{kind}/1")) == 403
-
-    asyncio.run(story())
+async def test_nobody_else_does(tmp_path: Path, kind: str) -> None:
+    async with direct(tmp_path) as scene:
+        stranger = scene.connect("user-0", Identity.create())
+        assert await status_of(stranger.call("GET", f"/v1/{kind}/1")) == 401
+        assert (await scene.client.get(f"/v1/{kind}/1")).status_code == 401
+        assert await status_of(scene.boss.call("GET", f"/v1/{kind}/1")) == 403
+        member = scene.member("user-0")
+        assert await status_of(member.call("GET", f"/v1/{kind}/1")) == 404
+        assert await status_of(member.call("GET", f"/v1/{kind}/x")) == 400
+        assert await status_of(member.call("GET", f"/v1/{kind}/-1")) == 404
+        await scene.operator.revoke(scene.boss, "user-0")
+        assert await status_of(member.call("GET", f"/v1/{kind}/1")) == 403
 
 
-def test_parts_are_rationed_per_member(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with direct(tmp_path) as scene:
-            api = Api(scene.service, Limits(member_rate=5.0, stranger_rate=1e6))
-            app = App(scene.service, api.routes())
-            scene.transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-            greedy, other = scene.member("user-0"), scene.member("user-1")
-            asked = [await status_of(greedy.call("GET", "/v1/parts/1")) for _ in range(4)]
-            assert asked == [404, 404, 429, 429]
-            assert await status_of(other.call("GET", "/v1/parts/1")) == 404
-            # Other requests do not suffer.
-            assert await status_of(greedy.call("GET", "/v1/releases/1")) == 404
-
-    asyncio.run(story())
+async def test_parts_are_rationed_per_member(tmp_path: Path) -> None:
+    async with direct(tmp_path) as scene:
+        api = Api(scene.service, Limits(member_rate=5.0, stranger_rate=1e6))
+        app = App(scene.service, api.routes())
+        scene.transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        greedy, other = scene.member("user-0"), scene.member("user-1")
+        asked = [await status_of(greedy.call("GET", "/v1/parts/1")) for _ in range(4)]
+        assert asked == [404, 404, 429, 429]
+        assert await status_of(other.call("GET", "/v1/parts/1")) == 404
+        # Other requests do not suffer.
+        assert await status_of(greedy.call("GET", "/v1/releases/1")) == 404
 
 
 # --- a model that was not released --------------------------------------------------------------------
@@ -209,27 +200,24 @@ class Hurried(Impostor):
         return pack(signed(release, self.town.identities["server"]))
 
 
-def test_a_model_that_was_left_behind_while_it_came_is_fetched_again_at_once(
+async def test_a_model_that_was_left_behind_while_it_came_is_fetched_again_at_once(
     tmp_path: Path,
 ) -> None:
     """Not after the pause for a training that failed: under load an agent was in no sum for a minute."""
     server = Hurried(np.zeros(PARAMETERS.model_size, np.float32))
 
-    async def story() -> None:
-        async with agent_of(server, tmp_path, Nudge(), after_failure=3600.0) as agent:
-            await server.until(lambda: server.keys)
-            epoch = server.town.epoch(server.keys[-1], 1, first=first_link(server.released))
-            server.epoch = [epoch, server.town.credential(epoch)]
-            await server.until(lambda: agent.member.epoch)
-            await agent._take(agent.member, [Numbered(0, server.release(3))])
-            await server.received(Shipment)
-            masks = next(m for m in server.inbox if isinstance(m, Shipment)).dealing.masks
-            server.post(*server.town.receipts(epoch, *masks))
-            await server.received(Upload)
-            (upload,) = (m for m in server.inbox if isinstance(m, Upload))
-            assert upload.ticket.base_version == 3
-
-    asyncio.run(story())
+    async with agent_of(server, tmp_path, Nudge(), after_failure=3600.0) as agent:
+        await server.until(lambda: server.keys)
+        epoch = server.town.epoch(server.keys[-1], 1, first=first_link(server.released))
+        server.epoch = [epoch, server.town.credential(epoch)]
+        await server.until(lambda: agent.member.epoch)
+        await agent._take(agent.member, [Numbered(0, server.release(3))])
+        await server.received(Shipment)
+        masks = next(m for m in server.inbox if isinstance(m, Shipment)).dealing.masks
+        server.post(*server.town.receipts(epoch, *masks))
+        await server.received(Upload)
+        (upload,) = (m for m in server.inbox if isinstance(m, Upload))
+        assert upload.ticket.base_version == 3
 
 
 # --- a server that is caught ---------------------------------------------------------------------------

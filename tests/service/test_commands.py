@@ -141,94 +141,85 @@ class Desk:
                     return
 
 
-def test_the_life_of_a_federation_in_commands(tmp_path: Path) -> None:
+async def test_the_life_of_a_federation_in_commands(tmp_path: Path) -> None:
     names = [f"user-{index}" for index in range(7)]
     out = ("--out", str(tmp_path))
 
-    async def story() -> None:
-        async with federation(tmp_path) as fed:
-            desk = Desk(fed)
-            assert (await desk("invite", *names, *out)).exit_code == 0
-            early = await desk("close")
-            assert "no epoch has begun" in str(early.exception)
-            for name in names:
-                invitation = read_invitation(tmp_path / f"{name}.invitation")
-                fed.launch(fed.profile(name, invitation), Nudge())
-            np.save(tmp_path / "m.npy", np.zeros(50))
-            plan = ("--dropouts", "2", "--colluders", "2", "--buffer", "4")
-            model = ("--model", str(tmp_path / "m.npy"))
-            how = ("--server-optimiser", "adam", "--rate", "0.02", "--averaged", "40:50")
-            lost = await desk("start", *model, "--holders", "7", *plan, *how[:-1], "40:60")
-            assert "averaged of the step goes up to 60" in str(lost.exception)
-            started = await desk("start", *model, "--holders", "7", *plan, *how)
-            assert "epoch 1 from version 0: N = 7" in started.output, started.exception
-            await desk.reach(2)
-            # Nudge moves every number the same way: adam by its own scale, averages by the mean.
-            moved = await fed.model()
-            assert moved[:40].min() > 0
-            assert moved[:40].max() < moved[40:].min() / 2
-            other = ("--model", str(tmp_path / "other.npy"))
-            np.save(tmp_path / "other.npy", np.full(50, 7.0))
-            refused = await desk("start", *other, *plan)
-            assert "goes on with its own model" in str(refused.exception)
-            rotated = await desk("rotate", *plan)
-            assert "is closed at version" in rotated.output
-            assert "epoch 2 from version" in rotated.output, rotated.exception
-            await desk.reach(5)
-            assert (await fed.model()).max() < 2  # not the one that was refused
-            closed = await desk("close")
-            assert "epoch 2 is closed" in closed.output
-            status = await desk("status")
-            assert status.output.startswith("epoch 2 is closed")
-            await fed.stop("user-3")
-            replaced = await desk("replace", "user-3", *out)
-            assert replaced.output == f"{tmp_path / 'user-3.invitation'}\n"
-            assert read_invitation(tmp_path / "user-3.invitation").after == 2
-            six = ("--dropouts", "1", "--colluders", "2", "--buffer", "4")
-            again = await desk("start", *model, "--without", "user-3", *six)
-            assert isinstance(again.exception, DataError)  # it is no holder at present
-            again = await desk("start", *other, *six)
-            assert "epoch 3 from version" in again.output, again.exception
-            assert "N = 6" in again.output
-            obeyed = Office(tmp_path / "operator", tmp_path / "anchors")
-            first = obeyed.epoch.first
-            assert first.model_hash == model_hash(first.version, np.full(50, 7.0, "<f4"))
-            obeyed.close()
-
-    asyncio.run(story())
+    async with federation(tmp_path) as fed:
+        desk = Desk(fed)
+        assert (await desk("invite", *names, *out)).exit_code == 0
+        early = await desk("close")
+        assert "no epoch has begun" in str(early.exception)
+        for name in names:
+            invitation = read_invitation(tmp_path / f"{name}.invitation")
+            fed.launch(fed.profile(name, invitation), Nudge())
+        np.save(tmp_path / "m.npy", np.zeros(50))
+        plan = ("--dropouts", "2", "--colluders", "2", "--buffer", "4")
+        model = ("--model", str(tmp_path / "m.npy"))
+        how = ("--server-optimiser", "adam", "--rate", "0.02", "--averaged", "40:50")
+        lost = await desk("start", *model, "--holders", "7", *plan, *how[:-1], "40:60")
+        assert "averaged of the step goes up to 60" in str(lost.exception)
+        started = await desk("start", *model, "--holders", "7", *plan, *how)
+        assert "epoch 1 from version 0: N = 7" in started.output, started.exception
+        await desk.reach(2)
+        # Nudge moves every number the same way: adam by its own scale, averages by the mean.
+        moved = await fed.model()
+        assert moved[:40].min() > 0
+        assert moved[:40].max() < moved[40:].min() / 2
+        other = ("--model", str(tmp_path / "other.npy"))
+        np.save(tmp_path / "other.npy", np.full(50, 7.0))
+        refused = await desk("start", *other, *plan)
+        assert "goes on with its own model" in str(refused.exception)
+        rotated = await desk("rotate", *plan)
+        assert "is closed at version" in rotated.output
+        assert "epoch 2 from version" in rotated.output, rotated.exception
+        await desk.reach(5)
+        assert (await fed.model()).max() < 2  # not the one that was refused
+        closed = await desk("close")
+        assert "epoch 2 is closed" in closed.output
+        status = await desk("status")
+        assert status.output.startswith("epoch 2 is closed")
+        await fed.stop("user-3")
+        replaced = await desk("replace", "user-3", *out)
+        assert replaced.output == f"{tmp_path / 'user-3.invitation'}\n"
+        assert read_invitation(tmp_path / "user-3.invitation").after == 2
+        six = ("--dropouts", "1", "--colluders", "2", "--buffer", "4")
+        again = await desk("start", *model, "--without", "user-3", *six)
+        assert isinstance(again.exception, DataError)  # it is no holder at present
+        again = await desk("start", *other, *six)
+        assert "epoch 3 from version" in again.output, again.exception
+        assert "N = 6" in again.output
+        obeyed = Office(tmp_path / "operator", tmp_path / "anchors")
+        first = obeyed.epoch.first
+        assert first.model_hash == model_hash(first.version, np.full(50, 7.0, "<f4"))
+        obeyed.close()
 
 
-def test_a_bad_name_leads_nowhere(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with federation(tmp_path / "fed") as fed:
-            desk = Desk(fed)
-            out = tmp_path / "out"
-            for name in ("..", "../x", ".hidden", "a b", "server", "", "ü", "x" * 65):
-                done = await desk("invite", "good", name, "--out", str(out))
-                assert isinstance(done.exception, DataError), name
-            assert not out.exists()  # nor is anybody else invited by such a command
-            assert "good" not in (await desk("status")).output
-            assert not list(tmp_path.glob("*.invitation"))
-
-    asyncio.run(story())
+async def test_a_bad_name_leads_nowhere(tmp_path: Path) -> None:
+    async with federation(tmp_path / "fed") as fed:
+        desk = Desk(fed)
+        out = tmp_path / "out"
+        for name in ("..", "../x", ".hidden", "a b", "server", "", "ü", "x" * 65):
+            done = await desk("invite", "good", name, "--out", str(out))
+            assert isinstance(done.exception, DataError), name
+        assert not out.exists()  # nor is anybody else invited by such a command
+        assert "good" not in (await desk("status")).output
+        assert not list(tmp_path.glob("*.invitation"))
 
 
-def test_recovering_asks_about_everybody(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with federation(tmp_path) as fed:
-            desk = Desk(fed)
-            await desk("invite", "ann", "bob", "cem", "--out", str(tmp_path))
-            for anchor in (tmp_path / "anchors").iterdir():
-                anchor.unlink()
-            done = await desk("invite", "dea", "--out", str(tmp_path))
-            assert isinstance(done.exception, StorageError)
-            assert "`operator recover` it" in (await desk("status")).output
-            done = await desk("recover", "--above", "5", "--confirm", "ann", typed="y\nn\n")
-            assert "in are: ann, bob" in done.output
-            assert "6 or later" in done.output
-            status = (await desk("status")).output
-            assert "older copy" not in status
-            assert "cem                            both, revoked" in status
-            assert (await desk("invite", "dea", "--out", str(tmp_path))).exit_code == 0
-
-    asyncio.run(story())
+async def test_recovering_asks_about_everybody(tmp_path: Path) -> None:
+    async with federation(tmp_path) as fed:
+        desk = Desk(fed)
+        await desk("invite", "ann", "bob", "cem", "--out", str(tmp_path))
+        for anchor in (tmp_path / "anchors").iterdir():
+            anchor.unlink()
+        done = await desk("invite", "dea", "--out", str(tmp_path))
+        assert isinstance(done.exception, StorageError)
+        assert "`operator recover` it" in (await desk("status")).output
+        done = await desk("recover", "--above", "5", "--confirm", "ann", typed="y\nn\n")
+        assert "in are: ann, bob" in done.output
+        assert "6 or later" in done.output
+        status = (await desk("status")).output
+        assert "older copy" not in status
+        assert "cem                            both, revoked" in status
+        assert (await desk("invite", "dea", "--out", str(tmp_path))).exit_code == 0

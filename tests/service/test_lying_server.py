@@ -153,26 +153,20 @@ def test_without_that_rule_the_trimmed_committee_is_signed(
     assert len(inside) > epoch.parameters.max_colluders  # broken, and any floor takes it
 
 
-def test_holders_that_the_operator_leaves_out_by_name_are_not_missed(tmp_path: Path) -> None:
-    async def story() -> None:
-        lies = Lies({name: announced(name) for name in SHOWN})
-        async with office(tmp_path, lies) as (operator, line):
-            hidden = tuple(sorted(set(NAMES) - set(SHOWN)))
-            epoch = await operator.start(line, FEW, without=hidden)
-            assert tuple(holder.name for holder in epoch.holders) == SHOWN
-
-    asyncio.run(story())
+async def test_holders_that_the_operator_leaves_out_by_name_are_not_missed(tmp_path: Path) -> None:
+    lies = Lies({name: announced(name) for name in SHOWN})
+    async with office(tmp_path, lies) as (operator, line):
+        hidden = tuple(sorted(set(NAMES) - set(SHOWN)))
+        epoch = await operator.start(line, FEW, without=hidden)
+        assert tuple(holder.name for holder in epoch.holders) == SHOWN
 
 
-def test_a_key_that_was_heard_once_cannot_be_hidden_any_more(tmp_path: Path) -> None:
-    async def story() -> None:
-        lies = Lies({name: announced(name) for name in NAMES})
-        async with office(tmp_path, lies) as (operator, line):
-            await operator.look(line)
-            lies.keys = {}
-            assert (await operator.start(line, MANY)).parameters.num_holders == 20
-
-    asyncio.run(story())
+async def test_a_key_that_was_heard_once_cannot_be_hidden_any_more(tmp_path: Path) -> None:
+    lies = Lies({name: announced(name) for name in NAMES})
+    async with office(tmp_path, lies) as (operator, line):
+        await operator.look(line)
+        lies.keys = {}
+        assert (await operator.start(line, MANY)).parameters.num_holders == 20
 
 
 # --- keys of an epoch that is over, and numbers that were ------------------------------------------
@@ -236,35 +230,29 @@ def test_without_an_own_counter_one_number_is_signed_twice(
     assert first.id != second.id
 
 
-def test_a_server_that_denies_an_epoch_gets_the_very_same_again(tmp_path: Path) -> None:
-    async def story() -> None:
-        lies = Lies({name: announced(name) for name in NAMES})
-        async with office(tmp_path, lies) as (operator, line):
-            await operator.start(line, MANY)
-            await operator.start(line, MANY)
-            assert lies.started[0] == lies.started[1]
-
-    asyncio.run(story())
+async def test_a_server_that_denies_an_epoch_gets_the_very_same_again(tmp_path: Path) -> None:
+    lies = Lies({name: announced(name) for name in NAMES})
+    async with office(tmp_path, lies) as (operator, line):
+        await operator.start(line, MANY)
+        await operator.start(line, MANY)
+        assert lies.started[0] == lies.started[1]
 
 
-def test_only_the_operators_own_epoch_is_ended_and_once(tmp_path: Path) -> None:
-    async def story() -> None:
-        lies = Lies({name: announced(name) for name in NAMES})
-        async with office(tmp_path, lies) as (operator, line):
-            first = await operator.start(line, MANY)
-            with pytest.raises(LocalProtocolError, match="waiting: close it first"):
-                await operator.end_epoch(line)
-            lies.phase, lies.epoch_id = "closed", bytes(32)
+async def test_only_the_operators_own_epoch_is_ended_and_once(tmp_path: Path) -> None:
+    lies = Lies({name: announced(name) for name in NAMES})
+    async with office(tmp_path, lies) as (operator, line):
+        first = await operator.start(line, MANY)
+        with pytest.raises(LocalProtocolError, match="waiting: close it first"):
             await operator.end_epoch(line)
-            assert lies.ended == []  # nobody knows such an epoch
-            lies.epoch_id, lies.version = first.id, 5
-            await operator.end_epoch(line)
-            lies.version = 9
-            await operator.end_epoch(line)
-            assert [end.last_version for end in lies.ended] == [5, 5]
-            assert lies.ended[0] == lies.ended[1]
-
-    asyncio.run(story())
+        lies.phase, lies.epoch_id = "closed", bytes(32)
+        await operator.end_epoch(line)
+        assert lies.ended == []  # nobody knows such an epoch
+        lies.epoch_id, lies.version = first.id, 5
+        await operator.end_epoch(line)
+        lies.version = 9
+        await operator.end_epoch(line)
+        assert [end.last_version for end in lies.ended] == [5, 5]
+        assert lies.ended[0] == lies.ended[1]
 
 
 @pytest.mark.parametrize(
@@ -272,22 +260,18 @@ def test_only_the_operators_own_epoch_is_ended_and_once(tmp_path: Path) -> None:
     [{"version": 2**62}, {"model_hash": b""}, {"model_hash": bytes(33)}, {"head": b""}],
     ids=str,
 )
-def test_what_nobody_could_read_is_not_signed(tmp_path: Path, lie: dict[str, object]) -> None:
+async def test_what_nobody_could_read_is_not_signed(tmp_path: Path, lie: dict[str, object]) -> None:
     """Not even the operator itself could: its memory would be lost with it."""
-
-    async def story() -> None:
-        lies = Lies({name: announced(name) for name in NAMES})
-        async with office(tmp_path, lies) as (operator, line):
-            first = await operator.start(line, MANY)
-            lies.phase, lies.epoch_id = "closed", first.id
-            vars(lies).update(lie)
-            with pytest.raises(DataError, match="not a valid document"):
-                await operator.start(line, MANY)
-        again = Office(tmp_path / "op", tmp_path / "anchors")
-        assert again.epoch == first
-        again.close()
-
-    asyncio.run(story())
+    lies = Lies({name: announced(name) for name in NAMES})
+    async with office(tmp_path, lies) as (operator, line):
+        first = await operator.start(line, MANY)
+        lies.phase, lies.epoch_id = "closed", first.id
+        vars(lies).update(lie)
+        with pytest.raises(DataError, match="not a valid document"):
+            await operator.start(line, MANY)
+    again = Office(tmp_path / "op", tmp_path / "anchors")
+    assert again.epoch == first
+    again.close()
 
 
 # --- keys that seal nothing -----------------------------------------------------------------------
@@ -323,14 +307,11 @@ def _operator_key(folder: Path) -> bytes:
     return opened.identity.public_key
 
 
-def test_a_key_that_its_owner_did_not_sign_is_not_signed(tmp_path: Path) -> None:
-    async def story() -> None:
-        keys = {name: announced(name) for name in NAMES}
-        mine = SealingSecret.create().public_key
-        forged = HolderKey("test", "h05", "x25519", mine, 0)
-        keys["h05"] = pack(signed(forged, Identity.create()))  # the server's own
-        async with office(tmp_path, Lies(keys)) as (operator, line):
-            with pytest.raises(MissingHolders, match="h05: its key is not signed by its owner"):
-                await operator.start(line, MANY)
-
-    asyncio.run(story())
+async def test_a_key_that_its_owner_did_not_sign_is_not_signed(tmp_path: Path) -> None:
+    keys = {name: announced(name) for name in NAMES}
+    mine = SealingSecret.create().public_key
+    forged = HolderKey("test", "h05", "x25519", mine, 0)
+    keys["h05"] = pack(signed(forged, Identity.create()))  # the server's own
+    async with office(tmp_path, Lies(keys)) as (operator, line):
+        with pytest.raises(MissingHolders, match="h05: its key is not signed by its owner"):
+            await operator.start(line, MANY)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import shlex
 import shutil
@@ -50,23 +49,20 @@ def test_the_commands_of_the_units_exist_with_their_options(unit: Path) -> None:
     command.make_parser(click.Context(command)).parse_args(words)
 
 
-def test_every_metric_that_an_alert_names_is_there(tmp_path: Path) -> None:
+async def test_every_metric_that_an_alert_names_is_there(tmp_path: Path) -> None:
     rules = re.findall(r"^\s+expr: (.*)$", ALERTS, re.M)
     named = {name for rule in rules for name in re.findall(r"basecagg_\w+", rule)}
     assert len(rules) >= 10
 
-    async def story() -> None:
-        async with federation(tmp_path, open_here=True) as fed:
-            names = [f"user-{index}" for index in range(SMALL.num_holders)]
-            await fed.join(names, lambda name: Nudge(seconds=60))
-            await fed.start_epoch()
-            async with httpx.AsyncClient(base_url=fed.url, verify=fed.tls) as browser:
-                text = (await browser.get("/metrics")).text
-            told = set(re.findall(r"^# TYPE (basecagg_\w+) ", text, re.M))
-            assert named <= told, named - told
-            assert "basecagg_online" in named  # and a name that is not there would show:
-            assert "basecagg_onlin" not in told
-            assert "basecagg_epoch_open 1" in text
-            assert f"basecagg_members {SMALL.num_holders}" in text
-
-    asyncio.run(story())
+    async with federation(tmp_path, open_here=True) as fed:
+        names = [f"user-{index}" for index in range(SMALL.num_holders)]
+        await fed.join(names, lambda name: Nudge(seconds=60))
+        await fed.start_epoch()
+        async with httpx.AsyncClient(base_url=fed.url, verify=fed.tls) as browser:
+            text = (await browser.get("/metrics")).text
+        told = set(re.findall(r"^# TYPE (basecagg_\w+) ", text, re.M))
+        assert named <= told, named - told
+        assert "basecagg_online" in named  # and a name that is not there would show:
+        assert "basecagg_onlin" not in told
+        assert "basecagg_epoch_open 1" in text
+        assert f"basecagg_members {SMALL.num_holders}" in text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import shutil
@@ -105,86 +104,69 @@ def test_a_profile_belongs_to_one_invitation(tmp_path: Path) -> None:
         Profile.open(tmp_path / "alice", other)
 
 
-def test_a_server_cannot_swap_a_key_in_an_enrolment(tmp_path: Path) -> None:
+async def test_a_server_cannot_swap_a_key_in_an_enrolment(tmp_path: Path) -> None:
     """The server sees the admission, but the proof ties the key to a token that it never sees."""
-
-    async def story() -> None:
-        async with federation(tmp_path) as fed:
-            profile = fed.profile("alice", await fed.invite("alice"))
-            thief = Identity.create()
-            swapped = msgspec.structs.replace(
-                enrolment(profile),
-                signing_key=thief.public_key,
-                holder_key=pack(signed(announced(profile), thief)),
-            )
-            await fed.connection.enrol(to_json(swapped))  # the server cannot tell
-            assert await fed.operator.admit_all(fed.connection) == []  # the operator can
-
-    asyncio.run(story())
+    async with federation(tmp_path) as fed:
+        profile = fed.profile("alice", await fed.invite("alice"))
+        thief = Identity.create()
+        swapped = msgspec.structs.replace(
+            enrolment(profile),
+            signing_key=thief.public_key,
+            holder_key=pack(signed(announced(profile), thief)),
+        )
+        await fed.connection.enrol(to_json(swapped))  # the server cannot tell
+        assert await fed.operator.admit_all(fed.connection) == []  # the operator can
 
 
-def test_an_honest_enrolment_is_admitted_once(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with federation(tmp_path) as fed:
-            invited = await fed.invite("alice")
-            profile = fed.profile("alice", invited)
-            for _ in range(2):  # a retry is no second enrolment
-                await fed.connection.enrol(to_json(enrolment(profile)))
-            assert await fed.operator.admit_all(fed.connection) == ["alice"]
+async def test_an_honest_enrolment_is_admitted_once(tmp_path: Path) -> None:
+    async with federation(tmp_path) as fed:
+        invited = await fed.invite("alice")
+        profile = fed.profile("alice", invited)
+        for _ in range(2):  # a retry is no second enrolment
             await fed.connection.enrol(to_json(enrolment(profile)))
-            assert await fed.operator.admit_all(fed.connection) == []
-            twin = fed.profile("twin", invited)
-            with pytest.raises(Problem, match="another key"):
-                await fed.connection.enrol(to_json(enrolment(twin)))
-
-    asyncio.run(story())
-
-
-def test_an_uninvited_enrolment_is_refused(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with federation(tmp_path) as fed:
-            stranger = Profile.open(tmp_path / "alice", invitation())
-            with pytest.raises(Problem, match="no invitation") as caught:
-                await fed.connection.enrol(to_json(enrolment(stranger)))
-            assert caught.value.status == 403
-
-    asyncio.run(story())
+        assert await fed.operator.admit_all(fed.connection) == ["alice"]
+        await fed.connection.enrol(to_json(enrolment(profile)))
+        assert await fed.operator.admit_all(fed.connection) == []
+        twin = fed.profile("twin", invited)
+        with pytest.raises(Problem, match="another key"):
+            await fed.connection.enrol(to_json(enrolment(twin)))
 
 
-def test_an_invitation_that_has_expired_admits_nobody(tmp_path: Path) -> None:
+async def test_an_uninvited_enrolment_is_refused(tmp_path: Path) -> None:
+    async with federation(tmp_path) as fed:
+        stranger = Profile.open(tmp_path / "alice", invitation())
+        with pytest.raises(Problem, match="no invitation") as caught:
+            await fed.connection.enrol(to_json(enrolment(stranger)))
+        assert caught.value.status == 403
+
+
+async def test_an_invitation_that_has_expired_admits_nobody(tmp_path: Path) -> None:
     """By the server's clock at its door, and by the operator's whatever the server let in."""
-
-    async def story() -> None:
-        async with federation(tmp_path) as fed:
-            lasting = await fed.operator.invite(fed.connection, "ann", "both", days=1)
-            profile = fed.profile("ann", lasting)
-            over = msgspec.structs.replace(lasting, expires=1)
-            order = Invite(name="ann", admission_hash=admission_hash(over.token), expires=1)
-            await fed.operator._order(fed.connection, order)
-            with pytest.raises(Problem, match="has expired"):
-                await fed.connection.enrol(to_json(enrolment(profile)))
-            await fed.operator.invite(fed.connection, "ann", "both", days=1)  # the same one
+    async with federation(tmp_path) as fed:
+        lasting = await fed.operator.invite(fed.connection, "ann", "both", days=1)
+        profile = fed.profile("ann", lasting)
+        over = msgspec.structs.replace(lasting, expires=1)
+        order = Invite(name="ann", admission_hash=admission_hash(over.token), expires=1)
+        await fed.operator._order(fed.connection, order)
+        with pytest.raises(Problem, match="has expired"):
             await fed.connection.enrol(to_json(enrolment(profile)))
-            fed.operator.machine.people["ann"].expires = 1
-            assert await fed.operator.admit_all(fed.connection) == []
-            fed.operator.machine.people["ann"].expires = lasting.expires
-            assert await fed.operator.admit_all(fed.connection) == ["ann"]
+        await fed.operator.invite(fed.connection, "ann", "both", days=1)  # the same one
+        await fed.connection.enrol(to_json(enrolment(profile)))
+        fed.operator.machine.people["ann"].expires = 1
+        assert await fed.operator.admit_all(fed.connection) == []
+        fed.operator.machine.people["ann"].expires = lasting.expires
+        assert await fed.operator.admit_all(fed.connection) == ["ann"]
 
-    asyncio.run(story())
 
-
-def test_a_name_is_given_once(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with federation(tmp_path) as fed:
-            invited = await fed.invite("alice")
-            assert await fed.invite("alice") == invited  # it may have been lost on its way
-            await fed.connection.enrol(to_json(enrolment(fed.profile("alice", invited))))
-            await fed.admit(["alice"])
-            for taken in ("alice", "server", "operator"):
-                with pytest.raises(DataError, match="is taken"):
-                    await fed.invite(taken)
-
-    asyncio.run(story())
+async def test_a_name_is_given_once(tmp_path: Path) -> None:
+    async with federation(tmp_path) as fed:
+        invited = await fed.invite("alice")
+        assert await fed.invite("alice") == invited  # it may have been lost on its way
+        await fed.connection.enrol(to_json(enrolment(fed.profile("alice", invited))))
+        await fed.admit(["alice"])
+        for taken in ("alice", "server", "operator"):
+            with pytest.raises(DataError, match="is taken"):
+                await fed.invite(taken)
 
 
 def test_an_older_folder_is_refused_by_name(tmp_path: Path) -> None:
@@ -212,49 +194,43 @@ def test_a_folder_is_open_once(tmp_path: Path) -> None:
     Office(tmp_path / "op", tmp_path).close()
 
 
-def test_after_a_failed_write_nothing_is_sent(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with federation(tmp_path) as fed:
-            await fed.invite("alice")
-            before = await fed.operator.look(fed.connection)
-            fed.operator._store._connection.close()  # the disk is gone
-            with pytest.raises(StorageError):
-                await fed.invite("bob")
-            with pytest.raises(StorageError):
-                await fed.operator.revoke(fed.connection, "alice")
-            assert await fed.operator.look(fed.connection) == before
-
-    asyncio.run(story())
+async def test_after_a_failed_write_nothing_is_sent(tmp_path: Path) -> None:
+    async with federation(tmp_path) as fed:
+        await fed.invite("alice")
+        before = await fed.operator.look(fed.connection)
+        fed.operator._store._connection.close()  # the disk is gone
+        with pytest.raises(StorageError):
+            await fed.invite("bob")
+        with pytest.raises(StorageError):
+            await fed.operator.revoke(fed.connection, "alice")
+        assert await fed.operator.look(fed.connection) == before
 
 
 @pytest.mark.parametrize("keep_anchors", [True, False], ids=["restored", "on another machine"])
-def test_a_restored_operator_signs_nothing_until_it_is_recovered(
+async def test_a_restored_operator_signs_nothing_until_it_is_recovered(
     tmp_path: Path, keep_anchors: bool
 ) -> None:
-    async def story() -> None:
-        async with federation(tmp_path) as fed:
-            await fed.invite("alice")
-            await fed.invite("carol")
-            fed.operator.close()
-            shutil.copytree(tmp_path / "operator", tmp_path / "backup")
-            fed.operator = Office(tmp_path / "operator", tmp_path / "anchors")
-            await fed.invite("bob")
-            fed.operator.close()
-            shutil.rmtree(tmp_path / "operator")
-            shutil.copytree(tmp_path / "backup", tmp_path / "operator")
-            anchors = tmp_path / ("anchors" if keep_anchors else "elsewhere")
-            for _ in range(2):
-                fed.operator = Office(tmp_path / "operator", anchors)
-                with pytest.raises(StorageError, match="recover --above"):
-                    await fed.invite("dave")
-                fed.operator.close()
+    async with federation(tmp_path) as fed:
+        await fed.invite("alice")
+        await fed.invite("carol")
+        fed.operator.close()
+        shutil.copytree(tmp_path / "operator", tmp_path / "backup")
+        fed.operator = Office(tmp_path / "operator", tmp_path / "anchors")
+        await fed.invite("bob")
+        fed.operator.close()
+        shutil.rmtree(tmp_path / "operator")
+        shutil.copytree(tmp_path / "backup", tmp_path / "operator")
+        anchors = tmp_path / ("anchors" if keep_anchors else "elsewhere")
+        for _ in range(2):
             fed.operator = Office(tmp_path / "operator", anchors)
-            await fed.operator.recover(fed.connection, 4, ["alice"])
-            assert fed.operator.machine.people["carol"].state == "revoked"
-            assert fed.operator.machine.number == 4
-            assert (await fed.invite("dave")).after == 4
-
-    asyncio.run(story())
+            with pytest.raises(StorageError, match="recover --above"):
+                await fed.invite("dave")
+            fed.operator.close()
+        fed.operator = Office(tmp_path / "operator", anchors)
+        await fed.operator.recover(fed.connection, 4, ["alice"])
+        assert fed.operator.machine.people["carol"].state == "revoked"
+        assert fed.operator.machine.number == 4
+        assert (await fed.invite("dave")).after == 4
 
 
 def test_safetensors_are_laid_out_as_the_format_says() -> None:

@@ -27,161 +27,129 @@ def token(fed: Federation) -> str:
     return given["page_token"]
 
 
-def test_at_the_machine_itself_a_login_is_needed_too(tmp_path: Path) -> None:
+async def test_at_the_machine_itself_a_login_is_needed_too(tmp_path: Path) -> None:
     """Others work on the machine as well, and a proxy on it speaks for anybody."""
+    async with federation(tmp_path) as fed, client(fed) as browser:
+        replies = [(await browser.get(page)).status_code for page in PAGES]
+        assert replies == [303, 401, 401]
 
-    async def story() -> None:
-        async with federation(tmp_path) as fed, client(fed) as browser:
-            replies = [(await browser.get(page)).status_code for page in PAGES]
+
+async def test_at_the_machine_itself_no_login_is_needed_if_the_operator_says_so(
+    tmp_path: Path,
+) -> None:
+    async with federation(tmp_path, open_here=True) as fed, client(fed) as browser:
+        for page in PAGES:
+            assert (await browser.get(page)).status_code == 200
+
+
+async def test_behind_a_proxy_a_login_is_needed_even_then(tmp_path: Path) -> None:
+    async with federation(tmp_path, open_here=True) as fed, client(fed) as browser:
+        for header in ("x-forwarded-for", "forwarded", "x-real-ip"):
+            headers = {header: "127.0.0.1"}
+            replies = [(await browser.get(page, headers=headers)).status_code for page in PAGES]
             assert replies == [303, 401, 401]
-
-    asyncio.run(story())
-
-
-def test_at_the_machine_itself_no_login_is_needed_if_the_operator_says_so(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with federation(tmp_path, open_here=True) as fed, client(fed) as browser:
-            for page in PAGES:
-                assert (await browser.get(page)).status_code == 200
-
-    asyncio.run(story())
-
-
-def test_behind_a_proxy_a_login_is_needed_even_then(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with federation(tmp_path, open_here=True) as fed, client(fed) as browser:
-            for header in ("x-forwarded-for", "forwarded", "x-real-ip"):
-                headers = {header: "127.0.0.1"}
-                replies = [(await browser.get(page, headers=headers)).status_code for page in PAGES]
-                assert replies == [303, 401, 401]
-
-    asyncio.run(story())
 
 
 @pytest.mark.parametrize("path", ["/readyz", "/v1/enrolment", "/v1/model"])
-def test_strangers_who_ask_too_often_are_told_to_slow_down(tmp_path: Path, path: str) -> None:
-    async def story() -> None:
-        async with federation(tmp_path, stranger_rate=1.0) as fed, client(fed) as browser:
-            method = "POST" if path == "/v1/enrolment" else "GET"
-            replies = [(await browser.request(method, path)).status_code for _ in range(15)]
-            assert replies[0] != 429
-            assert replies[-1] == 429
-            assert (await browser.get("/healthz")).status_code == 200  # it costs nothing
-
-    asyncio.run(story())
+async def test_strangers_who_ask_too_often_are_told_to_slow_down(tmp_path: Path, path: str) -> None:
+    async with federation(tmp_path, stranger_rate=1.0) as fed, client(fed) as browser:
+        method = "POST" if path == "/v1/enrolment" else "GET"
+        replies = [(await browser.request(method, path)).status_code for _ in range(15)]
+        assert replies[0] != 429
+        assert replies[-1] == 429
+        assert (await browser.get("/healthz")).status_code == 200  # it costs nothing
 
 
-def test_the_token_opens_the_page_and_nothing_else_does(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with federation(tmp_path) as fed, client(fed) as browser:
-            assert (await browser.get("/")).headers["location"] == "/login"
-            assert (await browser.get("/login")).status_code == 200
-            wrong = await browser.post("/login", data={"token": "x" * 32})
-            assert wrong.status_code == 403
-            assert "set-cookie" not in wrong.headers
-            right = await browser.post("/login", data={"token": token(fed)})
-            assert right.status_code == 303
-            cookie = right.headers["set-cookie"].lower()
-            assert all(word in cookie for word in ("httponly", "secure", "samesite=strict"))
-            assert token(fed) not in cookie
-            assert (await browser.get("/status")).status_code == 200
-            browser.cookies.clear()
-            assert (await browser.get("/status")).status_code == 401
-            bearer = {"authorization": f"Bearer {token(fed)}"}
-            assert (await browser.get("/metrics", headers=bearer)).status_code == 200
-
-    asyncio.run(story())
+async def test_the_token_opens_the_page_and_nothing_else_does(tmp_path: Path) -> None:
+    async with federation(tmp_path) as fed, client(fed) as browser:
+        assert (await browser.get("/")).headers["location"] == "/login"
+        assert (await browser.get("/login")).status_code == 200
+        wrong = await browser.post("/login", data={"token": "x" * 32})
+        assert wrong.status_code == 403
+        assert "set-cookie" not in wrong.headers
+        right = await browser.post("/login", data={"token": token(fed)})
+        assert right.status_code == 303
+        cookie = right.headers["set-cookie"].lower()
+        assert all(word in cookie for word in ("httponly", "secure", "samesite=strict"))
+        assert token(fed) not in cookie
+        assert (await browser.get("/status")).status_code == 200
+        browser.cookies.clear()
+        assert (await browser.get("/status")).status_code == 401
+        bearer = {"authorization": f"Bearer {token(fed)}"}
+        assert (await browser.get("/metrics", headers=bearer)).status_code == 200
 
 
-def test_tokens_cannot_be_guessed_at_leisure(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with federation(tmp_path) as fed, client(fed) as browser:
-            replies = [
-                (await browser.post("/login", data={"token": f"{guess}"})).status_code
-                for guess in range(15)
-            ]
-            assert replies[0] == 403
-            assert replies[-1] == 429
-
-    asyncio.run(story())
+async def test_tokens_cannot_be_guessed_at_leisure(tmp_path: Path) -> None:
+    async with federation(tmp_path) as fed, client(fed) as browser:
+        replies = [
+            (await browser.post("/login", data={"token": f"{guess}"})).status_code
+            for guess in range(15)
+        ]
+        assert replies[0] == 403
+        assert replies[-1] == 429
 
 
-def test_the_page_holds_no_secrets_and_no_names(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with federation(tmp_path, open_here=True) as fed, client(fed) as browser:
-            await fed.join(NAMES, lambda name: Nudge())
-            await fed.start_epoch()
-            await fed.reach(2)
-            shown = (await browser.get("/status")).text + (await browser.get("/metrics")).text
-            status = json.loads((await browser.get("/status")).text)
-            assert status["epoch"]["version"] >= 2
-            assert len(status["online"]) == len(NAMES)
-            assert status["opened"] >= 2
-            assert len(status["recoveries"][0]["staleness"]) == SMALL.buffer_size
-            assert not any(name in shown for name in NAMES)
-            assert not re.search(r"[0-9a-fA-F]{16}", shown)  # no key, no hash, no mask
-
-    asyncio.run(story())
+async def test_the_page_holds_no_secrets_and_no_names(tmp_path: Path) -> None:
+    async with federation(tmp_path, open_here=True) as fed, client(fed) as browser:
+        await fed.join(NAMES, lambda name: Nudge())
+        await fed.start_epoch()
+        await fed.reach(2)
+        shown = (await browser.get("/status")).text + (await browser.get("/metrics")).text
+        status = json.loads((await browser.get("/status")).text)
+        assert status["epoch"]["version"] >= 2
+        assert len(status["online"]) == len(NAMES)
+        assert status["opened"] >= 2
+        assert len(status["recoveries"][0]["staleness"]) == SMALL.buffer_size
+        assert not any(name in shown for name in NAMES)
+        assert not re.search(r"[0-9a-fA-F]{16}", shown)  # no key, no hash, no mask
 
 
-def test_metrics_are_in_the_format_of_prometheus(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with federation(tmp_path, open_here=True) as fed, client(fed) as browser:
-            await browser.get("/healthz")
-            lines = (await browser.get("/metrics")).text.splitlines()
-            sample = re.compile(r'basecagg_[a-z_]+(\{[a-z]+="[^"\\]*"\})? -?\d+(\.\d+)?')
-            assert all(line.startswith("# ") or sample.fullmatch(line) for line in lines)
-            assert 'basecagg_requests_total{status="200"} 1' in lines
-
-    asyncio.run(story())
+async def test_metrics_are_in_the_format_of_prometheus(tmp_path: Path) -> None:
+    async with federation(tmp_path, open_here=True) as fed, client(fed) as browser:
+        await browser.get("/healthz")
+        lines = (await browser.get("/metrics")).text.splitlines()
+        sample = re.compile(r'basecagg_[a-z_]+(\{[a-z]+="[^"\\]*"\})? -?\d+(\.\d+)?')
+        assert all(line.startswith("# ") or sample.fullmatch(line) for line in lines)
+        assert 'basecagg_requests_total{status="200"} 1' in lines
 
 
-def test_metrics_tell_when_the_certificate_expires(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with federation(tmp_path, open_here=True) as fed, client(fed) as browser:
-            text = (await browser.get("/metrics")).text
-            told = re.search(r"^basecagg_certificate_expires_timestamp_seconds (\d+)$", text, re.M)
-            assert told is not None
-            shown = x509.load_pem_x509_certificate((fed.options.folder / "tls.pem").read_bytes())
-            assert int(told[1]) == shown.not_valid_after_utc.timestamp()
-
-    asyncio.run(story())
+async def test_metrics_tell_when_the_certificate_expires(tmp_path: Path) -> None:
+    async with federation(tmp_path, open_here=True) as fed, client(fed) as browser:
+        text = (await browser.get("/metrics")).text
+        told = re.search(r"^basecagg_certificate_expires_timestamp_seconds (\d+)$", text, re.M)
+        assert told is not None
+        shown = x509.load_pem_x509_certificate((fed.options.folder / "tls.pem").read_bytes())
+        assert int(told[1]) == shown.not_valid_after_utc.timestamp()
 
 
-def test_nothing_is_loaded_from_elsewhere(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with federation(tmp_path, open_here=True) as fed, client(fed) as browser:
-            for page in ("/", "/login", "/page.js", "/page.css"):
-                reply = await browser.get(page)
-                assert "default-src 'none'" in reply.headers["content-security-policy"]
-                assert not re.search(r"https?://|url\(|@import|innerHTML", reply.text)
-
-    asyncio.run(story())
+async def test_nothing_is_loaded_from_elsewhere(tmp_path: Path) -> None:
+    async with federation(tmp_path, open_here=True) as fed, client(fed) as browser:
+        for page in ("/", "/login", "/page.js", "/page.css"):
+            reply = await browser.get(page)
+            assert "default-src 'none'" in reply.headers["content-security-policy"]
+            assert not re.search(r"https?://|url\(|@import|innerHTML", reply.text)
 
 
 @pytest.mark.parametrize(("width", "height"), [(1280, 900), (390, 844)])
-def test_a_browser_draws_the_live_page(tmp_path: Path, width: int, height: int) -> None:
+async def test_a_browser_draws_the_live_page(tmp_path: Path, width: int, height: int) -> None:
     """Set PAGE_SHOTS to a folder to keep the pictures."""
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
         pytest.skip("no Chromium on this machine")
 
-    async def story() -> None:
-        async with federation(tmp_path, open_here=True) as fed:
-            await fed.join(NAMES, lambda name: Nudge(seconds=0.1))
-            await fed.start_epoch()
-            await fed.reach(3)
-            shot = Path(os.environ.get("PAGE_SHOTS", tmp_path)) / f"page-{width}.png"
-            dom = await draw(browser, fed.url, shot, (width, height), tmp_path)
-            assert shot.stat().st_size > 10_000
-            version = re.search(r'id="version">(\d+)<', dom)
-            assert version is not None
-            assert int(version[1]) >= 3
-            assert "live" in dom
-            assert dom.count('class="opened"') >= 3
-            assert dom.count("<code>") == len(NAMES)
-
-    asyncio.run(story())
+    async with federation(tmp_path, open_here=True) as fed:
+        await fed.join(NAMES, lambda name: Nudge(seconds=0.1))
+        await fed.start_epoch()
+        await fed.reach(3)
+        shot = Path(os.environ.get("PAGE_SHOTS", tmp_path)) / f"page-{width}.png"
+        dom = await draw(browser, fed.url, shot, (width, height), tmp_path)
+        assert shot.stat().st_size > 10_000
+        version = re.search(r'id="version">(\d+)<', dom)
+        assert version is not None
+        assert int(version[1]) >= 3
+        assert "live" in dom
+        assert dom.count('class="opened"') >= 3
+        assert dom.count("<code>") == len(NAMES)
 
 
 async def draw(browser: str, url: str, shot: Path, size: tuple[int, int], folder: Path) -> str:

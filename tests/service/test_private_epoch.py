@@ -50,28 +50,25 @@ def ledger_of(fed: Federation, name: str) -> PrivacyLedger:
         return PrivacyLedger(store)
 
 
-def test_every_agent_stops_when_its_budget_is_spent(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with federation(tmp_path) as fed:
-            trainings = {name: Nudge() for name in NAMES}
-            await fed.join(NAMES, trainings.__getitem__)
-            await fed.start_epoch(PRIVATE)
-            await fed.reach(2)
-            assert np.ptp(await fed.model()) > 0.1  # there is noise in it
+async def test_every_agent_stops_when_its_budget_is_spent(tmp_path: Path) -> None:
+    async with federation(tmp_path) as fed:
+        trainings = {name: Nudge() for name in NAMES}
+        await fed.join(NAMES, trainings.__getitem__)
+        await fed.start_epoch(PRIVATE)
+        await fed.reach(2)
+        assert np.ptp(await fed.model()) > 0.1  # there is noise in it
 
-            async def all_have_stopped() -> bool:
-                return sum(training.calls for training in trainings.values()) >= USES * 4
+        async def all_have_stopped() -> bool:
+            return sum(training.calls for training in trainings.values()) >= USES * 4
 
-            await fed.until(all_have_stopped)
-            await asyncio.sleep(0.5)
-            for name in NAMES:
-                await fed.stop(name)
-            uses = [ledger_of(fed, name).uses for name in NAMES]
-            assert max(uses) == USES
-            assert sum(uses) >= 2 * PRIVATE.buffer_size
-            assert all(training.calls <= USES + 1 for training in trainings.values())
-
-    asyncio.run(story())
+        await fed.until(all_have_stopped)
+        await asyncio.sleep(0.5)
+        for name in NAMES:
+            await fed.stop(name)
+        uses = [ledger_of(fed, name).uses for name in NAMES]
+        assert max(uses) == USES
+        assert sum(uses) >= 2 * PRIVATE.buffer_size
+        assert all(training.calls <= USES + 1 for training in trainings.values())
 
 
 OF_RECORDS = replace(
@@ -98,20 +95,17 @@ class Attentive(Nudge):
         return await super().__call__(model, info)
 
 
-def test_training_is_told_of_records(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with federation(tmp_path) as fed:
-            training = Attentive()
-            fed.floor = replace(fed.floor, unit="record")
-            await fed.join(NAMES, lambda name: training)
-            await fed.start_epoch(OF_RECORDS)
-            await fed.reach(1)
-            assert training.told == OF_RECORDS.privacy
-            for name in NAMES:
-                await fed.stop(name)
-            assert sum(ledger_of(fed, name).uses for name in NAMES) >= OF_RECORDS.buffer_size
-
-    asyncio.run(story())
+async def test_training_is_told_of_records(tmp_path: Path) -> None:
+    async with federation(tmp_path) as fed:
+        training = Attentive()
+        fed.floor = replace(fed.floor, unit="record")
+        await fed.join(NAMES, lambda name: training)
+        await fed.start_epoch(OF_RECORDS)
+        await fed.reach(1)
+        assert training.told == OF_RECORDS.privacy
+        for name in NAMES:
+            await fed.stop(name)
+        assert sum(ledger_of(fed, name).uses for name in NAMES) >= OF_RECORDS.buffer_size
 
 
 BOUNDED = replace(
@@ -119,7 +113,7 @@ BOUNDED = replace(
 )
 
 
-def test_the_operator_sees_who_was_in_sums_that_were_not_applied(
+async def test_the_operator_sees_who_was_in_sums_that_were_not_applied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Four of seven send far more than they may: one is in every sum. A restart does not forget that."""
@@ -133,28 +127,25 @@ def test_the_operator_sees_who_was_in_sums_that_were_not_applied(
 
     monkeypatch.setattr(Contributor, "_hide", hide)
 
-    async def story() -> None:
-        async with federation(tmp_path) as fed:
-            await fed.join(NAMES, lambda name: Nudge())
-            await fed.start_epoch(BOUNDED)
-            async with asyncio.timeout(60):
-                while not (seen := (await fed.operator.look(fed.connection)).unapplied):
-                    await asyncio.sleep(0.05)
-            assert len(seen) >= BOUNDED.buffer_size
-            assert set(seen) & set(liars)
-            await fed.stop_server()
-            await fed.start_server()
-            after = (await fed.operator.look(fed.connection)).unapplied
-            assert all(after[name] >= count for name, count in seen.items())
-            fed.operator.close()
-            place = ["--folder", str(fed.folder / "operator")]
-            place += ["--anchors", str(fed.folder / "anchors")]
-            ask = partial(CliRunner().invoke, operator.command, [*place, "status"])
-            told = (await asyncio.to_thread(ask)).output
-            named = [line for line in told.splitlines() if "too long to be honest" in line]
-            assert {line.split()[0] for line in named} >= set(seen)
-
-    asyncio.run(story())
+    async with federation(tmp_path) as fed:
+        await fed.join(NAMES, lambda name: Nudge())
+        await fed.start_epoch(BOUNDED)
+        async with asyncio.timeout(60):
+            while not (seen := (await fed.operator.look(fed.connection)).unapplied):
+                await asyncio.sleep(0.05)
+        assert len(seen) >= BOUNDED.buffer_size
+        assert set(seen) & set(liars)
+        await fed.stop_server()
+        await fed.start_server()
+        after = (await fed.operator.look(fed.connection)).unapplied
+        assert all(after[name] >= count for name, count in seen.items())
+        fed.operator.close()
+        place = ["--folder", str(fed.folder / "operator")]
+        place += ["--anchors", str(fed.folder / "anchors")]
+        ask = partial(CliRunner().invoke, operator.command, [*place, "status"])
+        told = (await asyncio.to_thread(ask)).output
+        named = [line for line in told.splitlines() if "too long to be honest" in line]
+        assert {line.split()[0] for line in named} >= set(seen)
 
 
 def test_the_server_notes_who_was_in_a_sum_that_was_not_applied() -> None:

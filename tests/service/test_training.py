@@ -91,30 +91,24 @@ def test_a_file_in_the_folder_shadows_nothing_that_is_installed(
     assert not (tmp_path / "was_here").exists()
 
 
-def test_the_event_loop_goes_on_while_it_blocks() -> None:
-    async def story() -> None:
-        function = UserFunction("user_functions:blocking")
-        try:
-            task = asyncio.create_task(function(MODEL, INFO))
-            ticks, began = 0, time.monotonic()
-            while not task.done():
-                await asyncio.sleep(0.01)
-                ticks += 1
-            assert ticks > 20 * (time.monotonic() - began)
-        finally:
-            function.close()
-
-    asyncio.run(story())
-
-
-def test_its_process_ends_with_its_pipe() -> None:
-    async def story() -> None:
-        function = UserFunction("user_functions:counting")
-        await function(MODEL, INFO)
-        child = function._child
-        assert child is not None
-        child.pipe.close()  # as when the agent is killed
-        assert await asyncio.to_thread(child._process.wait, 20) == 0
+async def test_the_event_loop_goes_on_while_it_blocks() -> None:
+    function = UserFunction("user_functions:blocking")
+    try:
+        task = asyncio.create_task(function(MODEL, INFO))
+        ticks, began = 0, time.monotonic()
+        while not task.done():
+            await asyncio.sleep(0.01)
+            ticks += 1
+        assert ticks > 20 * (time.monotonic() - began)
+    finally:
         function.close()
 
-    asyncio.run(story())
+
+async def test_its_process_ends_with_its_pipe() -> None:
+    function = UserFunction("user_functions:counting")
+    await function(MODEL, INFO)
+    child = function._child
+    assert child is not None
+    child.pipe.close()  # as when the agent is killed
+    assert await asyncio.to_thread(child._process.wait, 20) == 0
+    function.close()

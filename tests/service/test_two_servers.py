@@ -32,37 +32,31 @@ def overtake(folder: Path) -> None:
     connection.close()
 
 
-def test_the_second_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with federation(tmp_path) as fed:
-            options = replace(fed.options, port=free_port(), wait=0.0)
-            with pytest.raises(StorageError, match="in use by process"):
-                async with running(options):
-                    pass
-            await fed.join(NAMES, lambda name: Nudge())
-            await fed.start_epoch()
-            await fed.reach(1)
-
-    asyncio.run(story())
+async def test_the_second_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
+    async with federation(tmp_path) as fed:
+        options = replace(fed.options, port=free_port(), wait=0.0)
+        with pytest.raises(StorageError, match="in use by process"):
+            async with running(options):
+                pass
+        await fed.join(NAMES, lambda name: Nudge())
+        await fed.start_epoch()
+        await fed.reach(1)
 
 
 @pytest.mark.parametrize("with_epoch", [False, True])
-def test_an_idle_server_that_was_overtaken_ends(tmp_path: Path, with_epoch: bool) -> None:
-    async def story() -> None:
-        fed = Federation(tmp_path)
-        await fed.start_server()
-        if with_epoch:
-            await fed.join(NAMES, lambda name: Nudge(seconds=1000))
-            await fed.start_epoch()
-        overtake(fed.options.folder)
-        assert fed._server is not None
-        with pytest.raises(LeaseLost, match="belongs to another process"):
-            await asyncio.wait_for(asyncio.shield(fed._server), 30)
-        for name in list(fed.agents):
-            await fed.stop(name)
-        await fed.connection.close()
-
-    asyncio.run(story())
+async def test_an_idle_server_that_was_overtaken_ends(tmp_path: Path, with_epoch: bool) -> None:
+    fed = Federation(tmp_path)
+    await fed.start_server()
+    if with_epoch:
+        await fed.join(NAMES, lambda name: Nudge(seconds=1000))
+        await fed.start_epoch()
+    overtake(fed.options.folder)
+    assert fed._server is not None
+    with pytest.raises(LeaseLost, match="belongs to another process"):
+        await asyncio.wait_for(asyncio.shield(fed._server), 30)
+    for name in list(fed.agents):
+        await fed.stop(name)
+    await fed.connection.close()
 
 
 def damage(folder: Path) -> None:

@@ -65,27 +65,24 @@ def test_control_the_old_reaction_gives_a_second_answer(tmp_path, monkeypatch):
         asyncio.run(kick_and_ask_again(tmp_path, PuppetServer()))
 
 
-def test_nobody_goes_back_to_an_earlier_epoch(tmp_path):
-    async def story():
-        server = PuppetServer()
-        async with agent_of(server, tmp_path) as agent:
-            first = await server.found(1)
-            await server.until(lambda: len(server.keys) == 2)  # the key for the next epoch
-            second = await server.found(2)
-            machine = agent.member.participant
-            server.kicks = 1
-            await server.until(lambda: machine.number == 2)
-            server.epoch, server.kicks = [first], 1
-            await server.until(lambda: machine.refusals)
-            looks = server.looks
-            await server.until(lambda: server.looks > looks or not server.kicks)
-            parcel, _ = server.town.deal(second, "w")
-            server.post(parcel)
-            await server.received(Receipt)
-            assert machine.agreement.id == second.id
-            assert machine.keys.states()[second.holders[0].sealing_key.hex()] == "joined"
-
-    asyncio.run(story())
+async def test_nobody_goes_back_to_an_earlier_epoch(tmp_path):
+    server = PuppetServer()
+    async with agent_of(server, tmp_path) as agent:
+        first = await server.found(1)
+        await server.until(lambda: len(server.keys) == 2)  # the key for the next epoch
+        second = await server.found(2)
+        machine = agent.member.participant
+        server.kicks = 1
+        await server.until(lambda: machine.number == 2)
+        server.epoch, server.kicks = [first], 1
+        await server.until(lambda: machine.refusals)
+        looks = server.looks
+        await server.until(lambda: server.looks > looks or not server.kicks)
+        parcel, _ = server.town.deal(second, "w")
+        server.post(parcel)
+        await server.received(Receipt)
+        assert machine.agreement.id == second.id
+        assert machine.keys.states()[second.holders[0].sealing_key.hex()] == "joined"
 
 
 # --- a backup without the store ----------------------------------------------------------------------
@@ -225,64 +222,53 @@ def test_a_small_reply_does_not_grow():
     assert most < 10 * 2**20
 
 
-def test_a_long_word_of_the_server_is_not_said_back(tmp_path):
+async def test_a_long_word_of_the_server_is_not_said_back(tmp_path):
     """As part of an address it would be too long for any server, and the agent would ask with it for ever."""
+    server = PuppetServer()
+    deliver, boots = server.deliver, ["a" * 70_000]
 
-    async def story():
-        server = PuppetServer()
-        deliver, boots = server.deliver, ["a" * 70_000]
+    async def deliver_by_a_long_name():
+        reply = await deliver()
+        if reply.content and boots:
+            reply.headers["basecagg-boot"] = boots.pop()
+        return reply
 
-        async def deliver_by_a_long_name():
-            reply = await deliver()
-            if reply.content and boots:
-                reply.headers["basecagg-boot"] = boots.pop()
-            return reply
-
-        server.deliver = deliver_by_a_long_name
-        async with agent_of(server, tmp_path):
-            epoch = await server.found()
-            for count, dealer in enumerate(DEALERS[:2], 1):
-                server.post(server.town.deal(epoch, dealer)[0])
-                await server.received(Receipt, count)
-
-    asyncio.run(story())
+    server.deliver = deliver_by_a_long_name
+    async with agent_of(server, tmp_path):
+        epoch = await server.found()
+        for count, dealer in enumerate(DEALERS[:2], 1):
+            server.post(server.town.deal(epoch, dealer)[0])
+            await server.received(Receipt, count)
 
 
 @pytest.mark.parametrize("code", ["NotInvited", "AlreadyEnrolled"])
-def test_nobody_is_ended_by_a_refused_enrolment(tmp_path, code):
-    async def story():
-        server = PuppetServer()
-        note, refused = server.note, []
+async def test_nobody_is_ended_by_a_refused_enrolment(tmp_path, code):
+    server = PuppetServer()
+    note, refused = server.note, []
 
-        async def refuse(request):
-            if request.url.path == "/v1/enrolment" and not refused:
-                refused.append(note("enrolment", request.content))
-                return httpx.Response(403, json={"code": code, "reason": "y"})
-            return await PuppetServer.__call__(server, request)
+    async def refuse(request):
+        if request.url.path == "/v1/enrolment" and not refused:
+            refused.append(note("enrolment", request.content))
+            return httpx.Response(403, json={"code": code, "reason": "y"})
+        return await PuppetServer.__call__(server, request)
 
-        refuse.town = server.town
-        async with agent_of(refuse, tmp_path):
-            parcel, _ = server.town.deal(await server.found(), "w")
-            server.post(parcel)
-            await server.received(Receipt)
-
-    asyncio.run(story())
+    refuse.town = server.town
+    async with agent_of(refuse, tmp_path):
+        parcel, _ = server.town.deal(await server.found(), "w")
+        server.post(parcel)
+        await server.received(Receipt)
 
 
-def test_an_epoch_that_ends_during_a_contribution_ends_no_agent(tmp_path):
+async def test_an_epoch_that_ends_during_a_contribution_ends_no_agent(tmp_path):
     """The model is asked for when the other half of the agent has just heard the end."""
-
-    async def story():
-        server = PuppetServer()
-        async with agent_of(server, tmp_path) as agent:
-            epoch = await server.found()
-            await server.until(lambda: agent.member.epoch)
-            server.post(server.town.end(epoch))
-            await server.until(lambda: not agent.member.epoch)
-            with pytest.raises(LocalProtocolError, match="no epoch now"):
-                await agent._download(agent.member)
-
-    asyncio.run(story())
+    server = PuppetServer()
+    async with agent_of(server, tmp_path) as agent:
+        epoch = await server.found()
+        await server.until(lambda: agent.member.epoch)
+        server.post(server.town.end(epoch))
+        await server.until(lambda: not agent.member.epoch)
+        with pytest.raises(LocalProtocolError, match="no epoch now"):
+            await agent._download(agent.member)
 
 
 class SilentServer(PuppetServer):
@@ -290,15 +276,12 @@ class SilentServer(PuppetServer):
         raise httpx.ConnectError("nobody is there")
 
 
-def test_an_epoch_ends_by_the_own_clock_while_no_server_answers(tmp_path, monkeypatch):
+async def test_an_epoch_ends_by_the_own_clock_while_no_server_answers(tmp_path, monkeypatch):
     """Without a reply there is no letter to take, but time passes."""
     monkeypatch.setattr("basecagg.service.agent.agent._TICK", 0.01)
 
     ticks = asyncio.Event()
     monkeypatch.setattr(LocalMember, "tick", lambda self, now: ticks.set() or [])
 
-    async def story():
-        async with agent_of(SilentServer(), tmp_path):
-            await asyncio.wait_for(ticks.wait(), 20)
-
-    asyncio.run(story())
+    async with agent_of(SilentServer(), tmp_path):
+        await asyncio.wait_for(ticks.wait(), 20)

@@ -39,24 +39,21 @@ async def verify(*arguments: object) -> tuple[int, str]:
     return done.exit_code, done.output
 
 
-def test_versions_are_made_again_from_a_running_server(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with federation(tmp_path, keep_versions=2) as fed:
-            await trained(fed)
-            folder, saved = fed.profile(NAMES[0]).folder, tmp_path / "saved"
-            status, said = await verify("--as", folder, "--save", saved)
-            assert status == 0, said
-            assert "2 of 2 checked and equal" in said
-            key = fed.profile(NAMES[0]).invitation.operator_key.hex()
-            files = sorted(saved.glob("*.parts"))
-            assert len(files) == 2
-            assert (await verify(*files, "--operator-key", key))[0] == 0
-            assert (await verify("--as", folder, "--versions", "0..1"))[0] == 2
-
-    asyncio.run(story())
+async def test_versions_are_made_again_from_a_running_server(tmp_path: Path) -> None:
+    async with federation(tmp_path, keep_versions=2) as fed:
+        await trained(fed)
+        folder, saved = fed.profile(NAMES[0]).folder, tmp_path / "saved"
+        status, said = await verify("--as", folder, "--save", saved)
+        assert status == 0, said
+        assert "2 of 2 checked and equal" in said
+        key = fed.profile(NAMES[0]).invitation.operator_key.hex()
+        files = sorted(saved.glob("*.parts"))
+        assert len(files) == 2
+        assert (await verify(*files, "--operator-key", key))[0] == 0
+        assert (await verify("--as", folder, "--versions", "0..1"))[0] == 2
 
 
-def test_a_server_that_changes_its_parts_is_not_believed(
+async def test_a_server_that_changes_its_parts_is_not_believed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     honest = EpochHost.parts
@@ -66,18 +63,15 @@ def test_a_server_that_changes_its_parts_is_not_believed(
         parts = msgspec.msgpack.decode((frame or b"")[5:], type=Parts)
         return pack(msgspec.structs.replace(parts, model=bytes(len(parts.model))))
 
-    async def story() -> None:
-        async with federation(tmp_path, keep_versions=2) as fed:
-            await trained(fed)
-            monkeypatch.setattr(EpochHost, "parts", damaged)
-            status, said = await verify("--as", fed.profile(NAMES[0]).folder)
-            assert status == 2
-            assert "not checked" in said
-
-    asyncio.run(story())
+    async with federation(tmp_path, keep_versions=2) as fed:
+        await trained(fed)
+        monkeypatch.setattr(EpochHost, "parts", damaged)
+        status, said = await verify("--as", fed.profile(NAMES[0]).folder)
+        assert status == 2
+        assert "not checked" in said
 
 
-def test_the_operator_exports_a_model_that_can_be_traced(
+async def test_the_operator_exports_a_model_that_can_be_traced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     honest = EpochHost.pedigree
@@ -85,18 +79,15 @@ def test_the_operator_exports_a_model_that_can_be_traced(
     def unproven(host: EpochHost, key: bytes) -> Pedigree:
         return msgspec.structs.replace(honest(host, key), certificate=None)
 
-    async def story() -> None:
-        async with federation(tmp_path) as fed:
-            await trained(fed)
-            version, vector, pedigree = await fed.operator.fetch_model(fed.connection)
-            assert version == await fed.version()
-            path = tmp_path / "model.safetensors"
-            assert export(vector, path, pedigree=pedigree)
-            key = fed.profile(NAMES[0]).invitation.operator_key.hex()
-            status, said = await verify(path, "--operator-key", key)
-            assert status == 0, said
-            monkeypatch.setattr(EpochHost, "pedigree", unproven)
-            with pytest.raises(Refused, match="certificate"):
-                await fed.operator.fetch_model(fed.connection)
-
-    asyncio.run(story())
+    async with federation(tmp_path) as fed:
+        await trained(fed)
+        version, vector, pedigree = await fed.operator.fetch_model(fed.connection)
+        assert version == await fed.version()
+        path = tmp_path / "model.safetensors"
+        assert export(vector, path, pedigree=pedigree)
+        key = fed.profile(NAMES[0]).invitation.operator_key.hex()
+        status, said = await verify(path, "--operator-key", key)
+        assert status == 0, said
+        monkeypatch.setattr(EpochHost, "pedigree", unproven)
+        with pytest.raises(Refused, match="certificate"):
+            await fed.operator.fetch_model(fed.connection)

@@ -30,67 +30,52 @@ async def woken_by(room: WaitingRoom, task: asyncio.Task[bool], woken: dict[str,
     return task.done() and task.result()
 
 
-def test_what_is_urgent_wakes_at_once_and_the_rest_ripens():
-    async def story() -> None:
-        room = WaitingRoom()
-        task = await asleep(room)
-        assert not await woken_by(room, task, {"bob": True})
-        assert not await woken_by(room, task, {"alice": False})
-        assert room.is_ripening("alice")
-        assert await woken_by(room, task, {"alice": True})
-        assert not room.is_ripening("alice")
-
-    asyncio.run(story())
+async def test_what_is_urgent_wakes_at_once_and_the_rest_ripens():
+    room = WaitingRoom()
+    task = await asleep(room)
+    assert not await woken_by(room, task, {"bob": True})
+    assert not await woken_by(room, task, {"alice": False})
+    assert room.is_ripening("alice")
+    assert await woken_by(room, task, {"alice": True})
+    assert not room.is_ripening("alice")
 
 
-def test_mail_that_came_while_nobody_waited_is_not_missed():
-    async def story() -> None:
-        room = WaitingRoom()
-        room.wake_soon({"alice": True})
-        await asyncio.sleep(0.01)
-        assert await room.mail("alice", room.until(1000))
-        assert not await room.mail("alice", room.until(0.001))
-
-    asyncio.run(story())
+async def test_mail_that_came_while_nobody_waited_is_not_missed():
+    room = WaitingRoom()
+    room.wake_soon({"alice": True})
+    await asyncio.sleep(0.01)
+    assert await room.mail("alice", room.until(1000))
+    assert not await room.mail("alice", room.until(0.001))
 
 
-def test_letters_are_ripe_after_a_while_and_later_for_who_has_just_fetched(monkeypatch):
-    async def story() -> None:
-        monkeypatch.setattr(waiting, "_LINGER", 0.001)
-        room = WaitingRoom()
-        assert await woken_by(room, await asleep(room), {"alice": True})
-        task = await asleep(room)
-        room.wake_soon({"alice": False})
-        await asyncio.sleep(0.02)
-        assert not task.done()
-        monkeypatch.setattr(waiting, "_PACE", 0.0)
-        room.wake_soon({"bob": False})
-        assert await room.mail("bob", room.until(1000))
-        task.cancel()
-
-    asyncio.run(story())
+async def test_letters_are_ripe_after_a_while_and_later_for_who_has_just_fetched(monkeypatch):
+    monkeypatch.setattr(waiting, "_LINGER", 0.001)
+    room = WaitingRoom()
+    assert await woken_by(room, await asleep(room), {"alice": True})
+    task = await asleep(room)
+    room.wake_soon({"alice": False})
+    await asyncio.sleep(0.02)
+    assert not task.done()
+    monkeypatch.setattr(waiting, "_PACE", 0.0)
+    room.wake_soon({"bob": False})
+    assert await room.mail("bob", room.until(1000))
+    task.cancel()
 
 
-def test_a_new_model_wakes_those_who_wait_for_it_and_a_change_wakes_everybody():
-    async def story() -> None:
-        room = WaitingRoom()
-        mail, news = await asleep(room), asyncio.create_task(room.news(room.until(1000)))
-        await asyncio.sleep(0)
-        room.renew_soon()
-        assert await news
-        assert not mail.done()
-        room.change()
-        assert await mail
-
-    asyncio.run(story())
+async def test_a_new_model_wakes_those_who_wait_for_it_and_a_change_wakes_everybody():
+    room = WaitingRoom()
+    mail, news = await asleep(room), asyncio.create_task(room.news(room.until(1000)))
+    await asyncio.sleep(0)
+    room.renew_soon()
+    assert await news
+    assert not mail.done()
+    room.change()
+    assert await mail
 
 
-def test_nobody_waits_once_it_is_closed():
-    async def story() -> None:
-        room = WaitingRoom()
-        task = await asleep(room)
-        room.close()
-        assert await task
-        assert not await room.news(room.until(1000))
-
-    asyncio.run(story())
+async def test_nobody_waits_once_it_is_closed():
+    room = WaitingRoom()
+    task = await asleep(room)
+    room.close()
+    assert await task
+    assert not await room.news(room.until(1000))
