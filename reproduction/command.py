@@ -36,9 +36,7 @@ Example:
 """
 
 
-@click.command(
-    "reproduce", short_help="Run the paper's experiments, and some beyond it.", help=_HELP
-)
+@click.command("reproduce", help=_HELP)
 @click.argument("what", type=click.Choice(list(_ALL)))
 @click.option("--quick", is_flag=True, help="Minutes instead of hours: shorter runs, one seed.")
 @click.option("--smoke", is_flag=True, help="Seconds, on digits: shows that it works, no more.")

@@ -41,7 +41,7 @@ class _AuditOptions:
     """Print the report as JSON."""
 
 
-@click.command("audit", short_help="Say what a server learned, from a transcript of its view.")
+@click.command("audit")
 @click.argument(
     "transcript",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),

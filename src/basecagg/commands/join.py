@@ -79,7 +79,7 @@ class _JoinOptions:
     """Only see whether it would work: the function, the disk, the server, its certificate, the clock."""
 
 
-@click.command("join", short_help="Take part in a federation as contributor, holder or both.")
+@click.command("join")
 @click.argument("invitation", type=click.Path(path_type=Path, dir_okay=False))
 @options(_JoinOptions, store="DIR")
 def command(

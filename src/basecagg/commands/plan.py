@@ -39,7 +39,7 @@ class _PlanOptions:
     """Print the plan as JSON."""
 
 
-@click.command("plan", short_help="Choose parameters for a federation and show what they cost.")
+@click.command("plan")
 @options(_Holders)
 @wishes_options()
 @options(_PlanOptions)

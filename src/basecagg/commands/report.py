@@ -17,7 +17,7 @@ from basecagg.planning.audit_rendering import in_words
 from basecagg.simulation.run_folder import CONFIG, transcripts
 
 
-@click.command("report", short_help="Write a page about simulated runs: plots, tables, audit.")
+@click.command("report")
 @click.argument(
     "folders", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN..."
 )

@@ -84,7 +84,7 @@ class _RunOptions:
     """Write TensorBoard files as well."""
 
 
-@click.command("run", short_help="Train a federation in simulation and show what privacy cost.")
+@click.command("run")
 @click.argument("config_file", required=False, type=click.Path(path_type=Path), metavar="[CONFIG]")
 @options(_RunOptions, presets=", ".join(PRESETS), usual=", ".join(DEFAULT_METHODS))
 def command(

@@ -49,7 +49,7 @@ class _ServeOptions:
     """How much to log; DEBUG has a line for every request."""
 
 
-@click.command("serve", short_help="Run the server of a federation over HTTPS.")
+@click.command("serve")
 @options(_ServeOptions, store="the database")
 def command(*, state: Path, new_key: bool, memory: int, log_level: str, **others: Any) -> None:
     """Run the server of a federation.

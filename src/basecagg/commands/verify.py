@@ -55,7 +55,7 @@ class _VerifyOptions:
     """Keep what each version was made from there, as files that `verify` reads without a server."""
 
 
-@click.command("verify", short_help="Check evidence, make versions again, check an exported model.")
+@click.command("verify")
 @click.argument(
     "files", nargs=-1, type=click.Path(path_type=Path, dir_okay=False), metavar="[FILE]..."
 )

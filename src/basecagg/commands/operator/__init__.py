@@ -28,9 +28,7 @@ class _OperatorOptions:
     """Its first line is the passphrase of the keys. You are asked for it otherwise, if they have one."""
 
 
-@click.group(
-    "operator", short_help="Create a federation, enrol people, sign epochs, export the model."
-)
+@click.group("operator")
 @options(_OperatorOptions, store="the folder")
 @click.pass_context
 def command(

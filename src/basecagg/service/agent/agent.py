@@ -46,6 +46,7 @@ _LONGEST_BOOT = 64
 """Of the server's word for itself, which is part of the next address: a long one would make that useless."""
 _ELSEWHERE = ("WrongEpoch", "EpochClosing")
 """What a server says when it is not in this epoch, or will soon not be."""
+_STRICT = LocalFloor(consistency="certified", correctness="agreed", verify="auto")
 Result = TypeVar("Result")
 
 
@@ -53,11 +54,7 @@ Result = TypeVar("Result")
 class AgentOptions:
     """What the user decides."""
 
-    floor: LocalFloor = field(
-        default_factory=lambda: LocalFloor(
-            consistency="certified", correctness="agreed", verify="auto"
-        )
-    )
+    floor: LocalFloor = _STRICT
     data: str = ""
     urls: tuple[str, ...] = ()
     """Where the server is, if not where the invitation says."""
