@@ -311,6 +311,7 @@ class Agent:
 
     async def _download(self, member: LocalMember) -> tuple[int, Vector, bytes]:
         """The present version, once the server has signed that it is this one, its model and its head."""
+        pause = self._options.breath
         while True:
             # Its epoch may be over by now: then this raises.
             agreement = (await self._in_thread(member.participant.working)).agreement
@@ -321,7 +322,8 @@ class Agent:
                 with suppress(LocalProtocolError):
                     head = await self._in_thread(partial(member.head_of, version, model))
                     return version, model, head
-            await asyncio.sleep(self._options.breath)  # the server has moved on
+            await asyncio.sleep(pause)  # the server has moved on, perhaps faster than we can follow
+            pause = min(2 * pause, self._options.after_failure)
 
     async def _fetch_model(self, size: int) -> tuple[int, Vector]:
         reply = await self._connection.call("GET", "/v1/model", limit=size)
