@@ -60,13 +60,14 @@ def files_page() -> str:
 
 
 def _files(folder: Path) -> str:
-    rows = "".join(
-        f"| `{path.name}` | {_first_words(path)} |\n" for path in sorted(folder.glob("*.py"))
-    )
+    files = [*sorted(folder.glob("*.py")), *sorted(folder.glob("static/*"))]
+    rows = "".join(f"| `{path.relative_to(folder)}` | {_first_words(path)} |\n" for path in files)
     return f"## {folder.relative_to(ROOT).as_posix()}\n\n| file | what it is |\n|---|---|\n{rows}"
 
 
 def _first_words(path: Path) -> str:
+    if path.suffix != ".py":
+        return "A part of the page, as the browser gets it."
     docs = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
     return docs.split("\n\n")[0].replace("\n", " ").replace("|", "\\|")
 

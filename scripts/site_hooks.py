@@ -1,4 +1,4 @@
-"""What mkdocs does beyond its plugins: it draws diagrams, finds titles, and asks nothing of anybody."""
+"""What mkdocs does beyond its plugins: diagrams into pages, titles, and nothing is asked of anybody."""
 
 from __future__ import annotations
 

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from basecagg.errors import DataError
-from basecagg.maths.kernels import balanced, cosets, fourier, machine, product, roots, sums
+from basecagg.maths.kernels import balanced, compiler, cosets, fourier, product, roots, sums
+from basecagg.maths.kernels.compiler import addresses_of, numbers_of
 from basecagg.maths.kernels.cosets import CosetEvaluation
-from basecagg.maths.kernels.machine import addresses_of, numbers_of
 from basecagg.maths.kernels.product import Product
 from basecagg.maths.mds_code import MaskCode
 from basecagg.maths.prime_field import PrimeField
@@ -188,14 +188,14 @@ def test_machine_code_of_a_changed_room_is_not_used(monkeypatch, tmp_path):
     """Numba by itself looks only at the file of the kernel, and would compute with old parts."""
 
     def loaded_from_cache():
-        compiled = machine.kernel(plus_one)
+        compiled = compiler.kernel(plus_one)
         assert compiled(1) == 2
         return sum(compiled.stats.cache_hits.values()) == 1
 
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
     assert not loaded_from_cache()
     assert loaded_from_cache()
-    monkeypatch.setattr(machine, "_ROOM", "changed")
+    monkeypatch.setattr(compiler, "_ROOM", "changed")
     assert not loaded_from_cache()
 
 
@@ -203,7 +203,7 @@ def test_the_digest_of_a_room_changes_with_any_of_its_files(tmp_path):
     digests = set()
     for name, text in (("a.py", "1"), ("b.py", "1"), ("a.py", "2"), ("b.py", "3")):
         (tmp_path / name).write_text(text)
-        digests.add(machine.digest_of(tmp_path))
+        digests.add(compiler.digest_of(tmp_path))
     assert len(digests) == 4
 
 
@@ -228,5 +228,5 @@ def test_a_forked_process_has_threads_of_its_own():
 
 
 def test_wide_vectors_are_asked_for_where_the_cpu_has_them():
-    assert machine.use_wide_vectors("+avx2,+avx512f,-xop") == "+avx2,+avx512f,-xop,-prefer-256-bit"
-    assert machine.use_wide_vectors("+avx2,-avx512f") is None
+    assert compiler.use_wide_vectors("+avx2,+avx512f,-xop") == "+avx2,+avx512f,-xop,-prefer-256-bit"
+    assert compiler.use_wide_vectors("+avx2,-avx512f") is None

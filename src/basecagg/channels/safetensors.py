@@ -1,4 +1,4 @@
-"""Exported models: the safetensors format, and in its metadata the proof of where the numbers come from."""
+"""Exported models as safetensors: which types of tensors there are, and the proof of where they come from."""
 
 from __future__ import annotations
 

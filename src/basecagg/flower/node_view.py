@@ -1,4 +1,4 @@
-"""A node as the server sees it: whether it is there, what it does, what waits for it, and how it failed."""
+"""A node as the server sees it: is it there, what does it do, how did it fail, how long is it left alone."""
 
 from __future__ import annotations
 

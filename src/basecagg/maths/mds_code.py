@@ -26,8 +26,8 @@ from basecagg.maths.elements import Elements, checked, checked_shape, destinatio
 from basecagg.maths.error_location import locate_errors
 from basecagg.maths.interpolation import Numbers, coefficient_rows, value_rows, vandermonde
 from basecagg.maths.kernels import roots
+from basecagg.maths.kernels.compiler import Addresses, addresses_of
 from basecagg.maths.kernels.cosets import CosetEvaluation
-from basecagg.maths.kernels.machine import Addresses, addresses_of
 from basecagg.maths.kernels.product import Product
 from basecagg.maths.kernels.sums import inner_product
 from basecagg.maths.prime_field import PrimeField

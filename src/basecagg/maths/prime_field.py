@@ -13,8 +13,8 @@ import numpy.typing as npt
 from basecagg.errors import DataError
 from basecagg.maths.elements import Elements, check_values, checked, checked_shape, destination
 from basecagg.maths.kernels import sums
-from basecagg.maths.kernels.columns import over_columns, thread_count
-from basecagg.maths.kernels.machine import addresses_of
+from basecagg.maths.kernels.compiler import addresses_of
+from basecagg.maths.kernels.cores import over_columns, thread_count
 from basecagg.maths.primes import PAPER_MODULUS, require_modulus
 
 

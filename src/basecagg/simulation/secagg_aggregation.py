@@ -1,4 +1,4 @@
-"""SecAgg and SecAgg+ under the synchronous schedule: a round of users, and their sum when K updates are in."""
+"""SecAgg and SecAgg+ in simulated rounds: the threshold and graph of a round, and the sum of its updates."""
 
 from __future__ import annotations
 

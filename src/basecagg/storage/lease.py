@@ -1,4 +1,4 @@
-"""Who may write to a store: a row with a counter, the *fence*, that every transaction checks.
+"""Who may write to a store, and how long it may be silent before another takes over: a row with a fence.
 
 A new owner raises the fence. Whoever had the store before then writes nothing any more, however it comes back:
 a process that was stopped and woken, a copy on another machine. A lock would not do, for a stopped process

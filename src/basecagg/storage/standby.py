@@ -1,4 +1,4 @@
-"""A standby looks on while another server has the database, so that it can go on where that one ends.
+"""A server that stands by: it follows the marks of the one that has the database, to go on where that ends.
 
 An anchor shows whether a database is an older copy of itself, and the standby's machine has none of its own.
 But what a server writes while it is alive is current: so long the standby's anchors follow the marks in the

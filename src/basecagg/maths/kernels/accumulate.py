@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from basecagg.maths.kernels.machine import kernel
+from basecagg.maths.kernels.compiler import kernel
 from basecagg.maths.randomness import Words
 
 Totals = npt.NDArray[np.uint64]

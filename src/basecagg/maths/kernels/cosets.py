@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from basecagg.maths.kernels.balanced import WIDTH, Panel, fetch, load, new_panel, store
-from basecagg.maths.kernels.columns import over_columns
+from basecagg.maths.kernels.compiler import Addresses, Pointer, inner, kernel, numbers_of
+from basecagg.maths.kernels.cores import over_columns
 from basecagg.maths.kernels.dot import dot, padded, table_of
 from basecagg.maths.kernels.fourier import FOLDED, table_19, transform_10, transform_19
-from basecagg.maths.kernels.machine import Addresses, Pointer, inner, kernel, numbers_of
 from basecagg.maths.kernels.roots import shifts
 from basecagg.maths.primes import PAPER_MODULUS
 

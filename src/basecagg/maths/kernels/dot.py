@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from basecagg.maths.kernels.balanced import WIDTH, combine, halves
-from basecagg.maths.kernels.machine import Pointer, fma, inner
+from basecagg.maths.kernels.compiler import Pointer, fma, inner
 
 # A sum has 4 terms, or a multiple of 8.
 _SHORT, _CHUNK = 4, 8

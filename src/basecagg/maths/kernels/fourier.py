@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from basecagg.maths.kernels.balanced import WIDTH, combine, halves, times
-from basecagg.maths.kernels.machine import Pointer, fma, inner
+from basecagg.maths.kernels.compiler import Pointer, fma, inner
 from basecagg.maths.kernels.roots import ETA, ZETA
 from basecagg.maths.primes import PAPER_MODULUS
 

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from basecagg.maths.elements import Elements
-from basecagg.maths.kernels.machine import kernel
+from basecagg.maths.kernels.compiler import kernel
 
 Numbers = npt.NDArray[np.float32 | np.float64]
 Words = npt.NDArray[np.uint32]

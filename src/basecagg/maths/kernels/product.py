@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from basecagg.maths.kernels.balanced import WIDTH, Panel, load, new_panel, store
-from basecagg.maths.kernels.columns import over_columns
+from basecagg.maths.kernels.compiler import Addresses, kernel, numbers_of
+from basecagg.maths.kernels.cores import over_columns
 from basecagg.maths.kernels.dot import LONG_SUM, dot, padded, table_of
-from basecagg.maths.kernels.machine import Addresses, kernel, numbers_of
 
 
 class Product:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from basecagg.maths.kernels.machine import (
+from basecagg.maths.kernels.compiler import (
     CACHE_LINE,
     Addresses,
     Pointer,

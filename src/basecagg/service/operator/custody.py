@@ -1,4 +1,4 @@
-"""The operator's secret keys at rest: as they are, or encrypted with a passphrase.
+"""The operator's secret keys at rest: as they are, or encrypted with a passphrase of some length.
 
 Whoever has the folder can try as many passphrases as he likes. So each try goes through scrypt, which takes
 128 MiB and about half a second; what comes of it encrypts the key with AES-256-GCM.

@@ -1,4 +1,4 @@
-"""What the server has to say to each participant, kept until the participant has dealt with it.
+"""What the server has to say to each participant, what of it is urgent, kept until it has been dealt with.
 
 A letter is written in the same transaction as the machine's own records, so no crash loses it, and once for all
 who get it. How far each participant has come is written too: nothing that it has dealt with comes again. The
