@@ -46,13 +46,7 @@ from basecagg.storage.memory import MemoryStore
 from basecagg.storage.participant import ParticipantStore
 
 OPERATOR, ENROLMENT, SERVER = (Identity.create() for _ in range(3))
-FOUNDATION = Foundation(
-    federation="test",
-    suite="x25519",
-    operator_key=OPERATOR.public_key,
-    enrolment_key=ENROLMENT.public_key,
-    server_key=SERVER.public_key,
-)
+FOUNDATION = Foundation(federation="test", suite="x25519", server_key=SERVER.public_key)
 FOUR = ProtocolParameters(
     num_holders=4,
     recovery_threshold=2,

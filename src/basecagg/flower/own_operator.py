@@ -50,14 +50,8 @@ class OwnOperator:
         self._machine = self._build()
 
     def _build(self) -> Operator:
-        foundation = Foundation(
-            federation=self.federation,
-            suite=_SUITE,
-            operator_key=self.operator_key,
-            enrolment_key=self._enrolment.public_key,
-            server_key=self.server.public_key,
-        )
-        verifier = Ed25519Verifier()
+        verifier, key = Ed25519Verifier(), self.server.public_key
+        foundation = Foundation(federation=self.federation, suite=_SUITE, server_key=key)
         return Operator(foundation, self._operator, self._enrolment, verifier, self._store)
 
     @property

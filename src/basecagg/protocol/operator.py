@@ -52,12 +52,10 @@ PRESENT = ("invited", "admitted")
 
 @dataclass(frozen=True, kw_only=True)
 class Foundation:
-    """What a federation begins with: its name and its public keys. Only the server's may change later."""
+    """What a federation begins with, besides its operator's keys. Only the server's key may change later."""
 
     federation: str
     suite: Suite
-    operator_key: bytes
-    enrolment_key: bytes
     server_key: bytes
 
 
@@ -329,14 +327,15 @@ class Operator:
         epoch = draft_epoch(
             federation=founded.federation,
             holders=self._committee(without),
-            enrolment_key=founded.enrolment_key,
+            enrolment_key=self._enrolment.public_key,
             operator=self._signer,
             number=number,
             ends=ends,
             suite=founded.suite,
             **wishes,
         )
-        accept(epoch, founded.operator_key, self._verifier)  # what nobody would take is not signed
+        # What nobody would take is not signed.
+        accept(epoch, self._signer.public_key, self._verifier)
         used = {_hash(holder.sealing_key): number for holder in epoch.holders}
         self._used |= used
         self._standing = Standing(epoch=epoch)

@@ -80,13 +80,7 @@ class Office:
         self.identity = Identity.from_secret(unseal(s.operator, passphrase))
         self._enrolment = enrolment = Identity.from_secret(unseal(s.enrolment, passphrase))
         self._store = open_store(folder, anchor_folder)
-        foundation = Foundation(
-            federation=s.federation,
-            suite=s.suite,
-            operator_key=self.identity.public_key,
-            enrolment_key=enrolment.public_key,
-            server_key=s.server_key,
-        )
+        foundation = Foundation(federation=s.federation, suite=s.suite, server_key=s.server_key)
         verifier = Ed25519Verifier()
         self.machine = Operator(foundation, self.identity, enrolment, verifier, self._store)
         self._audit = AuditLog(s.federation, OPERATOR, self._store)
