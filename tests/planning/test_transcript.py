@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import reduce
 from pathlib import Path
 
 import msgspec
@@ -43,7 +44,7 @@ def facts(transcript: Transcript) -> dict[str, object]:
 def linked(texts_before: list[str], text: str | bytes) -> bytes:
     """A line whatever it says, tied to those before it as the server would do it."""
     raw = text.encode() if isinstance(text, str) else text
-    chain = Chain.begin("transcript").after(*(inner(each) for each in texts_before), raw)
+    chain = reduce(Chain.after, [*map(inner, texts_before), raw], Chain.begin("transcript"))
     return b'{"line":' + raw + b',"chain":"' + chain.head.hex().encode() + b'"}\n'
 
 
@@ -210,14 +211,13 @@ def test_chains_of_other_purposes_or_lengths_have_nothing_in_common() -> None:
         one.head,
         other.head,
         one.after(b"").head,
-        one.after(b"a", b"b").head,
+        one.after(b"a").after(b"b").head,
         one.after(b"ab").head,
-        one.after(b"b", b"a").head,
+        one.after(b"b").after(b"a").head,
         other.after(b"ab").head,
     ]
     assert len(set(heads)) == len(heads)
-    assert one.after(b"a", b"b") == one.after(b"a").after(b"b")
-    assert one.after(b"a", b"b").length == 2
+    assert one.after(b"a").after(b"b").length == 2
     statements = {chain.statement(purpose) for chain in (one, other) for purpose in ("x", "y")}
     assert len(statements) == 4
 

@@ -12,8 +12,6 @@ def test_a_known_chain():
     second = hashlib.sha256(first + b"b").digest()
     assert Chain.begin("test") == Chain(BEGIN, 0)
     assert Chain.begin("test").after(b"a").after(b"b") == Chain(second, 2)
-    assert Chain.begin("test").after(b"a", b"b") == Chain(second, 2)
-    assert Chain.begin("test").after() == Chain(BEGIN, 0)
 
 
 def test_its_end_says_purpose_length_and_head():

@@ -90,8 +90,7 @@ class CheckedLog:
         verifier: Verifier,
     ) -> None:
         """Check it from scratch, or `DataError`; one of `keys` must have signed its end."""
-        begin = Chain.begin(purpose)
-        self.heads = [*accumulate(entries, lambda chain, entry: chain.after(entry), initial=begin)]
+        self.heads = [*accumulate(entries, Chain.after, initial=Chain.begin(purpose))]
         """What the chain had come to after each number of entries, none at first."""
         if entries or end is not None:
             self._require_signed(purpose, end, keys, verifier)

@@ -24,12 +24,9 @@ class Chain(Struct, frozen=True):
         """An empty chain. Chains of different purposes have no head in common."""
         return cls(hashlib.sha256(_TAG + purpose.encode()).digest(), 0)
 
-    def after(self, *entries: bytes) -> Chain:
-        """The chain with these entries added. All heads have one length, so nothing is ambiguous."""
-        head = self.head
-        for entry in entries:
-            head = hashlib.sha256(head + entry).digest()
-        return Chain(head, self.length + len(entries))
+    def after(self, entry: bytes) -> Chain:
+        """The chain with one more entry. All heads have one length, so nothing is ambiguous."""
+        return Chain(hashlib.sha256(self.head + entry).digest(), self.length + 1)
 
     def statement(self, purpose: str) -> bytes:
         """What is signed to say that the chain ends here."""
