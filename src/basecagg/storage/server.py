@@ -197,18 +197,14 @@ class ServerStore:
         stored = self.read(_MARK, "")
         if stored is not None:
             self._mark = _parse_mark(stored)
-        elif anchor.mark is None and self._is_empty():
-            self._mark = self._begin_life()
+        elif anchor.mark is None and self._fetch(_FIRST)[0][0] is None:
+            self._mark = Mark(os.urandom(_LINEAGE), 0)
+            with self._writing() as connection:
+                _execute(connection, _STORE, self._row(_MARK, "", _packed(self._mark)))
             anchor.write(self._mark)
         self.rolled_back = anchor.mark is None or not anchor.mark.precedes(self._mark)
         self._anchor = anchor
         self._drop_anchor()
-
-    def _begin_life(self) -> Mark:
-        mark = Mark(os.urandom(_LINEAGE), 0)
-        with self._writing() as connection:
-            _execute(connection, _STORE, self._row(_MARK, "", _packed(mark)))
-        return mark
 
     def _mark_after(self, batch: Batch) -> Mark:
         """Counts what must not be undone. An older copy that goes on makes every other copy an old one."""
@@ -227,9 +223,6 @@ class ServerStore:
 
     def _row(self, kind: str, key: str, value: bytes = b"") -> dict[str, Any]:
         return {"namespace": self.namespace, "kind": kind, "key": key, "value": value}
-
-    def _is_empty(self) -> bool:
-        return self._fetch(_FIRST)[0][0] is None
 
     # --- its owner --------------------------------------------------------------------------------
 
