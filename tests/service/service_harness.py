@@ -195,6 +195,11 @@ class Federation:
             await self.operator.set_model(self.connection, np.zeros(parameters.model_size, "<f4"))
         await self.operator.start(self.connection, parameters)
 
+    async def begin(self, names: list[str]) -> None:
+        """All of them join, an epoch begins, and they train."""
+        await self.join(names, lambda name: Nudge())
+        await self.start_epoch()
+
     async def close_epoch(self) -> None:
         """Close it, and wait for its last sum."""
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from direct import Direct, direct
-from service_harness import Federation, Nudge, announced, enrolment, federation
+from service_harness import Federation, announced, enrolment, federation
 from test_commands import Desk
 
 from basecagg.channels.identity import Identity
@@ -42,8 +42,7 @@ async def told(fed: Federation) -> list[tuple[str, str, object]]:
 def test_both_logs_tell_who_came_and_went_and_what_was_opened(tmp_path: Path) -> None:
     async def story() -> None:
         async with federation(tmp_path) as fed:
-            await fed.join(NAMES, lambda name: Nudge())
-            await fed.start_epoch()
+            await fed.begin(NAMES)
             await fed.reach(2)
             await fed.stop("user-6")
             await fed.operator.revoke(fed.connection, "user-6")
@@ -108,8 +107,7 @@ def test_every_event_of_an_epochs_life_has_a_line_on_the_log(
 
     async def story() -> None:
         async with federation(tmp_path) as fed:
-            await fed.join(NAMES, lambda name: Nudge())
-            await fed.start_epoch()
+            await fed.begin(NAMES)
             await fed.reach(1)
             await fed.close_epoch()
             await fed.operator.end_epoch(fed.connection)
@@ -155,8 +153,7 @@ def test_a_sum_that_opened_just_before_a_crash_has_its_entry_afterwards(
 ) -> None:
     async def story() -> None:
         async with federation(tmp_path) as fed:
-            await fed.join(NAMES, lambda name: Nudge())
-            await fed.start_epoch()
+            await fed.begin(NAMES)
             with monkeypatch.context() as crash:
                 crash.setattr(Epochs, "note_sums", lambda self, entries: None)
                 await fed.reach(2)
@@ -267,8 +264,7 @@ def test_the_last_time_somebody_was_seen_is_told_in_words(seconds: int, words: s
 def test_status_tells_who_is_there_and_who_has_retired(tmp_path: Path) -> None:
     async def story() -> None:
         async with federation(tmp_path) as fed:
-            await fed.join(NAMES, lambda name: Nudge())
-            await fed.start_epoch()
+            await fed.begin(NAMES)
             await fed.reach(1)
             profile = fed.profile("user-1")
             line = Connection(

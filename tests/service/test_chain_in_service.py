@@ -68,8 +68,7 @@ async def status_of(call: Awaitable[object]) -> int:
 
 async def test_members_get_what_versions_were_made_from(tmp_path: Path) -> None:
     async with federation(tmp_path, keep_versions=2) as fed:
-        await fed.join(NAMES, lambda name: Nudge())
-        await fed.start_epoch()
+        await fed.begin(NAMES)
         await fed.reach(4)
         for name in NAMES:
             await fed.stop(name)

@@ -54,8 +54,7 @@ def test_the_operator_is_told_whose_answers_were_wrong(
 
     async def story() -> None:
         async with federation(tmp_path) as fed:
-            await fed.join(NAMES, lambda name: Nudge())
-            await fed.start_epoch()
+            await fed.begin(NAMES)
             async with asyncio.timeout(60):
                 while not (seen := (await fed.operator.look(fed.connection)).inconsistent):
                     await asyncio.sleep(0.05)
@@ -73,8 +72,7 @@ def test_the_operator_is_told_whose_answers_were_wrong(
 def test_the_server_restarts_and_goes_on(tmp_path: Path) -> None:
     async def story() -> None:
         async with federation(tmp_path) as fed:
-            await fed.join(NAMES, lambda name: Nudge())
-            await fed.start_epoch()
+            await fed.begin(NAMES)
             await fed.reach(2)
             before = await fed.version()
             await fed.stop_server()
@@ -88,8 +86,7 @@ def test_the_server_restarts_and_goes_on(tmp_path: Path) -> None:
 def test_holders_that_are_gone_within_d_do_not_stop_it_and_come_back(tmp_path: Path) -> None:
     async def story() -> None:
         async with federation(tmp_path) as fed:
-            await fed.join(NAMES, lambda name: Nudge())
-            await fed.start_epoch()
+            await fed.begin(NAMES)
             await fed.reach(2)
             for name in NAMES[:2]:
                 await fed.stop(name)
@@ -128,8 +125,7 @@ def test_everybody_leaves_an_epoch_that_the_operator_ended(tmp_path: Path) -> No
 def test_a_contributor_joins_during_an_epoch(tmp_path: Path) -> None:
     async def story() -> None:
         async with federation(tmp_path) as fed:
-            await fed.join(NAMES, lambda name: Nudge())
-            await fed.start_epoch()
+            await fed.begin(NAMES)
             await fed.reach(1)
             late = Nudge()
             await fed.join(["late"], lambda name: late)
@@ -145,8 +141,7 @@ def test_a_contributor_joins_during_an_epoch(tmp_path: Path) -> None:
 def test_an_epoch_is_rotated_and_the_model_goes_on(tmp_path: Path) -> None:
     async def story() -> None:
         async with federation(tmp_path) as fed:
-            await fed.join(NAMES, lambda name: Nudge())
-            await fed.start_epoch()
+            await fed.begin(NAMES)
             first = fed.operator.epoch
             assert first is not None
             await fed.reach(2)
@@ -167,8 +162,7 @@ def test_an_epoch_is_rotated_and_the_model_goes_on(tmp_path: Path) -> None:
 def test_a_revoked_user_is_shut_out(tmp_path: Path) -> None:
     async def story() -> None:
         async with federation(tmp_path) as fed:
-            await fed.join(NAMES, lambda name: Nudge())
-            await fed.start_epoch()
+            await fed.begin(NAMES)
             await fed.reach(1)
             await fed.operator.revoke(fed.connection, NAMES[0])
             caller = Caller("test", NAMES[0], fed.profile(NAMES[0]).identity)

@@ -91,8 +91,7 @@ async def test_tokens_cannot_be_guessed_at_leisure(tmp_path: Path) -> None:
 
 async def test_the_page_holds_no_secrets_and_no_names(tmp_path: Path) -> None:
     async with federation(tmp_path, open_here=True) as fed, client(fed) as browser:
-        await fed.join(NAMES, lambda name: Nudge())
-        await fed.start_epoch()
+        await fed.begin(NAMES)
         await fed.reach(2)
         shown = (await browser.get("/status")).text + (await browser.get("/metrics")).text
         status = json.loads((await browser.get("/status")).text)

@@ -38,8 +38,7 @@ async def test_the_second_is_refused_and_the_first_goes_on(tmp_path: Path) -> No
         with pytest.raises(StorageError, match="in use by process"):
             async with running(options):
                 pass
-        await fed.join(NAMES, lambda name: Nudge())
-        await fed.start_epoch()
+        await fed.begin(NAMES)
         await fed.reach(1)
 
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 from participants import quick  # noqa: F401 - a fixture
-from service_harness import SMALL, Federation, Nudge, federation
+from service_harness import SMALL, Federation, federation
 
 from basecagg import cli
 from basecagg.channels.wire import pack
@@ -24,8 +24,7 @@ NAMES = [f"user-{index}" for index in range(SMALL.num_holders)]
 
 
 async def trained(fed: Federation) -> None:
-    await fed.join(NAMES, lambda name: Nudge())
-    await fed.start_epoch()
+    await fed.begin(NAMES)
     await fed.reach(3)
     for name in NAMES:
         await fed.stop(name)

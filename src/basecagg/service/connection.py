@@ -143,18 +143,15 @@ class Connection:
 
     async def _somewhere(self, attempt: Callable[[str], Awaitable[Result]]) -> Result:
         """Try all addresses, each once, beginning with the one that answered last."""
-        for others in reversed(range(len(self._urls))):
-            url = self._urls[0]
+        fault = Unreachable("no address of the server is known")
+        for url in list(self._urls):
             try:
                 return await attempt(url)
-            except (
-                Exception
-            ) as error:  # whatever a library makes of what came: it came from outside
+            except Exception as error:  # whatever a library makes of what came from outside
+                fault = _fault(url, error)
                 if self._urls[0] == url:  # else another call has moved on already
                     self._urls.rotate(-1)
-                if not others:
-                    raise _fault(url, error) from None
-        raise AssertionError("unreachable")
+        raise fault
 
     def _set_clock(self, reply: Reply) -> None:
         stamp = _digits(reply.headers.get(TIME_HEADER, ""))

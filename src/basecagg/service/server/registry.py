@@ -67,12 +67,11 @@ class Registry:
         """Members whom the operator has not revoked."""
         return [member for member in self.members.values() if not member.revoked]
 
-    def require_active(self, name: str) -> Member:
+    def require_active(self, name: str) -> None:
         """Refuse a member that the operator has revoked."""
         member = self.members.get(name)
         if member is None or member.revoked:
             raise Problem(403, "Revoked", f"{name} does not belong to this federation any more")
-        return member
 
     # --- joining ----------------------------------------------------------------------------------
 
