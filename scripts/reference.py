@@ -56,7 +56,15 @@ def files_page() -> str:
     rooms = ["src/basecagg", "reproduction", "benchmarks", "scripts"]
     folders = sorted({path.parent for room in rooms for path in ROOT.glob(f"{room}/**/*.py")})
     sections = "\n".join(_files(folder) for folder in folders)
-    return f"{HEADER}# Files\n\n{intro}\n{sections}"
+    return f"{HEADER}# Files\n\n{intro}\n{sections}\n{_helpers_of_tests()}"
+
+
+def _helpers_of_tests() -> str:
+    """What tests share: a test itself is found by the name of what it tests."""
+    tests = ROOT / "tests"
+    files = [path for path in sorted(tests.glob("**/*.py")) if not path.name.startswith("test_")]
+    rows = "".join(f"| `{path.relative_to(tests)}` | {_first_words(path)} |\n" for path in files)
+    return f"## tests: what they share\n\n| file | what it is |\n|---|---|\n{rows}"
 
 
 def _files(folder: Path) -> str:

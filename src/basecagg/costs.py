@@ -1,4 +1,4 @@
-"""What the protocol costs: bytes of every message, seconds of every step. Arithmetic only.
+"""What the protocol costs: bytes of every message, seconds of every step and of sealing. Arithmetic only.
 
 The one model of cost: `basecagg plan`, the simulated clock and the tables of results use it. The large terms
 are exact, for a field element is 4 bytes. What a message carries beside them is within some bytes of the

@@ -7,7 +7,8 @@ from parties import make_federation, parameters
 from basecagg.channels.identity import Ed25519Verifier
 from basecagg.channels.unprotected import NoVerifier
 from basecagg.errors import BadSignature, WrongEpoch
-from basecagg.protocol.epoch import LocalFloor, accept
+from basecagg.protocol.epoch import accept
+from basecagg.protocol.floor import LocalFloor
 from basecagg.protocol.messages import signed
 
 replace = msgspec.structs.replace

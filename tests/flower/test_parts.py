@@ -37,7 +37,7 @@ from basecagg.flower.visits import (
     unpack_letters,
     write,
 )
-from basecagg.protocol.epoch import LocalFloor
+from basecagg.protocol.floor import LocalFloor
 from basecagg.protocol.messages import Refusal
 
 FEDERATION = "0f" * 16

@@ -22,7 +22,8 @@ from basecagg.channels.wire import MAX_CONTROL_BYTES, unpack
 from basecagg.errors import ChannelError, Refused
 from basecagg.protocol.contributor import Contributor
 from basecagg.protocol.effects import Effect, News, Send, perform, sends_of
-from basecagg.protocol.epoch import NEVER, Agreement, Epoch, LocalFloor, Seat, draft_epoch
+from basecagg.protocol.epoch import NEVER, Agreement, Epoch, Seat, draft_epoch
+from basecagg.protocol.floor import LocalFloor
 from basecagg.protocol.letters import take
 from basecagg.protocol.mailroom import _parcel
 from basecagg.protocol.messages import (

@@ -9,7 +9,8 @@ from parties import USERS, make_federation, parameters
 from basecagg.channels.wire import MAX_CONTROL_BYTES, pack, unpack
 from basecagg.errors import BadSignature, NotEnrolled, WrongEpoch
 from basecagg.protocol import messages
-from basecagg.protocol.epoch import NEVER, LocalFloor, _remember, accept
+from basecagg.protocol.epoch import NEVER, _remember, accept
+from basecagg.protocol.floor import LocalFloor
 from basecagg.protocol.messages import (
     Certificate,
     Closing,

@@ -14,7 +14,7 @@ from basecagg.maths.accounting import INTEGER_ORDERS, epsilon_of, rho_within
 from basecagg.maths.staleness import polynomial
 from basecagg.privacy import Mechanism, Privacy
 from basecagg.protocol.effects import perform
-from basecagg.protocol.epoch import LocalFloor
+from basecagg.protocol.floor import LocalFloor
 from basecagg.protocol.ledger import PrivacyLedger
 from basecagg.storage.memory import MemoryStore
 

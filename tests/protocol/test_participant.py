@@ -39,7 +39,8 @@ from basecagg.protocol.effects import (
     MemoryLost,
     writes_of,
 )
-from basecagg.protocol.epoch import LocalFloor, Seat
+from basecagg.protocol.epoch import Seat
+from basecagg.protocol.floor import LocalFloor
 from basecagg.protocol.messages import (
     Answer,
     Endorsement,

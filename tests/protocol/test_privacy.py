@@ -31,7 +31,7 @@ from basecagg.maths.noise import noise_table
 from basecagg.maths.staleness import polynomial
 from basecagg.protocol import masking
 from basecagg.protocol.effects import BudgetEnded, MaskEnded, Uploaded, sends_of
-from basecagg.protocol.epoch import LocalFloor
+from basecagg.protocol.floor import LocalFloor
 from basecagg.protocol.messages import Upload, Verdict, signed
 from basecagg.protocol.records import Refusals, parse
 from basecagg.storage.memory import MemoryStore

@@ -14,7 +14,8 @@ from participants import ANN, Judge, Town
 
 from basecagg.channels.wire import pack, unpack
 from basecagg.protocol.effects import Forget
-from basecagg.protocol.epoch import Epoch, LocalFloor
+from basecagg.protocol.epoch import Epoch
+from basecagg.protocol.floor import LocalFloor
 from basecagg.protocol.messages import CertifiedRequest, HolderKey, Message, RecoveryRequest
 from basecagg.protocol.records import SealingKeyRecord, load, write
 from basecagg.service import framing

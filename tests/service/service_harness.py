@@ -19,7 +19,7 @@ import uvicorn
 from basecagg.channels.sealing import SealingSecret
 from basecagg.channels.wire import pack
 from basecagg.parameters import ProtocolParameters
-from basecagg.protocol.epoch import LocalFloor
+from basecagg.protocol.floor import LocalFloor
 from basecagg.protocol.messages import HolderKey, signed
 from basecagg.protocol.records import Role
 from basecagg.service.agent.agent import Agent, AgentOptions

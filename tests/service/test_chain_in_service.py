@@ -24,7 +24,8 @@ from basecagg.channels.identity import Ed25519Verifier, Identity
 from basecagg.channels.wire import limit_for, pack, unpack
 from basecagg.commands import join, verify
 from basecagg.errors import PassingFault, ServerCaught, TurnedAway
-from basecagg.protocol.epoch import Agreement, Epoch, LocalFloor
+from basecagg.protocol.epoch import Agreement, Epoch
+from basecagg.protocol.floor import LocalFloor
 from basecagg.protocol.global_model import model_hash
 from basecagg.protocol.messages import (
     Endorsement,

@@ -16,7 +16,8 @@ from basecagg.channels.sealing import SealingSecret
 from basecagg.channels.wire import pack, unpack
 from basecagg.errors import DataError, LocalProtocolError, MissingHolders, WrongEpoch
 from basecagg.parameters import ProtocolParameters
-from basecagg.protocol.epoch import Epoch, LocalFloor, Seat, accept
+from basecagg.protocol.epoch import Epoch, Seat, accept
+from basecagg.protocol.floor import LocalFloor
 from basecagg.protocol.messages import EpochEnd, HolderKey, signed
 from basecagg.protocol.operator import OPERATOR, Operator
 from basecagg.service.connection import Connection

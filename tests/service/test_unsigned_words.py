@@ -15,7 +15,7 @@ from puppet_server import URL, PuppetServer, agent_of, erase, frames, profile_in
 from basecagg.channels.identity import Identity
 from basecagg.channels.wire import pack
 from basecagg.errors import ChannelError, LocalProtocolError, ServerCaught, TurnedAway
-from basecagg.protocol.epoch import LocalFloor
+from basecagg.protocol.floor import LocalFloor
 from basecagg.protocol.messages import Answer, Receipt, Refusal
 from basecagg.protocol.records import SealingKeyRecord, load, write
 from basecagg.service.agent.member import LocalMember

@@ -23,7 +23,7 @@ from basecagg.commands._options import (
 from basecagg.commands._program import begin_log, log_end
 from basecagg.errors import DataError, ServerCaught, TurnedAway, printable
 from basecagg.privacy import Unit
-from basecagg.protocol.epoch import LocalFloor
+from basecagg.protocol.floor import LocalFloor
 from basecagg.service.agent.agent import Agent, AgentOptions
 from basecagg.service.agent.check import look
 from basecagg.service.agent.profile import Profile

@@ -18,7 +18,7 @@ from flwr.app import Context
 from basecagg.errors import DataError
 from basecagg.flower.node_store import NodeStore
 from basecagg.parameters import Consistency, Correctness
-from basecagg.protocol.epoch import LocalFloor
+from basecagg.protocol.floor import LocalFloor
 
 BUDGET = "max-epsilon"
 """What a node config has that insists on a budget of privacy."""

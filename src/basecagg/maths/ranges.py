@@ -1,4 +1,4 @@
-"""How large updates are, told so that only a sum becomes known, and little in it about any one of them.
+"""How large updates are, told so that only a sum becomes known, and which clip B and levels follow from it.
 
 To choose the clip B and the levels c_l one must know how large the elements of updates get. So each contributor
 appends a report to its update: one number for every octave 2^(e−1) ≤ max |Δ| < 2^e, 1 for its own and 0 for

@@ -15,7 +15,7 @@ from basecagg.planning.calibration import STEPS
 from basecagg.planning.planner import VARYING, Plan
 from basecagg.planning.shown import plain_table, sections
 from basecagg.protections import budget
-from basecagg.protocol.epoch import MOST_PARTS
+from basecagg.protocol.floor import MOST_PARTS
 
 _CORRECT = {
     True: "U + T = {} answers that agree open a sum",

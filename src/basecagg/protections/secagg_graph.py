@@ -1,4 +1,4 @@
-"""Who masks with whom: everybody (SecAgg), or the neighbours in a sparse random graph (SecAgg+).
+"""Who masks with whom: everybody (SecAgg), or neighbours in a random graph, as sparse as is safe (SecAgg+).
 
 SecAgg+ (Bell et al. 2020): users sit on a circle in random order and every one is joined to the k/2 nearest on
 each side, the Harary graph on a random permutation. It stays connected when few are removed, and adversaries

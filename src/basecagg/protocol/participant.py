@@ -36,7 +36,8 @@ from basecagg.protocol.effects import (
     Persist,
     Send,
 )
-from basecagg.protocol.epoch import SERVER, Agreement, Epoch, LocalFloor, accept
+from basecagg.protocol.epoch import SERVER, Agreement, Epoch, accept
+from basecagg.protocol.floor import LocalFloor
 from basecagg.protocol.holder import Holder
 from basecagg.protocol.key_ring import KeyRing
 from basecagg.protocol.ledger import PrivacyLedger

@@ -1,4 +1,4 @@
-"""How signed parts become a sum and the next model. The server does it once; whoever has the parts can again.
+"""How signed parts become a sum and the next model: by the server once, by whoever has the parts again.
 
 Everything that a version is made from is named in the server's signed `Release`, by its hash: the request
 with its tickets, and so the uploads; the answers with their holders' signatures; the version before. So whoever

@@ -1,4 +1,4 @@
-"""A run that finds its clip B and levels c_l itself: a chain of epochs, each with what the last one taught.
+"""A tuned run: a chain of epochs, each with the clip B and levels that the last one's reports gave.
 
 Every update carries a report of its size (`maths.ranges`), summed with it and known only as that sum. When the
 sums of an epoch say enough, and its parameters do not fit, the next epoch begins with parameters that do: new

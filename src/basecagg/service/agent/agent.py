@@ -21,7 +21,7 @@ import numpy as np
 
 from basecagg.channels.wire import MAX_CONTROL_BYTES, limit_for, pack
 from basecagg.errors import BASecAggError, DataError, LocalProtocolError, PassingFault, WrongModel
-from basecagg.protocol.epoch import LocalFloor
+from basecagg.protocol.floor import LocalFloor
 from basecagg.protocol.messages import Message, Parts
 from basecagg.service.agent.member import LocalMember
 from basecagg.service.agent.profile import Profile

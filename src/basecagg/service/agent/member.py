@@ -1,4 +1,4 @@
-"""A participant on this machine: the protocol's machine with its store. It moves effects and decides nothing.
+"""A participant on this machine: its store, its masks dealt ahead, and its machine, which alone decides.
 
 Everything here runs in one thread.
 """
@@ -35,7 +35,7 @@ from basecagg.protocol.effects import (
     PartsWanted,
     perform,
 )
-from basecagg.protocol.epoch import LocalFloor
+from basecagg.protocol.floor import LocalFloor
 from basecagg.protocol.letters import offer, take
 from basecagg.protocol.messages import EpochEnd, Message, Parts, Refusal, content_hash
 from basecagg.protocol.participant import Participant

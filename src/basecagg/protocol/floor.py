@@ -1,0 +1,76 @@
+"""What a participant insists on, whatever is signed: K, T, m, ε, and how many versions it makes again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from basecagg.errors import WrongEpoch
+from basecagg.parameters import Consistency, Correctness, ProtocolParameters, usual_per_version
+from basecagg.privacy import Privacy, Unit
+
+Verify: TypeAlias = Literal["auto", "always", "sample", "never"]
+MOST_PARTS = 64 * 2**20
+"""Bytes: where a version takes more than this, 'auto' means to take samples."""
+
+
+@dataclass(frozen=True)
+class LocalFloor:
+    """What a participant insists on, whatever the operator signs."""
+
+    buffer_size: int = 2
+    max_colluders: int = 1
+    consistency: Consistency = "honest-server"
+    correctness: Correctness = "honest-holders"
+    min_per_version: int | None = None
+    """m; unless given what is usual for the consistency insisted on."""
+    verify: Verify = "never"
+    """Which versions of the model are made again before they are trained from or summed to."""
+    verify_share: float = 0.5
+    """p: of the versions, where samples are taken."""
+    max_epsilon: float | None = None
+    """The largest ε of all that is ever uploaded; None to insist on none. Without noise it has no bound."""
+    max_delta: float = 1e-5
+    """The largest δ that goes with it."""
+    unit: Unit = "user"
+    """'record' allows epochs that hide single records only: whoever trains then has to clip each of them."""
+
+    def share_to_verify(self, parameters: ProtocolParameters) -> float:
+        """Which part of the versions: all of them, some or none."""
+        small = parameters.parts_bytes <= MOST_PARTS
+        shares = {"always": 1.0, "sample": self.verify_share, "never": 0.0}
+        return shares.get(self.verify, 1.0 if small else self.verify_share)
+
+    def require(self, parameters: ProtocolParameters) -> None:
+        """Refuse what lies below."""
+        if self.consistency == "certified" and parameters.consistency != "certified":
+            raise WrongEpoch("my floor is consistency 'certified'")
+        if self.correctness == "agreed" and not parameters.agreed:
+            raise WrongEpoch(
+                "my floor is correctness 'agreed': T liars could write this epoch's sums"
+            )
+        least = self.min_per_version or usual_per_version(self.consistency)
+        for symbol, given, floor in (
+            ("K", parameters.buffer_size, self.buffer_size),
+            ("T", parameters.max_colluders, self.max_colluders),
+            ("min_per_version m", parameters.least_per_version, least),
+        ):
+            if given < floor:
+                raise WrongEpoch(f"{symbol} = {given} is below my floor {floor}")
+        self._require_privacy(parameters.privacy)
+
+    def _require_privacy(self, privacy: Privacy | None) -> None:
+        if self.unit == "user" and privacy is not None and privacy.unit != "user":
+            raise WrongEpoch(
+                "it hides single records, and only if training clips each of them (record_update): say so"
+                " with unit 'record' in the floor"
+            )
+        if self.max_epsilon is None:
+            return
+        if privacy is None or privacy.epsilon is None:
+            raise WrongEpoch(f"my floor is ε = {self.max_epsilon:g}, this epoch adds no noise")
+        if privacy.epsilon > self.max_epsilon or privacy.delta > self.max_delta:
+            raise WrongEpoch(
+                f"it would spend ε = {privacy.epsilon:g} at δ = {privacy.delta:g}, my floor is ε ="
+                f" {self.max_epsilon:g} at δ = {self.max_delta:g}"
+            )
