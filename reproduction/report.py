@@ -130,11 +130,9 @@ def publish(publication: Publication, folder: Path) -> Path:
     }
     write_json(stem.with_suffix(".json"), content)
     _write_csv(stem.with_suffix(".csv"), publication.lines)
-    for name, (figure, _) in publication.figures.items():
-        plots.save(figure, folder / "plots", name)
     drawn = [
-        page.figure(plots.as_svg(figure), caption)
-        for figure, caption in publication.figures.values()
+        page.figure(plots.save(figure, folder / "plots", name), caption)
+        for name, (figure, caption) in publication.figures.items()
     ]
     path = stem.with_suffix(".html")
     page.write_page(

@@ -266,9 +266,7 @@ def draw(found: Found, folder: Path, kinds: tuple[str, ...] = ("svg", "png")) ->
     """Write the pictures; give each as SVG text with its caption, for the page."""
     drawn = {}
     for name, (picture, caption) in PICTURES.items():
-        figure = picture(found)
-        plots.save(figure, folder, name, kinds)
-        drawn[name] = page.figure(plots.as_svg(figure), caption)
+        drawn[name] = page.figure(plots.save(picture(found), folder, name, kinds), caption)
     return drawn
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from matplotlib.figure import Figure
 from basecagg.reports.runs import RunRecord
 
 INK = "#5a6472"
-"""Axes and text; `as_svg` turns it into the page's own text colour."""
+"""Axes and text; `save` turns it into the page's own text colour."""
 COLOURS = (
     *("#2f6fdf", "#e0703a", "#2a9d6f", "#a35bd0", "#c9a227", "#d1495b"),
     *("#3aa5c2", "#8c6d4f", "#6b7fd7", "#9aa53a", "#d77fb0", "#7f7f7f"),
@@ -191,24 +190,23 @@ def _saving() -> Iterator[None]:
         yield
 
 
-def as_svg(figure: Figure) -> str:
-    """The figure for a page: scalable, in the page's own text colour."""
-    buffer = io.StringIO()
-    with _saving():
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
-    text = buffer.getvalue().replace(INK, "currentColor")
-    return text[text.index("<svg") :]
-
-
 _SAVED: dict[str, Any] = {
     "svg": {"metadata": {"Date": None}},
     "png": {"dpi": 160, "facecolor": "white"},
 }
 
 
-def save(figure: Figure, folder: Path, name: str, kinds: Sequence[str] = tuple(_SAVED)) -> None:
-    """The figure as files for papers and slides: SVG, and PNG on white."""
+def save(figure: Figure, folder: Path, name: str, kinds: Sequence[str] = tuple(_SAVED)) -> str:
+    """The figure as files for papers and slides: SVG, and PNG on white.
+
+    Returned is the SVG for a page: in the page's own text colour.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with _saving():
         for kind in kinds:
             figure.savefig(folder / f"{name}.{kind}", **_SAVED[kind])
+            figure.set_layout_engine(
+                "none"
+            )  # all has its place: to find it takes as long as to draw
+    text = (folder / f"{name}.svg").read_text("utf-8").replace(INK, "currentColor")
+    return text[text.index("<svg") :]

@@ -50,10 +50,10 @@ def summary_rows(runs: Iterable[RunRecord]) -> list[tuple[str, ...]]:
 def write_report(runs: Sequence[RunRecord], folder: Path, audits: dict[str, str]) -> Path:
     """Write the page and its plots into a folder; `audits` says in words what each run's server learned."""
     folder.mkdir(parents=True, exist_ok=True)
-    figures = _figures(runs)
-    for name, (figure, _) in figures.items():
-        plots.save(figure, folder / "plots", name)
-    drawn = [page.figure(plots.as_svg(figure), caption) for figure, caption in figures.values()]
+    drawn = [
+        page.figure(plots.save(figure, folder / "plots", name), caption)
+        for name, (figure, caption) in _figures(runs).items()
+    ]
     path = folder / "report.html"
     page.write_page(
         path,
