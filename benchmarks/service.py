@@ -29,7 +29,7 @@ from reproduction import machine, report
 RESULTS = Path("benchmarks/results/service.json")
 Figures: TypeAlias = dict[str, Any]
 SIZES = (10, 50)
-SHORT = {"what": "load", "contributors": 100, "buffer": 25, "d": 10**5, "warm": 75, "updates": 150}
+SHORT = {"what": "load", "contributors": 100, "buffer": 25, "d": 10**5, "warm": 100, "updates": 500}
 LONG = SHORT | {"holders": 50, "contributors": 1000, "buffer": 250, "warm": 750, "verify": True}
 LATENCY = {"what": "latency", "holders": 12, "buffer": 5, "d": 10**6}
 SHOWN = {
@@ -103,8 +103,11 @@ def compare(trees: dict[str, Path], given: argparse.Namespace, console: Console)
 
 
 def carry(trees: dict[str, Path], given: argparse.Namespace, console: Console) -> Figures:
-    """1,000 contributors for some minutes; then somebody verifies."""
-    rows = beside(trees, LONG | {"seconds": 60 * given.minutes, "postgres": given.postgres}, 1)
+    """1,000 contributors for some minutes, two of them for the other commit; then somebody verifies."""
+    case, rows = LONG | {"postgres": given.postgres}, {}
+    for name, tree in trees.items():
+        minutes = given.minutes if name == "here" else min(given.minutes, 2.0)
+        rows[name] = measured(tree, case | {"seconds": 60 * minutes})
     console.print(table("N = 50, d = 10⁵, K = 250, 1,000 contributors", rows))
     console.print("updates/s:", ratios(rows, "updates_per_second"))
     for name, figures in rows.items():
@@ -113,13 +116,22 @@ def carry(trees: dict[str, Path], given: argparse.Namespace, console: Console) -
     return rows
 
 
-def hurry(trees: dict[str, Path], console: Console) -> Figures:
+def hurry(trees: dict[str, Path], given: argparse.Namespace, console: Console) -> Figures:
     """From the last byte of the last upload to the new version."""
-    rows = beside(trees, LATENCY, 2)
+    rows = beside(trees, LATENCY | {"postgres": given.postgres}, 2)
     for name, figures in rows.items():
         console.print(name, {k: f"{v:.0f} ms" for k, v in figures.items() if k != "errors"})
     console.print("last byte to new version:", ratios(rows, "total"))
     return rows
+
+
+PARTS = {"cost": compare, "latency": hurry, "crowd": carry}
+
+
+def keep(name: str, rows: Figures) -> None:
+    """Write a finished part down beside the others, with the machine that it ran on."""
+    kept = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
+    report.write_json(RESULTS, kept | {name: {"machine": machine.describe(), "rows": rows}})
 
 
 def in_a_line(found: Figures) -> str:
@@ -131,21 +143,23 @@ def in_a_line(found: Figures) -> str:
 
 
 def main() -> int:
-    """Measure, print; write unless it was the short form."""
+    """Measure, print; write each part unless it was the short form."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.service", description=__doc__)
     parser.add_argument("commit", nargs="?", help="one to compare with")
-    parser.add_argument("--short", action="store_true", help="N = 10 and 50 only; 5 minutes")
+    parser.add_argument("--short", action="store_true", help="the cost only, once; 5 minutes")
+    parser.add_argument("--only", choices=PARTS, help="one part; the others stay as they were")
     parser.add_argument("--minutes", type=float, default=10.0, help="how long memory is watched")
     parser.add_argument("--postgres", action="store_true", help="on PostgreSQL, not on SQLite")
     given, console = parser.parse_args(), Console()
+    last, wanted = "", ["cost"] if given.short else [given.only] if given.only else list(PARTS)
     with checked_out(given.commit) if given.commit else nullcontext() as tree:
         trees = {"here": ROOT} | ({} if tree is None else {given.commit: tree})
-        found = compare(trees, given, console)
-        if not given.short:
-            latency = {"latency_ms": hurry(trees, console)}
-            result = {"machine": machine.describe(), "short": found, **latency}
-            report.write_json(RESULTS, result | {"long": carry(trees, given, console)})
-    print(in_a_line(found))
+        for part in wanted:
+            rows = PARTS[part](trees, given, console)
+            if not given.short:
+                keep(f"{part}, {'PostgreSQL' if given.postgres else 'SQLite'}", rows)
+            last = in_a_line(rows) if part == "cost" else last
+    print(last)
     return 0
 
 

@@ -212,6 +212,4 @@ async def _until_open(port: int) -> None:
 
 
 if __name__ == "__main__":
-    import uvloop
-
-    uvloop.run(serve(Path(sys.argv[1]), int(sys.argv[2]), bytes.fromhex(sys.argv[3])))
+    asyncio.run(serve(Path(sys.argv[1]), int(sys.argv[2]), bytes.fromhex(sys.argv[3])))

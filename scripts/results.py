@@ -1,4 +1,4 @@
-"""Write docs/results from benchmarks/results, which `basecagg reproduce` and `make mutants` write.
+"""Write docs/results from benchmarks/results, where experiments, mutants and benchmarks leave their figures.
 
 `python scripts/results.py` writes the pages and their pictures; with `--check` it only says which pages are out
 of date.
@@ -14,6 +14,7 @@ sys.path.append(str(Path(__file__).parent.parent))
 
 import faults_page
 import mutants_page
+import service_page
 from basecagg.reports import plots
 from reproduction.catalogue import EXPERIMENTS, find
 from reproduction.experiment import ledger_path
@@ -52,6 +53,7 @@ def main() -> None:
     pages["redo"] = redo_page(found)
     pages["mutants"] = mutants_page.page(HEADER)
     pages["faults"] = faults_page.page(HEADER)
+    pages["service"] = service_page.page(HEADER)
     stale = [name for name, text in pages.items() if _read(PAGES / f"{name}.md") != text]
     if "--check" in sys.argv:
         sys.exit(f"out of date, run scripts/results.py: {', '.join(stale)}" if stale else 0)

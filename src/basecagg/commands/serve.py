@@ -37,7 +37,7 @@ class _ServeOptions:
     """How often holders are asked again before a buffer is given up."""
     keep_versions: Annotated[Count, "R"] = 2
     """Versions of the model whose parts are kept, for members who make them again."""
-    memory: Annotated[Count, "MB"] = 512
+    memory: Annotated[Count, "MB"] = 256
     """Bodies that may be in memory at one time; beyond that callers get 503."""
     member_rate: Annotated[float, POSITIVE, "R"] = 50.0
     """Requests per second of one participant; beyond that it gets 429."""
