@@ -21,7 +21,7 @@ from small_app import initial_arrays, make_app, small_strategy
 
 from basecagg.errors import BudgetSpent, DataError, LocalProtocolError, ParameterError
 from basecagg.flower import basecagg_mod, loop, visits
-from basecagg.flower.node_store import NodeStore
+from basecagg.flower.node_folder import NodeStore
 from basecagg.flower.visits import REPORT
 from basecagg.maths.staleness import polynomial
 from basecagg.privacy import Mechanism

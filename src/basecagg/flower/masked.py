@@ -18,12 +18,11 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from basecagg.channels.wire import MAX_CONTROL_BYTES, limit_for, unpack
 from basecagg.errors import ChannelError, DataError, LocalProtocolError, Refused, WrongEpoch
-from basecagg.flower import founding, visits
+from basecagg.flower import roll, visits
 from basecagg.flower.coordinator import LOG, OVER, Coordinator, Errand, Workload
 from basecagg.flower.metrics import Charge
 from basecagg.flower.node_view import NodeView
 from basecagg.flower.own_operator import OwnOperator
-from basecagg.flower.roll import Roll
 from basecagg.flower.settings import Settings
 from basecagg.privacy import Mechanism
 from basecagg.protections.budget import noise_in_mean
@@ -64,7 +63,7 @@ class MaskedCoordinator(Coordinator):
         initial = workload.initial
         self._chooser = chooser
         self._names: dict[str, NodeView] = {}
-        self._roll = Roll(store)
+        self._roll = roll.Roll(store)
         self._charge = settings.charge.to_bytes()
         behind = np.zeros(settings.charge.size, initial.dtype)
         self._initial = np.concatenate([initial, behind])
@@ -84,8 +83,8 @@ class MaskedCoordinator(Coordinator):
         """Once the holders have shown their keys: sign the epoch and start the machine."""
         present = [view for view in self.nodes.values() if view.present]
         met = [view for view in present if view.signing_key]
-        founding.require_hope(present)
-        chosen = founding.choose_holders(self.settings, present, self._chooser)
+        roll.require_hope(present)
+        chosen = roll.choose_holders(self.settings, present, self._chooser)
         if chosen is None:
             return
         training = len(met) if self.settings.holders_train else len(met) - len(chosen)

@@ -1,4 +1,4 @@
-"""Who is who: one name and one key for every node of a run, bound when it first says hello.
+"""Who is who: one name and one key for every node of a run, bound at its first hello; and who holds shares.
 
 The operator signs a credential for whatever is on the roll. Were a node believed under several names, it alone
 could fill a buffer but for one place.
@@ -6,16 +6,22 @@ could fill a buffer but for one place.
 
 from __future__ import annotations
 
-from collections.abc import Container
+import random
+from collections.abc import Container, Sequence
+from operator import attrgetter
 
 from basecagg.channels.identity import Ed25519Verifier
 from basecagg.channels.wire import MAX_CONTROL_BYTES, unpack
-from basecagg.errors import ChannelError, Malformed, NotEnrolled
+from basecagg.errors import ChannelError, LocalProtocolError, Malformed, NotEnrolled
+from basecagg.flower.node_view import NodeView
+from basecagg.flower.settings import Settings
 from basecagg.flower.visits import NodeReport
 from basecagg.protocol.effects import Persist, Store
 from basecagg.protocol.messages import HolderKey, statement
 
 _KIND = "roll"
+_HOPELESS = 3
+"""Failures in a row after which nobody waits for a node; when all fail so, the app must be at fault."""
 
 
 class Roll:
@@ -55,6 +61,33 @@ class Roll:
             self._keys[name] = key
             self._store.commit([Persist(_KIND, name, key)])
         return announced
+
+
+def choose_holders(
+    settings: Settings, present: Sequence[NodeView], chooser: random.Random
+) -> list[NodeView] | None:
+    """The holders of an epoch, in the order of their names; None while too few nodes have shown their keys."""
+    wanted, least = settings.holders, settings.min_available_nodes
+    name = attrgetter("name")
+    met = sorted((view for view in present if view.signing_key), key=name)
+    if wanted is None:
+        awaited = any(view.failures < _HOPELESS for view in present if not view.signing_key)
+        return met if len(met) >= max(2, least) and not awaited else None
+    if isinstance(wanted, int):
+        enough = len(met) >= max(wanted, least)
+        return sorted(chooser.sample(met, wanted), key=name) if enough else None
+    named = [view for view in met if view.node_id in set(wanted)]
+    return named if len(named) == len(wanted) else None
+
+
+def require_hope(present: Sequence[NodeView]) -> None:
+    """End a run in which no node can show its keys."""
+    if present and all(not v.signing_key and v.failures >= _HOPELESS for v in present):
+        raise LocalProtocolError(
+            "no node can take part. Has every node ClientApp(mods=[basecagg_mod]), for training and for"
+            " evaluation, before any mod that looks at arrays or configs? One says:"
+            f" {present[0].problem}"
+        )
 
 
 def _read(report: NodeReport) -> HolderKey:

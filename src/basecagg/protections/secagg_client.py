@@ -129,7 +129,8 @@ class SecAggClient:
         held = self._open_envelopes(delivery)
         self._move("shared")
         self._held |= held
-        seeds = {peer: self._pairwise_seed(peer) for peer in held}
+        agree, purpose = self._masking_key.agree, mask_purpose(self._round)
+        seeds = {peer: agree(self._roster[peer].masking_key, purpose) for peer in held}  # a_ij
         added = [self._private_seed, *(seeds[peer] for peer in held if self.user < peer)]
         subtracted = [seeds[peer] for peer in held if self.user > peer]
         words = add_masks(values, added, subtracted).astype("<u4", copy=False).tobytes()
@@ -153,10 +154,6 @@ class SecAggClient:
         if len(share) != 2 * SHARE_BYTES:
             raise Malformed("the envelope does not hold two shares", peer=f"user {peer}")
         return _split(share)
-
-    def _pairwise_seed(self, peer: int) -> bytes:
-        """a_ij, the same on both sides."""
-        return self._masking_key.agree(self._roster[peer].masking_key, mask_purpose(self._round))
 
     # --- phase 4: unmasking -------------------------------------------------------------------
 

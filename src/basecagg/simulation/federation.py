@@ -6,6 +6,7 @@ Machines are made when they are first needed, so an idle contributor costs nothi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from basecagg.protocol.effects import News, Released, Store
 from basecagg.protocol.epoch import Agreement, Seat, accept, draft_epoch
 from basecagg.protocol.global_model import Model
 from basecagg.protocol.holder import Holder
-from basecagg.protocol.messages import Credential, Link, Suite
+from basecagg.protocol.messages import Credential, Suite
 from basecagg.protocol.ports import Verifier
 from basecagg.protocol.recovery import Recovery
 from basecagg.protocol.server import Server, ServerSettings, first_link
@@ -75,8 +76,8 @@ class Federation:
         self._secrets: dict[str, SealingSecret | NoSealing] = {}
         self._credentials: dict[str, Credential] = {}
         names = holders or [f"user-{index}" for index in range(parameters.num_holders)]
-        first = first_link(initial_model)
-        self.agreement = self._agree(parameters, names, first, step, max_burns)
+        terms = {"parameters": parameters, "first": first_link(initial_model)}
+        self.agreement = self._agree(names, step=step, max_burns=max_burns, **terms)
         for address in (AT_SERVER, *(Address("holder", name) for name in names)):
             self.start(address)
 
@@ -173,32 +174,21 @@ class Federation:
 
     # --- keys and machines --------------------------------------------------------------------
 
-    def _agree(
-        self,
-        parameters: ProtocolParameters,
-        names: Sequence[str],
-        first: Link,
-        step: StepRule,
-        max_burns: int,
-    ) -> Agreement:
+    def _agree(self, names: Sequence[str], **terms: Any) -> Agreement:
         operator, enrolment, server = (
             self.identity(role) for role in ("operator", "enrolment", "server")
         )
-        holders = [
-            Seat(name, self.identity(name).public_key, self._secret(name).public_key)
-            for name in names
-        ]
         epoch = draft_epoch(
             federation="loopback",
-            parameters=parameters,
-            holders=holders,
+            holders=[
+                Seat(name, self.identity(name).public_key, self._secret(name).public_key)
+                for name in names
+            ],
             server_key=server.public_key,
             enrolment_key=enrolment.public_key,
             operator=operator,
-            first=first,
-            step=step,
-            max_burns=max_burns,
             suite=self._suite,
+            **terms,
         )
         default = Ed25519Verifier() if self._cryptography else NoVerifier()
         return accept(epoch, operator.public_key, self._verifier or default)
