@@ -1,8 +1,11 @@
-"""LightSecAgg and BASecAgg measured: whole federations with few members, honest-server mode, sealed and signed.
+"""LightSecAgg and BASecAgg measured: whole federations at full size, honest-server mode, sealed and signed.
 
-Everything is linear in the members of a sum: two federations that differ only in K give what a member costs and
-what a sum costs. Shares of large models for many holders do not fit in memory; then d is reduced, and the costs
-are extended along the line through two sizes.
+One user does all that a user does, and the server all that a server does. The other users stand in: their masks
+have the same seed as the first one's, so what their holders would answer is known from one encoding, and nobody
+needs N shares of N masks. They upload real updates, for the server has to admit and sum those.
+
+Nothing is extended from fewer members or a smaller model. Their costs differ by milliseconds, which noise hides
+and hundreds multiply: so extended, opening a sum became cheaper as d grew.
 """
 
 from __future__ import annotations
@@ -11,49 +14,45 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from functools import lru_cache
-from typing import Any, NamedTuple, TypeAlias
+from itertools import cycle
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from basecagg.channels.identity import Ed25519Verifier, enrol
+from basecagg.channels.sealing import X25519Sealer
+from basecagg.channels.unprotected import NoVerifier
 from basecagg.maths.staleness import polynomial
 from basecagg.parameters import ProtocolParameters
 from basecagg.protections.pairs import IN_ROUNDS
-from basecagg.protocol.effects import Released
+from basecagg.protocol import merkle
+from basecagg.protocol.contributor import Contributor
+from basecagg.protocol.effects import Effect, Released, Send, Store
+from basecagg.protocol.epoch import SERVER, Agreement
+from basecagg.protocol.holder import Holder
+from basecagg.protocol.masking import shares_of
 from basecagg.protocol.messages import (
     Answer,
-    Closing,
+    MaskName,
     Message,
     Parcel,
     Receipt,
     RecoveryRequest,
     Shipment,
     Upload,
-    Verdict,
+    signed,
 )
+from basecagg.protocol.ports import Lock
+from basecagg.protocol.records import Locks
 from basecagg.simulation.federation import Federation
 from basecagg.simulation.loopback import Address, Letter
-from basecagg.simulation.metering import MeteredLoopback
-from reproduction.costs import BUFFER, Cell, Phase, PhaseCost, Row
+from basecagg.simulation.metering import Meter, MeteredLoopback
+from reproduction.costs import Cell, Once, PhaseCost, Row, Setting, measured
 
-FEW_MEMBERS = (2, 8)
-"""K of the two federations."""
-MOST_SHARE_BYTES = 24 * 2**20
-"""All shares of one mask; a larger model is reduced to this."""
-_PHASE_OF: dict[type[Message], Phase] = {
-    Shipment: "offline",
-    Parcel: "offline",
-    Receipt: "offline",
-    Upload: "upload",
-    Verdict: "upload",
-    RecoveryRequest: "recovery",
-    Answer: "recovery",
-    Closing: "recovery",
-}
+FIRST = "user-0"
+"""Who does all the work of a user."""
 _LEVELS = 2**16
-_CYCLES = 2
 _BY_AGE: Mapping[str, Any] = {
     "staleness": polynomial(1.0),
     "weight_levels": 64,
@@ -61,183 +60,250 @@ _BY_AGE: Mapping[str, Any] = {
 }
 
 
-class Share(NamedTuple):
-    """Whose seconds, and in which phase."""
-
-    role: str
-    phase: Phase
+def measure_coded(cell: Cell) -> Row:
+    """The row of a LightSecAgg or BASecAgg cell."""
+    return measured(cell, Setting(cell.survivors, cell.colluders, cell.users - 1), aggregate)
 
 
-class PhaseLoopback(MeteredLoopback):
-    """A loopback that charges CPU seconds to (role, phase), the phase told by the messages handled."""
+def aggregate(cell: Cell) -> Once:
+    """N users deal, N − D upload, and these are summed at once or K at a time: one such sum is opened."""
+    federation = Rehearsal(cell)
+    dealt, delivered = federation.deal_first(), federation.deal_others()
+    opened, exact = federation.open_sum()
+    n, members = cell.users, cell.members
+    others, sums = members - 1, cell.survivors / members
+    return Once(
+        {
+            "offline": PhaseCost(
+                dealt.seconds("contributor") + n * delivered.seconds("holder") / others,
+                n
+                * (
+                    dealt.seconds("server", Shipment)
+                    + delivered.seconds("server", Receipt) / others
+                ),
+                dealt.size(Shipment),
+                n * dealt.size(Parcel),
+            ),
+            "upload": PhaseCost(
+                opened.seconds("contributor") / members,
+                sums * opened.seconds("server", Upload),
+                opened.size(Upload),
+            ),
+            "recovery": PhaseCost(
+                sums * opened.seconds("holder"),
+                sums * opened.seconds("server", Answer),
+                sums * opened.size(Answer),
+                sums * opened.size(RecoveryRequest),
+            ),
+        },
+        exact,
+    )
+
+
+# --- accounts -----------------------------------------------------------------------------------
+
+
+class Spent(NamedTuple):
+    """CPU seconds of a stage by role and kind of message, and the messages of that stage."""
+
+    cpu: Mapping[tuple[str, type[Message]], float]
+    meter: Meter
+
+    def seconds(self, role: str, kind: type[Message] | None = None) -> float:
+        """Of one role: with this kind of message, or with all."""
+        return sum(
+            spent for (who, what), spent in self.cpu.items() if who == role and kind in (None, what)
+        )
+
+    def size(self, kind: type[Message]) -> float:
+        """Bytes of one message."""
+        return self.meter.bytes_sent[kind.__name__] / self.meter.messages[kind.__name__]
+
+
+class CountingLoopback(MeteredLoopback):
+    """A loopback that charges CPU seconds to a role, by the kind of message handled; stand-ins are free."""
 
     def __init__(self) -> None:
         """Start at nothing."""
         super().__init__()
-        self.cpu: defaultdict[Share, float] = defaultdict(float)
+        self._cpu: defaultdict[tuple[str, type[Message]], float] = defaultdict(float)
+
+    def take(self) -> Spent:
+        """What was spent since the last time."""
+        spent = Spent(self._cpu, self.meter)
+        self._cpu, self.meter = defaultdict(float), Meter()
+        return spent
 
     def _handle(self, address: Address, letters: Iterable[Letter]) -> None:
         letters = list(letters)
-        started = time.process_time()
-        super()._handle(address, letters)
-        spent = time.process_time() - started
-        self.cpu[Share(address.role, _PHASE_OF[type(letters[0].message)])] += spent
+        with self.charged(address, type(letters[0].message)):
+            super()._handle(address, letters)
 
     @contextmanager
-    def charged(self, phase: Phase) -> Iterator[None]:
-        """Charge the block to the contributors."""
+    def charged(self, address: Address, kind: type[Message]) -> Iterator[None]:
+        """Charge the block to whoever is at this address."""
         started = time.process_time()
         yield
-        self.cpu[Share("contributor", phase)] += time.process_time() - started
+        if not isinstance(self.nodes[address].machine, StandIn):
+            self._cpu[address.role, kind] += time.process_time() - started
 
 
-Units: TypeAlias = Mapping[str, float]
-"""What each part of a round costs one party: seconds of a step, bytes of a message."""
-_STEPS: Mapping[str, Share] = {
-    "deal": Share("contributor", "offline"),
-    "keep": Share("holder", "offline"),
-    "relay": Share("server", "offline"),
-    "mask": Share("contributor", "upload"),
-    "admit": Share("server", "upload"),
-    "answer": Share("holder", "recovery"),
-    "open": Share("server", "recovery"),
-}
-"""Who does each step: once for every member, but answering and opening once for all."""
-_MESSAGES = ("Shipment", "Parcel", "Upload", "Answer", "RecoveryRequest")
-_ONCE = ("answer", "open", "RecoveryRequest")
+# --- those who stand in -------------------------------------------------------------------------
 
 
-def measure_coded(cell: Cell) -> Row:
-    """The row of a LightSecAgg or BASecAgg cell."""
-    sizes, note = [cell.model_size], ""
-    if cell.model_size > (most := largest_size(cell)):
-        sizes = [most // 2, most]
-        note = f"measured at d = {sizes[0]:,} and {sizes[1]:,}, extended along the line"
-    measured = [_cost(replace(cell, model_size=size)) for size in sizes]
-    phases = measured[0] if len(sizes) == 1 else _extended(measured, sizes, cell.model_size)
-    exact = all(_units(replace(cell, model_size=size))[1] for size in sizes)
-    return Row(
-        cell, cell.survivors, cell.colluders, cell.users - 1, phases, extrapolated=note, exact=exact
-    )
+class StandIn(Holder):
+    """Confirms every share unseen, and says what it was told to say when it is asked."""
+
+    answer = b""
+    """The words of its answer."""
+    _confirmed: tuple[MaskName, ...] = ()
+
+    def receive(self, message: Message) -> list[Effect]:
+        """No rule is checked: nothing here is measured."""
+        if isinstance(message, Parcel):
+            self._confirmed += message.dealing.masks
+        if not isinstance(message, RecoveryRequest):
+            return []
+        id_, version, digest = self.agreement.id, message.version, message.digest
+        answer = Answer(id_, version, digest, self.index, self.answer)
+        return [Send(SERVER, signed(answer, self._signer))]
+
+    def acknowledge(self) -> list[Effect]:
+        """One receipt for all parcels since the last one, as holders do."""
+        if not self._confirmed:
+            return []
+        receipt = Receipt(self.agreement.id, self.index, self._confirmed)
+        self._confirmed = ()
+        return [Send(SERVER, signed(receipt, self._signer))]
 
 
-def largest_size(cell: Cell) -> int:
-    """The largest d whose N shares fit the budget."""
-    submasks = cell.survivors - cell.colluders
-    return MOST_SHARE_BYTES // (4 * cell.users) * submasks
+class OneLock(X25519Sealer):
+    """Agrees on a key with the first holder alone."""
+
+    def locks(self, recipient_keys: Sequence[bytes], contexts: Sequence[bytes]) -> list[Lock]:
+        """The same for all."""
+        return super().locks(recipient_keys[:1], contexts[:1]) * len(contexts)
 
 
-Phases: TypeAlias = dict[Phase, PhaseCost]
+class LightDealer(Contributor):
+    """Seals nothing but the share of the one holder that opens envelopes."""
+
+    share = b""
+
+    def _seal(
+        self, seeds: Sequence[bytes], locks: Locks, contexts: Sequence[bytes]
+    ) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
+        opened = self._sealer.seal(locks.of_holders[0], contexts[0], self.share)
+        sealed = (opened, *(b"" for _ in contexts[1:]))
+        return tuple(merkle.leaf(*each) for each in enumerate(sealed)), sealed
 
 
-def _extended(measured: Sequence[Phases], sizes: Sequence[int], size: int) -> Phases:
-    """Every cost along the line through two sizes; noise must not make a larger model cheaper."""
+class Rehearsal(Federation):
+    """A federation of full size in which one contributor and one holder, both `FIRST`, do all their work."""
 
-    def extend(low: float, high: float) -> float:
-        return max(high, _on_line(sizes, (low, high), size))
+    def __init__(self, cell: Cell) -> None:
+        """Start everybody; those who drop out will not hear the request."""
+        self._loopback = CountingLoopback()
+        self._parameters = coded_parameters(cell)
+        super().__init__(self._parameters, network=self._loopback)
+        self._loopback.deaf = {f"user-{index}" for index in range(cell.survivors, cell.users)}
+        self._names = [f"user-{index}" for index in range(cell.members)]
 
-    low, high = measured
-    return {
-        name: PhaseCost(*map(extend, vars(low[name]).values(), vars(high[name]).values()))
-        for name in low
-    }
+    def deal_first(self) -> Spent:
+        """The mask that is measured: all of it is encoded, sealed, relayed and confirmed."""
+        return self._deal([FIRST])
 
+    def deal_others(self) -> Spent:
+        """All other masks. What is measured is that the first holder keeps its shares, and the receipts."""
+        own, answers = self._foresee()
+        for name in self._names[1:]:
+            dealer = self.contributor(name)
+            assert isinstance(dealer, LightDealer)
+            dealer.share = own
+        for index, words in answers.items():
+            holder = self.holder(f"user-{index}")
+            assert isinstance(holder, StandIn)
+            holder.answer = words
+        return self._deal(self._names[1:])
 
-def _on_line(x: Sequence[int], y: Sequence[float], at: int) -> float:
-    return y[1] + (y[1] - y[0]) * (at - x[1]) / (x[1] - x[0])
+    def _deal(self, names: Sequence[str]) -> Spent:
+        self._loopback.take()
+        for name in names:
+            self.contributor(name)
+            with self._loopback.charged(Address("contributor", name), Shipment):
+                self.deal(name)
+        self._loopback.run()
+        return self._loopback.take()
 
+    def _foresee(self) -> tuple[bytes, dict[int, bytes]]:
+        """The first holder's share of each mask, and the others' answers: all masks and weights are alike."""
+        p = self._parameters
+        shares = shares_of(_alike(32), self.agreement.code, p)
+        weight = p.buffer_size * p.weight_levels
+        total = self.agreement.code.field.weighted_sum
+        answers = {
+            index: total([shares[index]], [weight]).tobytes()
+            for index in range(1, p.recovery_threshold)
+        }
+        return shares[0].tobytes(), answers
 
-def _cost(cell: Cell) -> Phases:
-    """N users deal, N − D upload, and their updates are summed at once or K at a time."""
-    members = cell.survivors if cell.protocol == "lightsecagg" else min(BUFFER, cell.survivors)
-    sums, (each, _) = cell.survivors / members, _units(cell)
-    once = {name: sums * _at(cell, name, members) for name in _ONCE}
-    n = cell.users
-    return {
-        "offline": PhaseCost(
-            each["deal"] + n * each["keep"], n * each["relay"], each["Shipment"], n * each["Parcel"]
-        ),
-        "upload": PhaseCost(each["mask"], cell.survivors * each["admit"], each["Upload"], 0.0),
-        "recovery": PhaseCost(
-            once["answer"], once["open"], sums * each["Answer"], once["RecoveryRequest"]
-        ),
-    }
+    def open_sum(self) -> tuple[Spent, bool]:
+        """Everybody uploads, and the sum is opened; whether that is exact."""
+        self._loopback.take()
+        server, updates = self.server, self._updates()
+        total = np.zeros(self._parameters.model_size, np.int64)
+        for name, (levels, values) in zip(self._names, cycle(updates), strict=False):
+            total += levels
+            with self._loopback.charged(Address("contributor", name), Upload):
+                self.submit(name, values, server.version, server.head)
+        self._loopback.run()
+        return self._loopback.take(), self._is_exact(total)
 
+    def _updates(self) -> list[tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]]:
+        """Two, in levels and as they are: whole multiples of 1/c_l, so that the sum must be exact."""
+        drawn = np.random.default_rng(1).normal(0, 0.02 * _LEVELS, (2, self._parameters.model_size))
+        levels = np.rint(drawn).astype(np.int32)
+        return list(zip(levels, (levels / _LEVELS).astype(np.float32), strict=True))
 
-def _at(cell: Cell, name: str, members: int) -> float:
-    """What is done once for all members, on the line through two numbers of them; no part is negative."""
-    low, high = (_federation(cell, few)[0][name] for few in FEW_MEMBERS)
-    slope = max(0.0, (high - low) / (FEW_MEMBERS[1] - FEW_MEMBERS[0]))
-    return max(0.0, high - FEW_MEMBERS[1] * slope) + slope * members
+    def _is_exact(self, total: npt.NDArray[np.int64]) -> bool:
+        """Whether one sum was opened, and is the plain one bit for bit. Nothing is stale: weights are c_g."""
+        news = [each for each in self.take_news() if isinstance(each, Released)]
+        weight = self._parameters.weight_levels
+        return len(news) == 1 and np.array_equal(news[0].weighted_sum * _LEVELS, weight * total)
 
+    def _build_holder(self, name: str, store: Store) -> Holder:
+        index = self.agreement.holder_names.index(name)
+        if name != FIRST:
+            return StandIn(self.agreement, index, self.identity(name), self._secret(name), store)
+        # Its own agreement: what the server has checked this holder has to check, too.
+        own = Agreement(self.agreement.epoch, Ed25519Verifier())
+        return Holder(own, index, self.identity(name), self._secret(name), store)
 
-def _units(cell: Cell) -> tuple[Units, bool]:
-    """The larger of the two federations, and whether both opened exact sums."""
-    found = [_federation(cell, members) for members in FEW_MEMBERS]
-    return found[1][0], all(exact for _, exact in found)
-
-
-@lru_cache(maxsize=256)
-def _federation(cell: Cell, members: int) -> tuple[Units, bool]:
-    """Some cycles of one federation: for each step the cheapest cycle counts, for noise only adds."""
-    network = PhaseLoopback()
-    federation = Federation(
-        coded_parameters(cell, members), np.zeros(cell.model_size, np.float32), network=network
-    )
-    exact = True
-    cpu: list[Mapping[Share, float]] = []
-    for seed in range(_CYCLES):
-        network.cpu = defaultdict(float)
-        exact &= _cycle(federation, network, members, seed)
-        cpu.append(network.cpu)
-    units = {}
-    for step, share in _STEPS.items():
-        parties = cell.users if share.role == "holder" else 1
-        times = 1 if step in _ONCE else members
-        units[step] = min(cycle[share] for cycle in cpu) / (parties * times)
-    meter = network.meter
-    for kind in _MESSAGES:
-        units[kind] = meter.bytes_sent[kind] / max(1, meter.messages[kind])
-    return units, exact
-
-
-def _cycle(federation: Federation, network: PhaseLoopback, members: int, seed: int) -> bool:
-    """From the first mask to the sum; whether that is exact."""
-    names = [f"user-{index}" for index in range(members)]
-    server, size = federation.server, federation.agreement.parameters.model_size
-    for name in names:
-        with network.charged("offline"):
-            federation.deal(name)
-    network.run()
-    generator, total = np.random.default_rng(seed), np.zeros(size, np.int64)
-    for name in names:
-        # Whole multiples of 1/c_l: rounding changes nothing, so the sum must be exact.
-        update = np.rint(generator.normal(0, 0.02, size) * _LEVELS)
-        total += update.astype(np.int64)
-        values = (update / _LEVELS).astype(np.float32)
-        with network.charged("upload"):
-            federation.submit(name, values, server.version, server.head)
-    network.run()
-    return _opened_exactly(federation, total)
-
-
-def _opened_exactly(federation: Federation, total: npt.NDArray[np.int64]) -> bool:
-    """Whether one sum was opened, and is the plain one bit for bit. Nothing is stale: all weights are c_g."""
-    news = [each for each in federation.take_news() if isinstance(each, Released)]
-    weight = federation.agreement.parameters.weight_levels
-    return len(news) == 1 and np.array_equal(news[0].weighted_sum * _LEVELS, weight * total)
+    def _build_contributor(self, name: str, store: Store) -> Contributor:
+        identity, agreement = self.identity(name), self.agreement
+        credential = enrol(self.identity("enrolment"), agreement.id, name, identity.public_key)
+        if name == FIRST:
+            sealer = X25519Sealer()
+            return Contributor(agreement, credential, identity, sealer, store, entropy=_alike)
+        # It believes every receipt.
+        light = Agreement(agreement.epoch, NoVerifier())
+        return LightDealer(light, credential, identity, OneLock(), store, entropy=_alike)
 
 
-def coded_parameters(cell: Cell, members: int) -> ProtocolParameters:
-    """Honest-server mode; U = N − D, T = N/2 or the largest possible."""
-    ages = IN_ROUNDS if cell.protocol == "lightsecagg" else _BY_AGE
+def _alike(count: int) -> bytes:
+    """The secret of everybody's mask."""
+    return bytes(range(count))
+
+
+def coded_parameters(cell: Cell) -> ProtocolParameters:
+    """Honest-server mode; U = N − D, T = N/2 or the largest possible; K the survivors or the paper's."""
     return ProtocolParameters(
         num_holders=cell.users,
         recovery_threshold=cell.survivors,
         max_colluders=cell.colluders,
         max_dropouts=cell.dropouts,
-        buffer_size=members,
+        buffer_size=cell.members,
         model_size=cell.model_size,
         consistency="honest-server",
-        **ages,
+        **(IN_ROUNDS if cell.protocol == "lightsecagg" else _BY_AGE),
     )

@@ -45,6 +45,11 @@ def peak_memory() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
+def memory() -> int:
+    """Bytes that this machine has."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def _processor() -> str:
     known = _look_up("/proc/cpuinfo", r"model name\s*: (.+)")
     return known or platform.processor() or platform.machine()

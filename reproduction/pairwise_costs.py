@@ -1,13 +1,12 @@
-"""SecAgg and SecAgg+ measured: a whole round of the machines with a short vector, then the work on long ones.
+"""SecAgg and SecAgg+ measured: a whole round of the machines at full size.
 
-Keys, envelopes and shares do not depend on d, so one whole round with a short vector gives them. What does
-depend on d is measured on vectors of d elements: a user's masks in full; the server's sum, and the masks that
-it takes off for the dropped users, on a part of the rows and streams if there are many, and scaled.
+One user masks all d elements, and the server sums all inputs and takes all masks off. The other users mask the
+first elements of theirs alone: all arithmetic is element by element, so the sum of these must be exact, and the
+server does the same work whatever follows them.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
@@ -15,23 +14,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from basecagg.maths.prime_field import PrimeField
 from basecagg.maths.primes import PAPER_MODULUS
-from basecagg.maths.quantization import clip_update, quantize
+from basecagg.maths.quantization import Reals, clip_update, quantize
 from basecagg.maths.randomness import Words, WordStream
-from basecagg.protections.secagg import SecAggParameters
+from basecagg.protections.secagg import Delivery, MaskedInput, SecAggParameters, ToUser
+from basecagg.protections.secagg_client import SecAggClient
 from basecagg.protections.secagg_graph import Graph, choose_degree, complete, random_regular
-from basecagg.protections.secagg_masks import add_masks
 from basecagg.protections.secagg_server import SumOpened
 from basecagg.simulation.secagg_round import CostKey, SecAggRound
 from basecagg.simulation.secagg_round import Phase as RoundPhase
-from reproduction.costs import PHASES, Cell, Phase, PhaseCost, Row
+from reproduction.costs import PHASES, Cell, Once, Phase, PhaseCost, Phases, Row, Setting, measured
 
-SHORT = 1000
-"""Elements of the vector in the whole round."""
-MOST_STREAMS = 48
-"""PRG streams of the server that are measured; more are scaled."""
-_MOST_ROWS = 12
+HEAD = 1000
+"""Elements that every user masks."""
 _PHASE_OF: dict[RoundPhase, Phase] = {
     "keys": "offline",
     "shares": "offline",
@@ -40,25 +35,16 @@ _PHASE_OF: dict[RoundPhase, Phase] = {
 }
 
 
-class Setting(NamedTuple):
-    """The graph and the threshold of a cell, and the colluders that it holds against."""
+class Neighbours(NamedTuple):
+    """Who masks with whom, the threshold, and the colluders that it holds against."""
 
     graph: Graph
     threshold: int
     colluders: int
 
 
-class ShortRound(NamedTuple):
-    """A whole round with a short vector."""
-
-    phases: dict[Phase, PhaseCost]
-    exact: bool
-    streams: int
-    """PRG streams that the server expands."""
-
-
 @lru_cache(maxsize=256)
-def setting_of(cell: Cell) -> Setting:
+def neighbours_of(cell: Cell) -> Neighbours:
     """SecAgg: everybody, T as the cell says. SecAgg+: the sparsest graph against N/10 colluders.
 
     SecAgg+ against N/2 colluders needs a graph that is nearly or fully complete at these N, so it is given the
@@ -68,59 +54,42 @@ def setting_of(cell: Cell) -> Setting:
     sparse = cell.protocol == "secagg+" and choose_degree(cell.users, few, cell.dropouts)
     if sparse:
         degree, threshold = sparse
-        return Setting(random_regular(cell.users, degree), threshold, few)
-    return Setting(complete(cell.users), cell.colluders + 1, cell.colluders)
+        return Neighbours(random_regular(cell.users, degree), threshold, few)
+    return Neighbours(complete(cell.users), cell.colluders + 1, cell.colluders)
 
 
 def measure_pairwise(cell: Cell) -> Row:
     """The row of a SecAgg or SecAgg+ cell."""
-    small = replace(cell, model_size=SHORT)
-    setting, short = setting_of(small), _short_round(small)
-    phases = {name: replace(cost) for name, cost in short.phases.items()}
-    degree = len(setting.graph[0])
-    phases["upload"].user_seconds += _user_seconds(cell.model_size, degree)
-    phases["upload"].bytes_up += 4 * (cell.model_size - SHORT)
-    streams = min(short.streams, MOST_STREAMS)
-    phases["recovery"].server_seconds += _server_seconds(cell, streams, short.streams)
-    scaled = f"{streams} of the server's {short.streams} PRG streams measured"
-    return Row(
-        cell,
-        setting.threshold,
-        setting.colluders,
-        degree,
-        phases,
-        extrapolated=scaled if streams < short.streams else "",
-        exact=short.exact,
-    )
+    graph, threshold, colluders = neighbours_of(cell)
+    return measured(cell, Setting(threshold, colluders, len(graph[0])), aggregate)
 
 
-@lru_cache(maxsize=1)
-def _warm_up() -> None:
-    """Compile or load the kernels, so that no round is charged for it."""
-    inputs = {user: np.zeros(1, np.uint32) for user in range(3)}
-    SecAggRound(SecAggParameters(num_holders=3, threshold=2, vector_size=1)).run(
-        inputs, {"inputs": {0}}
-    )
-
-
-@lru_cache(maxsize=256)
-def _short_round(cell: Cell) -> ShortRound:
-    _warm_up()
-    setting, users = setting_of(cell), cell.users
-    parameters = SecAggParameters(
-        num_holders=users, threshold=setting.threshold, vector_size=SHORT, graph=setting.graph
-    )
+def aggregate(cell: Cell) -> Once:
+    """One round: N users share keys, D of them drop out, and the sum of the others is opened."""
+    users, size = cell.users, cell.model_size
     generator = np.random.default_rng(users)
-    inputs = generator.integers(0, PAPER_MODULUS, (users, SHORT), dtype=np.uint32)
     gone = set(generator.choice(users, cell.dropouts, replace=False).tolist())
-    round_ = SecAggRound(parameters)
-    outcome = round_.run(dict(enumerate(inputs)), {"inputs": gone})
-    exact = isinstance(outcome, SumOpened) and np.array_equal(
-        outcome.total, _plain_sum(inputs[sorted(set(range(users)) - gone)])
+    survivors = sorted(set(range(users)) - gone)
+    heads = generator.integers(0, PAPER_MODULUS, (users, min(HEAD, size)), dtype=np.uint32)
+    update = generator.normal(0, 0.02, size).astype(np.float32)
+    heads[survivors[0]] = _quantized(update)[:HEAD]
+    graph, threshold, _ = neighbours_of(cell)
+    parameters = SecAggParameters(
+        num_holders=users, threshold=threshold, vector_size=size, graph=graph
     )
-    edges = sum(len(set(setting.graph[user]) - gone) for user in gone)
-    survivors = users - len(gone)
-    return ShortRound(_phases_of(round_, users, survivors), exact, survivors + edges)
+    round_ = LongRound(parameters, survivors[0])
+    outcome = round_.run(
+        lambda user: _quantized(update) if user == survivors[0] else heads[user], {"inputs": gone}
+    )
+    exact = isinstance(outcome, SumOpened) and np.array_equal(
+        outcome.total[:HEAD], _plain_sum(heads[survivors])
+    )
+    return Once(_phases_of(round_, users, len(survivors)), exact)
+
+
+def _quantized(update: Reals) -> Words:
+    clipped, _ = clip_update(update, 4.0)
+    return quantize(clipped, 2**16, PAPER_MODULUS, WordStream(bytes(32)).draw(update.size))
 
 
 def _plain_sum(rows: Words) -> Words:
@@ -128,13 +97,50 @@ def _plain_sum(rows: Words) -> Words:
     return np.asarray(total, np.uint32)
 
 
-def _phases_of(round_: SecAggRound, users: int, survivors: int) -> dict[Phase, PhaseCost]:
-    """The mean over those who took part: everyone before the upload, the survivors from then on."""
+class HeadClient(SecAggClient):
+    """A user that masks the first elements of its input; what follows is as random as masked elements are."""
+
+    tail = b""
+
+    def mask(self, delivery: Delivery, values: Words) -> MaskedInput:
+        """As long as the others'."""
+        head = super().mask(delivery, values)
+        return MaskedInput(head.round, head.user, head.words + self.tail)
+
+
+class LongRound(SecAggRound):
+    """A round in which one user does all its work and is charged for its input; the others mask the head."""
+
+    def __init__(self, parameters: SecAggParameters, whole: int) -> None:
+        """Replace all users but one."""
+        super().__init__(parameters)
+        self._whole = whole
+        size = min(HEAD, parameters.vector_size)
+        short = replace(parameters, vector_size=size)
+        tail = np.random.default_rng(1).integers(
+            0, PAPER_MODULUS, parameters.vector_size - size, dtype="<u4"
+        )
+        words = tail.tobytes()
+        for user in self.clients.keys() - {whole}:
+            client = self.clients[user] = HeadClient(short, self.id, user)
+            client.tail = words
+
+    def _answer(
+        self, phase: RoundPhase, user: int, message: ToUser | None, read: Callable[[int], Words]
+    ) -> None:
+        before = self.seconds[CostKey("user", phase)]
+        super()._answer(phase, user, message, read)
+        if phase == "inputs" and user != self._whole:
+            self.seconds[CostKey("user", phase)] = before
+
+
+def _phases_of(round_: SecAggRound, users: int, survivors: int) -> Phases:
+    """Means over everyone before the upload and over the survivors after it; the upload is of one user."""
     phases = {name: PhaseCost() for name in PHASES}
     for source, target in _PHASE_OF.items():
         cost, user = phases[target], CostKey("user", source)
         parties = users if target == "offline" else survivors
-        cost.user_seconds += round_.seconds[user] / parties
+        cost.user_seconds += round_.seconds[user] / (1 if target == "upload" else parties)
         cost.server_seconds += round_.seconds[CostKey("server", source)]
         cost.bytes_up += round_.sent[user] / parties
     # What the server sends at the end of a phase is received in the next one.
@@ -142,56 +148,3 @@ def _phases_of(round_: SecAggRound, users: int, survivors: int) -> dict[Phase, P
     phases["upload"].bytes_down += round_.sent[CostKey("server", "shares")] / users
     phases["recovery"].bytes_down += round_.sent[CostKey("server", "inputs")] / survivors
     return phases
-
-
-@lru_cache(maxsize=256)
-def _user_seconds(size: int, degree: int) -> float:
-    """Clip, quantise, and add a private and `degree` pairwise masks."""
-    update = np.random.default_rng(1).normal(0, 0.02, size).astype(np.float32)
-    seeds = [bytes([index % 256, index // 256]) * 16 for index in range(degree + 1)]
-
-    def work() -> None:
-        clipped, _ = clip_update(update, 4.0)
-        values = quantize(clipped, 2**16, PAPER_MODULUS, WordStream(seeds[0]).draw(size))
-        add_masks(values, seeds[: degree // 2], seeds[degree // 2 :])
-
-    return _seconds(work)
-
-
-def _server_seconds(cell: Cell, measured: int, streams: int) -> float:
-    rows = min(cell.survivors, _MOST_ROWS)
-    return _sum_seconds(cell.model_size, rows) * cell.survivors / rows + (
-        _stream_seconds(cell.model_size, measured) * streams / measured
-    )
-
-
-@lru_cache(maxsize=256)
-def _sum_seconds(size: int, rows: int) -> float:
-    """Check and add up so many inputs."""
-    inputs = np.random.default_rng(1).integers(0, PAPER_MODULUS, (rows, size), dtype=np.uint32)
-    field = PrimeField(PAPER_MODULUS)
-
-    def work() -> None:
-        for row in inputs:
-            row.max()
-        field.weighted_sum(inputs, [1] * rows)
-
-    return _seconds(work)
-
-
-@lru_cache(maxsize=256)
-def _stream_seconds(size: int, streams: int) -> float:
-    """Take so many masks off."""
-    seeds = [bytes([index, 1]) * 16 for index in range(streams)]
-    total = np.zeros(size, np.uint32)
-    return _seconds(lambda: add_masks(total, seeds[: streams // 2], seeds[streams // 2 :]))
-
-
-def _seconds(work: Callable[[], object], repeats: int = 2) -> float:
-    """CPU of the better of some repeats."""
-    best = float("inf")
-    for _ in range(repeats):
-        started = time.process_time()
-        work()
-        best = min(best, time.process_time() - started)
-    return best

@@ -3,34 +3,45 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import numpy as np
 
-from reproduction import protocols_plot
+from reproduction import machine, pairwise_costs, protocols_plot
 from reproduction.coded_costs import measure_coded
-from reproduction.costs import PROTOCOLS, Cell, Row
+from reproduction.costs import (
+    PROTOCOLS,
+    Cell,
+    Row,
+    Spread,
+    recovery_seconds,
+    server_seconds,
+    user_seconds,
+)
 from reproduction.experiment import Experiment, Results
 from reproduction.jobs import Job, Order, Size
-from reproduction.pairwise_costs import measure_pairwise
-from reproduction.report import Publication, select, shown
+from reproduction.report import Publication, shown
 
 DROPOUTS = (0.1, 0.3, 0.5)
 MODELS = {
-    7_850: "logistic regression",
-    61_706: "LeNet",
     1_206_590: "CNN (FedAvg paper)",
-    3_111_462: "MobileNetV3",
+    61_706: "LeNet",
+    7_850: "logistic regression",
     5_288_548: "EfficientNet-B0",
 }
+"""d, the most wanted first: the last takes as long as all others together."""
 GRIDS: Mapping[Size, tuple[Sequence[int], Sequence[float], Sequence[int]]] = {
     "full": ((25, 50, 100, 200), DROPOUTS, tuple(MODELS)),
     "quick": ((25, 50), DROPOUTS, tuple(MODELS)[:3]),
     "smoke": ((8, 12), (0.25,), (2000,)),
 }
 """N, dropouts and d that are measured."""
+_MOST_MEMORY = 0.6
+"""Of the machine's, for one cell."""
 THEORY = {
     "secagg": {"user CPU": "d·N + s·N²", "server CPU": "d·N²", "user bytes": "d + s·N"},
     "secagg+": {
@@ -57,33 +68,35 @@ _THEORY_EXPONENT = {
     "basecagg": (0, 1),
 }
 _PUBLISHED = {"secagg": "8–13×", "secagg+": "3–4×"}
-_SUMMARY = (
-    "protocol",
-    "N",
-    "dropout",
-    "d",
-    "T",
-    "degree",
-    "user CPU s",
-    "server CPU s",
+_SETTING = ("protocol", "N", "dropout", "d", "T", "degree")
+_SECONDS = (
     "98 Mb/s: seconds, overlapped",
     "320 Mb/s: seconds",
     "320 Mb/s: seconds, overlapped",
     "802 Mb/s: seconds, overlapped",
-    "extrapolated",
 )
+_WITH_SPREAD = {
+    "user CPU s": user_seconds,
+    "server CPU s": server_seconds,
+    "of it in the recovery": recovery_seconds,
+}
+"""The columns of the page that show how far the repeats lie apart."""
 
 
 # --- running ------------------------------------------------------------------------------------
 
 
 def jobs(order: Order, results: Results) -> list[Job]:
-    """One for each cell."""
-    return [Job(cell.key, _measured, cell) for cell in cells(order.size)]
+    """One for each cell that leaves some memory to others."""
+    return [
+        Job(cell.key, _measured, cell, cell.users * (cell.model_size + 100_000))
+        for cell in cells(order.size)
+        if cell.memory < _MOST_MEMORY * machine.memory()
+    ]
 
 
 def cells(size: Size) -> list[Cell]:
-    """All cells, the small models first."""
+    """All cells, the most wanted first."""
     users, dropouts, sizes = GRIDS[size]
     return [
         Cell(protocol, n, dropout, d)
@@ -94,7 +107,7 @@ def cells(size: Size) -> list[Cell]:
 def measure(cell: Cell) -> Row:
     """One row."""
     pairwise = cell.protocol in ("secagg", "secagg+")
-    return measure_pairwise(cell) if pairwise else measure_coded(cell)
+    return pairwise_costs.measure_pairwise(cell) if pairwise else measure_coded(cell)
 
 
 def _measured(cell: Cell) -> dict[str, Any]:
@@ -104,20 +117,26 @@ def _measured(cell: Cell) -> dict[str, Any]:
 # --- reporting ----------------------------------------------------------------------------------
 
 
-def growth(rows: Sequence[Row], protocol: str, read: Callable[[Row], float]) -> float:
-    """The exponent of N: the slope of log cost over log N at the largest model, mean over dropouts."""
-    largest = max(row.cell.model_size for row in rows)
+def _user(row: Row) -> float:
+    return row.spread(user_seconds).middle
+
+
+def _recovery(row: Row) -> float:
+    return row.spread(recovery_seconds).middle
+
+
+def growth(rows: Sequence[Row], protocol: str, read: Callable[[Row], float]) -> float | str:
+    """The exponent of N: the slope of log cost over log N, mean over dropouts; rows of one model."""
+    lines: dict[float, list[tuple[float, float]]] = defaultdict(list)
+    for row in rows:
+        if row.cell.protocol == protocol:
+            lines[row.cell.dropout].append((math.log(row.cell.users), math.log(read(row))))
     slopes = []
-    for dropout in sorted({row.cell.dropout for row in rows}):
-        line = [
-            (math.log(row.cell.users), math.log(read(row)))
-            for row in rows
-            if (row.cell.protocol, row.cell.dropout, row.cell.model_size)
-            == (protocol, dropout, largest)
-        ]
+    for line in lines.values():
         x, y = zip(*line, strict=True)
-        slopes.append(float(np.polyfit(x, y, 1)[0]))
-    return sum(slopes) / len(slopes)
+        if x[1:]:
+            slopes.append(np.polyfit(x, y, 1)[0])
+    return float(np.mean(slopes)) if slopes else "–"
 
 
 def growth_table(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -130,12 +149,10 @@ def growth_table(rows: Sequence[Row]) -> list[dict[str, Any]]:
                 "protocol": protocol,
                 "user CPU, theory": THEORY[protocol]["user CPU"],
                 "N^, theory (user)": user,
-                "N^, measured (user)": growth(rows, protocol, lambda row: row.user_seconds),
+                "N^, measured (user)": growth(rows, protocol, _user),
                 "server CPU, theory": THEORY[protocol]["server CPU"],
                 "N^, theory (server)": server,
-                "N^, measured (server)": growth(
-                    rows, protocol, lambda row: row.phases["recovery"].server_seconds
-                ),
+                "N^, measured (server)": growth(rows, protocol, _recovery),
                 "user bytes, theory": THEORY[protocol]["user bytes"],
             }
         )
@@ -144,52 +161,85 @@ def growth_table(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 def gains_table(rows: Sequence[Row], link: int = 320) -> list[dict[str, Any]]:
     """How much faster LightSecAgg is, at the largest N, beside the published figures."""
-    by_key = {row.cell.key: row for row in rows}
-    most = max(row.cell.users for row in rows)
-    table = []
-    for row in rows:
-        if row.cell.users != most or row.cell.protocol not in _PUBLISHED:
-            continue
-        light = by_key.get(Cell("lightsecagg", most, row.cell.dropout, row.cell.model_size).key)
-        if light is None:
-            continue
-        gain = {
-            overlapped: row.duration(link, overlapped=overlapped)
-            / light.duration(link, overlapped=overlapped)
-            for overlapped in (False, True)
-        }
-        table.append(
-            {
-                "LightSecAgg over": row.cell.protocol,
-                "N": most,
-                "dropout": row.cell.dropout,
-                "d": row.cell.model_size,
-                "gain": gain[False],
-                "gain, overlapped": gain[True],
-                "gain, server CPU in recovery": row.phases["recovery"].server_seconds
-                / light.phases["recovery"].server_seconds,
-                "published at N = 200": _PUBLISHED[row.cell.protocol],
-            }
-        )
-    return table
+    by_cell = {row.cell: row for row in rows}
+    pairs = [
+        (row, light)
+        for row in rows
+        if row.cell.protocol in _PUBLISHED
+        and (light := by_cell.get(replace(row.cell, protocol="lightsecagg")))
+    ]
+    most = max((row.cell.users for row, _ in pairs), default=0)
+    return [_gain(row, light, link) for row, light in pairs if row.cell.users == most]
+
+
+def _gain(row: Row, light: Row, link: int) -> dict[str, Any]:
+    gain = {
+        overlapped: row.duration(link, overlapped=overlapped).middle
+        / light.duration(link, overlapped=overlapped).middle
+        for overlapped in (False, True)
+    }
+    return {
+        "LightSecAgg over": row.cell.protocol,
+        "N": row.cell.users,
+        "dropout": row.cell.dropout,
+        "d": row.cell.model_size,
+        "gain": gain[False],
+        "gain, overlapped": gain[True],
+        "gain, server CPU in recovery": _recovery(row) / _recovery(light),
+        "published at N = 200": _PUBLISHED[row.cell.protocol],
+    }
 
 
 def report(results: Results, size: Size) -> Publication:
     """Tables and plots of all rows."""
-    rows = [Row.from_dict(row) for row in results.values()]
-    extended = sum(bool(row.extrapolated) for row in rows)
-    largest = max(row.cell.model_size for row in rows)
-    lines = [row.flat() for row in rows]
+    found = {key: Row.from_dict(row) for key, row in results.items()}
+    wanted = cells(size)
+    rows = [found[cell.key] for cell in wanted if cell.key in found]
+    best = _best_measured(rows)
+    shown_rows = [row for row in rows if row.cell.model_size >= best]
+    drawn = [row for row in rows if row.cell.model_size == best]
+    tables = {"Growth with N": growth_table(drawn), "Gains at 320 Mb/s": gains_table(rows)}
+    fewest = min(len(row.repeats) for row in rows)
     return Publication(
         "protocols",
         "What secure aggregation costs",
-        f"{len(rows)} cells, one aggregation each; {extended} of them extended from measured parts.",
-        lines,
-        summary=select([line for line in lines if line["d"] == largest], _SUMMARY),
-        tables={"Growth with N": growth_table(rows), "Gains at 320 Mb/s": gains_table(rows)},
-        notes=notes(rows),
-        figures=figures([row for row in rows if row.cell.model_size == largest]),
+        f"{len(rows)} of {len(wanted)} cells, each measured {fewest} times or more at its full size: nothing is"
+        " extrapolated. A figure is the middle one of its repeats, with the least and the most in brackets.",
+        [row.flat() for row in rows],
+        summary=[_summary(row) for row in shown_rows],
+        tables={name: table for name, table in tables.items() if table},
+        notes=[*missing(wanted, found), *notes(rows)],
+        figures=figures(drawn),
     )
+
+
+def _best_measured(rows: Iterable[Row]) -> int:
+    """The model of which most cells are there: the largest, when all are."""
+    counts = Counter(row.cell.model_size for row in rows)
+    return max(counts, key=lambda size: (counts[size], size))
+
+
+def _summary(row: Row) -> dict[str, Any]:
+    line, measured = row.flat(), {}
+    for column, read in _WITH_SPREAD.items():
+        middle, least, most = map(shown, row.spread(read))
+        measured[column] = f"{middle} ({least}–{most})"
+    return {
+        **{name: line[name] for name in _SETTING},
+        **measured,
+        **{name: line[name] for name in _SECONDS},
+    }
+
+
+def missing(wanted: Sequence[Cell], found: Mapping[str, Row]) -> list[str]:
+    """Which cells are not there yet, if any."""
+    left = [cell.key for cell in wanted if cell.key not in found]
+    if not left:
+        return []
+    return [
+        f"**{len(left)} of {len(wanted)} cells are not measured yet** (protocol/N/dropout/d); the command goes"
+        f" on with those that fit into memory: {', '.join(left)}."
+    ]
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
@@ -209,8 +259,15 @@ def notes(rows: Sequence[Row]) -> list[str]:
         " (N − D)/10 times.",
         "Times assume that users work side by side on lines of the given speed both ways, and that the"
         " server's line is never the bottleneck. Overlapped: the offline phase hides behind training.",
-        "Every cell is one measurement. Where two of them are extended along a line, their noise grows with"
-        " it: the server's part in the recovery of coded masks differs by several times between neighbours.",
+        "All users do the same work, so one of them is measured and the others stand in: with coded masks all"
+        " deal the same mask, so that one encoding tells what every holder answers; with SecAgg and SecAgg+"
+        f" they mask the first {pairwise_costs.HEAD:,} elements alone, and the sum is compared there.",
+        "What the server does is done in full: all inputs are summed, all masks taken off, all answers checked"
+        " and decoded. Relaying a dealing, and a sum of BASecAgg, are done once and counted as often as they"
+        " occur.",
+        "CPU counts what the system does for a process: handing out fresh memory is much of the server's part"
+        " in the offline phase at 50 % dropouts, and the least steady. The largest cell takes about"
+        f" {max(cell.memory for cell in cells('full')) / 1e9:.0f} GB of memory.",
         "Published gains were measured with another implementation on other machines. Here a PRG stream of"
         " AES-CTR costs about as much as copying the vector a few times, so SecAgg is far cheaper than it was"
         " there, and coded masks gain where the server expands D·(N − D) streams: many users, many dropouts,"
@@ -226,18 +283,18 @@ def figures(rows: Sequence[Row]) -> dict[str, tuple[Any, str]]:
     return {
         f"protocols-{name}": (
             protocols_plot.against_users(rows, label, read),
-            f"{what}, d = {size}. Hollow: extended from measured parts.",
+            f"{what}, d = {size}. Bars: from the least to the most of the repeats.",
         )
         for name, (label, what, read) in _DRAWN.items()
     }
 
 
-_DRAWN: Mapping[str, tuple[str, str, Callable[[Row], float]]] = {
-    "user-cpu": ("user CPU, s", "CPU of one user", lambda row: row.user_seconds),
+_DRAWN: Mapping[str, tuple[str, str, Callable[[Row], Spread]]] = {
+    "user-cpu": ("user CPU, s", "CPU of one user", lambda row: row.spread(user_seconds)),
     "server-cpu": (
         "server CPU, s",
         "CPU of the server in the recovery phase",
-        lambda row: row.phases["recovery"].server_seconds,
+        lambda row: row.spread(recovery_seconds),
     ),
     "time-320": (
         "seconds",

@@ -8,11 +8,11 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from basecagg.reports.plots import COLOURS, in_house_style
-from reproduction.costs import PROTOCOLS, Row
+from reproduction.costs import PROTOCOLS, Row, Spread
 
 
 @in_house_style
-def against_users(rows: Sequence[Row], label: str, read: Callable[[Row], float]) -> Figure:
+def against_users(rows: Sequence[Row], label: str, read: Callable[[Row], Spread]) -> Figure:
     """One line for each protocol; rows of one model."""
     figure = Figure(figsize=(8.4, 3.2), layout="constrained")
     dropouts = sorted({row.cell.dropout for row in rows})
@@ -26,14 +26,24 @@ def against_users(rows: Sequence[Row], label: str, read: Callable[[Row], float])
     return figure
 
 
-def _panel(axes: Any, rows: Sequence[Row], read: Callable[[Row], float]) -> None:
+def _panel(axes: Any, rows: Sequence[Row], read: Callable[[Row], Spread]) -> None:
     for protocol, colour in zip(PROTOCOLS, COLOURS, strict=False):
         own = [row for row in rows if row.cell.protocol == protocol]
-        x, y = [row.cell.users for row in own], [read(row) for row in own]
-        axes.plot(x, y, color=colour, label=protocol, linewidth=1.6)
-        for row, value in zip(own, y, strict=True):
-            fill = "none" if row.extrapolated else colour
-            axes.plot(row.cell.users, value, "o", mfc=fill, mec=colour, markersize=5)
+        x, found = [row.cell.users for row in own], [read(row) for row in own]
+        y = [each.middle for each in found]
+        below = [each.middle - each.least for each in found]
+        above = [each.most - each.middle for each in found]
+        axes.errorbar(
+            x,
+            y,
+            (below, above),
+            fmt="o-",
+            color=colour,
+            label=protocol,
+            linewidth=1.6,
+            markersize=4,
+            capsize=3,
+        )
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xticks(sorted({row.cell.users for row in rows}))

@@ -47,11 +47,11 @@ class SecAggRound:
         """Give each user its source of randomness."""
         self.seconds: defaultdict[CostKey, float] = defaultdict(float)
         self.sent: Counter[CostKey] = Counter()
-        round_id = system_entropy(_ROUND_BYTES)
-        self.server = SecAggServer(parameters, round_id)
+        self.id = system_entropy(_ROUND_BYTES)
+        self.server = SecAggServer(parameters, self.id)
         with self.timed("user", "keys"):
             self.clients = {
-                user: SecAggClient(parameters, round_id, user, entropy=entropy(user))
+                user: SecAggClient(parameters, self.id, user, entropy=entropy(user))
                 for user in range(parameters.num_holders)
             }
 
