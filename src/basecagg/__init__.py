@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         RemoteProtocolError,
         ServerCaught,
         StorageError,
+        TurnedAway,
     )
     from basecagg.parameters import ProtocolParameters
     from basecagg.planning.audit import audit
@@ -48,6 +49,7 @@ __all__ = [
     "SimulationConfig",
     "SimulationResult",
     "StorageError",
+    "TurnedAway",
     "__version__",
     "audit",
     "plan",

@@ -1,4 +1,4 @@
-"""The T-private MDS code that shares a mask among N holders, so that any U answers open a sum.
+"""The T-private MDS code that shares a mask among N holders, at which points, so that any U answers open a sum.
 
 A mask is cut into U − T sub-masks. With T rows of noise they are the coefficients of a polynomial of
 degree < U for each column, and holder j gets its value at a point β_j, Eq. (encoding):
