@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import sqlite3
 from contextlib import closing
@@ -49,50 +48,47 @@ async def trouble(fed: Federation) -> str:
     return (await fed.operator.look(fed.connection)).trouble
 
 
-def test_a_restored_service_goes_on_with_another_key(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with federation(tmp_path) as fed:
-            await fed.join(NAMES, lambda name: Nudge(seconds=0.05))
-            await fed.start_epoch()
-            await fed.reach(1)
-            copy = await back_up(fed)
-            await fed.reach(4)
-            await restore(fed, copy)
+async def test_a_restored_service_goes_on_with_another_key(tmp_path: Path) -> None:
+    async with federation(tmp_path) as fed:
+        await fed.join(NAMES, lambda name: Nudge(seconds=0.05))
+        await fed.start_epoch()
+        await fed.reach(1)
+        copy = await back_up(fed)
+        await fed.reach(4)
+        await restore(fed, copy)
 
-            async def is_known() -> bool:
-                return "holders saw more than it knows" in await trouble(fed)
+        async def is_known() -> bool:
+            return "holders saw more than it knows" in await trouble(fed)
 
-            await fed.until(is_known, 40)
-            stuck = await fed.version()
-            assert stuck < 4
-            async with httpx.AsyncClient(base_url=fed.url, verify=fed.tls) as client:
-                ready = await client.get("/readyz")
-            assert (ready.status_code, ready.json()["phase"]) == (200, "open")
-            assert "serve --new-key" in ready.json()["trouble"]
-            first = fed.operator.epoch
-            assert first is not None
-            # The way on: another key, another epoch.
-            await fed.stop_server()
-            key = renew_server_key(fed.options.folder)
-            await fed.start_server()
-            assert await fed.version() == stuck
-            await fed.close_epoch()
-            await fed.operator.end_epoch(fed.connection)
+        await fed.until(is_known, 40)
+        stuck = await fed.version()
+        assert stuck < 4
+        async with httpx.AsyncClient(base_url=fed.url, verify=fed.tls) as client:
+            ready = await client.get("/readyz")
+        assert (ready.status_code, ready.json()["phase"]) == (200, "open")
+        assert "serve --new-key" in ready.json()["trouble"]
+        first = fed.operator.epoch
+        assert first is not None
+        # The way on: another key, another epoch.
+        await fed.stop_server()
+        key = renew_server_key(fed.options.folder)
+        await fed.start_server()
+        assert await fed.version() == stuck
+        await fed.close_epoch()
+        await fed.operator.end_epoch(fed.connection)
 
-            async def keys_are_there() -> bool:
-                await fed.operator.look(fed.connection)
-                return not fed.operator.machine.missing()
+        async def keys_are_there() -> bool:
+            await fed.operator.look(fed.connection)
+            return not fed.operator.machine.missing()
 
-            await fed.until(keys_are_there)
-            second = await fed.operator.start(fed.connection, SMALL, server_key=key)
-            assert (second.number, second.server_key) == (first.number + 1, key)
-            assert second.server_key != first.server_key
-            assert await trouble(fed) == ""
-            # Agents that caught it would end, which `reach` notices.
-            await fed.reach(stuck + 2)
-            assert not list(tmp_path.glob("*/evidence-*"))
-
-    asyncio.run(story())
+        await fed.until(keys_are_there)
+        second = await fed.operator.start(fed.connection, SMALL, server_key=key)
+        assert (second.number, second.server_key) == (first.number + 1, key)
+        assert second.server_key != first.server_key
+        assert await trouble(fed) == ""
+        # Agents that caught it would end, which `reach` notices.
+        await fed.reach(stuck + 2)
+        assert not list(tmp_path.glob("*/evidence-*"))
 
 
 # --- the server's key --------------------------------------------------------------------------------
@@ -113,24 +109,18 @@ def read_folder(folder: Path) -> ServerFolder:
     return from_json((folder / "server.json").read_bytes(), ServerFolder)
 
 
-def test_the_operator_remembers_the_servers_key(tmp_path: Path) -> None:
+async def test_the_operator_remembers_the_servers_key(tmp_path: Path) -> None:
     """An epoch with the former key is not the one that is wished for, though all else is the same."""
-
-    async def story() -> None:
-        lies = Lies({name: announced(name) for name in PEOPLE})
-        fresh = Identity.create().public_key
-        async with office(tmp_path, lies) as (operator, line):
-            first = await operator.start(line, MANY)
-            assert await operator.start(line, MANY) == first
-            lies.keys = {name: announced(name) for name in PEOPLE}
-            second = await operator.start(line, MANY, server_key=fresh)
-            assert (second.number, second.server_key) == (2, fresh)
-        again = Office(tmp_path / "op", tmp_path / "anchors")
-        line = Connection("https://test", "", Caller("test", OPERATOR, again.identity))
-        line._client = httpx.AsyncClient(
-            base_url="https://test", transport=httpx.MockTransport(lies)
-        )
-        assert await again.start(line, MANY) == second
-        again.close()
-
-    asyncio.run(story())
+    lies = Lies({name: announced(name) for name in PEOPLE})
+    fresh = Identity.create().public_key
+    async with office(tmp_path, lies) as (operator, line):
+        first = await operator.start(line, MANY)
+        assert await operator.start(line, MANY) == first
+        lies.keys = {name: announced(name) for name in PEOPLE}
+        second = await operator.start(line, MANY, server_key=fresh)
+        assert (second.number, second.server_key) == (2, fresh)
+    again = Office(tmp_path / "op", tmp_path / "anchors")
+    line = Connection("https://test", "", Caller("test", OPERATOR, again.identity))
+    line._client = httpx.AsyncClient(base_url="https://test", transport=httpx.MockTransport(lies))
+    assert await again.start(line, MANY) == second
+    again.close()

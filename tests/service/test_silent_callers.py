@@ -41,77 +41,60 @@ async def answered(line: Line) -> bytes:
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/nothing", "/page.css", "/login", "/v1/model"])
-def test_a_body_that_nobody_reads_does_not_hold_the_line(tmp_path: Path, path: str) -> None:
+async def test_a_body_that_nobody_reads_does_not_hold_the_line(tmp_path: Path, path: str) -> None:
     """The answer came before the body, and then a byte that stops uvicorn's own clock."""
-
-    async def story() -> None:
-        async with federation(tmp_path, header_seconds=1.0) as fed:
-            head = f"GET {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\n".encode()
-            line = await connect(fed, head)
-            await line[0].readuntil(b"\r\n\r\n")
-            line[1].write(b"x")
-            await answered(line)
-
-    asyncio.run(story())
+    async with federation(tmp_path, header_seconds=1.0) as fed:
+        head = f"GET {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\n".encode()
+        line = await connect(fed, head)
+        await line[0].readuntil(b"\r\n\r\n")
+        line[1].write(b"x")
+        await answered(line)
 
 
-def test_a_body_that_ends_late_leaves_no_line_without_a_clock(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with federation(tmp_path, header_seconds=1.0) as fed:
-            line = await connect(fed, b"GET /x HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\n")
-            await line[0].readuntil(b"\r\n\r\n")
-            line[1].write(b"xxxxx")
-            await answered(line)
-
-    asyncio.run(story())
+async def test_a_body_that_ends_late_leaves_no_line_without_a_clock(tmp_path: Path) -> None:
+    async with federation(tmp_path, header_seconds=1.0) as fed:
+        line = await connect(fed, b"GET /x HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\n")
+        await line[0].readuntil(b"\r\n\r\n")
+        line[1].write(b"xxxxx")
+        await answered(line)
 
 
-def test_a_body_that_comes_after_its_answer_does_no_harm(tmp_path: Path) -> None:
+async def test_a_body_that_comes_after_its_answer_does_no_harm(tmp_path: Path) -> None:
     """The control: who keeps talking keeps the line."""
-
-    async def story() -> None:
-        async with federation(tmp_path, header_seconds=5.0) as fed:
-            line = await connect(fed, b"GET /x HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\n")
-            await line[0].readuntil(b"\r\n\r\n")
-            line[1].write(b"xxxxxGET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
-            assert b"ok\n" in await answered(line)
-
-    asyncio.run(story())
+    async with federation(tmp_path, header_seconds=5.0) as fed:
+        line = await connect(fed, b"GET /x HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\n")
+        await line[0].readuntil(b"\r\n\r\n")
+        line[1].write(b"xxxxxGET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        assert b"ok\n" in await answered(line)
 
 
-def test_a_head_without_end_is_cut_off(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with federation(tmp_path, header_seconds=20.0) as fed:
-            line = await connect(fed, b"GET /healthz HTTP/1.1\r\nhost: x\r\nx: ")
-            with suppress(ConnectionError):
-                for _ in range(1000):  # 64 MB
-                    line[1].write(b"x" * 2**16)
-                    await line[1].drain()
-            assert b"ok\n" not in await answered(line)
-            many = b"".join(b"x-%d: y\r\n" % number for number in range(100))
-            line = await connect(fed, b"GET /healthz HTTP/1.1\r\nconnection: close\r\n" + many)
-            line[1].write(b"\r\n")  # the control: a head that ends
-            assert b"ok\n" in await answered(line)
-
-    asyncio.run(story())
+async def test_a_head_without_end_is_cut_off(tmp_path: Path) -> None:
+    async with federation(tmp_path, header_seconds=20.0) as fed:
+        line = await connect(fed, b"GET /healthz HTTP/1.1\r\nhost: x\r\nx: ")
+        with suppress(ConnectionError):
+            for _ in range(1000):  # 64 MB
+                line[1].write(b"x" * 2**16)
+                await line[1].drain()
+        assert b"ok\n" not in await answered(line)
+        many = b"".join(b"x-%d: y\r\n" % number for number in range(100))
+        line = await connect(fed, b"GET /healthz HTTP/1.1\r\nconnection: close\r\n" + many)
+        line[1].write(b"\r\n")  # the control: a head that ends
+        assert b"ok\n" in await answered(line)
 
 
-def test_silent_connections_give_way_to_others(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with federation(tmp_path, strangers=10) as fed:
-            await fed.operator.look(fed.connection)  # this line belongs to somebody
-            lines = [await connect(fed) for _ in range(40)]
-            held = fed.uvicorn.server_state.connections
-            assert len(held) <= 11
-            closed = [line for line in lines if line[0].at_eof()]
-            assert closed == lines[: len(closed)]  # the oldest ones
-            owned = [line for line in held if line.client not in map(peer, lines)]
-            assert len(owned) == 1
-            await fed.operator.look(fed.connection)
-            for _, writer in lines:
-                writer.transport.abort()
-
-    asyncio.run(story())
+async def test_silent_connections_give_way_to_others(tmp_path: Path) -> None:
+    async with federation(tmp_path, strangers=10) as fed:
+        await fed.operator.look(fed.connection)  # this line belongs to somebody
+        lines = [await connect(fed) for _ in range(40)]
+        held = fed.uvicorn.server_state.connections
+        assert len(held) <= 11
+        closed = [line for line in lines if line[0].at_eof()]
+        assert closed == lines[: len(closed)]  # the oldest ones
+        owned = [line for line in held if line.client not in map(peer, lines)]
+        assert len(owned) == 1
+        await fed.operator.look(fed.connection)
+        for _, writer in lines:
+            writer.transport.abort()
 
 
 SOME = pytest.param(60, 40, id="some")
@@ -120,28 +103,25 @@ MANY = pytest.param(8192, 8192, id="8192", marks=pytest.mark.soak)
 
 @pytest.mark.parametrize(("count", "most"), [SOME, MANY])
 @pytest.mark.parametrize("is_bounded", [True, False])
-def test_silent_connections_lock_nobody_out(
+async def test_silent_connections_lock_nobody_out(
     tmp_path: Path, count: int, most: int, is_bounded: bool
 ) -> None:
     """The control: without a bound on strangers they are as many lines as there may be in all."""
     allow_open_files(2 * count + 500)
     usual = ServeOptions.strangers if count == most else 10
 
-    async def story() -> None:
-        strangers = usual if is_bounded else 10**6
-        async with federation(tmp_path, strangers=strangers, header_seconds=600.0) as fed:
-            assert fed.uvicorn is not None
-            fed.uvicorn.config.limit_concurrency = most
-            lines = [line for _ in range(count // 8) for line in await connect_some(fed, 8)]
-            if is_bounded:
-                assert (await fed.operator.look(fed.connection)).phase == "waiting"
-            else:
-                with pytest.raises(Problem, match="503"):
-                    await fed.operator.look(fed.connection)
-            for _, writer in lines:
-                writer.transport.abort()
-
-    asyncio.run(story())
+    strangers = usual if is_bounded else 10**6
+    async with federation(tmp_path, strangers=strangers, header_seconds=600.0) as fed:
+        assert fed.uvicorn is not None
+        fed.uvicorn.config.limit_concurrency = most
+        lines = [line for _ in range(count // 8) for line in await connect_some(fed, 8)]
+        if is_bounded:
+            assert (await fed.operator.look(fed.connection)).phase == "waiting"
+        else:
+            with pytest.raises(Problem, match="503"):
+                await fed.operator.look(fed.connection)
+        for _, writer in lines:
+            writer.transport.abort()
 
 
 async def connect_some(fed: Federation, count: int) -> list[Line]:
