@@ -157,10 +157,10 @@ def test_callers_without_a_word_of_tls_use_up_no_files(
 
     async def story() -> bool:
         await fed.until(lambda: is_answered(fed), 90)
+        await fed.connection.close()  # before: later it would free a file for the fresh line
         with ExitStack() as lines:
             for _ in range(count):
                 lines.enter_context(socket.create_connection(("127.0.0.1", fed.port)))
-            await fed.connection.close()
             fresh = fed.operator.connect()
             answered = await is_answered(fed, fresh)
             await fresh.close()
