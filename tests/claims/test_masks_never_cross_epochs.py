@@ -46,7 +46,7 @@ class NextEpoch(Federation):
     def _secret(self, name):
         return self._earlier._secret(name)
 
-    def _agree(self, *_):
+    def _agree(self, *_, **__):
         renumbered = msgspec.structs.replace(self._earlier.agreement.epoch, number=2)
         operator = self.identity("operator")
         return accept(signed(renumbered, operator), operator.public_key, Ed25519Verifier())
