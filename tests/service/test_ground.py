@@ -32,7 +32,7 @@ Story = Callable[[Ground], Awaitable[None]]
 
 def on_ground(folder: Path, story: Story, *, postgres: bool = False) -> None:
     """Run the story in a federation; then look into all stores."""
-    with tempfile.TemporaryDirectory(prefix="basecagg-ground-") as name:
+    with tempfile.TemporaryDirectory(prefix="ground-of-a-server-") as name:
         Path(name).chmod(0o755)
         with (
             small_disk(Path(name) / "disk", 400 if postgres else 160) as disk,
