@@ -100,7 +100,7 @@ class Postgres:
 def running_postgres() -> Iterator[Postgres]:
     """A fresh server; skips where there is no PostgreSQL."""
     # Not in pytest's folder, which other users may not enter.
-    with tempfile.TemporaryDirectory(prefix="basecagg-postgres-") as name:
+    with tempfile.TemporaryDirectory(prefix="postgres-of-a-test-") as name:
         server = Postgres(Path(name))
         try:
             yield server
