@@ -181,3 +181,9 @@ def shown(value: object) -> str:
     if isinstance(value, int) or abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.3g}"
+
+
+def markdown(lines: Sequence[Line]) -> str:
+    """A Markdown table."""
+    head = f"| {' | '.join(name or 'remark' for name in lines[0])} |\n|{'---|' * len(lines[0])}\n"
+    return head + "\n".join(f"| {' | '.join(map(shown, line.values()))} |" for line in lines)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
+from collections.abc import Iterable
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any
@@ -63,14 +64,17 @@ def _helpers_of_tests() -> str:
     """What tests share: a test itself is found by the name of what it tests."""
     tests = ROOT / "tests"
     files = [path for path in sorted(tests.glob("**/*.py")) if not path.name.startswith("test_")]
-    rows = "".join(f"| `{path.relative_to(tests)}` | {_first_words(path)} |\n" for path in files)
-    return f"## tests: what they share\n\n| file | what it is |\n|---|---|\n{rows}"
+    return _section("tests: what they share", tests, files)
 
 
 def _files(folder: Path) -> str:
     files = [*sorted(folder.glob("*.py")), *sorted(folder.glob("static/*"))]
+    return _section(folder.relative_to(ROOT).as_posix(), folder, files)
+
+
+def _section(title: str, folder: Path, files: Iterable[Path]) -> str:
     rows = "".join(f"| `{path.relative_to(folder)}` | {_first_words(path)} |\n" for path in files)
-    return f"## {folder.relative_to(ROOT).as_posix()}\n\n| file | what it is |\n|---|---|\n{rows}"
+    return f"## {title}\n\n| file | what it is |\n|---|---|\n{rows}"
 
 
 def _first_words(path: Path) -> str:

@@ -19,7 +19,7 @@ from basecagg.reports import plots
 from reproduction.catalogue import EXPERIMENTS, find
 from reproduction.experiment import ledger_path
 from reproduction.machine import in_words
-from reproduction.report import Claim, Line, Publication, shown
+from reproduction.report import Claim, Publication, markdown
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "reproduce"
@@ -73,13 +73,13 @@ def page(publication: Publication) -> str:
     """One page: claims, pictures, tables, notes, machine."""
     pictures = "\n\n".join(picture(publication, stem) for stem in publication.figures)
     tables = "".join(
-        f"## {heading}\n\n{table(more)}\n\n" for heading, more in publication.tables.items()
+        f"## {heading}\n\n{markdown(more)}\n\n" for heading, more in publication.tables.items()
     )
     claims = "".join(f"> {claim.sentence} **{verdict(claim)}**\n\n" for claim in publication.claims)
     notes = "\n".join(f"- {note}" for note in publication.notes)
     return (
         f"{HEADER}# {publication.title}\n\n{publication.lead}\n\n{claims}{pictures}\n\n"
-        f"## Figures\n\n{table(publication.summary or publication.lines)}\n\n{tables}"
+        f"## Figures\n\n{markdown(publication.summary or publication.lines)}\n\n{tables}"
         f"## How to read this\n\n{notes}\n\n"
         f"Measured on: {in_words(publication.machine)}{_duration(publication)}."
         f" `{command(publication)}` measures it on yours.\n"
@@ -131,7 +131,7 @@ def redo_page(found: Sequence[Publication]) -> str:
         if each.claims
     ]
     return (
-        f"{HEADER}# Redo the paper\n\n{_REDO}\n\n{table(lines)}\n\n"
+        f"{HEADER}# Redo the paper\n\n{_REDO}\n\n{markdown(lines)}\n\n"
         "`basecagg reproduce all --quick` does everything in a short form. One seed settles nothing, so it says"
         " *undecided* where the full form would say more.\n"
     )
@@ -177,12 +177,6 @@ def _claim(publication: Publication, claim: Claim) -> str:
 def _duration(publication: Publication) -> str:
     minutes = publication.seconds / 60
     return f"; all runs together took {minutes:,.0f} minutes" if minutes >= 1 else ""
-
-
-def table(lines: Sequence[Line]) -> str:
-    """A Markdown table."""
-    head = f"| {' | '.join(name or 'remark' for name in lines[0])} |\n|{'---|' * len(lines[0])}\n"
-    return head + "\n".join(f"| {' | '.join(map(shown, line.values()))} |" for line in lines)
 
 
 if __name__ == "__main__":

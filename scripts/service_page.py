@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from reproduction.machine import in_words
-from reproduction.report import shown
+from reproduction.report import markdown
 
 RESULTS = Path(__file__).parent.parent / "benchmarks" / "results" / "service.json"
 DATABASES = ("SQLite", "PostgreSQL")
@@ -82,28 +82,24 @@ def _crowd(rows: Rows, old: str) -> str:
 
 
 def _latency(rows: Rows, old: str) -> str:
-    stages = [name for name in rows["here"] if name != "errors"]
-    head = f"| ms | {' | '.join(stages)} |\n|---|{'---|' * len(stages)}"
     lines = [
-        f"| {name} | " + " | ".join(f"{each[stage]:.0f}" for stage in stages) + " |"
+        {"ms": name} | {stage: round(each[stage]) for stage in each if stage != "errors"}
         for name, each in rows.items()
     ]
     share = rows["here"]["total"] / rows[old]["total"]
     return (
         "## From the last upload to the new version\n\nFrom the last byte of a buffer's last upload to the"
         " first byte of the answer that brings the new version, and the parts of it. N = 12, d = 10⁶, K = 5,"
-        f" on SQLite:\n\n{head}\n" + "\n".join(lines) + f"\n\n{share:.2f} of {old}'s.\n"
+        f" on SQLite:\n\n{markdown(lines)}\n\n{share:.2f} of {old}'s.\n"
     )
 
 
 def _table(rows: Rows) -> str:
-    head = f"| | {' | '.join(COLUMNS.values())} |\n|---|{'---|' * len(COLUMNS)}"
-    lines = [f"| {name} | {' | '.join(_cells(each))} |" for name, each in rows.items()]
-    return head + "\n" + "\n".join(lines)
-
-
-def _cells(figures: Mapping[str, Any]) -> list[str]:
-    return [shown(figures[key]) if key in figures else "" for key in COLUMNS]
+    lines = [
+        {"server": name} | {shown: each.get(key, "") for key, shown in COLUMNS.items()}
+        for name, each in rows.items()
+    ]
+    return markdown(lines)
 
 
 def _beside(rows: Rows, key: str, old: str) -> str:
