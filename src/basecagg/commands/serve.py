@@ -31,15 +31,15 @@ class _ServeOptions:
     """The port to listen at."""
     tls: Annotated[bool, "--tls/--no-tls"] = True
     """TLS with tls.pem and tls.key of DIR; off only behind a proxy that does it."""
-    answer_timeout: Annotated[float, POSITIVE, "SECONDS"] = 30.0
+    answer_timeout: Annotated[float, POSITIVE, "SECONDS"] = ServeOptions.answer_timeout
     """How long to wait for holders before they are asked again."""
-    retries: Count = 20
+    retries: Count = ServeOptions.retries
     """How often holders are asked again before a buffer is given up."""
-    keep_versions: Annotated[Count, "R"] = 2
+    keep_versions: Annotated[Count, "R"] = ServeOptions.keep_versions
     """Versions of the model whose parts are kept, for members who make them again."""
-    memory: Annotated[Count, "MB"] = 256
+    memory: Annotated[Count, "MB"] = ServeOptions.memory // 2**20
     """Bodies that may be in memory at one time; beyond that callers get 503."""
-    member_rate: Annotated[float, POSITIVE, "R"] = 50.0
+    member_rate: Annotated[float, POSITIVE, "R"] = ServeOptions.member_rate
     """Requests per second of one participant; beyond that it gets 429."""
     evaluate: Annotated[str | None, "MODULE:FUNCTION"] = None
     """Your own test of a model, f(vector, info) → number; shown on the page."""

@@ -41,9 +41,8 @@ class ServerCertificate:
         try:
             expires = self._read()
             for each in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), context):
-                each.load_cert_chain(
-                    *self.files, password=""
-                )  # nobody is there to be asked for one
+                # Nobody is there to be asked for a password.
+                each.load_cert_chain(*self.files, password="")
         except (OSError, DataError) as error:
             _LOG.warning("certificate not renewed", reason=str(error))
         else:
