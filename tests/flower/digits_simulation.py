@@ -21,7 +21,6 @@ from flwr.simulation import run_simulation
 
 from basecagg.flower import BufferedSecAgg, basecagg_mod
 
-NODES = 100
 HIDDEN = 32
 
 
@@ -60,7 +59,7 @@ def sgd(arrays: list[Any], x: Any, y: Any, rng: np.random.Generator) -> list[Any
     return [w1, b1, w2, b2]
 
 
-def client_app(folder: str, seed: int, protection: str) -> ClientApp:
+def client_app(folder: str, seed: int, nodes: int, protection: str) -> ClientApp:
     def audited(message: Message, context: Context, call_next: Any) -> Message:
         with noting_plain_updates(Path(folder)):
             return call_next(message, context)
@@ -73,7 +72,7 @@ def client_app(folder: str, seed: int, protection: str) -> ClientApp:
         part = int(context.node_config["partition-id"])
         version = int(message.content["config"]["server-round"])
         rng = np.random.default_rng([seed, part, version])
-        own = slice(part, None, NODES)
+        own = slice(part, None, nodes)
         arrays = sgd(message.content["arrays"].to_numpy_ndarrays(), x[own], y[own], rng)
         metrics = MetricRecord({"num-examples": len(y[own]), "secret": 1.0})
         return Message(
@@ -95,7 +94,7 @@ def accuracy(arrays: ArrayRecord) -> float:
     return float((p.argmax(1) == y).mean())
 
 
-def main(folder: str, versions: int, seed: int, **options: Any) -> None:
+def main(folder: str, versions: int, seed: int, nodes: int = 100, **options: Any) -> None:
     found: dict[str, Any] = {}
     server = ServerApp()
 
@@ -103,7 +102,7 @@ def main(folder: str, versions: int, seed: int, **options: Any) -> None:
     def run(grid: Grid, context: Context) -> None:
         started = time.perf_counter()
         strategy = BufferedSecAgg(
-            buffer_size=10, concurrency=20, seed=seed, min_available_nodes=NODES, **options
+            buffer_size=10, concurrency=20, seed=seed, min_available_nodes=nodes, **options
         )
         with noting_sums() as sums:
             result = strategy.start(
@@ -124,8 +123,8 @@ def main(folder: str, versions: int, seed: int, **options: Any) -> None:
 
     run_simulation(
         server_app=server,
-        client_app=client_app(folder, seed, options.get("protection", "basecagg")),
-        num_supernodes=NODES,
+        client_app=client_app(folder, seed, nodes, options.get("protection", "basecagg")),
+        num_supernodes=nodes,
         backend_config={"client_resources": {"num_cpus": 1}, "init_args": {"num_cpus": 2}},
     )
     print(json.dumps(found), flush=True)

@@ -36,8 +36,9 @@ def _with_here() -> str:
     return os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
-def test_a_hundred_nodes_open_exact_sums_and_learn() -> None:
-    found = simulate(versions=5, seed=0, holders=10)
+@pytest.mark.parametrize("nodes", [25, pytest.param(100, marks=pytest.mark.soak)])
+def test_many_nodes_open_exact_sums_and_learn(nodes: int) -> None:
+    found = simulate(versions=5, seed=0, nodes=nodes, holders=10)
     assert found["exact"]
     assert found["sums"] == 5
     assert found["contributors"] >= 20
