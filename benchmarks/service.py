@@ -93,7 +93,7 @@ def compare(trees: dict[str, Path], given: argparse.Namespace, console: Console)
     found: Figures = {}
     for holders in SIZES:
         case = SHORT | {"holders": holders, "postgres": given.postgres}
-        repeats = 1 if given.short else 2
+        repeats = 1 if given.short else 3
         rows = beside(trees, case, repeats)
         traffic = rows["here"]["traffic_per_update"]
         bare = [asyncio.run(service_baseline.measure(traffic, 10.0)) for _ in range(repeats)]

@@ -352,8 +352,13 @@ def connect(url: str | URL) -> Engine:
     style: Any = {"sqlite": "named", "postgresql": "pyformat"}[backend]
     given = make_url(url).query if backend == "postgresql" else _POSTGRES
     patience = {name: value for name, value in _POSTGRES.items() if name not in given}
-    # What is written may be secret, so it is never shown.
-    engine = create_engine(url, paramstyle=style, hide_parameters=True, connect_args=patience)
+    engine = create_engine(
+        url,
+        paramstyle=style,
+        hide_parameters=True,  # what is written may be secret, so it is never shown
+        pool_reset_on_return=None,  # `transaction` ends what it began
+        connect_args=patience,
+    )
     if backend == "sqlite":
         _prepare_sqlite(engine)
     return engine

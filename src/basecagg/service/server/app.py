@@ -135,7 +135,7 @@ class Api:
             "basecagg-version": str(model.version),
             "basecagg-dtype": model.dtype,
         }
-        if request.headers.get("if-none-match") == tag or model.version <= newer_than:
+        if _header(request, b"if-none-match") == tag or model.version <= newer_than:
             return Response(status_code=304, headers=headers)
         return Pieces([model.data], headers)
 
@@ -213,7 +213,7 @@ class Api:
         query = request.scope["query_string"].decode("latin-1")
         target = request.scope["path"] + (f"?{query}" if query else "")
         try:
-            claim = self._guard.check(request.method, target, request.headers.get("authorization"))
+            claim = self._guard.check(request.method, target, _header(request, b"authorization"))
         except Problem:
             self._strangers.require(_address(request))
             raise
@@ -255,10 +255,10 @@ class Api:
         take: Callable[[int], None],
         claim: Claim | None = None,
     ) -> bytes:
-        length, body, digest = request.headers.get("content-length"), b"", _NOTHING
+        length, body, digest = _header(request, b"content-length"), b"", _NOTHING
         if limit == 0 and length is None:
             length = "0"
-        if length != "0" or "transfer-encoding" in request.headers:
+        if length != "0" or _header(request, b"transfer-encoding") is not None:
             body, digest = await self._reader.read(request.stream(), length, limit, take)
             self._service.activity.bytes_in += len(body)
         if claim is not None and digest != claim.body_hash:
@@ -345,6 +345,13 @@ def _nothing() -> None:
 
 def _address(request: Request) -> str:
     return request.client.host if request.client else ""
+
+
+def _header(request: Request, name: bytes) -> str | None:
+    """Starlette's own mapping decodes all headers anew for each that it is asked for."""
+    found = (value for key, value in request.scope["headers"] if key == name)
+    value = next(found, None)
+    return None if value is None else value.decode("latin-1")
 
 
 def _seconds(request: Request) -> float:

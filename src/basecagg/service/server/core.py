@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TypeVar
 
 from basecagg.channels.wire import limit_for
@@ -167,8 +168,10 @@ class Service:
 
     def message_limit(self) -> int:
         """The most bytes that any message may have in the present epoch."""
-        parameters = self.epochs.require_host().agreement.parameters
-        return max(_limit(kind, parameters) for kind in _TAKEN)
+        return max(self._limits().values())
+
+    def _limits(self) -> dict[type[Message], int]:
+        return _limits_of(self.epochs.require_host().agreement.parameters)
 
     async def receive(self, sender: str, frame: bytes) -> None:
         """A participant's message, for the machine."""
@@ -214,7 +217,7 @@ class Service:
 
     def _parse(self, frame: bytes) -> Message:
         message: Message = unpacked(frame, self.message_limit(), *_TAKEN)
-        limit = _limit(type(message), self.epochs.require_host().agreement.parameters)
+        limit = self._limits()[type(message)]
         if len(frame) > limit:
             raise Problem(413, "TooLarge", f"a {type(message).__name__} has {limit} bytes at most")
         return message
@@ -353,6 +356,8 @@ def _look_at(task: asyncio.Task[None]) -> None:
         task.exception()
 
 
-def _limit(kind: type[Message], parameters: ProtocolParameters) -> int:
-    is_bulk = kind in (Shipment, Upload, Answer)
-    return limit_for(kind, parameters) if is_bulk else CONTROL_BYTES
+@lru_cache(maxsize=1)
+def _limits_of(parameters: ProtocolParameters) -> dict[type[Message], int]:
+    """The most bytes of each kind of message. Every request asks, and the answer changes with the epoch."""
+    bulk = (Shipment, Upload, Answer)
+    return {k: limit_for(k, parameters) if k in bulk else CONTROL_BYTES for k in _TAKEN}

@@ -19,7 +19,7 @@ _REMEMBERED_CALLERS = 10_000
 class Limits:
     """How much is too much. Rates are requests per second."""
 
-    memory: int = 256 * 2**20
+    memory: int = 192 * 2**20
     """Bytes of all bodies on their way in."""
     member_rate: float = 50.0
     stranger_rate: float = 5.0

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import resource
 import signal
 import socket
-import threading
-import time
-from asyncio.sslproto import SSLProtocol
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +18,7 @@ from basecagg.service.documents import from_json
 from basecagg.service.logs import Log
 from basecagg.service.page.routes import Page
 from basecagg.service.private_files import read_file
+from basecagg.service.server import memory
 from basecagg.service.server.app import Api, App
 from basecagg.service.server.certificate import ServerCertificate
 from basecagg.service.server.core import Service
@@ -39,13 +36,6 @@ _OPEN_FILES = 16_384
 """Twice as many as there may be lines: silent callers must not use them up."""
 _LOOK_TICKS = 10
 """Of uvicorn, ten a second, between two looks at the certificate's files."""
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
-_LARGEST_KEPT = 32 * 2**20
-"""Bytes of the largest block that stays in the heap: the most that glibc allows."""
-_SWEEP_SECONDS = 10.0
-_TLS_BUFFER = 64 * 2**10
-"""Bytes that a TLS line reads at once, a quarter of asyncio's own: it keeps them several times over, and so
-does each of a thousand lines."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +147,7 @@ def _configuration(
 
 def run(options: ServeOptions) -> None:
     """The whole program."""
-    _give_memory_back()
+    memory.prepare()
     _allow_open_files()
     if options.standby:
         Standby(options.place[0], SERVICE, options.place[1]).wait(
@@ -166,26 +156,8 @@ def run(options: ServeOptions) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         # uvicorn stops by itself, and then raises the signal again: let us come to our own end first.
         signal.signal(number, lambda *_: None)
-    SSLProtocol.max_size = _TLS_BUFFER
     with asyncio.Runner() as runner:
         runner.run(serve(options))
-
-
-def _give_memory_back() -> None:
-    """Keep blocks for the next body, and give free pages back to the system now and then.
-
-    Bodies, frames and TLS records are large blocks. As mappings of their own each would be page faults to write
-    to; left alone, glibc never gives back the holes that they leave in the heap.
-    """
-    try:
-        library = ctypes.CDLL(None)
-        mallopt, trim = library.mallopt, library.malloc_trim
-    except (OSError, TypeError, AttributeError):  # another C library
-        return
-    mallopt(_M_MMAP_THRESHOLD, _LARGEST_KEPT)
-    mallopt(_M_TRIM_THRESHOLD, 8 * _LARGEST_KEPT)
-    mallopt(_M_ARENA_MAX, 2)
-    threading.Thread(target=_sweep, args=[trim], name="memory", daemon=True).start()
 
 
 def _allow_open_files() -> None:
@@ -197,9 +169,3 @@ def _allow_open_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (_OPEN_FILES if is_enough else hard, hard))
     if not is_enough:
         _LOG.warning("few files may be open", allowed=hard, wanted=_OPEN_FILES)
-
-
-def _sweep(trim: Callable[[int], int]) -> None:
-    while True:
-        time.sleep(_SWEEP_SECONDS)
-        trim(0)

@@ -28,14 +28,13 @@ class Pieces(Response):
         start = {"status": self.status_code, "headers": self.raw_headers}
         async with asyncio.timeout(_GRACE + self._length / _SLOWEST):
             await send({"type": "http.response.start", **start})
-            for body in self._portions():
+            is_short = self._length <= _PIECE
+            for body in () if is_short else self._portions():
                 await send({"type": "http.response.body", "body": body, "more_body": True})
-            await send({"type": "http.response.body", "body": b""})
+            last = b"".join(self._pieces) if is_short else b""
+            await send({"type": "http.response.body", "body": last})
 
     def _portions(self) -> Iterator[bytes]:
-        if self._length <= _PIECE:
-            yield b"".join(self._pieces)
-            return
         for piece in self._pieces:
             view = memoryview(piece)
             for at in range(0, len(view), _PIECE):
