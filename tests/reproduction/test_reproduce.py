@@ -17,7 +17,7 @@ pytest.importorskip("torch")
 import basecagg
 from basecagg.cli import main
 from basecagg.learning import built_in_task
-from reproduction import accuracy, beyond, levels, sweep
+from reproduction import accuracy, beyond, costs, levels, sweep
 from reproduction.catalogue import EXPERIMENTS, find
 from reproduction.command import in_words
 from reproduction.jobs import Order, Progress
@@ -49,6 +49,7 @@ def test_an_experiment_runs_in_seconds_and_is_not_run_again(
 ) -> None:
     if name == "flower":
         pytest.importorskip("flwr")
+    monkeypatch.setattr(costs, "SHORT_SECONDS", 0.05)
     arguments = ["reproduce", name, "--smoke", "--out", str(tmp_path)]
     done = CliRunner().invoke(main, arguments, catch_exceptions=False)
     assert done.exit_code == 0, done.output
