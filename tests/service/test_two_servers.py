@@ -14,6 +14,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from direct import MemoryEpoch, direct
 from service_harness import SMALL, Federation, Nudge, federation, free_port
 
 from basecagg.errors import LeaseLost, StorageError
@@ -56,6 +57,25 @@ async def test_an_idle_server_that_was_overtaken_ends(tmp_path: Path, with_epoch
     for name in list(fed.agents):
         await fed.stop(name)
     await fed.connection.close()
+
+
+async def test_whoever_was_overtaken_does_not_take_what_the_other_writes_for_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that was asleep wakes with a fault, and goes back to its store while the other writes there."""
+
+    def overtaken(*_: object) -> None:
+        raise LeaseLost("'service' belongs to another process")
+
+    def half_written(*_: object) -> None:
+        raise StorageError("envelopes are stored, but none of their masks")
+
+    async with direct(tmp_path) as scene:
+        monkeypatch.setattr(MemoryEpoch, "renew", overtaken)
+        monkeypatch.setattr(MemoryEpoch, "scan", half_written)
+        with pytest.raises(ZeroDivisionError):
+            await scene.service.worker.do(lambda: 1 / 0)
+        assert isinstance(scene.service.worker.defect, LeaseLost)
 
 
 def damage(folder: Path) -> None:

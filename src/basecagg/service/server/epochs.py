@@ -28,6 +28,7 @@ from basecagg.service.server.host import EpochHost
 from basecagg.service.server.ledger import LedgerEntry, ledger_key, ledger_lines
 from basecagg.service.server.registry import Charter, Registry
 from basecagg.service.server_folder import ServerFolder
+from basecagg.storage.lease import RENEWS
 from basecagg.storage.server import OLDER_SCHEMA, ServerStore
 
 _LOG = Log("basecagg.service")
@@ -95,8 +96,9 @@ class Epochs:
             store.close()
 
     def recover(self) -> None:
-        """Go back to what is durable."""
+        """Go back to what is durable, unless it is another server's by now: that one writes while we read."""
         self.store.discard()
+        self.renew(0.0)
         self._read()
         charter = self.registry.charter
         if self.host is not None and charter is not None and charter.epoch == self.host.frame:
@@ -107,10 +109,10 @@ class Epochs:
         self._catch_up()
         self.store.prove()
 
-    def renew(self) -> None:
-        """Say that we are alive, though there may be nothing to write."""
+    def renew(self, after: float = RENEWS) -> None:
+        """Say that we are alive; `LeaseLost` if somebody else has taken over meanwhile."""
         for store in self._stores.values():
-            store.renew()
+            store.renew(after)
 
     def probe(self) -> None:
         """Write to the store, be it that there is nothing to write."""
