@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 import uvicorn
 
+from basecagg.channels.identity import Identity
 from basecagg.channels.sealing import SealingSecret
 from basecagg.channels.wire import pack
 from basecagg.parameters import ProtocolParameters
@@ -79,6 +80,16 @@ def announced(profile: Profile, **changes: Any) -> HolderKey:
 def enrolment(profile: Profile) -> Enrolment:
     """What a user hands in, with a sealing key that nobody keeps."""
     return profile.enrolment(pack(announced(profile)))
+
+
+def swapped(profile: Profile) -> Enrolment:
+    """The same with a thief's keys: what a server makes of it that wants to be this user."""
+    thief = Identity.create()
+    return msgspec.structs.replace(
+        enrolment(profile),
+        signing_key=thief.public_key,
+        holder_key=pack(signed(announced(profile), thief)),
+    )
 
 
 def free_port() -> int:

@@ -12,14 +12,13 @@ from pathlib import Path
 import msgspec
 import pytest
 from direct import Direct, direct
-from service_harness import Federation, announced, enrolment, federation
+from service_harness import Federation, enrolment, federation, swapped
 from test_commands import Desk
 
-from basecagg.channels.identity import Identity
 from basecagg.channels.wire import pack
 from basecagg.commands.operator import people
 from basecagg.errors import PassingFault
-from basecagg.protocol.messages import Refusal, signed
+from basecagg.protocol.messages import Refusal
 from basecagg.protocol.records import Person
 from basecagg.service.connection import Connection
 from basecagg.service.documents import Overview, to_json
@@ -119,13 +118,7 @@ def test_every_event_of_an_epochs_life_has_a_line_on_the_log(
 async def test_refusals_are_told_and_cannot_fill_the_log(tmp_path: Path) -> None:
     async with federation(tmp_path) as fed:
         profile = fed.profile("ann", await fed.invite("ann"))
-        thief = Identity.create()
-        swapped = msgspec.structs.replace(
-            enrolment(profile),
-            signing_key=thief.public_key,
-            holder_key=pack(signed(announced(profile), thief)),
-        )
-        await fed.connection.enrol(to_json(swapped))
+        await fed.connection.enrol(to_json(swapped(profile)))
         for _ in range(3):  # as `enrol --watch` does
             assert await fed.operator.admit_all(fed.connection) == []
         stranger = msgspec.structs.replace(enrolment(profile), admission=bytes(32))

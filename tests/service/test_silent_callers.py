@@ -40,21 +40,27 @@ async def answered(line: Line) -> bytes:
         line[1].transport.abort()
 
 
+async def answered_early(fed: Federation, path: str = "/x") -> Line:
+    """A line that owes five bytes of a body, though its request is answered."""
+    line = await connect(
+        fed, f"GET {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\n".encode()
+    )
+    await line[0].readuntil(b"\r\n\r\n")
+    return line
+
+
 @pytest.mark.parametrize("path", ["/healthz", "/nothing", "/page.css", "/login", "/v1/model"])
 async def test_a_body_that_nobody_reads_does_not_hold_the_line(tmp_path: Path, path: str) -> None:
     """The answer came before the body, and then a byte that stops uvicorn's own clock."""
     async with federation(tmp_path, header_seconds=1.0) as fed:
-        head = f"GET {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\n".encode()
-        line = await connect(fed, head)
-        await line[0].readuntil(b"\r\n\r\n")
+        line = await answered_early(fed, path)
         line[1].write(b"x")
         await answered(line)
 
 
 async def test_a_body_that_ends_late_leaves_no_line_without_a_clock(tmp_path: Path) -> None:
     async with federation(tmp_path, header_seconds=1.0) as fed:
-        line = await connect(fed, b"GET /x HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\n")
-        await line[0].readuntil(b"\r\n\r\n")
+        line = await answered_early(fed)
         line[1].write(b"xxxxx")
         await answered(line)
 
@@ -62,8 +68,7 @@ async def test_a_body_that_ends_late_leaves_no_line_without_a_clock(tmp_path: Pa
 async def test_a_body_that_comes_after_its_answer_does_no_harm(tmp_path: Path) -> None:
     """The control: who keeps talking keeps the line."""
     async with federation(tmp_path, header_seconds=5.0) as fed:
-        line = await connect(fed, b"GET /x HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\n")
-        await line[0].readuntil(b"\r\n\r\n")
+        line = await answered_early(fed)
         line[1].write(b"xxxxxGET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
         assert b"ok\n" in await answered(line)
 
