@@ -16,7 +16,7 @@ from basecagg.protocol.epoch import Epoch
 from basecagg.protocol.holder import Holder
 from benchmarks.service_stand import Participant, accepted, counts_of, errors_of
 
-_TOGETHER = 16
+_TOGETHER = 32
 
 
 async def hold(who: Participant, machine: Holder, epoch: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import tempfile
 import time
@@ -144,6 +145,9 @@ async def load(folder: Path, case: dict[str, Any]) -> dict[str, Any]:
     parameters = committee(case["holders"], case["buffer"], case["d"])
     stand = Stand(folder, parameters, case["contributors"], case.get("database"))
     await stand.start()
+    if case.get("gives_way"):
+        for pid in (os.getpid(), stand.holders.pid):
+            os.setpriority(os.PRIO_PROCESS, pid, 19)
     phones = [Phone(who, await stand.machine_of(who)) for who in stand.contributors]
     rng, memory = np.random.default_rng(), list[float]()
     lives = [asyncio.create_task(phone.live(stand, rng)) for phone in phones]

@@ -15,9 +15,10 @@ from parties import USERS, at, deal, holder_at, parameters, submit
 from basecagg.channels.identity import Ed25519Verifier
 from basecagg.channels.wire import pack, unpack_file
 from basecagg.errors import LocalProtocolError
+from basecagg.maths.prime_field import PrimeField
 from basecagg.protocol.epoch import accept
 from basecagg.protocol.global_model import model_bytes
-from basecagg.protocol.recomputation import recompute
+from basecagg.protocol.recomputation import TOGETHER, recompute, weighted_sum
 from basecagg.protocol.step_rule import StepRule, state_bytes
 from basecagg.simulation.federation import Federation
 from basecagg.simulation.loopback import AT_SERVER
@@ -158,3 +159,27 @@ def test_a_process_that_flushes_small_numbers_takes_no_step():
     finally:
         torch.set_flush_denormal(False)
     assert (step.step(model, (), np.zeros(3), 1.0)[0] == model).all()
+
+
+@pytest.mark.parametrize("count", [1, TOGETHER, TOGETHER + 1, 3 * TOGETHER - 5])
+def test_uploads_are_summed_some_at_a_time(count):
+    field, rng = PrimeField(2**31 - 1), np.random.default_rng(count)
+    rows = rng.integers(0, field.modulus, (count, 40), dtype=np.uint32)
+    weights = [int(each) for each in rng.integers(0, 2**16, count)]
+    there = set[int]()
+
+    class Upload(bytes):
+        def __del__(self) -> None:
+            there.discard(id(self))
+
+    def read():
+        for row in rows:
+            upload = Upload(row.astype("<u4").tobytes())
+            there.add(id(upload))
+            assert len(there) <= TOGETHER + 1
+            yield upload
+            del upload
+
+    total = weighted_sum(field, read(), weights)
+    exact = [sum(w * int(n) for w, n in zip(weights, column, strict=True)) for column in rows.T]
+    assert total.tolist() == [n % field.modulus for n in exact]

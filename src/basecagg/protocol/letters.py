@@ -14,7 +14,7 @@ from basecagg.protocol.participant import Participant
 
 BATCHED = (Parcel, Receipt)
 """Handling these reads no record, so a run of them is written in one transaction."""
-_TOGETHER = 16
+_TOGETHER = 32
 """Most of them in one go: every dealer in a receipt gets the whole of it, so it must not become long."""
 
 

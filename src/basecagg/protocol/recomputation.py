@@ -9,12 +9,14 @@ dealer whose shares do not fit, changes what an honest server computes, and what
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import TypeAlias
 
 import numpy as np
 
 from basecagg.errors import DecodingError, PartsDamaged, Refused, StorageError, WrongModel
+from basecagg.maths.prime_field import PrimeField
 from basecagg.maths.quantization import dequantize, magnitude, squared_norm
 from basecagg.maths.randomness import Words
 from basecagg.parameters import ProtocolParameters
@@ -39,6 +41,8 @@ from basecagg.protocol.weighing import Weighing
 Version: TypeAlias = tuple[Model, OptimiserState]
 _DTYPES = {2: "<f2", 4: "<f4", 8: "<f8"}
 """Of a model, by the bytes of one number."""
+TOGETHER = 32
+"""Uploads that are in memory at one time."""
 
 
 class NotOpenable(DecodingError):  # noqa: N818 - more answers may help
@@ -69,7 +73,7 @@ def open_sum(
     """
     masks, wrong = _decode(agreement, answers)
     weights, field = Weighing.of(agreement.parameters).weights(request), agreement.code.field
-    total = field.weighted_sum([np.frombuffer(words, "<u4") for words in uploads], weights)
+    total = weighted_sum(field, uploads, weights)
     p, agreeing = agreement.parameters, len(answers) - len(wrong)
     update = _require_sound(p, field.sub(total, masks, out=total), sum(weights), agreeing)
     # |update| ≤ (q − 3)/2 < 2³¹ is exact in float64.
@@ -79,6 +83,15 @@ def open_sum(
     told = [ticket.staleness for ticket in request.tickets]
     own, honest = tuple(map(p.mechanism.weight, told)), within_bound(p, update, told)
     return Opened(opened, own, wrong, request.digest, applied=honest)
+
+
+def weighted_sum(field: PrimeField, uploads: Iterable[bytes], weights: Sequence[int]) -> Words:
+    """Σ s(τ_i)·upload_i, some at a time: all K uploads of a large model need not fit into memory."""
+    rows, total = (np.frombuffer(words, "<u4") for words in uploads), list[Words]()
+    for at in range(0, len(weights), TOGETHER):
+        factors = [*(1 for _ in total), *weights[at : at + TOGETHER]]
+        total = [field.weighted_sum([*total, *islice(rows, TOGETHER)], factors)]
+    return total[0]
 
 
 def within_bound(p: ProtocolParameters, update: Words, told: Iterable[int]) -> bool:

@@ -104,8 +104,12 @@ _COPY = (
     "INSERT INTO basecagg_records SELECT * FROM basecagg_older",
     "DROP TABLE basecagg_older",
 )
-_SQLITE_PRAGMAS = ("wal_autocheckpoint = 4096", "journal_size_limit = 67108864")
-"""Pages and bytes: shipments come by the megabyte, and many are over before they need leave the log."""
+_SQLITE_PRAGMAS = (
+    "wal_autocheckpoint = 4096",
+    "journal_size_limit = 67108864",
+    "cache_size = -32768",
+)
+"""Pages, bytes, KiB: shipments come by the megabyte, and many are over before they need leave log and cache."""
 
 
 class ServerStore:

@@ -30,7 +30,7 @@ from basecagg.service.signing import TIME_HEADER, Claim, Guard, steady_ms
 
 _LOG = Log("basecagg.service")
 _LONGEST_WAIT = 60.0
-_MAIL_BYTES = 2**18
+_MAIL_BYTES = 2**19
 """Letters that are fetched together: enough to save round trips, little enough times all holders."""
 _PARTS = 25
 """Other requests that a member may make for one of a version's parts, which are large."""

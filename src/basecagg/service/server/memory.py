@@ -12,7 +12,7 @@ from collections.abc import Callable
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _LARGEST_KEPT = 32 * 2**20
 """Bytes of the largest block that stays in the heap: the most that glibc allows."""
-_SWEEP_SECONDS = 10.0
+_SWEEP_SECONDS = 5.0
 TLS_BUFFER = 64 * 2**10
 """Bytes that a TLS line reads at once, a quarter of asyncio's own: it keeps them several times over, and so
 does each of a thousand lines."""
