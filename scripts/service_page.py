@@ -33,8 +33,8 @@ COLUMNS = {
 CROWD = """A member who verifies a version fetches {parts:.0f} MB: the K = 250 uploads that it was made from. It
 costs the server {cost:.0f} ms of processor time and takes {seconds:.2f} s. They are read and framed once for
 all who ask for the same version, and sent in pieces. The server's memory, seen every ten seconds: from
-{least:.0f} to {most:.0f} MB; in the second half of the run {growth:+.0f} MB from the first, on average;
-{after:.0f} MB after five such downloads.
+{least:.0f} to {most:.0f} MiB; in the second half of the run {growth:+.0f} MiB from the first, on average;
+{after:.0f} MiB after five such downloads.
 """
 
 
@@ -76,9 +76,10 @@ def _crowd(rows: Rows, old: str) -> str:
         after=here["memory_after_parts_mb"],
     )
     times = here["updates_per_second"] / rows[old]["updates_per_second"]
+    minutes = here["updates"] / here["updates_per_second"] / 60
     return (
         f"## A thousand contributors\n\nN = 50, d = 10⁵, K = 250, on SQLite, for"
-        f" {10 * len(memory) / 60:.0f} minutes. The load has the lowest priority, as if the crowd were"
+        f" {minutes:.0f} minutes. The load has the lowest priority, as if the crowd were"
         " elsewhere: whenever the server can run, it does."
         f"\n\n{_table(rows)}\n\n{times:.2f} times the updates a second of"
         f" {old}; the two cores are {100 * here['busy_cores'] / 2:.0f} % busy.\n\n{told}"
