@@ -98,7 +98,7 @@ async def _until_it_says(ground: Ground, name: str, words: str, since: int) -> N
     ids=["SQLite", "PostgreSQL"],
 )
 def test_every_fault_at_every_moment(tmp_path: Path, name: str, faults: tuple[Fault, ...]) -> None:
-    """Takes a quarter of an hour for each database, and writes what the docs show."""
+    """Takes three minutes for each database, and writes what the docs show."""
 
     async def story(ground: Ground) -> None:
         for fault in faults:
