@@ -31,8 +31,8 @@ RESULTS = Path("benchmarks/results/service.json")
 Figures: TypeAlias = dict[str, Any]
 SIZES = (10, 50)
 SHORT = {"what": "load", "contributors": 100, "buffer": 25, "d": 10**5, "warm": 100, "updates": 500}
-LONG = SHORT | {"holders": 50, "contributors": 1000, "buffer": 250, "warm": 750, "verify": True}
-LONG |= {"gives_way": True}
+CROWD = {"holders": 50, "contributors": 1000, "buffer": 250, "warm": 750, "verify": True}
+LONG = SHORT | CROWD | {"gives_way": True}
 """As if the crowd were elsewhere: whenever the server can run, it does."""
 LATENCY = {"what": "latency", "holders": 12, "buffer": 5, "d": 10**6}
 SHOWN = {
