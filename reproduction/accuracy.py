@@ -402,7 +402,7 @@ JPEG = (
 )
 CIFAR10_SETTING = Setting("cifar10", "small-cnn", 0.1, 1, 30, 10, protocol="arithmetic")
 CIFAR10_STEPS = replace(
-    CIFAR10_SETTING, local_epochs=0, local_steps=1, versions=600, evaluate_every=50
+    CIFAR10_SETTING, local_epochs=0, local_steps=1, versions=4000, evaluate_every=200
 )
 CIFAR10 = _experiment(
     Figure(

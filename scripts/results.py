@@ -144,7 +144,8 @@ when it is over: stop whenever you like, the same command goes on. `--check` the
 committed ones and exits with 1 if a verdict or a figure differs by more than is stated. Seeds are the same;
 what differs between machines is the order of floating-point additions, which training amplifies.
 
-The times are those of the committed runs on two cores. `--workers 2` runs two at a time."""
+The times are those of the committed runs by the clock, one after the other, on two cores that had other work
+too: yours should take less, and `--workers 2` runs two at a time."""
 
 
 def _expected(publication: Publication) -> str:
