@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from parties import at, deal, holder_at, make_federation, one_hop, one_round
+from parties import at, deal, holder_at, make_federation, one_hop, one_round, submit
 
 from basecagg.errors import (
     KnownMask,
@@ -116,7 +116,33 @@ def test_a_restarted_server_knows_who_confirmed(federation):
     federation.start(away)
     federation.network.run()
     assert all(mailroom.holders_of(n) == set(range(7)) for n in federation.contributor("ann").ready)
-    assert not store_of_server(federation).keys("shipment")
+
+
+def test_a_delivered_shipment_goes_with_the_next_one(federation):
+    """Also after a restart, and at the latest with its masks: what lies there is written over once."""
+    store = store_of_server(federation)
+    deal(federation, "ann")
+    (first,) = store.keys("shipment")
+    assert federation.server.opening.mailroom.undelivered(6) == []
+    federation.start(AT_SERVER)
+    deal(federation, "bob")
+    (second,) = store.keys("shipment")
+    assert second != first
+    for name in federation.contributor("bob").ready:
+        store.commit(writes_of(federation.server.opening.mailroom.end(name, "refuse")))
+    assert store.keys("shipment") == []
+    deal(federation, "cat")
+    assert len(store.keys("shipment")) == 1
+
+
+def test_a_shipment_that_somebody_lacks_does_not_give_way(federation):
+    store, away = store_of_server(federation), holder_at(federation.agreement.holder_names[6])
+    federation.stop(away)
+    deal(federation, "ann", "bob")
+    assert len(store.keys("shipment")) == 2
+    federation.start(AT_SERVER)
+    deal(federation, "cat")
+    assert len(store.keys("shipment")) == 3
 
 
 def test_a_holder_that_was_away_forgets_what_is_over_and_keeps_the_rest(federation):
@@ -150,7 +176,7 @@ def test_a_lost_receipt_is_given_again_for_what_is_still_of_use(federation):
     assert len(federation.server.opening.mailroom.undelivered(6)) == 3
     federation.network.perform(AT_SERVER, federation.server.reconnect(lost.name))
     federation.network.run()
-    assert store_of_server(federation).keys("shipment") == []
+    assert federation.server.opening.mailroom.undelivered(6) == []
     assert [refusal for address, refusal in federation.network.refusals if address == lost] == []
 
 
@@ -171,14 +197,18 @@ def test_parcels_are_kept_until_the_last_mask_is_over(federation):
     assert store_of_server(federation).keys("relay") == []
 
 
-def test_the_parts_of_an_outdated_version_go_with_the_next_upload(federation):
-    """Publishing does not wait for that, and a restart in between loses nothing of it."""
+def test_the_parts_of_an_outdated_version_go_with_the_next_uploads(federation):
+    """One upload for each, so nobody waits for that, and a restart in between loses nothing of it."""
     store, people = store_of_server(federation), ("ann", "bob", "cat")
     for _ in range(2):
         one_round(federation, people)
     assert [int(key) for key in store.keys("made")] == [1, 2]
     federation.start(AT_SERVER)
-    one_round(federation, people)
+    submit(federation, people[0])
+    federation.network.run()
+    assert len(store.keys("upload")) == 2 * len(people)
+    federation.start(AT_SERVER)
+    one_round(federation, people[1:])
     assert [int(key) for key in store.keys("made")] == [2, 3]
     assert len(store.keys("upload")) == 2 * len(people)
     assert {int(key.partition("/")[0]) for key in store.keys("part")} == {2, 3}
@@ -384,7 +414,7 @@ def test_what_is_over_makes_room_for_the_parcels_of_a_holder_that_returns(federa
     federation.start(away)
     federation.network.run()
     assert [refused for refused in federation.network.refusals if refused[0] == away] == []
-    assert store_of_server(federation).keys("shipment") == []
+    assert federation.server.opening.mailroom.undelivered(6) == []
 
 
 def without_closings(network, away):
@@ -405,3 +435,21 @@ def test_closing_one_mask_leaves_the_others(federation):
     holder = federation.holder("user-0")
     holder.receive(signed(closing, federation.identity("server")))
     assert holder.states() == {first.key: "closed"} | {name.key: "held" for name in others}
+
+
+def test_a_name_that_comes_back_does_not_touch_the_upload_that_it_hid_before(federation):
+    """Its dealer signs when it expires, and may use it again then: others may still check the old upload."""
+    federation = make_federation(mask_lifetime=1, max_staleness=0)
+    others = ("bob", "cat", "dan")
+    federation.contributor("ann")._entropy = bytes  # the same name each time
+    one_round(federation, ("ann", "bob", "cat"))
+    one_round(federation, others)
+    assert federation.server.version == 2
+    assert federation.server.opening.mailroom.find(MaskName("ann", bytes(16))) is None
+    with pytest.raises(KnownMask):
+        federation.server.receive("ann", shipped(federation, count=1))
+    for _ in range(2):
+        one_round(federation, others)
+    assert federation.server.version == 4
+    deal(federation, "ann")
+    assert federation.contributor("ann").ready

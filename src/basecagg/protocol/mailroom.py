@@ -21,6 +21,7 @@ from basecagg.protocol.confirmations import Confirmations
 from basecagg.protocol.effects import Effect, Forget, Persist, Send
 from basecagg.protocol.epoch import Agreement
 from basecagg.protocol.messages import Dealing, MaskName, Message, Parcel, Receipt, Shipment
+from basecagg.protocol.overwritten import Overwritten
 from basecagg.protocol.ports import Records
 from basecagg.protocol.records import Relay, RelayedMask, load, parse, require, write
 
@@ -38,13 +39,15 @@ class Mailroom:
         self.agreement = agreement
         self._records = records
         self._masks = load(records, "relayed", RelayedMask)
-        live = [mask for mask in self._masks.values() if mask.state in _LIVE]
+        live = self.live()
         self._live = Counter(mask.name.contributor for mask in live)
         self._live_of_dealing = Counter(mask.dealing for mask in live)
         self._confirmations = Confirmations(records, self._live_of_dealing)
-        for dealing in records.keys("shipment"):
+        stored = records.keys("shipment")
+        for dealing in stored:
             if dealing not in self._live_of_dealing:
                 raise StorageError(f"envelopes of {dealing} are stored, but none of its masks")
+        self._delivered = Overwritten(filter(self._is_delivered, stored))
         self._told: defaultdict[str, set[int]] = defaultdict(set)
         """The holders of whose receipt a dealer was told since it last shipped the dealing."""
 
@@ -102,6 +105,7 @@ class Mailroom:
             *(write("relayed", key, mask) for key, mask in masks.items()),
             write("relay", dealing.key, relay),
             Persist("shipment", dealing.key, b"".join(shipment.sealed)),
+            *(Forget("shipment", key) for key in self._delivered.give_way()),
         ]
 
     def confirm(self, sender: str, receipt: Receipt) -> list[Effect]:
@@ -116,16 +120,15 @@ class Mailroom:
         live = [mask for mask in self._masks_in(receipt, sender) if mask.state in _LIVE]
         dealers = {mask.dealing: mask.name.contributor for mask in live}
         noted = self._confirmations.add(receipt.holder, dealers)
-        delivered = [
-            Forget("shipment", dealing)
-            for dealing in (dealers if noted else ())
-            if len(self._confirmations.of(dealing)) == self.agreement.parameters.num_holders
-        ]
+        self._delivered.add(filter(self._is_delivered, dealers if noted else ()))
         untold = [dealing for dealing in dealers if receipt.holder not in self._told[dealing]]
         for dealing in untold:
             self._told[dealing].add(receipt.holder)
         news = dict.fromkeys(dealers[dealing] for dealing in untold)
-        return [*noted, *delivered, *(Send(dealer, receipt) for dealer in news)]
+        return [*noted, *(Send(dealer, receipt) for dealer in news)]
+
+    def _is_delivered(self, dealing: str) -> bool:
+        return len(self._confirmations.of(dealing)) == self.agreement.parameters.num_holders
 
     def _masks_in(self, receipt: Receipt, sender: str) -> list[RelayedMask]:
         most = max(len(self._masks), _FEW_NAMES)
@@ -138,6 +141,10 @@ class Mailroom:
             if name.key not in self._masks:
                 raise UnknownMask(f"mask {name.key} was not dealt here, or is over", peer=sender)
         return [self._masks[name.key] for name in receipt.masks]
+
+    def live(self) -> list[RelayedMask]:
+        """The masks that may still hide an update, or do."""
+        return [mask for mask in self._masks.values() if mask.state in _LIVE]
 
     def over(self) -> list[RelayedMask]:
         """The masks whose names alone are kept."""
@@ -196,6 +203,7 @@ class Mailroom:
             return []
         del self._live_of_dealing[mask.dealing]
         self._told.pop(mask.dealing, None)
+        self._delivered.discard(mask.dealing)
         gone = [Forget(kind, mask.dealing) for kind in ("relay", "shipment")]
         return [*gone, *self._confirmations.end(mask.dealing)]
 

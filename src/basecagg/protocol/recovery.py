@@ -13,6 +13,7 @@ from typing import Literal
 
 from basecagg.errors import (
     AlreadyBuffered,
+    KnownMask,
     Malformed,
     MaskExpired,
     NotEnrolled,
@@ -21,7 +22,7 @@ from basecagg.errors import (
 )
 from basecagg.protocol import life
 from basecagg.protocol.doubt import Doubt
-from basecagg.protocol.effects import Effect, Forget, Persist, Send
+from basecagg.protocol.effects import Effect, Forget, Send
 from basecagg.protocol.epoch import Agreement
 from basecagg.protocol.mailroom import Mailroom
 from basecagg.protocol.messages import (
@@ -29,6 +30,7 @@ from basecagg.protocol.messages import (
     Certificate,
     CertifiedRequest,
     Closing,
+    Dealing,
     Endorsement,
     History,
     MaskName,
@@ -71,6 +73,7 @@ from basecagg.protocol.records import (
     version_key,
     write,
 )
+from basecagg.protocol.uploads import Uploads
 
 
 class Recovery(Opening):
@@ -100,6 +103,9 @@ class Recovery(Opening):
         self._request = recall(records, "request", RecoveryRequest)
         self._past = recall(records, "past", Past) or Past()
         self._doubt = Doubt(agreement, self._past.slot) if records.rolled_back else None
+        made = [made for version in self._versions if (made := self._made(version))]
+        kept = [mask for each in made for mask in each.request.masks]
+        self._uploads = Uploads(records, [*kept, *(mask.name for mask in self.mailroom.live())])
         self._start_collecting()
 
     def _start_collecting(self) -> None:
@@ -185,11 +191,9 @@ class Recovery(Opening):
         """Store the masked update."""
         assert isinstance(update, Upload)
         name = update.ticket.mask
-        return [
-            Persist("upload", name.key, update.words),
-            *self.mailroom.move(name, "admit"),
-            *self._forget_outdated(),
-        ]
+        outdated = self._forget_outdated()
+        stored = self._uploads.store(name, update.words)
+        return [*stored, *self.mailroom.move(name, "admit"), *outdated]
 
     # --- asking -------------------------------------------------------------------------------
 
@@ -287,6 +291,7 @@ class Recovery(Opening):
         """Handle what contributors deal and holders say."""
         match message:
             case Shipment():
+                self._require_unused(message.dealing)
                 return self.mailroom.relay(sender, message, version), None
             case Receipt():
                 return self.mailroom.confirm(sender, message), None
@@ -295,6 +300,14 @@ class Recovery(Opening):
             case Endorsement() | Answer():
                 return self._hear(sender, message)
         return super().receive(sender, message, version)
+
+    def _require_unused(self, dealing: Dealing) -> None:
+        """A name comes back when its mask has expired, but not while the update that it hid can be checked."""
+        for name in dealing.masks:
+            if name in self._uploads:
+                raise KnownMask(
+                    f"mask {name.key} hides an update that is kept here", peer=name.contributor
+                )
 
     def _hear_witness(self, sender: str, witness: Witness) -> list[Effect]:
         """In doubt until all holders have said how far they saw me go, and none saw more than I know."""
@@ -374,7 +387,7 @@ class Recovery(Opening):
     def _open(self) -> Outcome | None:
         """The sum; None while more answers may still help."""
         assert self._request is not None
-        uploads = (self._upload(mask) for mask in self._request.masks)
+        uploads = map(self._uploads.read, self._request.masks)
         try:
             return open_sum(self.agreement, self._request, uploads, self._answers)
         except NotOpenable as fault:
@@ -384,9 +397,6 @@ class Recovery(Opening):
             p, wrong = self._parameters, fault.wrong
             self._worth_decoding = max(p.answers_needed + wrong, p.recovery_threshold + 2 * wrong)
             return Burned(str(fault)) if self._worth_decoding > len(self._asked) else None
-
-    def _upload(self, mask: MaskName) -> bytes:
-        return require(self._records, "upload", mask.key)
 
     # --- what others may check ----------------------------------------------------------------
 
@@ -408,7 +418,7 @@ class Recovery(Opening):
         return [
             write("made", key, made),
             *(write("part", f"{key}/{holder}", answer) for holder, answer in kept.items()),
-            *(Forget("upload", mask.key) for mask in gone),
+            *(self._uploads.forget(mask) for mask in gone),
             write("past", "", self._past, irreversible=True),
         ]
 
@@ -421,7 +431,7 @@ class Recovery(Opening):
                 key = version_key(version)
                 effects.append(Forget("made", key))
                 effects += [Forget("part", f"{key}/{holder}") for holder, _ in made.release.answers]
-                effects += [Forget("upload", mask.key) for mask in made.request.masks]
+                self._uploads.outdate(made.request.masks)
         return effects
 
     def parts(self, version: int) -> Parts | None:
@@ -435,7 +445,7 @@ class Recovery(Opening):
             made.release,
             made.request,
             made.certificate,
-            tuple(self._upload(mask) for mask in made.request.masks),
+            tuple(map(self._uploads.read, made.request.masks)),
             tuple(parse(answer, Answer) for answer in answers),
             model,
             self._records.read("optimiser", before) or b"",
@@ -468,7 +478,7 @@ class Recovery(Opening):
                 effects.append(write("past", "", self._past))
         for name in names:
             # What was opened can be checked for a while.
-            gone = [Forget("upload", name.key)] if how != "open" else []
+            gone = [self._uploads.forget(name)] if how != "open" else []
             effects += [*gone, *self.mailroom.end(name, how)]
         return effects
 

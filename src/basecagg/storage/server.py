@@ -13,11 +13,12 @@ import hashlib
 import os
 import sqlite3
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, make_url, text
 from sqlalchemy.engine.interfaces import DBAPICursor, Dialect
@@ -32,6 +33,8 @@ from basecagg.storage.batch import Batch
 from basecagg.storage.faults import explain
 from basecagg.storage.lease import Execute, Lease
 
+Row: TypeAlias = dict[str, Any]
+Rows: TypeAlias = list[Row]
 SCHEMA_VERSION = 5
 _OLDER = 4
 """Of 0.1.0. Its letters and shipments are stored otherwise, its people and models are not."""
@@ -97,6 +100,13 @@ _STORE = (
 _DELETE = (
     "DELETE FROM basecagg_records WHERE namespace = :namespace AND kind = :kind AND key = :key"
 )
+_REPLACE = (
+    "UPDATE basecagg_records SET key = :key, value = :value"
+    " WHERE namespace = :namespace AND kind = :kind AND key = :old AND NOT EXISTS (SELECT 1"
+    " FROM basecagg_records WHERE namespace = :namespace AND kind = :kind AND key = :key)"
+)
+_BULK = 2**16
+"""Bytes of a value that is worth a statement of its own."""
 _ERASE = "DELETE FROM basecagg_records WHERE namespace = :namespace"
 _COPY = (
     "ALTER TABLE basecagg_records RENAME TO basecagg_older",
@@ -104,7 +114,7 @@ _COPY = (
     "INSERT INTO basecagg_records SELECT * FROM basecagg_older",
     "DROP TABLE basecagg_older",
 )
-_SQLITE_PRAGMAS = (
+SQLITE_PRAGMAS = (
     "wal_autocheckpoint = 4096",
     "journal_size_limit = 67108864",
     "cache_size = -32768",
@@ -188,8 +198,9 @@ class ServerStore:
         if mark != self._mark:
             stored.append(self._row(_MARK, "", _packed(mark)))
         with self._writing() as connection:
-            _execute_many(connection, _STORE, stored)
+            stored, deleted = _put_in_place(connection, stored, deleted)
             _execute_many(connection, _DELETE, deleted)
+            _execute_many(connection, _STORE, stored)
         if mark != self._mark:
             self._mark, self.rolled_back = mark, False
         self._drop_anchor()
@@ -225,7 +236,7 @@ class ServerStore:
             return
         self._anchor.write(self._mark)
 
-    def _row(self, kind: str, key: str, value: bytes = b"") -> dict[str, Any]:
+    def _row(self, kind: str, key: str, value: bytes = b"") -> Row:
         return {"namespace": self.namespace, "kind": kind, "key": key, "value": value}
 
     # --- its owner --------------------------------------------------------------------------------
@@ -332,10 +343,28 @@ def _execute(
     return cursor
 
 
-def _execute_many(connection: Connection, statement: str, rows: list[dict[str, Any]]) -> None:
+def _execute_many(connection: Connection, statement: str, rows: Rows) -> None:
     if rows:
         cursor = connection.connection.cursor()
         cursor.executemany(_spoken(statement, connection.dialect), rows)
+
+
+def _put_in_place(connection: Connection, stored: Rows, deleted: Rows) -> tuple[Rows, Rows]:
+    """Write new bulk over old of its kind, and return what is still to be stored and deleted.
+
+    SQLite then writes the pages of a value of the same size once. Deleted by itself they are filled with zeros,
+    which are written too, and the new value goes elsewhere.
+    """
+    left, places = list[Row](), defaultdict[str, list[Row]](list)
+    for row in deleted:
+        places[row["kind"]].append(row)
+    for row in stored:
+        old = places[row["kind"]][-1:] if len(row["value"]) >= _BULK else []
+        if old and _execute(connection, _REPLACE, row | {"old": old[0]["key"]}).rowcount:
+            places[row["kind"]].pop()
+        else:
+            left.append(row)
+    return left, [row for rows in places.values() for row in rows]
 
 
 def executing(connection: Connection) -> Execute:
@@ -377,7 +406,7 @@ def _prepare_sqlite(engine: Engine) -> None:
 
 def _configure(connection: sqlite3.Connection) -> None:
     sqlite.configure(connection)
-    for pragma in _SQLITE_PRAGMAS:
+    for pragma in SQLITE_PRAGMAS:
         connection.execute(f"PRAGMA {pragma}")
 
 
