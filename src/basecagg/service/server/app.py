@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeAlias
+from urllib.parse import parse_qsl
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -117,7 +118,7 @@ class Api:
 
     async def epoch(self, request: Request, name: str, body: bytes) -> Response:
         """The end of the epoch that the caller knows, and the present one with the caller's credential."""
-        known, wait = request.query_params.get("known", ""), _seconds(request)
+        known, wait = _query(request).get("known", ""), _seconds(request)
         frames = await self._service.wait_for_epoch(name, known, wait)
         wanted = self._service.registry.lacks_key(name)
         headers = {_KEY_HEADER: "wanted"} if wanted else {}
@@ -167,14 +168,10 @@ class Api:
 
     async def mailbox(self, request: Request, name: str, body: bytes) -> Response:
         """The caller's next letters. `done` is the last one it has dealt with, as boot and number."""
-        done = request.query_params.get("done", "")
-        letters = await self._service.collect(
-            name,
-            request.query_params.get("epoch", ""),
-            self._number(done),
-            _seconds(request),
-            _MAIL_BYTES,
-        )
+        asked, wait = _query(request), _seconds(request)
+        done = self._number(asked.get("done", ""))
+        epoch = asked.get("epoch", "")
+        letters = await self._service.collect(name, epoch, done, wait, _MAIL_BYTES)
         return Pieces(list(framing.join(letters)), {"basecagg-boot": self._boot})
 
     def _number(self, done: str) -> int | None:
@@ -354,6 +351,12 @@ def _header(request: Request, name: bytes) -> str | None:
     return None if value is None else value.decode("latin-1")
 
 
+def _query(request: Request) -> dict[str, str]:
+    """Starlette's own mapping does much more, for every request."""
+    query = request.scope["query_string"].decode("latin-1")
+    return dict(parse_qsl(query, keep_blank_values=True))
+
+
 def _seconds(request: Request) -> float:
     return min(float(_integer(request, "wait", 0)), _LONGEST_WAIT)
 
@@ -363,7 +366,7 @@ def _version(request: Request) -> int:
 
 
 def _integer(request: Request, name: str, default: int) -> int:
-    text = request.query_params.get(name)
+    text = _query(request).get(name)
     return default if text is None else _whole(name, text)
 
 

@@ -7,28 +7,16 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import TypeVar
 
-from basecagg.channels.wire import limit_for
-from basecagg.parameters import ProtocolParameters
-from basecagg.protocol.messages import (
-    Answer,
-    Endorsement,
-    Message,
-    Receipt,
-    Refusal,
-    Shipment,
-    Upload,
-    Witness,
-)
+from basecagg.protocol.messages import Message
 from basecagg.service import documents
 from basecagg.service.documents import Enrolment, Order, Overview, Phase
 from basecagg.service.framing import Numbered
 from basecagg.service.logs import Log
 from basecagg.service.problems import Problem, unpacked
 from basecagg.service.server.certificate import ServerCertificate
-from basecagg.service.server.epochs import CONTROL_BYTES, Epochs, ServiceSettings, check_credential
+from basecagg.service.server.epochs import Epochs, ServiceSettings, check_credential
 from basecagg.service.server.host import EpochHost, Published
 from basecagg.service.server.ledger import LedgerEntry
 from basecagg.service.server.registry import Registry
@@ -37,7 +25,6 @@ from basecagg.service.server.worker import MachineThread
 from basecagg.service.server_folder import ServerFolder
 from basecagg.storage.server import ServerStore
 
-_TAKEN = (Shipment, Upload, Receipt, Endorsement, Answer, Witness, Refusal)
 _REMEMBERED_ENTRIES = 200
 _PROBE_SECONDS = 0.8
 Result = TypeVar("Result")
@@ -168,10 +155,7 @@ class Service:
 
     def message_limit(self) -> int:
         """The most bytes that any message may have in the present epoch."""
-        return max(self._limits().values())
-
-    def _limits(self) -> dict[type[Message], int]:
-        return _limits_of(self.epochs.require_host().agreement.parameters)
+        return max(self.epochs.require_host().limits.values())
 
     async def receive(self, sender: str, frame: bytes) -> None:
         """A participant's message, for the machine."""
@@ -216,8 +200,9 @@ class Service:
         return await self.worker.do(lambda: question(self.epochs.require_host()))
 
     def _parse(self, frame: bytes) -> Message:
-        message: Message = unpacked(frame, self.message_limit(), *_TAKEN)
-        limit = self._limits()[type(message)]
+        limits = self.epochs.require_host().limits
+        message: Message = unpacked(frame, max(limits.values()), *limits)
+        limit = limits[type(message)]
         if len(frame) > limit:
             raise Problem(413, "TooLarge", f"a {type(message).__name__} has {limit} bytes at most")
         return message
@@ -354,10 +339,3 @@ def _look_at(task: asyncio.Task[None]) -> None:
     """Whoever asked may have gone: an exception that nobody looks at would be complained of."""
     if not task.cancelled():
         task.exception()
-
-
-@lru_cache(maxsize=1)
-def _limits_of(parameters: ProtocolParameters) -> dict[type[Message], int]:
-    """The most bytes of each kind of message. Every request asks, and the answer changes with the epoch."""
-    bulk = (Shipment, Upload, Answer)
-    return {k: limit_for(k, parameters) if k in bulk else CONTROL_BYTES for k in _TAKEN}

@@ -24,7 +24,7 @@ from basecagg.service.documents import AuditPage, Overview, Phase, StartEpoch
 from basecagg.service.logs import Log
 from basecagg.service.problems import Problem, unpacked
 from basecagg.service.server.group_commit import GroupCommit
-from basecagg.service.server.host import EpochHost
+from basecagg.service.server.host import CONTROL_BYTES, EpochHost
 from basecagg.service.server.ledger import LedgerEntry, ledger_key, ledger_lines
 from basecagg.service.server.registry import Charter, Registry
 from basecagg.service.server_folder import ServerFolder
@@ -39,8 +39,6 @@ SERVICE = "service"
 """The namespace of all that outlives epochs. Whoever has it is the server."""
 EPOCH = "epoch:"
 """How the namespaces of epochs begin. What is in them must not be undone by restoring an older copy."""
-CONTROL_BYTES = 2**20
-"""The most that a message without bulk data may take here."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 
-from basecagg.channels.wire import pack
+from basecagg.channels.wire import limit_for, pack
 from basecagg.errors import REFUSAL_CODES, Refused, Retired
 from basecagg.protocol.effects import (
     Abandoned,
@@ -26,6 +26,7 @@ from basecagg.protocol.messages import (
     Answer,
     Endorsement,
     Message,
+    Receipt,
     Refusal,
     Shipment,
     Upload,
@@ -45,6 +46,10 @@ from basecagg.service.server.ledger import Ledger
 from basecagg.service.server.mailboxes import Mailboxes
 
 _LOG = Log("basecagg.service")
+CONTROL_BYTES = 2**20
+"""The most that a message without bulk data may take here."""
+_BULK, _CONTROL = (Shipment, Upload, Answer), (Receipt, Endorsement, Witness, Refusal)
+"""What participants say."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +83,11 @@ class EpochHost:
         self.agreement = agreement
         self.frame = pack(agreement.epoch)
         """The epoch, as the operator signed it."""
+        self.limits: dict[type[Message], int] = {
+            **{kind: limit_for(kind, agreement.parameters) for kind in _BULK},
+            **dict.fromkeys(_CONTROL, CONTROL_BYTES),
+        }
+        """The kinds of message that are taken, and the most bytes of each."""
         self._signer = signer
         self._store = GroupCommit(store)
         self._initial_model = initial_model
