@@ -106,7 +106,7 @@ def compare(trees: dict[str, Path], given: argparse.Namespace, console: Console)
     found: Figures = {}
     for holders in SIZES:
         case = SHORT | {"holders": holders, "postgres": given.postgres}
-        rows = beside(trees, case, 1 if given.short else 3)
+        rows = beside(trees, case, 1 if given.short else 5)
         console.print(table(f"N = {holders}, d = 10⁵, K = 25, 100 contributors", rows))
         console.print("server ms/update:", ratios(rows, "server_ms_per_update"))
         found[str(holders)] = rows
@@ -115,10 +115,11 @@ def compare(trees: dict[str, Path], given: argparse.Namespace, console: Console)
 
 def carry(trees: dict[str, Path], given: argparse.Namespace, console: Console) -> Figures:
     """1,000 contributors for some minutes, two of them for the other commit; then somebody verifies."""
-    case, rows = LONG | {"postgres": given.postgres}, {}
-    for name, tree in trees.items():
+    case, found = LONG | {"postgres": given.postgres}, {}
+    for name, tree in reversed(trees.items()):
         minutes = given.minutes if name == "here" else min(given.minutes, 2.0)
-        rows[name] = measured(tree, case | {"seconds": 60 * minutes})
+        found[name] = measured(tree, case | {"seconds": 60 * minutes})
+    rows = {name: found[name] for name in trees}
     console.print(table("N = 50, d = 10⁵, K = 250, 1,000 contributors", rows))
     console.print("updates/s:", ratios(rows, "updates_per_second"))
     for name, figures in rows.items():

@@ -194,7 +194,7 @@ async def _fetch_parts(stand: Stand, who: Participant, times: int = 5) -> dict[s
     version, _ = await who.present()
     before, began, size = processor_seconds(stand.server.pid), time.perf_counter(), 0
     for _ in range(times):
-        reply = await who.line.call("GET", f"/v1/parts/{version}")
+        reply = await who.call("parts", "GET", f"/v1/parts/{version}")
         assert reply.status == 200, reply.body[:200]
         size = len(reply.body)
     spent = processor_seconds(stand.server.pid) - before

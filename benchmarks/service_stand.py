@@ -75,7 +75,7 @@ class Participant:
     async def send(self, message: Message) -> Reply:
         """One message. Back-pressure is obeyed; anything but 204 after that is noted as an error."""
         kind = type(message).__name__
-        reply = await self._call(kind, "POST", "/v1/messages", pack(message))
+        reply = await self.call(kind, "POST", "/v1/messages", pack(message))
         if reply.status != 204:
             self.errors.append(f"{kind}: {reply.status} {reply.body[:200]!r}")
         return reply
@@ -83,7 +83,7 @@ class Participant:
     async def mail(self, epoch: str, wait: int) -> list[Message]:
         """The next letters; those before are dealt with."""
         target = f"/v1/mailbox?epoch={epoch}&wait={wait}&done={self.done}"
-        reply = await self._call("mailbox", "GET", target)
+        reply = await self.call("mailbox", "GET", target)
         if reply.status != 200:
             self.errors.append(f"mailbox: {reply.status} {reply.body[:200]!r}")
             return []
@@ -94,11 +94,11 @@ class Participant:
 
     async def present(self) -> tuple[int, bytes]:
         """The version of the model and the head of its chain; not the model itself."""
-        reply = await self._call("model", "GET", f"/v1/model?newer_than={10**14}")
+        reply = await self.call("model", "GET", f"/v1/model?newer_than={10**14}")
         version, _, head = reply.headers["etag"].strip('"').partition("-")
         return int(version), bytes.fromhex(head)
 
-    async def _call(self, kind: str, method: str, target: str, body: bytes = b"") -> Reply:
+    async def call(self, kind: str, method: str, target: str, body: bytes = b"") -> Reply:
         """Call, and call again when the server says that it is busy and how long to wait."""
         while True:
             reply = await self.line.call(method, target, body)

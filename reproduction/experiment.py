@@ -7,7 +7,7 @@ drawn again without being run, and the pages of results come from the same code 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ class Experiment:
     def run(self, order: Order, folder: Path) -> Publication:
         """Run what the folder has no result of yet, and report everything."""
         ledger = Ledger(ledger_path(folder, self.name, order.size))
+        order = replace(order, unfinished=folder / "unfinished" / self.name)
         jobs: Sequence[Job] = ()
         while len(jobs) < len(jobs := self.jobs(order, ledger.results)):
             run_jobs(jobs, order, ledger)

@@ -42,6 +42,8 @@ class Order:
     data_dir: Path = Path("data")
     workers: int = 1
     tell: Callable[[Progress], None] = field(default=lambda progress: None)
+    unfinished: Path = Path("unfinished")
+    """Where runs are kept that are not over."""
 
 
 @dataclass(frozen=True)

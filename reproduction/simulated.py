@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -15,6 +17,7 @@ from basecagg.learning import Task, built_in_task
 from basecagg.simulation.config import SimulationConfig
 from basecagg.simulation.logbook import VersionRecord
 from basecagg.simulation.run import simulate
+from basecagg.simulation.run_folder import open_folder, read_metrics
 from reproduction.jobs import Job, Order
 from reproduction.plot import Curve, common
 
@@ -46,10 +49,19 @@ class Point(NamedTuple):
     score: float
 
 
+class Planned(NamedTuple):
+    """A run to be done."""
+
+    config: SimulationConfig
+    folder: Path
+    """From where it goes on if it was killed; gone when it is over."""
+
+
 def simulation_job(key: str, config: SimulationConfig, order: Order) -> Job:
     """A job that runs this configuration, on the data of the order."""
     config = replace(config, data_dir=str(order.data_dir))
-    return Job(key, run_simulation, config, cost=_cost(config))
+    name = hashlib.sha256(f"{key} {config}".encode()).hexdigest()[:16]
+    return Job(key, run_simulation, Planned(config, order.unfinished / name), cost=_cost(config))
 
 
 def _cost(config: SimulationConfig) -> float:
@@ -62,15 +74,18 @@ _STEPS_OF_AN_EPOCH = 10
 """Only compares runs with each other."""
 
 
-def run_simulation(config: SimulationConfig, task: Task | None = None) -> dict[str, Any]:
+def run_simulation(planned: Planned, task: Task | None = None) -> dict[str, Any]:
     """Simulate to the end, or until training diverges: then the curve ends there, and `stopped` says why."""
+    config, folder = planned
     task = task or task_of(config)
-    seen: list[VersionRecord] = []
+    open_folder(folder, config, task.name, resume=True)  # what cannot be resumed has not diverged
     stopped, totals = "", {}
     try:
-        totals = dict(simulate(config, task=task, progress=seen.append).totals)
+        totals = dict(simulate(config, task=task, folder=folder, resume=True).totals)
     except DataError as error:
         stopped = str(error)
+    seen = [VersionRecord(**line) for line in read_metrics(folder)]
+    shutil.rmtree(folder)
     return {
         "curve": [list(point) for point in _curve(seen)],
         **{name: totals[name] for name in _KEPT if name in totals},

@@ -24,7 +24,7 @@ from reproduction.accuracy import Setting
 from reproduction.experiment import Experiment, Results
 from reproduction.jobs import Job, Order, Size
 from reproduction.report import Claim, Publication, Verdict, seeds_missing, settled
-from reproduction.simulated import final_accuracy, run_simulation, simulation_job
+from reproduction.simulated import Planned, final_accuracy, run_simulation, simulation_job
 
 VALIDATION = 0.2
 """The share of the training examples that choices are judged by."""
@@ -147,9 +147,10 @@ def config(setting: Setting, choice: Choice, rung: Rung, seed: int) -> Simulatio
     )
 
 
-def run_on_validation(config: SimulationConfig) -> dict[str, Any]:
+def run_on_validation(planned: Planned) -> dict[str, Any]:
     """A run that never sees the test examples."""
-    return run_simulation(config, _validation_task(config.model, config.dataset, config.data_dir))
+    config = planned.config
+    return run_simulation(planned, _validation_task(config.model, config.dataset, config.data_dir))
 
 
 @lru_cache(maxsize=1)

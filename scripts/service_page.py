@@ -18,7 +18,7 @@ INTRO = """A real server over TLS with a real database, and a load that deals, u
 fast as it goes. Beside it in the same run: the commit before this work (`{old}`), and *bare*, a server that
 only moves, hashes, stores and hands out the same bytes, with the same settings of the database and in the
 plain way: [decision 43](../decisions/0043-a-third-of-the-processor-time.md) says what it does without. Of costs
-and times the middle one of three runs in turn is shown; one run differs from the next by as much as a tenth.
+the middle one of five runs in turn is shown, of times that of three; one run differs from the next by a tenth.
 Processor time is that of the server's process. The load generator shares the two cores with the server: *load*
 is its own processor time.
 """

@@ -29,7 +29,7 @@ from basecagg.service.framing import Numbered
 MAX_LETTERS = 4096
 MAX_BYTES = 16 * 2**20
 """The quota of one mailbox. What does not fit is not lost for good: see `overflowed`."""
-_FRESH_BYTES = 64 * 2**20
+_FRESH_BYTES = 32 * 2**20
 """Parcels that are kept in memory until their holders fetch them, which most do at once."""
 _NAMED = 100
 """Bytes that a parcel counts as: only its dealing's name is here."""

@@ -16,8 +16,10 @@ _LARGEST_KEPT = 32 * 2**20
 _SWEEP_SECONDS = 5.0
 _TLS_RECORD = 2**14
 """Bytes of the largest TLS record, so no more come out of one call of OpenSSL's read."""
-_RECEIVED = memoryview(bytearray(256 * 2**10))
-"""What a socket last gave, for all lines: OpenSSL gets it before the event loop does anything else."""
+_RECEIVED = memoryview(bytearray(64 * 2**10))
+"""What a socket last gave, for all lines: OpenSSL gets it before the event loop does anything else.
+
+A quarter of asyncio's own: OpenSSL keeps as much for every line, for good."""
 _NEW_OBJECTS = 10_000
 """Before the collector looks for circles among them; 700 are made by a few requests."""
 
