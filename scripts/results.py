@@ -141,8 +141,8 @@ _REDO = """\
 You need a checkout, `make test` once (it installs everything), about 2 GB of disk, and for MNIST and CIFAR-10
 the official files in a folder `data` (`data/mnist/`, `data/cifar-10-batches-bin/`). Stop whenever you like: the
 same command goes on, with the run that was stopped from its last checkpoint. `--check` then puts your figures
-beside the committed ones and exits with 1 if a verdict or a figure differs by more than is stated. Seeds are the
-same; what differs between machines is the order of floating-point additions, which training amplifies.
+beside the committed ones and exits with 1 if a verdict or a figure differs by more than is stated. Seeds are
+the same; what differs between machines is the order of floating-point additions, which training amplifies.
 
 The times are those of the committed runs by the clock, one after the other, on two cores that had other work
 too: yours should take less, and `--workers 2` runs two at a time."""

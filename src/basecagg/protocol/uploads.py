@@ -1,4 +1,4 @@
-"""The masked updates that the server stores: those that wait, and those that the last versions were made from."""
+"""The masked updates that the server stores: those that wait, and those of the last versions."""
 
 from __future__ import annotations
 
