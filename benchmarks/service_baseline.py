@@ -28,8 +28,7 @@ from basecagg.service.operator.folder import create
 from basecagg.service.server.limits import BodyReader, ByteBudget
 from basecagg.service.server.worker import MachineThread
 from basecagg.service.signing import Caller, Guard
-from basecagg.storage import sqlite
-from basecagg.storage.server import SQLITE_PRAGMAS
+from basecagg.storage.server import configure
 from benchmarks.service_line import Line
 from benchmarks.service_stand import FEDERATION, free_port, processor_seconds
 
@@ -46,9 +45,7 @@ class Rows:
     def __init__(self, path: Path) -> None:
         """Create it."""
         self._connection = sqlite3.connect(path, check_same_thread=False)
-        sqlite.configure(self._connection)
-        for pragma in SQLITE_PRAGMAS:
-            self._connection.execute(f"PRAGMA {pragma}")
+        configure(self._connection)
         self._connection.execute("CREATE TABLE r (k TEXT PRIMARY KEY, v BLOB)")
         self._pending: list[Write] = []
 

@@ -114,7 +114,7 @@ _COPY = (
     "INSERT INTO basecagg_records SELECT * FROM basecagg_older",
     "DROP TABLE basecagg_older",
 )
-SQLITE_PRAGMAS = (
+_SQLITE_PRAGMAS = (
     "wal_autocheckpoint = 4096",
     "journal_size_limit = 67108864",
     "cache_size = -32768",
@@ -400,13 +400,14 @@ def connect(url: str | URL) -> Engine:
 def _prepare_sqlite(engine: Engine) -> None:
     if engine.url.database:
         sqlite.make_private(Path(engine.url.database))
-    event.listen(engine, "connect", lambda connection, _: _configure(connection))
+    event.listen(engine, "connect", lambda connection, _: configure(connection))
     event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
 
 
-def _configure(connection: sqlite3.Connection) -> None:
+def configure(connection: sqlite3.Connection) -> None:
+    """Set up a new connection to SQLite for a server, which stores by the megabyte."""
     sqlite.configure(connection)
-    for pragma in SQLITE_PRAGMAS:
+    for pragma in _SQLITE_PRAGMAS:
         connection.execute(f"PRAGMA {pragma}")
 
 

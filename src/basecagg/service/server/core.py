@@ -201,7 +201,7 @@ class Service:
 
     def _parse(self, frame: bytes) -> Message:
         limits = self.epochs.require_host().limits
-        message: Message = unpacked(frame, max(limits.values()), *limits)
+        message: Message = unpacked(frame, self.message_limit(), *limits)
         limit = limits[type(message)]
         if len(frame) > limit:
             raise Problem(413, "TooLarge", f"a {type(message).__name__} has {limit} bytes at most")
