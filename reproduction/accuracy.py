@@ -2,7 +2,7 @@
 
 The paper's setting: N = 100, K = 10, staleness uniform on 0…10, IID, batches of 50, η_g = 1, λ = 5·10⁻⁴,
 c_l = 2¹⁶, c_g = 2⁶, q = 2³² − 5; weights constant, or (1 + τ)⁻¹. It leaves E, the number of versions, U, T and
-D open: they are chosen here, and the effect of E is shown.
+D open: they are chosen here, and trials show what E and the batch do.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from statistics import mean
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from basecagg.maths.staleness import constant, polynomial
 from basecagg.simulation.config import SimulationConfig
@@ -34,7 +34,6 @@ from reproduction.simulated import (
     swing,
 )
 
-_CURVE_POINTS = 16
 METHODS = ("fedbuff", "basecagg")
 NAMES = {"fedbuff": "FedBuff", "basecagg": "BASecAgg"}
 Weighting = Literal["constant", "polynomial"]
@@ -77,6 +76,20 @@ _STEPS_OF_A_PASS = {"mnist": 12, "cifar10": 10, "digits": 1}
 """Of 100 users, each with a hundredth of the examples, in batches of 50."""
 
 
+class Trial(NamedTuple):
+    """A run of FedBuff with another E or batch, to choose them by."""
+
+    steps: int
+    """E."""
+    versions: int
+    batch: int = PAPER["batch_size"]
+
+    @property
+    def name(self) -> str:
+        """As it is called in ledgers and plots."""
+        return f"E = {self.steps}, batches of {self.batch}"
+
+
 @dataclass(frozen=True)
 class Setting:
     """What the paper leaves open, and what differs between its data sets."""
@@ -91,8 +104,9 @@ class Setting:
     seeds: tuple[int, ...] = (1, 2, 3)
     local_steps: int = 0
     """E as the paper counts it: steps of SGD."""
-    other_steps: tuple[tuple[int, int], ...] = ()
-    """E and versions of the further runs that show its effect: at least as many steps in a row."""
+    batch: int = PAPER["batch_size"]
+    trials: tuple[Trial, ...] = ()
+    """Each sees about as many examples as the others."""
     weightings: tuple[Weighting, ...] = WEIGHTINGS
     protocol: Protocol = "sealed"
     holders: int = 0
@@ -126,6 +140,7 @@ class Setting:
             "versions": self.versions,
             "evaluate_every": self.evaluate_every,
             "evaluate_last": 10,
+            "batch_size": self.batch,
             "holders": self.holders,
         }
         return SimulationConfig(**values | changes)
@@ -137,9 +152,9 @@ class Setting:
 
 
 SMOKE = Setting(
-    "digits", "mlp", 0.1, 0, 12, 4, seeds=(1,), local_steps=2, other_steps=((4, 8),), holders=20
+    "digits", "mlp", 0.1, 0, 12, 4, seeds=(1,), local_steps=2, trials=(Trial(4, 8),), holders=20
 )
-SMOKE_BY_AGE = replace(SMOKE, weightings=("polynomial",), other_steps=())
+SMOKE_BY_AGE = replace(SMOKE, weightings=("polynomial",), trials=())
 
 
 @dataclass(frozen=True)
@@ -161,7 +176,7 @@ class Figure:
 def jobs(figure: Figure, order: Order, results: Results) -> list[Job]:
     """All runs, seed by seed, so that a stopped experiment has every method."""
     setting = figure.settings[order.size]
-    wanted = [*_compared(setting), *_other_steps(setting)]
+    wanted = [*_trials(setting), *_compared(setting)]
     return [simulation_job(key, config, order) for key, config in wanted]
 
 
@@ -172,21 +187,23 @@ def _compared(setting: Setting) -> list[tuple[str, SimulationConfig]]:
     ]
 
 
-def _other_steps(setting: Setting) -> list[tuple[str, SimulationConfig]]:
-    """FedBuff with constant weights: nothing damps old updates, so E shows most."""
+def _trials(setting: Setting) -> list[tuple[str, SimulationConfig]]:
+    """FedBuff, where it can with constant weights: nothing damps old updates, so that E shows most."""
+    points = setting.versions // setting.evaluate_every
     return [
         (
-            f"E={steps}/{setting.seeds[0]}",
+            f"{trial.name}/{setting.seeds[0]}",
             setting.config(
                 method="fedbuff",
-                staleness="constant",
+                staleness=setting.weightings[0],
                 local_epochs=0,
-                local_steps=steps,
-                versions=versions,
-                evaluate_every=max(1, versions // _CURVE_POINTS),
+                local_steps=trial.steps,
+                batch_size=trial.batch,
+                versions=trial.versions,
+                evaluate_every=max(1, trial.versions // points),
             ),
         )
-        for steps, versions in setting.other_steps
+        for trial in setting.trials
     ]
 
 
@@ -196,29 +213,27 @@ def _other_steps(setting: Setting) -> list[tuple[str, SimulationConfig]]:
 def report(figure: Figure, results: Results, size: Size) -> Publication:
     """The curves, the gaps, and the effect of E."""
     setting = figure.settings[size]
-    others = {key: result for key, result in results.items() if key.startswith("E=")}
-    main = {key: result for key, result in results.items() if key not in others}
+    tried = _tried(setting, results)
+    main = {key: result for key, result in results.items() if not key.startswith("E = ")}
     lines = lines_of(main)
-    by_steps = _by_steps(setting, main, others) if others else {}
-    tables = {"Effect of E": _step_lines(by_steps)} if others else {}
     drawn = {
         figure.name: (
             plot.bands(_curves(main), "version of the model", "test accuracy, %"),
             f"Test accuracy, {setting.title}: mean over seeds, bands from the worst seed to the best.",
         )
     }
-    if others:
-        curves = {f"E = {steps}": [_by_step(run, steps)] for steps, run in by_steps.items()}
-        drawn[f"{figure.name}-steps"] = (
-            plot.bands(curves, "local steps in a row (version × E)", "test accuracy, %"),
-            "Effect of E, FedBuff with constant weights, first seed: long local trainings swing.",
+    if tried:
+        curves = {trial.name: [_by_example(run, trial)] for trial, run in tried.items()}
+        drawn[f"{figure.name}-trials"] = (
+            plot.bands(curves, "examples seen, thousands", "test accuracy, %"),
+            f"What E and the batch do: FedBuff with {setting.weightings[0]} weights, first seed.",
         )
     return Publication(
         figure.name,
         f"Accuracy: {setting.title}",
         _lead(setting, main),
         lines,
-        tables=tables,
+        tables={"Effect of E and the batch": _trial_lines(tried)} if tried else {},
         notes=[*_choices(setting), *figure.notes],
         figures=drawn,
         claims=_claims(figure, setting, lines),
@@ -316,11 +331,21 @@ def _choices(setting: Setting) -> list[str]:
     return [
         f"Chosen, because the paper leaves it open: {setting.length}, {setting.versions} versions, {people}."
         f" BASecAgg ran {_PROTOCOL_WORDS[setting.protocol]}.",
+        *_departures(setting),
         _why_so_short(setting.config()),
         "τ counts sums that were closed, also those that are not published yet: an update cannot know of them"
         " either.",
         "Both methods start from the same weights, meet the same users and draw the same staleness: what"
         " differs is the quantisation of updates and weights.",
+    ]
+
+
+def _departures(setting: Setting) -> list[str]:
+    if setting.batch == PAPER["batch_size"]:
+        return []
+    return [
+        f"Departs from the paper: batches of {setting.batch}, not of {PAPER['batch_size']}. As many examples, and"
+        " as many minutes, then make more versions; the table of trials shows what either gives."
     ]
 
 
@@ -347,26 +372,32 @@ def _curves(results: Results) -> dict[str, list[plot.Curve]]:
     }
 
 
-def _by_steps(setting: Setting, main: Results, others: Results) -> dict[int, Run]:
-    """The runs that differ in E alone."""
-    found = {int(key.partition("/")[0].removeprefix("E=")): run for key, run in others.items()}
-    own = main.get(f"fedbuff/constant/{setting.seeds[0]}")
-    return dict(sorted((found | ({setting.local_steps: own} if own else {})).items()))
+def _tried(setting: Setting, results: Results) -> dict[Trial, Run]:
+    """Runs that differ in E and the batch alone: the trials and, if none was like it, the figure's own."""
+    seed = setting.seeds[0]
+    own = Trial(setting.local_steps, setting.versions, setting.batch)
+    keys = {trial: f"{trial.name}/{seed}" for trial in setting.trials}
+    if keys and own.name not in [trial.name for trial in keys]:
+        keys = {own: f"fedbuff/{setting.weightings[0]}/{seed}"} | keys
+    return {trial: results[key] for trial, key in keys.items() if key in results}
 
 
-def _by_step(run: Run, steps: int) -> plot.Curve:
-    return [(steps * version, score) for version, score in by_version(run)]
+def _by_example(run: Run, trial: Trial) -> plot.Curve:
+    seen = PAPER["buffer_size"] * trial.steps * trial.batch / 1000
+    return [(seen * version, score) for version, score in by_version(run)]
 
 
-def _step_lines(by_steps: Mapping[int, Run]) -> list[dict[str, Any]]:
+def _trial_lines(tried: Mapping[Trial, Run]) -> list[dict[str, Any]]:
     return [
         {
-            "E, local steps": steps,
+            "E, local steps": trial.steps,
+            "batch": trial.batch,
             "versions": curve_of(run)[-1].version,
+            "examples seen": PAPER["buffer_size"] * trial.steps * trial.batch * trial.versions,
             "accuracy, %": f"{100 * final_accuracy(run):.2f}",
             "swing over the last ten versions, points": f"{swing(run):.2f}",
         }
-        for steps, run in by_steps.items()
+        for trial, run in tried.items()
     ]
 
 
@@ -382,14 +413,14 @@ MNIST_STEPS = replace(
     versions=1000,
     evaluate_every=50,
     protocol="arithmetic",
-    other_steps=((60, 64),),
+    trials=(Trial(60, 64),),
 )
 MNIST = _experiment(
     Figure(
         "accuracy-mnist",
         {
             "full": MNIST_STEPS,
-            "quick": replace(MNIST_STEPS, versions=100, seeds=(1,), other_steps=()),
+            "quick": replace(MNIST_STEPS, versions=100, seeds=(1,), trials=()),
             "smoke": SMOKE,
         },
         tolerance=0.5,

@@ -197,7 +197,7 @@ def _experiment(figure: Figure) -> Experiment:
 
 
 _SMOKE = Range(replace(accuracy.SMOKE, versions=8, local_steps=0, local_epochs=2), (0, 16, 34))
-_MNIST = replace(accuracy.MNIST_STEPS, versions=450, evaluate_every=50, other_steps=())
+_MNIST = replace(accuracy.MNIST_STEPS, versions=450, evaluate_every=50, trials=())
 MNIST = _experiment(
     Figure(
         "levels-mnist",

@@ -111,6 +111,16 @@ def test_a_gap_decides_about_accuracy(results: Mapping[str, Any], verdict: str) 
     assert [claim.verdict for claim in claims] == [verdict, verdict]
 
 
+def test_trials_are_shown_beside_the_runs_and_change_no_verdict() -> None:
+    long_training = {"E = 60, batches of 50/1": run_of(0.5)}
+    page = accuracy.MNIST.report({**compared(0.001), **long_training}, "full")
+    assert [claim.verdict for claim in page.claims] == ["reproduced", "reproduced"]
+    (table,) = page.tables.values()
+    shown = [(line["E, local steps"], line["batch"], line["accuracy, %"]) for line in table]
+    assert shown == [(4, 50, "97.00"), (60, 50, "50.00")]
+    assert "accuracy-mnist-trials" in page.figures
+
+
 def test_the_end_of_a_run_is_the_mean_of_its_last_versions() -> None:
     run = {"curve": [[version, 0.0, 0, version / 100] for version in range(0, 101, 1)]}
     assert final_accuracy(run) == pytest.approx(0.955)

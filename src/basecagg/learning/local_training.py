@@ -146,9 +146,12 @@ def train_locally(
 
 
 def evaluate(
-    task: Task, model: FlatModel, vector: NDArray[np.float32], *, batch_size: int = 500
+    task: Task, model: FlatModel, vector: NDArray[np.float32], *, batch_size: int = 100
 ) -> Evaluation:
-    """Score the model `vector` on the task's test examples; `batch_size` bounds memory, nothing else."""
+    """Score the model `vector` on the task's test examples.
+
+    `batch_size` changes no score: of 100 images what a layer makes stays in the cache, of 500 it does not.
+    """
     model.load(vector)
     model.module.eval()
     x, y = task.dataset.test_x, task.dataset.test_y

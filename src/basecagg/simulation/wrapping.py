@@ -6,7 +6,7 @@ around; an experiment must, to show what that does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -74,8 +74,8 @@ class WrappingAggregation(SummedHere):
             for update, stream in zip(clipped, coins, strict=True)
         ]
         total = signed(self._field.weighted_sum(rows, whole), modulus) / levels
-        stacked = np.stack(clipped).astype(np.float64)
-        exact, count = np.average(stacked, axis=0, weights=whole), sum(whole)
+        count = sum(whole)
+        exact = _weighted_sum(clipped, whole) / count
         self.errors.add(exact, total / count, (modulus - 1) / (2 * levels * count))
         return Opened(total, tuple(weights))
 
@@ -95,3 +95,11 @@ class WrappingAggregation(SummedHere):
     def _restore(self, state: Mapping[str, Any]) -> None:
         super()._restore(state)
         vars(self.errors).update(state["errors"])
+
+
+def _weighted_sum(updates: Sequence[Vector], weights: Sequence[int]) -> Reals:
+    """Σ s̄·Δ in float64, one update at a time: a stack of them would leave the cache."""
+    total = np.zeros(updates[0].size)
+    for update, weight in zip(updates, weights, strict=True):
+        total += np.multiply(update, float(weight), dtype=np.float64)
+    return total
