@@ -344,8 +344,8 @@ def _departures(setting: Setting) -> list[str]:
     if setting.batch == PAPER["batch_size"]:
         return []
     return [
-        f"Departs from the paper: batches of {setting.batch}, not of {PAPER['batch_size']}. As many examples, and"
-        " as many minutes, then make more versions; the table of trials shows what either gives."
+        f"Departs from the paper: batches of {setting.batch}, not of {PAPER['batch_size']}. As many examples,"
+        " and as many minutes, then make more versions; the table of trials shows what either gives."
     ]
 
 
