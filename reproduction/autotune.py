@@ -1,28 +1,31 @@
 """`basecagg reproduce autotune`: B and c_l found by the federation itself, from starts that spoil the training.
 
-The paper points to auto-tuning and does not try it. Each start runs untuned, to show what it costs, and tuned:
-the first epoch has the bad parameters, and the reports in its sums choose those of the next.
+The paper points to the auto-tuning of Bonawitz et al. (2019) and does not try it; the method here is our own.
+Each start runs untuned, to show what it costs, and tuned: the first epoch has the bad parameters, and the
+reports in its sums choose those of the next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
-from statistics import mean
 from typing import Any
 
 from reproduction import plot
 from reproduction.accuracy import MNIST_SETTING, PROTOCOLS, Setting
 from reproduction.experiment import Experiment, Results
 from reproduction.jobs import Job, Order, Size
-from reproduction.report import Claim, Line, Publication, Verdict, seeds_missing, settled
+from reproduction.report import Claim, Publication, Verdict, seeds_missing, settled
 from reproduction.simulated import (
+    Gap,
     Run,
     accuracy_columns,
     by_group,
     by_version,
     ends,
+    gap,
     simulation_job,
 )
 
@@ -31,7 +34,7 @@ GOOD = "2^16"
 LOST = 5.0
 """Points that a start must lose untuned to count as bad."""
 REGAINED = 0.5
-"""Points from the good start within which a tuned run must end."""
+"""Points that a tuned run may end below the good start."""
 _TUNE_AFTER = 3
 _REPEATS_WITHIN = 1.0
 """Points by which another machine may differ."""
@@ -96,51 +99,66 @@ def jobs(order: Order, results: Results) -> list[Job]:
 # --- reporting ----------------------------------------------------------------------------------
 
 
+def gaps_of(results: Results) -> dict[tuple[str, str], Gap]:
+    """How far every start and mode ends above the good start untuned, seed by seed."""
+    found = {run: gap(results, "/".join(run), f"{GOOD}/untuned") for run in RUNS}
+    return {run: each for run, each in found.items() if not math.isnan(each.mean)}
+
+
 def lines_of(results: Results) -> list[dict[str, Any]]:
     """The end of every run, beside that of the good start untuned; and what was found."""
-    groups = by_group(results)
-    good, lines = ends(groups.get(f"{GOOD}/untuned", [])), []
-    for name, mode in RUNS:
-        own = ends(groups.get(f"{name}/{mode}", []))
-        if own and good:
-            lines.append(
-                {
-                    "start": name,
-                    "tuned": mode == "tuned",
-                    "seeds": len(own),
-                    **accuracy_columns(own),
-                    "points from 2^16": f"{mean(own) - mean(good):+.2f}",
-                    **_found(groups[f"{name}/{mode}"]),
-                }
-            )
+    groups, lines = by_group(results), []
+    for (name, mode), ahead in gaps_of(results).items():
+        runs = groups[f"{name}/{mode}"]
+        lines.append(
+            {
+                "start": name,
+                "tuned": mode == "tuned",
+                "seeds": len(runs),
+                **accuracy_columns(ends(runs)),
+                "points from 2^16": f"{ahead.mean:+.2f}",
+                "95 %": "–" if name == GOOD else ahead.interval,
+                **_found(runs),
+            }
+        )
     return lines
 
 
-def _found(runs: Sequence[Run]) -> dict[str, Any]:
-    """B, c_l and the version from which they were used, of the first seed."""
-    epochs = runs[0].get("epochs", [])
-    if len(epochs) < 2:
-        return {"found B": "–", "found c_l": "–", "from version": "–", "epochs": len(epochs) or 1}
-    second, last = epochs[1], epochs[-1]
+def _found(runs: Iterable[Run]) -> dict[str, str]:
+    """B, c_l and the version from which they were used, from the least of the seeds to the largest."""
+    epochs = [run.get("epochs", []) for run in runs]
+    tuned = [each for each in epochs if len(each) > 1]
     return {
-        "found B": f"{last['clip']:g}",
-        "found c_l": f"2^{last['update_levels'].bit_length() - 1}",
-        "from version": second["first_version"],
-        "epochs": len(epochs),
+        "found B": _range((each[-1]["clip"] for each in tuned), "{:g}".format),
+        "found c_l": _range((each[-1]["update_levels"] for each in tuned), _power),
+        "from version": _range(each[1]["first_version"] for each in tuned),
+        "epochs": _range(len(each) or 1 for each in epochs),
     }
+
+
+def _range(values: Iterable[Any], show: Callable[[Any], str] = str) -> str:
+    """The least and the largest of the values, or the only one."""
+    known = sorted(set(values))
+    return (
+        " … ".join(show(value) for value in dict.fromkeys((known[0], known[-1]))) if known else "–"
+    )
+
+
+def _power(levels: int) -> str:
+    return f"2^{levels.bit_length() - 1}"
 
 
 def report(results: Results, size: Size) -> Publication:
     """The curves, the table, and whether tuning undoes a bad start."""
-    setting, lines = SETTINGS[size], lines_of(results)
+    setting = SETTINGS[size]
+    seeds = min(map(len, by_group(results).values()), default=0)
     return Publication(
         "autotune",
         "Auto-tuning of c_l",
-        f"{setting.heading}, {setting.length}, {setting.versions} versions, polynomial"
-        " weights, otherwise as for the accuracy. Each bad start runs untuned and tuned.",
-        lines,
+        f"{setting.heading}. {_setting_in_words(setting)} Each bad start runs untuned and tuned.",
+        lines_of(results),
         notes=_notes(),
-        claims=[_claim(lines)],
+        claims=[_claim(gaps_of(results), seeds)],
         identified_by=("start", "tuned"),
         repeatable={"accuracy, %": _REPEATS_WITHIN},
         figures={
@@ -152,41 +170,68 @@ def report(results: Results, size: Size) -> Publication:
     )
 
 
+def _setting_in_words(setting: Setting) -> str:
+    run = setting.config()
+    return (
+        f"N = {run.users} users, {run.holders} of them hold shares; K = {run.buffer_size}, staleness uniform on"
+        f" 0…{run.max_staleness}, weights (1 + τ)⁻¹ with c_g = {_power(run.weight_levels)}; {setting.length} in"
+        f" batches of {run.batch_size}, η_l = {run.local_rate:g}, η_g = {run.global_rate:g}, {run.versions}"
+        f" versions. All begin with B = {run.clip:g}."
+    )
+
+
 def _notes() -> list[str]:
     return [
+        "The method is ours, not that of Bonawitz et al. (2019), to which the paper points: they rotate updates"
+        " at random, which makes the distribution of elements predictable, and tune by that."
+        " [How ours works](../how-to/auto-tuning.md).",
         "The server learns nothing but sums over a buffer: every update carries one number per octave of its"
         " largest element, each turned around with probability ¼, masked and summed with it.",
         "B is four times the octave that most updates are in, and c_l the finest with which no sum of K clipped"
-        " updates can wrap around. Both change only between epochs.",
+        " updates can wrap around. Both change only between epochs. Where seeds found different values, the"
+        " least and the largest are shown.",
         *(f"{name}: {start.words}." for name, start in STARTS.items()),
-        "Tuned runs go through masks, shares and recovery (nothing sealed or signed); untuned ones are summed"
-        " in the field without masks, which cancel to the last bit.",
+        "Tuned runs go through masks, shares and recovery (nothing sealed or signed), but for the first epoch"
+        " from 2^33; untuned ones are summed in the field without masks, which cancel to the last bit.",
+        "95 %: where the mean gap to 2^16 lies, by Student's t over the gaps of each seed.",
     ]
 
 
-def _claim(lines: Sequence[Line]) -> Claim:
-    gaps = {(line["start"], line["tuned"]): float(line["points from 2^16"]) for line in lines}
-    known = [name for name in BAD if (name, True) in gaps and (name, False) in gaps]
+def _claim(gaps: Mapping[tuple[str, str], Gap], seeds: int) -> Claim:
+    known = [name for name in BAD if (name, "tuned") in gaps and (name, "untuned") in gaps]
+    tuned = {name: gaps[name, "tuned"] for name in known}
+    untuned = {name: gaps[name, "untuned"].mean for name in known}
     found = "; ".join(
-        f"{name}: {gaps[name, False]:+.2f} points untuned, {gaps[name, True]:+.2f} tuned"
+        f"{name}: {untuned[name]:+.2f} points untuned, {tuned[name].mean:+.2f} tuned"
+        f" (95 %: {tuned[name].interval})"
         for name in known
     )
-    seeds = min((line["seeds"] for line in lines), default=0)
+    verdict = settled(_verdict(tuned, untuned), seeds)
     return Claim(
         "A proper value of c_l can be found by auto-tuning.",
-        f"Beside the untuned run at 2^16: {found} (mean of the last ten versions; seeds: {seeds}).",
-        settled(_verdict(gaps, known), seeds),
-        f"a start that loses {LOST:g} points untuned must end within {REGAINED} points when tuned"
-        + seeds_missing(seeds),
+        f"By a method of our own, beside the untuned run at 2^16: {found} (mean of the last ten versions;"
+        f" seeds: {seeds}).",
+        verdict,
+        f"a start that loses {LOST:g} points untuned must end at most {REGAINED} points lower when tuned, with"
+        f" its whole 95 % interval{_too_wide(tuned, verdict)}{seeds_missing(seeds)}",
         "autotune",
     )
 
 
-def _verdict(gaps: Mapping[tuple[str, bool], float], known: Sequence[str]) -> Verdict:
-    bad = [name for name in known if gaps[name, False] <= -LOST]
-    regained = [name for name in known if gaps[name, True] >= -REGAINED]
-    if len(regained) < len(known) or not bad:
+def _too_wide(tuned: Mapping[str, Gap], verdict: Verdict) -> str:
+    wide = [name for name, ahead in tuned.items() if ahead.low < -REGAINED <= ahead.mean]
+    if verdict != "undecided" or not wide:
+        return ""
+    return f", and that of {' and '.join(wide)} reaches lower: more seeds are needed"
+
+
+def _verdict(tuned: Mapping[str, Gap], untuned: Mapping[str, float]) -> Verdict:
+    """Undecided if the means are as they should be, and an interval is not."""
+    bad = [name for name, ahead in untuned.items() if ahead <= -LOST]
+    if not bad or any(ahead.mean < -REGAINED for ahead in tuned.values()):
         return "not reproduced"
+    if any(ahead.low < -REGAINED for ahead in tuned.values()):
+        return "undecided"
     return "reproduced" if len(bad) == len(BAD) else "partly"
 
 

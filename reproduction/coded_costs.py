@@ -1,11 +1,12 @@
 """LightSecAgg and BASecAgg measured: whole federations at full size, honest-server mode, sealed and signed.
 
-One user does all that a user does, and the server all that a server does. The other users stand in: their masks
-have the same seed as the first one's, so what their holders would answer is known from one encoding, and nobody
-needs N shares of N masks. They upload real updates, for the server has to admit and sum those.
+One user does all that a user does, and represents the others. These stand in: their masks have the same seed as
+the first one's, so what their holders would answer is known from one encoding, and nobody needs N shares of N
+masks. They upload real updates, for the server has to admit and sum those.
 
-Nothing is extended from fewer members or a smaller model. Their costs differ by milliseconds, which noise hides
-and hundreds multiply: so extended, opening a sum became cheaper as d grew.
+No cell is scaled from a smaller N or d: costs of small cells differ by milliseconds, which noise hides and
+hundreds multiply; so scaled, opening a sum became cheaper as d grew. What is multiplied is work of the same
+size: relaying one user's shares by N, and of BASecAgg one sum of K updates by (N − D)/K.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """What one aggregation costs, whatever the protocol: a cell to measure, and the row that comes out.
 
 A row is for one synchronous round in which N users begin, D of them drop out before they upload, and the other
-N − D are summed. BASecAgg sums the same N − D updates K at a time. All users do the same work, so one is
-measured; the server's is done in full.
+N − D are summed. BASecAgg sums the same N − D updates K at a time. Every cell is run at its own N and d. All
+users do the same work, so one of them represents the others; and what the server does many times alike, such as
+relaying a user's shares or opening a sum of K updates, is done once and multiplied.
 """
 
 from __future__ import annotations
@@ -21,6 +22,13 @@ from basecagg.costs import Network
 
 Protocol: TypeAlias = Literal["secagg", "secagg+", "lightsecagg", "basecagg"]
 PROTOCOLS: tuple[Protocol, ...] = ("secagg", "secagg+", "lightsecagg", "basecagg")
+NAMES: Mapping[Protocol, str] = {
+    "secagg": "SecAgg",
+    "secagg+": "SecAgg+",
+    "lightsecagg": "LightSecAgg",
+    "basecagg": "BASecAgg",
+}
+"""As their papers spell them."""
 Phase: TypeAlias = Literal["offline", "upload", "recovery"]
 PHASES: tuple[Phase, ...] = ("offline", "upload", "recovery")
 LINKS = (98, 320, 802)
@@ -114,6 +122,11 @@ def recovery_seconds(phases: Phases) -> float:
     return phases["recovery"].server_seconds
 
 
+def bytes_sent(phases: Phases) -> float:
+    """Of one user, all phases."""
+    return sum(phase.bytes_up for phase in phases.values())
+
+
 class Spread(NamedTuple):
     """The middle one of some repeats, the least and the most."""
 
@@ -166,7 +179,7 @@ class Row:
     def flat(self) -> dict[str, Any]:
         """One line of a table."""
         line: dict[str, Any] = {
-            "protocol": self.cell.protocol,
+            "protocol": NAMES[self.cell.protocol],
             "N": self.cell.users,
             "dropout": self.cell.dropout,
             "d": self.cell.model_size,

@@ -45,7 +45,7 @@ class Experiment:
         """Report what the folder holds."""
         ledger = Ledger(ledger_path(folder, self.name, size))
         publication = self.report(ledger.results, size)
-        publication.machine = ledger.machine
+        publication.machines = ledger.machines
         if self.timed:
             publication.seconds = sum(each.get("seconds", 0.0) for each in ledger.results.values())
         return publication

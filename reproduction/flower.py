@@ -2,15 +2,17 @@
 
 Flower's code and ours share N, d, the number n of shares of a secret and the threshold ⌈2n/3⌉: n = N is SecAgg,
 n < N SecAgg+ on a sparse graph. BASecAgg sums K = N updates with U = ⌈2N/3⌉ in certified mode, sealed and
-signed, with honest holders as in the paper; every party pays for all its own checks.
+signed, with honest holders as in the paper; every party pays for all its own checks. Each of the three is run
+equally often, and the run with the median total counts.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
 from math import ceil
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -28,7 +30,7 @@ from basecagg.simulation.secagg_round import SecAggRound
 from reproduction import plot
 from reproduction.cycle import Vector, run_cycle
 from reproduction.experiment import Experiment, Results
-from reproduction.flower_peer import run_flower_round
+from reproduction.flower_peer import PeerRound, run_flower_round
 from reproduction.jobs import Job, Order, Size
 from reproduction.report import Publication, select
 
@@ -42,20 +44,35 @@ _CELLS: Mapping[Size, tuple[Sequence[tuple[int, int]], Sequence[int]]] = {
     "quick": (SETTINGS[:2], MODEL_SIZES),
     "smoke": (((8, 5),), (500,)),
 }
-_CYCLES = 4
-_SUMMARY = (
-    "users",
-    "shares",
-    "model_size",
-    "threshold",
-    "colluders",
-    "flower_total",
-    "secagg_total",
-    "basecagg_total",
-    "flower / our secagg, per user",
-    "flower / our secagg, server",
-    "flower / basecagg, total",
-)
+ROUNDS = 3
+"""How often each of the three is run."""
+_BEFORE = "Flower once, our SecAgg or SecAgg+ twice and BASecAgg 4 times, the best of each counts"
+"""How it was measured when a result does not say."""
+_COLUMNS = {
+    "users": "N",
+    "shares": "n",
+    "model_size": "d",
+    "threshold": "t",
+    "colluders": "T of BASecAgg",
+    "flower_total": "Flower, CPU s",
+    "secagg_total": "our SecAgg(+), CPU s",
+    "basecagg_total": "BASecAgg, CPU s",
+    "flower / our secagg, per user": "Flower / our SecAgg(+), per user",
+    "flower / our secagg, server": "Flower / our SecAgg(+), server",
+    "flower / basecagg, total": "Flower / BASecAgg, total",
+    "our secagg / basecagg, total": "our SecAgg(+) / BASecAgg, total",
+}
+"""What the page shows of a comparison, and how it calls it."""
+_ALL_COLUMNS = _COLUMNS | {
+    "flower_user": "Flower, CPU s of a user",
+    "flower_server": "Flower, CPU s of the server",
+    "secagg_user": "our SecAgg(+), CPU s of a user",
+    "secagg_server": "our SecAgg(+), CPU s of the server",
+    "rounds": "runs of each",
+    "flwr": "flwr",
+}
+"""What the files have of it."""
+_Measured = TypeVar("_Measured")
 
 
 class Comparison(NamedTuple):
@@ -74,6 +91,10 @@ class Comparison(NamedTuple):
     secagg_server: float
     secagg_total: float
     basecagg_total: float
+    rounds: int = 0
+    """How often each was run, of which the median counts; 0 if they were not run equally often."""
+    flwr: str = ""
+    """The version of Flower; '' if it was not written down."""
 
     @property
     def secagg_gain(self) -> float:
@@ -92,20 +113,22 @@ class Comparison(NamedTuple):
             "flower / our secagg, per user": self.secagg_gain,
             "flower / our secagg, server": self.flower_server / self.secagg_server,
             "flower / basecagg, total": self.basecagg_gain,
+            "our secagg / basecagg, total": self.secagg_total / self.basecagg_total,
         }
 
 
 def compare(users: int, shares: int, model_size: int) -> Comparison:
-    """One cell: our two first, then Flower's."""
+    """One cell: each the median of some rounds, our two first, then Flower's."""
     generator = np.random.default_rng(users)
     updates = [generator.normal(0, 0.02, model_size).astype(np.float32) for _ in range(users)]
     threshold, recovery_threshold = ceil(2 * shares / 3), ceil(2 * users / 3)
     colluders = _most_colluders(users, recovery_threshold)
-    own = min((_secagg(updates, shares, threshold) for _ in range(2)), key=lambda found: found[2])
+    own = median(
+        [_secagg(updates, shares, threshold) for _ in range(ROUNDS)], lambda spent: spent[2]
+    )
     coded = basecagg_seconds(updates, recovery_threshold, colluders)
-    flower = run_flower_round(updates, threshold, shares)
-    if np.abs(flower.mean - np.mean(updates, axis=0)).max() > 1e-3:
-        raise DecodingError("Flower's mean is not the plain one: the comparison is void")
+    rounds = [_flower(updates, shares, threshold) for _ in range(ROUNDS)]
+    flower = median(rounds, lambda spent: spent.total_seconds)
     return Comparison(
         users,
         shares,
@@ -117,12 +140,27 @@ def compare(users: int, shares: int, model_size: int) -> Comparison:
         flower.total_seconds,
         *own,
         coded,
+        ROUNDS,
+        version("flwr"),
     )
+
+
+def median(runs: Sequence[_Measured], total: Callable[[_Measured], float]) -> _Measured:
+    """The run whose total is in the middle, so that its parts belong together."""
+    return sorted(runs, key=total)[len(runs) // 2]
 
 
 def _most_colluders(users: int, threshold: int) -> int:
     """T = 8 as by default, or the largest that certified mode allows here."""
     return max(1, min(8, 2 * threshold - users - 2, threshold - 1))
+
+
+def _flower(updates: Sequence[Vector], shares: int, threshold: int) -> PeerRound:
+    """A round of Flower's; the mean must be right."""
+    found = run_flower_round(updates, threshold, shares)
+    if np.abs(found.mean - np.mean(updates, axis=0)).max() > 1e-3:
+        raise DecodingError("Flower's mean is not the plain one: the comparison is void")
+    return found
 
 
 def _secagg(updates: Sequence[Vector], shares: int, threshold: int) -> tuple[float, float, float]:
@@ -152,7 +190,7 @@ def _secagg(updates: Sequence[Vector], shares: int, threshold: int) -> tuple[flo
 
 
 def basecagg_seconds(updates: Sequence[Vector], threshold: int, colluders: int) -> float:
-    """CPU of everyone, for the best of some cycles of one federation."""
+    """CPU of everyone, the median of some cycles of one federation."""
     users, size = len(updates), updates[0].size
     federation = Federation(
         ProtocolParameters(
@@ -166,7 +204,8 @@ def basecagg_seconds(updates: Sequence[Vector], threshold: int, colluders: int) 
         ),
         np.zeros(size, np.float32),
     )
-    return min(_cycle(federation, updates, cycle) for cycle in range(_CYCLES))
+    cycles = [_cycle(federation, updates, cycle) for cycle in range(ROUNDS)]
+    return median(cycles, lambda seconds: seconds)
 
 
 def _cycle(federation: Federation, updates: Sequence[Vector], cycle: int) -> float:
@@ -195,33 +234,85 @@ def _compared(cell: tuple[int, int, int]) -> dict[str, Any]:
 
 def report(results: Results, size: Size) -> Publication:
     """The table and the picture."""
-    found = [[result[name] for name in Comparison._fields] for result in results.values()]
-    comparisons = [Comparison(*values) for values in found]
-    lines = [comparison.flat() for comparison in comparisons]
+    comparisons = [_read(result) for result in results.values()]
+    lines = [_line(comparison) for comparison in comparisons]
     return Publication(
         "flower",
         "Side by side with Flower's SecAgg+",
-        "Total processor time of one aggregation of N updates, all parties; n shares of a secret, t = ⌈2n/3⌉.",
+        "Total processor time of one aggregation of N updates of d elements, all parties together. Each secret"
+        " of SecAgg has n shares, of which t = ⌈2n/3⌉ rebuild it: n = N is SecAgg, n < N SecAgg+. BASecAgg has"
+        f" K = N and U = ⌈2N/3⌉. Runs: {_runs(comparisons)}.",
         lines,
-        summary=select(lines, _SUMMARY),
-        notes=[
-            "Flower's PRG folds its 32-byte seed to 32 bits and draws from numpy's Mersenne Twister: it is"
-            " not a secure one. Ours is AES-256-CTR with the whole seed.",
-            "Flower agrees on keys over P-384 and shares 16-byte pieces by pycryptodome; ours uses X25519 and"
-            " shares over F_q. Both run as published, in one process, through a grid in memory.",
-            "BASecAgg: certified mode, K = N, T as printed, sealed and signed, every party checks everything"
-            f" itself; the best of {_CYCLES} cycles.",
-        ],
+        summary=select(lines, list(_COLUMNS.values())),
+        notes=[_beside_secagg(comparisons), *_notes(comparisons)],
         figures={
             "flower": (_drawn(comparisons), "Total CPU seconds of one aggregation, all parties.")
         },
     )
 
 
+def _read(result: Mapping[str, Any]) -> Comparison:
+    """Results from before runs were counted lack the last fields."""
+    return Comparison(**{name: result[name] for name in Comparison._fields if name in result})
+
+
+def _line(comparison: Comparison) -> dict[str, Any]:
+    flat = comparison.flat()
+    return {name: flat[key] for key, name in _ALL_COLUMNS.items()}
+
+
+def _runs(comparisons: Sequence[Comparison]) -> str:
+    """How often each was run."""
+    words = (
+        f"each of the three {c.rounds} times, the median counts" if c.rounds else _BEFORE
+        for c in comparisons
+    )
+    return "; elsewhere ".join(dict.fromkeys(words))
+
+
+def _versions(comparisons: Sequence[Comparison]) -> str:
+    """Of Flower."""
+    known = dict.fromkeys(c.flwr or "of a version that was not written down" for c in comparisons)
+    return " and ".join(known)
+
+
+def _beside_secagg(comparisons: Sequence[Comparison]) -> str:
+    """Where BASecAgg costs more than SecAgg in the same hands."""
+    ratios = [c.basecagg_total / c.secagg_total for c in comparisons]
+    dearer = sorted(ratio for ratio in ratios if ratio > 1)
+    if not dearer:
+        return "BASecAgg needs less CPU than our own SecAgg or SecAgg+ in every row."
+    where = [
+        f"N = {c.users}, n = {c.shares}, d = {c.model_size:,}"
+        for c, ratio in zip(comparisons, ratios, strict=True)
+        if ratio <= 1
+    ]
+    less = f", and less only at {'; '.join(where)}" if where else ""
+    return (
+        f"BASecAgg needs more CPU than our own SecAgg or SecAgg+ in {len(dearer)} of {len(ratios)} rows,"
+        f" {dearer[0]:.2g} to {dearer[-1]:.2g} times as much{less}."
+    )
+
+
+def _notes(comparisons: Sequence[Comparison]) -> list[str]:
+    weaker = sum(c.colluders < c.threshold - 1 for c in comparisons)
+    return [
+        "T and t are not the same threat. SecAgg's secrets are safe from the server with t − 1 of the users"
+        " that have shares of them, BASecAgg's masks from the server with T holders. T is less than t − 1 in"
+        f" {weaker} of {len(comparisons)} rows: there BASecAgg is measured against fewer colluders.",
+        'BASecAgg: certified mode with `correctness="honest-holders"` as in the paper (holders that lie could'
+        " change the sum), sealed and signed, every party checks everything itself.",
+        f"Flower: flwr {_versions(comparisons)}. Its PRG folds its 32-byte seed to 32 bits and draws from"
+        " numpy's Mersenne Twister: it is not a secure one. Ours is AES-256-CTR with the whole seed.",
+        "Flower agrees on keys over P-384 and shares 16-byte pieces by pycryptodome; ours uses X25519 and"
+        " shares over F_q. Both run as published, in one process, through a grid in memory.",
+    ]
+
+
 def _drawn(comparisons: Sequence[Comparison]) -> Any:
     return plot.bars(
         {
-            "Flower SecAgg+": [each.flower_total for each in comparisons],
+            "Flower's SecAgg+": [each.flower_total for each in comparisons],
             "our SecAgg(+)": [each.secagg_total for each in comparisons],
             "BASecAgg": [each.basecagg_total for each in comparisons],
         },

@@ -45,11 +45,21 @@ _REPEATS: Mapping[Size, int] = {"full": 10, "quick": 1, "smoke": 1}
 Integers = npt.NDArray[np.int64]
 
 
+_COLUMNS = {
+    "mixed": "members from a version of their own",
+    "share": "share of all members",
+    "secagg": "SecAgg: RMS error / RMS of the sum",
+    "secagg_wrong": "SecAgg: share of wrong elements",
+    "basecagg": "BASecAgg: RMS error / RMS of the sum",
+    "basecagg_wrong": "BASecAgg: share of wrong elements",
+}
+
+
 class Point(NamedTuple):
     """The error of the aggregate when so many members have trained from versions of their own."""
 
     mixed: int
-    """Members that are not of the most common version."""
+    """Members that are not of the newest version, each from another one."""
     share: float
     secagg: float
     """Root mean square error of SecAgg's sum, relative to the sum's own size."""
@@ -184,20 +194,22 @@ def report(results: Results, size: Size) -> Publication:
     return Publication(
         "incompatibility",
         "SecAgg in a buffer",
-        f"The error of the sum of K = {len(points)} updates against the share of members that trained from"
-        " another version than the rest.",
-        [point._asdict() for point in points],
+        f"The error of the sum of K = {MEMBERS} updates of d = {SIZE:,} elements when some members have each"
+        " trained from an older version of its own and the others from the newest; repeats of each mixture, of"
+        f" which the mean is shown: {_REPEATS[size]}.",
+        [{_COLUMNS[name]: value for name, value in point._asdict().items()} for point in points],
         notes=[
             "SecAgg's pairwise masks cancel only when all t_i agree. One member from another version leaves"
             " K − 1 masks of its own and K − 1 of the others in the sum, and every element is noise.",
             "A server could open SecAgg version by version instead. It would then see the sum of each"
             " version's members alone: with one member, that update itself.",
-            "Updates here are whole multiples of 1/c_l, so that rounding adds no error of its own.",
+            "Updates here are whole multiples of 1/c_l, so that rounding adds no error of its own. RMS is the"
+            " root of the mean square over the elements; an element is wrong if it differs at all.",
         ],
         figures={
             "incompatibility": (
                 _drawn(points),
-                "Relative error of the aggregate. SecAgg: zero only when all versions agree."
+                "Error of the sum relative to its size. SecAgg: zero only when all versions agree."
                 " BASecAgg: zero always.",
             )
         },
@@ -211,12 +223,12 @@ def _claim(points: Sequence[Point]) -> Claim:
     exact = all(point.basecagg == 0 == point.basecagg_wrong for point in points)
     return Claim(
         "SecAgg's masks do not cancel in a buffer that mixes versions; BASecAgg's do.",
-        f"with one member or more from another version, at least"
+        f"with one member or more from a version of its own, at least"
         f" {100 * min((point.secagg_wrong for point in mixed), default=0):.1f} % of the elements of"
         f" SecAgg's sum are wrong; of BASecAgg's at most"
         f" {100 * max(point.basecagg_wrong for point in points):g} %.",
         "reproduced" if spoiled and exact else "not reproduced",
-        "",
+        f"of every mixed sum of SecAgg more than {_MOST:.0%} of the elements must be wrong, of BASecAgg's none",
         "incompatibility",
     )
 
@@ -229,8 +241,8 @@ def _drawn(points: Sequence[Point]) -> Any:
     }
     return plot.lines(
         {name: list(zip(shares, values, strict=True)) for name, values in errors.items()},
-        "members that trained from another version, %",
-        "error of the sum / size of the sum",
+        "members from a version of their own, %",
+        "RMS error / RMS of the sum",
         colours=COLOURS[1::-1],
         y_scale={"value": "symlog", "linthresh": 1},
         bottom=-0.3,

@@ -20,7 +20,7 @@ def against_levels(lines: Sequence[Line], plain: float) -> Figure:
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     x = [line["log2 c_l"] for line in lines]
     above.axhline(plain, color=INK, linestyle="--", linewidth=1, label="FedBuff")
-    scores = [line["accuracy, %"] for line in lines]
+    scores = [float(line["accuracy, %"]) for line in lines]
     above.plot(x, scores, "o-", color=VIVID[0], label="BASecAgg", markersize=4)
     above.set_ylabel("test accuracy, %")
     above.legend()

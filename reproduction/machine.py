@@ -29,9 +29,11 @@ def describe() -> dict[str, Any]:
     }
 
 
-def in_words(machine: Mapping[str, Any]) -> str:
-    """The machine as a line."""
-    return ", ".join(f"{name} {value}" for name, value in machine.items())
+def in_words(*machines: Mapping[str, Any]) -> str:
+    """The machines as a line."""
+    return "; then ".join(
+        ", ".join(f"{name} {value}" for name, value in each.items()) for each in machines
+    )
 
 
 def peak_memory() -> int:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any
-
-import numpy as np
 
 from reproduction import machine, pairwise_costs, protocols_plot
 from reproduction.coded_costs import measure_coded
 from reproduction.costs import (
+    BUFFER,
+    NAMES,
     PROTOCOLS,
     Cell,
     Row,
@@ -24,16 +22,21 @@ from reproduction.costs import (
 )
 from reproduction.experiment import Experiment, Results
 from reproduction.jobs import Job, Order, Size
+from reproduction.protocols_claims import claims
+from reproduction.protocols_tables import (
+    CODED,
+    MODELS,
+    gains_table,
+    growth_table,
+    missing_table,
+    model_name,
+    recovery_table,
+    summary_line,
+    theory_table,
+)
 from reproduction.report import Publication, shown
 
 DROPOUTS = (0.1, 0.3, 0.5)
-MODELS = {
-    1_206_590: "CNN (FedAvg paper)",
-    61_706: "LeNet",
-    7_850: "logistic regression",
-    5_288_548: "EfficientNet-B0",
-}
-"""d, the most wanted first: the last takes as long as all others together."""
 GRIDS: Mapping[Size, tuple[Sequence[int], Sequence[float], Sequence[int]]] = {
     "full": ((25, 50, 100, 200), DROPOUTS, tuple(MODELS)),
     "quick": ((25, 50), DROPOUTS, tuple(MODELS)[:3]),
@@ -42,45 +45,6 @@ GRIDS: Mapping[Size, tuple[Sequence[int], Sequence[float], Sequence[int]]] = {
 """N, dropouts and d that are measured."""
 _MOST_MEMORY = 0.6
 """Of the machine's, for one cell."""
-THEORY = {
-    "secagg": {"user CPU": "d·N + s·N²", "server CPU": "d·N²", "user bytes": "d + s·N"},
-    "secagg+": {
-        "user CPU": "d·log N + s·log² N",
-        "server CPU": "d·N·log N",
-        "user bytes": "d + s·log N",
-    },
-    "lightsecagg": {
-        "user CPU": "d·log N",
-        "server CPU": "d·N (sum), d·log N (decode)",
-        "user bytes": "d",
-    },
-    "basecagg": {
-        "user CPU": "d·log N",
-        "server CPU": "d·N (sum), d·log N (decode)",
-        "user bytes": "d",
-    },
-}
-"""Orders of growth from the LightSecAgg paper; s is the length of a seed. For a fixed share of dropouts."""
-_THEORY_EXPONENT = {
-    "secagg": (1, 2),
-    "secagg+": (0, 1),
-    "lightsecagg": (0, 1),
-    "basecagg": (0, 1),
-}
-_PUBLISHED = {"secagg": "8–13×", "secagg+": "3–4×"}
-_SETTING = ("protocol", "N", "dropout", "d", "T", "degree")
-_SECONDS = (
-    "98 Mb/s: seconds, overlapped",
-    "320 Mb/s: seconds",
-    "320 Mb/s: seconds, overlapped",
-    "802 Mb/s: seconds, overlapped",
-)
-_WITH_SPREAD = {
-    "user CPU s": user_seconds,
-    "server CPU s": server_seconds,
-    "of it in the recovery": recovery_seconds,
-}
-"""The columns of the page that show how far the repeats lie apart."""
 
 
 # --- running ------------------------------------------------------------------------------------
@@ -106,111 +70,63 @@ def cells(size: Size) -> list[Cell]:
 
 def measure(cell: Cell) -> Row:
     """One row."""
-    pairwise = cell.protocol in ("secagg", "secagg+")
-    return pairwise_costs.measure_pairwise(cell) if pairwise else measure_coded(cell)
+    coded = cell.protocol in CODED
+    return measure_coded(cell) if coded else pairwise_costs.measure_pairwise(cell)
 
 
 def _measured(cell: Cell) -> dict[str, Any]:
     return measure(cell).as_dict()
 
 
-# --- reporting ----------------------------------------------------------------------------------
-
-
-def _user(row: Row) -> float:
-    return row.spread(user_seconds).middle
-
-
-def _recovery(row: Row) -> float:
-    return row.spread(recovery_seconds).middle
-
-
-def growth(rows: Sequence[Row], protocol: str, read: Callable[[Row], float]) -> float | str:
-    """The exponent of N: the slope of log cost over log N, mean over dropouts; rows of one model."""
-    lines: dict[float, list[tuple[float, float]]] = defaultdict(list)
-    for row in rows:
-        if row.cell.protocol == protocol:
-            lines[row.cell.dropout].append((math.log(row.cell.users), math.log(read(row))))
-    slopes = []
-    for line in lines.values():
-        x, y = zip(*line, strict=True)
-        if x[1:]:
-            slopes.append(np.polyfit(x, y, 1)[0])
-    return float(np.mean(slopes)) if slopes else "–"
-
-
-def growth_table(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Theory beside measured exponents."""
-    table = []
-    for protocol in PROTOCOLS:
-        user, server = _THEORY_EXPONENT[protocol]
-        table.append(
-            {
-                "protocol": protocol,
-                "user CPU, theory": THEORY[protocol]["user CPU"],
-                "N^, theory (user)": user,
-                "N^, measured (user)": growth(rows, protocol, _user),
-                "server CPU, theory": THEORY[protocol]["server CPU"],
-                "N^, theory (server)": server,
-                "N^, measured (server)": growth(rows, protocol, _recovery),
-                "user bytes, theory": THEORY[protocol]["user bytes"],
-            }
-        )
-    return table
-
-
-def gains_table(rows: Sequence[Row], link: int = 320) -> list[dict[str, Any]]:
-    """How much faster LightSecAgg is, at the largest N, beside the published figures."""
-    by_cell = {row.cell: row for row in rows}
-    pairs = [
-        (row, light)
-        for row in rows
-        if row.cell.protocol in _PUBLISHED
-        and (light := by_cell.get(replace(row.cell, protocol="lightsecagg")))
-    ]
-    most = max((row.cell.users for row, _ in pairs), default=0)
-    return [_gain(row, light, link) for row, light in pairs if row.cell.users == most]
-
-
-def _gain(row: Row, light: Row, link: int) -> dict[str, Any]:
-    gain = {
-        overlapped: row.duration(link, overlapped=overlapped).middle
-        / light.duration(link, overlapped=overlapped).middle
-        for overlapped in (False, True)
-    }
-    return {
-        "LightSecAgg over": row.cell.protocol,
-        "N": row.cell.users,
-        "dropout": row.cell.dropout,
-        "d": row.cell.model_size,
-        "gain": gain[False],
-        "gain, overlapped": gain[True],
-        "gain, server CPU in recovery": _recovery(row) / _recovery(light),
-        "published at N = 200": _PUBLISHED[row.cell.protocol],
-    }
+# --- the page -----------------------------------------------------------------------------------
 
 
 def report(results: Results, size: Size) -> Publication:
-    """Tables and plots of all rows."""
+    """Claims, tables and plots of all rows."""
     found = {key: Row.from_dict(row) for key, row in results.items()}
     wanted = cells(size)
     rows = [found[cell.key] for cell in wanted if cell.key in found]
     best = _best_measured(rows)
-    shown_rows = [row for row in rows if row.cell.model_size >= best]
     drawn = [row for row in rows if row.cell.model_size == best]
-    tables = {"Growth with N": growth_table(drawn), "Gains at 320 Mb/s": gains_table(rows)}
     fewest = min(len(row.repeats) for row in rows)
     return Publication(
         "protocols",
         "What secure aggregation costs",
-        f"{len(rows)} of {len(wanted)} cells, each measured {fewest} times or more at its full size: nothing is"
-        " extrapolated. A figure is the middle one of its repeats, with the least and the most in brackets.",
+        f"{len(rows)} of {len(wanted)} cells, a cell being a protocol with N users, a share of them that drops"
+        f" out, and a model of d parameters. Each was run {fewest} times or more at its own N and d: none is"
+        " scaled from a smaller one. Users who do the same work are represented by one of them. A figure is the"
+        " middle one of its repeats, with the least and the most in brackets.",
         [row.flat() for row in rows],
-        summary=[_summary(row) for row in shown_rows],
-        tables={name: table for name, table in tables.items() if table},
+        summary=[summary_line(row) for row in drawn],
+        tables=_tables(rows, drawn, wanted),
         notes=[*missing(wanted, found), *notes(rows)],
         figures=figures(drawn),
+        claims=claims(drawn, *GRIDS[size][:2]),
     )
+
+
+def _tables(
+    rows: Sequence[Row], drawn: Sequence[Row], wanted: Sequence[Cell]
+) -> dict[str, list[dict[str, Any]]]:
+    """Those that have a line."""
+    best = drawn[0].cell.model_size
+    there = {row.cell.key for row in rows}
+    complete = len(there) == len(wanted)
+    others = {
+        f"Figures: {model_name(size)}": [
+            summary_line(row) for row in rows if row.cell.model_size == size
+        ]
+        for size in sorted({row.cell.model_size for row in rows} - {best}, reverse=True)
+    }
+    tables = {
+        f"CPU seconds of the server in the recovery, d = {best:,}": recovery_table(drawn),
+        f"Gains at 320 Mb/s, d = {best:,}": gains_table(drawn),
+        "Growth in theory": theory_table(),
+        f"Measured exponents of N, d = {best:,}": growth_table(drawn),
+        **others,
+        "Cells measured": [] if complete else missing_table(wanted, there),
+    }
+    return {name: table for name, table in tables.items() if table}
 
 
 def _best_measured(rows: Iterable[Row]) -> int:
@@ -219,61 +135,84 @@ def _best_measured(rows: Iterable[Row]) -> int:
     return max(counts, key=lambda size: (counts[size], size))
 
 
-def _summary(row: Row) -> dict[str, Any]:
-    line, measured = row.flat(), {}
-    for column, read in _WITH_SPREAD.items():
-        middle, least, most = map(shown, row.spread(read))
-        measured[column] = f"{middle} ({least}–{most})"
-    return {
-        **{name: line[name] for name in _SETTING},
-        **measured,
-        **{name: line[name] for name in _SECONDS},
-    }
-
-
-def missing(wanted: Sequence[Cell], found: Mapping[str, Row]) -> list[str]:
-    """Which cells are not there yet, if any."""
-    left = [cell.key for cell in wanted if cell.key not in found]
+def missing(wanted: Sequence[Cell], found: Container[str]) -> list[str]:
+    """How many cells are not there yet, if any."""
+    left = Counter(cell.protocol for cell in wanted if cell.key not in found)
     if not left:
         return []
+    counts = ", ".join(f"{NAMES[protocol]} {left[protocol]}" for protocol in PROTOCOLS)
     return [
-        f"**{len(left)} of {len(wanted)} cells are not measured yet** (protocol/N/dropout/d); the command goes"
-        f" on with those that fit into memory: {', '.join(left)}."
+        f"**{left.total()} of {len(wanted)} cells are not measured yet** ({counts}): the table *Cells measured*"
+        " says which. The command goes on with those that fit into memory."
     ]
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
     """What to keep in mind when reading the tables."""
+    return [*_words(), *_method(rows), *_meaning()]
+
+
+def _words() -> list[str]:
+    """What columns mean."""
+    return [
+        "N users begin, D of them drop out before they upload (dropout = D/N), and the N − D updates of the"
+        " others, d parameters each, are summed. T: how many users may pool what they see with the server and"
+        " still learn nothing but the sum. Degree: with how many others a user masks, or how many hold its"
+        " shares.",
+        "T is N/2 for SecAgg, LightSecAgg and BASecAgg (or the largest below U = N − D, the answers that a"
+        " recovery needs; SecAgg needs T + 1). SecAgg+ mostly holds against T = N/10 only, by the sparsest"
+        " graph that fails with probability 2⁻³⁰ at most: against N/2 there is none, or nearly none, at these"
+        " N. Where even N/10 leaves none, it is SecAgg. So a gain over SecAgg+ is over a weaker guarantee.",
+        "Three phases follow each other. Offline: keys or shares of masks are exchanged, before there is an"
+        " update. Upload: masked updates are sent. Recovery: from the last upload to the sum. Overlapped: users"
+        " train during the offline phase, so that its time is not counted; otherwise all three are. CPU always"
+        " counts all three, unless it says recovery.",
+        "Times are computed: measured CPU, and measured bytes on lines of the given speed both ways. Users work"
+        " side by side, then the server, whose line is never the bottleneck.",
+        "A gain is the other protocol's cost divided by that of LightSecAgg or BASecAgg: below 1 it is a loss."
+        " It is at the largest N where all four are measured.",
+        "An exponent is the slope of log cost over log N, over those N that all four protocols have at this"
+        " share of dropouts. Theory: of its largest term if d is far larger than s·N (s: length of a seed),"
+        " logarithms left out; relay is passing shares on. At these N logarithms count, and"
+        " the degree of SecAgg+ grows faster than they do.",
+    ]
+
+
+def _method(rows: Sequence[Row]) -> list[str]:
+    """What was run."""
     exact = all(row.exact for row in rows)
     return [
         "CPU seconds are measured with this package's machines: X25519, AES-CTR, AES-GCM, one field,"
-        " one quantiser. Sums opened on the way were "
+        " one quantiser; an honest server. Sums opened on the way were "
         + ("all exact." if exact else "NOT all exact: do not use these figures."),
-        "Honest-server mode. Coded masks: U = N − D, T = N/2 or the largest below U. SecAgg: t = T + 1."
-        " SecAgg+: the sparsest graph against N/10 colluders with failure 2⁻³⁰; against N/2 there is none,"
-        " or nearly none, at these N.",
-        "The machines of coded masks hash, sign and persist every message, as in a real federation. Those of"
-        " SecAgg and SecAgg+ seal shares but sign and persist nothing: the form for an honest server."
-        " So the table favours them, on the server by a hash and a write for every upload.",
-        "A row is for N − D summed updates. BASecAgg sums them 10 at a time, so its recovery runs"
-        " (N − D)/10 times.",
-        "Times assume that users work side by side on lines of the given speed both ways, and that the"
-        " server's line is never the bottleneck. Overlapped: the offline phase hides behind training.",
-        "All users do the same work, so one of them is measured and the others stand in: with coded masks all"
+        "The machines of coded masks (LightSecAgg, BASecAgg) hash, sign and persist every message, as in a real"
+        " federation. Those of SecAgg and SecAgg+ seal shares but sign and persist nothing."
+        " So the tables favour the latter, on the server by a hash and a write for every upload.",
+        f"A row is for N − D summed updates. BASecAgg sums them K = {BUFFER} at a time, so its recovery runs"
+        f" (N − D)/{BUFFER} times; LightSecAgg's runs once.",
+        "All users do the same work, so one of them is measured and represents the others. With coded masks all"
         " deal the same mask, so that one encoding tells what every holder answers; with SecAgg and SecAgg+"
-        f" they mask the first {pairwise_costs.HEAD:,} elements alone, and the sum is compared there.",
-        "What the server does is done in full: all inputs are summed, all masks taken off, all answers checked"
-        " and decoded. Relaying a dealing, and a sum of BASecAgg, are done once and counted as often as they"
-        " occur.",
+        f" the others mask their first {pairwise_costs.HEAD:,} elements alone, where the sum is compared."
+        " (What else users do there, with keys and shares, all do, and the mean is shown.)",
+        "The server sums all inputs of a sum, takes all masks off, checks and decodes all answers, at full"
+        " size. Two things that it does many times alike are run once and multiplied: relaying the shares of"
+        f" one user (N times), and a sum of BASecAgg ((N − D)/{BUFFER} times).",
         "CPU counts what the system does for a process: handing out fresh memory is much of the server's part"
         " in the offline phase at 50 % dropouts, and the least steady. The largest cell takes about"
         f" {max(cell.memory for cell in cells('full')) / 1e9:.0f} GB of memory.",
-        "Published gains were measured with another implementation on other machines. Here a PRG stream of"
-        " AES-CTR costs about as much as copying the vector a few times, so SecAgg is far cheaper than it was"
-        " there, and coded masks gain where the server expands D·(N − D) streams: many users, many dropouts,"
-        " the offline phase behind training.",
-        "At 50 % dropouts U − T = 1: a share is as long as the model, and each of N users sends N of them."
-        " No choice of U helps; T must be lowered.",
+    ]
+
+
+def _meaning() -> list[str]:
+    """What follows."""
+    return [
+        "Published gains are LightSecAgg's, measured with another implementation on other machines. Here a PRG"
+        " stream of AES-CTR costs about as much as copying the vector a few times, so SecAgg is far cheaper"
+        " than it was there, and coded masks gain where the server expands D·(N − D) streams: many users, many"
+        " dropouts, the offline phase behind training.",
+        "At 50 % dropouts U − T = 1: a share is as long as the model, and each of N users sends N of them,"
+        " which the server relays. No choice of U helps; T must be lowered.",
+        "Decoding here multiplies by a matrix, d·U operations, where theory has a fast transform, d·log N.",
     ]
 
 
@@ -293,6 +232,11 @@ _DRAWN: Mapping[str, tuple[str, str, Callable[[Row], Spread]]] = {
     "user-cpu": ("user CPU, s", "CPU of one user", lambda row: row.spread(user_seconds)),
     "server-cpu": (
         "server CPU, s",
+        "CPU of the server in all phases",
+        lambda row: row.spread(server_seconds),
+    ),
+    "recovery": (
+        "server CPU in the recovery, s",
         "CPU of the server in the recovery phase",
         lambda row: row.spread(recovery_seconds),
     ),

@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from basecagg.reports.plots import COLOURS, in_house_style
-from reproduction.costs import PROTOCOLS, Row, Spread
+from reproduction.costs import NAMES, PROTOCOLS, Row, Spread
 
 
 @in_house_style
@@ -39,7 +39,7 @@ def _panel(axes: Any, rows: Sequence[Row], read: Callable[[Row], Spread]) -> Non
             (below, above),
             fmt="o-",
             color=colour,
-            label=protocol,
+            label=NAMES[protocol],
             linewidth=1.6,
             markersize=4,
             capsize=3,

@@ -18,8 +18,16 @@ from reproduction import machine
 Line: TypeAlias = Mapping[str, Any]
 """A line of a table: a value for every column."""
 Verdict = Literal[
-    "reproduced", "partly", "not reproduced", "undecided", "corrected", "beyond the paper"
+    "reproduced",
+    "partly",
+    "not reproduced",
+    "corrected",
+    "undecided",
+    "holds",
+    "does not hold",
+    "measured",
 ]
+"""On a sentence of the paper the first four, on one of our own the last three."""
 
 SEEDS_NEEDED = 3
 """Fewer settle no claim, whatever they say."""
@@ -32,7 +40,7 @@ def settled(verdict: Verdict, seeds: int) -> Verdict:
 
 def beyond_paper(holds: bool, seeds: int = SEEDS_NEEDED) -> Verdict:
     """The verdict on a sentence of our own, which is in no paper."""
-    return settled("beyond the paper" if holds else "not reproduced", seeds)
+    return settled("holds" if holds else "does not hold", seeds)
 
 
 def seeds_missing(seeds: int) -> str:
@@ -51,6 +59,8 @@ class Claim:
     why: str = ""
     figure: str = ""
     """The file name of the plot that shows it; '' if none does."""
+    beyond: bool = False
+    """Not a sentence of the paper, but one of our own or a question."""
 
 
 @dataclass
@@ -70,8 +80,8 @@ class Publication:
     notes: Sequence[str] = ()
     figures: Mapping[str, tuple[Any, str]] = field(default_factory=dict)
     """Plots and their captions, by file name."""
-    machine: Mapping[str, Any] = field(default_factory=dict)
-    """What it was measured on."""
+    machines: Sequence[Mapping[str, Any]] = ()
+    """What it was measured on: one after the other, if it went on elsewhere."""
     claims: Sequence[Claim] = ()
     """What the paper says about this."""
     seconds: float = 0.0
@@ -121,7 +131,7 @@ def publish(publication: Publication, folder: Path) -> Path:
 
     stem = folder / publication.name
     content = {
-        "machine": dict(publication.machine),
+        "machines": list(publication.machines),
         **({"seconds": publication.seconds} if publication.seconds else {}),
         **({"claims": [vars(claim) for claim in publication.claims]} if publication.claims else {}),
         "lines": list(publication.lines),
@@ -144,7 +154,7 @@ def publish(publication: Publication, folder: Path) -> Path:
             *(page.section(head, _table(lines)) for head, lines in publication.tables.items()),
             page.section("Notes", *map(page.paragraph, publication.notes)),
             page.section("All figures", _table(publication.lines)),
-            page.section("Machine", page.paragraph(machine.in_words(publication.machine))),
+            page.section("Machine", page.paragraph(machine.in_words(*publication.machines))),
         ],
     )
     return path

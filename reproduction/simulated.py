@@ -142,15 +142,39 @@ def ends(runs: Iterable[Run]) -> list[float]:
     return [100 * final_accuracy(run) for run in runs]
 
 
-def interval(own: Sequence[float], rival: Sequence[float]) -> str:
-    """Where the mean difference lies with 95 %, by Student's t over seeds that both have run."""
+class Gap(NamedTuple):
+    """How far one group of runs ends above another, in points: seed by seed."""
+
+    mean: float
+    low: float
+    """Of the 95 % interval of the mean, by Student's t; −∞ for a single seed."""
+    high: float
+
+    @property
+    def interval(self) -> str:
+        """For a table; '–' if there is none."""
+        return f"{self.low:+.2f} … {self.high:+.2f}" if math.isfinite(self.low) else "–"
+
+    def within(self, points: float) -> bool:
+        """Whether the whole interval is."""
+        return -points <= self.low and self.high <= points
+
+
+def gap(results: Mapping[str, Run], group: str, rival: str) -> Gap:
+    """Over the seeds that both groups have."""
     from scipy.stats import t
 
-    gaps = [mine - other for mine, other in zip(own, rival, strict=False)]
-    if len(gaps) < 2 or not any(gaps):
-        return "–"
-    half = t.ppf(0.975, len(gaps) - 1) * stdev(gaps) / math.sqrt(len(gaps))
-    return f"{mean(gaps) - half:+.2f} … {mean(gaps) + half:+.2f}"
+    own, other = _ends_by_seed(results, group), _ends_by_seed(results, rival)
+    gaps = [own[seed] - other[seed] for seed in own.keys() & other.keys()]
+    if len(gaps) < 2:
+        return Gap(gaps[0] if gaps else math.nan, -math.inf, math.inf)
+    half = float(t.ppf(0.975, len(gaps) - 1)) * stdev(gaps) / math.sqrt(len(gaps))
+    return Gap(mean(gaps), mean(gaps) - half, mean(gaps) + half)
+
+
+def _ends_by_seed(results: Mapping[str, Run], group: str) -> dict[str, float]:
+    found = ((key.rpartition("/"), run) for key, run in results.items())
+    return {seed: 100 * final_accuracy(run) for (name, _, seed), run in found if name == group}
 
 
 def swing(run: Run) -> float:

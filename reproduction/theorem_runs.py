@@ -23,19 +23,27 @@ _WEIGHT = quantized_weight(constant(), 0, levels=1, coin=b"")
 def ergodic_norm(
     problem: Problem, setting: Setting, *, repeats: int, seed: int = 1
 ) -> tuple[float, Constants]:
-    """(1/J)·Σ ‖∇F(x^t)‖², the mean over repeats; and the problem's constants on this path.
+    """(1/J)·Σ ‖∇F(x^t)‖², the mean over repeats; and the problem's constants on this path."""
+    norms, constants = ergodic_norms(problem, setting, repeats=repeats, seed=seed)
+    return float(norms.mean()), constants
+
+
+def ergodic_norms(
+    problem: Problem, setting: Setting, *, repeats: int, seed: int = 1
+) -> tuple[Reals, Constants]:
+    """(1/J)·Σ ‖∇F(x^t)‖² of every repeat; and the problem's constants on the path of all.
 
     Every buffer holds K different users, drawn anew, each with a staleness uniform on 0…τ_max.
     """
     generator, seen = np.random.default_rng((seed, 0x7EE0)), Seen()
     model: Reals = np.tile(problem.start, (repeats, 1))
-    history, total = deque([model], maxlen=setting.max_staleness + 1), 0.0
+    history, total = deque([model], maxlen=setting.max_staleness + 1), np.zeros(repeats)
     everyone = np.arange(problem.users)
     for _ in range(setting.versions):
         gradients = problem.gradient(
             np.tile(everyone, (repeats, 1)), np.repeat(model[:, None], problem.users, axis=1)
         )
-        total += float((seen.look(gradients) ** 2).sum(axis=-1).mean())
+        total += (seen.look(gradients) ** 2).sum(axis=-1)
         members = _choose(problem.users, setting.buffer_size, repeats, generator)
         starts = _old_models(history, members, generator)
         updates = _train(problem, setting, members, starts, generator=generator, seen=seen)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
+from typing import Any
+
 import numpy as np
 import pytest
 
 pytest.importorskip("flwr")
 pytest.importorskip("matplotlib")
 
-from reproduction.flower import compare
+from reproduction.flower import ROUNDS, Comparison, compare, median, report
 from reproduction.flower_peer import run_flower_round
 
 pytestmark = pytest.mark.filterwarnings("default")  # its own warnings are not ours to fix
@@ -26,3 +29,62 @@ def test_all_three_are_compared(shares: int) -> None:
     comparison = compare(8, shares, 500)
     assert comparison.flower_total > comparison.secagg_total > 0
     assert comparison.basecagg_total > 0
+    assert comparison.rounds == ROUNDS
+    assert comparison.flwr == version("flwr")
+
+
+def test_the_run_in_the_middle_counts() -> None:
+    runs = [(1, 9.0), (2, 5.0), (3, 7.0)]
+    assert median(runs, lambda run: run[1]) == (3, 7.0)
+
+
+# --- what the page says ---------------------------------------------------------------------------
+
+
+def results(*basecagg: float, **more: Any) -> dict[str, Any]:
+    """A cell for each total of BASecAgg; our SecAgg needs 1 s."""
+    cells = {}
+    for number, total in enumerate(basecagg):
+        cell = Comparison(10, 10, number, 7, 2, 1.0, 2.0, 12.0, 0.05, 0.5, 1.0, total)
+        old = {k: v for k, v in cell._asdict().items() if k not in ("rounds", "flwr")}
+        cells[str(number)] = old | more
+    return cells
+
+
+def test_old_results_say_how_they_were_measured() -> None:
+    publication = report(results(2.0), "full")
+    assert "Flower once, our SecAgg or SecAgg+ twice and BASecAgg 4 times" in publication.lead
+    assert any("flwr of a version that was not written down" in note for note in publication.notes)
+
+
+def test_new_results_name_their_runs_and_the_version_of_flower() -> None:
+    publication = report(results(2.0, rounds=3, flwr="1.41.0"), "full")
+    assert "each of the three 3 times, the median counts" in publication.lead
+    assert "Flower once" not in publication.lead
+    assert any("flwr 1.41.0." in note for note in publication.notes)
+
+
+@pytest.mark.parametrize(
+    ("totals", "words"),
+    [
+        ((2.0, 3.0), "in 2 of 2 rows, 2 to 3 times as much."),
+        (
+            (2.0, 0.5),
+            "in 1 of 2 rows, 2 to 2 times as much, and less only at N = 10, n = 10, d = 1.",
+        ),
+        ((0.5, 0.6), "BASecAgg needs less CPU than our own SecAgg or SecAgg+ in every row."),
+    ],
+)
+def test_it_is_said_where_basecagg_costs_more_than_secagg(
+    totals: tuple[float, ...], words: str
+) -> None:
+    assert words in report(results(*totals), "full").notes[0]
+
+
+def test_the_two_thresholds_and_the_mode_are_named() -> None:
+    notes = " ".join(report(results(2.0), "full").notes)
+    assert "T and t are not the same threat" in notes
+    assert "T is less than t − 1 in 1 of 1 rows" in notes
+    assert 'correctness="honest-holders"' in notes
+    even = report(results(2.0, colluders=6), "full").notes
+    assert any("T is less than t − 1 in 0 of 1 rows" in note for note in even)

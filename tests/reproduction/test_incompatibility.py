@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -39,8 +41,32 @@ def test_basecagg_has_no_error_at_any_mixture() -> None:
         assert point.secagg_wrong == (1.0 if mixed else 0.0)
 
 
-def test_the_report_draws_and_tells() -> None:
+def results() -> dict[str, dict[str, Any]]:
     points = [incompatibility.Point(m, m / 3, 1e5 * (m > 0), float(m > 0), 0, 0) for m in range(3)]
-    publication = incompatibility.report({str(p.mixed): p._asdict() for p in points}, "full")
-    assert [line["secagg_wrong"] for line in publication.lines] == [0, 1, 1]
+    return {str(point.mixed): point._asdict() for point in points}
+
+
+def test_the_report_draws_and_tells() -> None:
+    publication = incompatibility.report(results(), "full")
+    assert [line["SecAgg: share of wrong elements"] for line in publication.lines] == [0, 1, 1]
     assert "incompatibility" in publication.figures
+    for words in ("K = 10", "d = 1,000", "older version of its own", "mean is shown: 10"):
+        assert words in publication.lead
+
+
+@pytest.mark.parametrize(
+    ("mixed", "change", "verdict"),
+    [
+        ("1", {}, "reproduced"),
+        ("1", {"secagg_wrong": 0.98}, "not reproduced"),
+        ("2", {"secagg_wrong": 0.5}, "not reproduced"),
+        ("0", {"basecagg_wrong": 0.001}, "not reproduced"),
+        ("2", {"basecagg": 1e-6}, "not reproduced"),
+    ],
+)
+def test_the_verdict_follows_the_figures(
+    mixed: str, change: dict[str, float], verdict: str
+) -> None:
+    found = results()
+    found[mixed] |= change
+    assert incompatibility.report(found, "full").claims[0].verdict == verdict

@@ -15,7 +15,14 @@ from basecagg.protections import secagg_server
 from basecagg.protocol import recovery
 from basecagg.simulation.federation import Federation
 from basecagg.simulation.metering import MeteredLoopback
-from reproduction import coded_costs, costs, pairwise_costs, protocols
+from reproduction import (
+    coded_costs,
+    costs,
+    pairwise_costs,
+    protocols,
+    protocols_claims,
+    protocols_tables,
+)
 from reproduction.costs import (
     PROTOCOLS,
     Cell,
@@ -25,6 +32,7 @@ from reproduction.costs import (
     Protocol,
     Row,
     Setting,
+    Spread,
     recovery_seconds,
     server_seconds,
     user_seconds,
@@ -186,9 +194,18 @@ def test_the_page_says_which_cells_are_missing() -> None:
     assert "not measured yet" not in protocols.report(results_of(rows), "smoke").notes[0]
     few = protocols.report(results_of(rows[:3]), "smoke")
     assert f"{len(rows) - 3} of {len(rows)} cells are not measured yet" in few.notes[0]
-    assert rows[-1].cell.key in few.notes[0]
-    assert few.tables["Growth with N"][0]["N^, measured (user)"] == "–"
-    assert "Gains at 320 Mb/s" not in protocols.report(results_of(rows[:2]), "smoke").tables
+    assert "(SecAgg 1, SecAgg+ 1, LightSecAgg 1, BASecAgg 2)" in few.notes[0]
+    assert few.tables["Cells measured"] == [
+        {
+            "model": "d = 2,000",
+            "SecAgg": "1 of 2",
+            "SecAgg+": "1 of 2",
+            "LightSecAgg": "1 of 2",
+            "BASecAgg": "0 of 2",
+            "missing": "N = 8 at 25 %: BASecAgg; N = 12: all",
+        }
+    ]
+    assert not any(name.startswith(("Gains", "Measured exponents")) for name in few.tables)
 
 
 def test_the_plots_are_of_the_largest_model_that_is_best_measured() -> None:
@@ -200,7 +217,20 @@ def test_the_plots_are_of_the_largest_model_that_is_best_measured() -> None:
     for found, size in ((rows, "1,206,590"), (rows[1:], "61,706")):
         publication = protocols.report(results_of(found), "quick")
         assert f"d = {size}." in publication.figures["protocols-user-cpu"][1]
-    assert {line["d"] for line in publication.summary} == {61_706, 1_206_590}
+    assert {line["d"] for line in publication.summary} == {61_706}
+
+
+def test_every_cell_is_in_a_table_under_the_protocols_proper_name() -> None:
+    rows = [
+        synthetic(cell.protocol, cell.users, cell.dropout, 1.0, cell.model_size)
+        for cell in protocols.cells("quick")
+    ]
+    publication = protocols.report(results_of(rows), "quick")
+    others = [table for name, table in publication.tables.items() if name.startswith("Figures")]
+    lines = [*publication.summary, *(line for table in others for line in table)]
+    found = {(line["protocol"], line["N"], line["dropout"], line["d"]) for line in lines}
+    assert len(found) == len(lines) == len(rows)
+    assert {line["protocol"] for line in lines} == {"SecAgg", "SecAgg+", "LightSecAgg", "BASecAgg"}
 
 
 def test_a_cell_that_does_not_fit_into_memory_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,12 +245,44 @@ def test_a_cell_that_does_not_fit_into_memory_is_left_out(monkeypatch: pytest.Mo
 # --- tables ---------------------------------------------------------------------------------------
 
 
-def test_the_exponent_of_a_known_law_is_found() -> None:
-    rows = [synthetic(p, n, q, 2.0) for p in PROTOCOLS for n in (10, 20, 40) for q in (0.1, 0.3)]
-    assert protocols.growth(
-        rows, "secagg", lambda row: row.spread(server_seconds).middle
-    ) == pytest.approx(2)
-    assert len(protocols.growth_table(rows)) == len(PROTOCOLS)
+def test_the_exponent_of_a_known_law_is_found_for_every_share_of_dropouts() -> None:
+    rows = [
+        synthetic(p, n, q, 20 * q) for p in PROTOCOLS for n in (10, 20, 40) for q in (0.1, 0.15)
+    ]
+    table = protocols_tables.growth_table(rows)
+    assert len(table) == 2 * len(PROTOCOLS)
+    for line in table:
+        expected = {"10 %": 2.0, "15 %": 3.0}[line["dropout"]]
+        assert line["user CPU: measured"] == line["server CPU: measured"] == expected
+        assert line["bytes sent: measured"] == 0
+
+
+def test_growth_of_the_server_is_of_all_its_phases() -> None:
+    rows = [synthetic(p, n, 0.1, 0.0) for p in PROTOCOLS for n in (10, 20, 40)]
+    for row in rows:
+        row.repeats[0]["offline"] = PhaseCost(1, 1e6 * row.cell.users**2, 1, 1)
+        row.repeats = 3 * row.repeats[:1]
+    (line, *_) = protocols_tables.growth_table(rows)
+    assert (line["server CPU: measured"], line["recovery alone: measured"]) == (2, 0)
+
+
+def test_growth_is_over_the_users_that_all_protocols_share() -> None:
+    rows = [synthetic(p, n, 0.1, 1.0) for p in PROTOCOLS for n in (10, 20, 40)]
+    alone = [row for row in rows if row.cell.users < 40 or row.cell.protocol == "secagg"]
+    assert protocols_tables.common(rows, 0.1) == [10, 20, 40]
+    assert protocols_tables.common(alone, 0.1) == [10, 20]
+    assert {line["N"] for line in protocols_tables.growth_table(alone)} == {"10–20"}
+
+
+def test_theory_knows_that_shares_may_be_as_long_as_the_model() -> None:
+    rows = [synthetic(p, n, q, 1.0) for p in PROTOCOLS for n in (10, 20) for q in (0.1, 0.5)]
+    expected = {
+        (line["protocol"], line["dropout"]): line["server CPU: theory"]
+        for line in protocols_tables.growth_table(rows)
+    }
+    assert expected["LightSecAgg", "10 %"] == expected["BASecAgg", "10 %"] == 1
+    assert expected["LightSecAgg", "50 %"] == expected["BASecAgg", "50 %"] == 2
+    assert expected["SecAgg", "10 %"] == expected["SecAgg", "50 %"] == 2
 
 
 def test_durations_add_up() -> None:
@@ -236,11 +298,127 @@ def test_a_row_survives_json() -> None:
     assert again.flat() == row.flat()
 
 
-def test_gains_are_against_lightsecagg() -> None:
-    rows = [synthetic(p, n, 0.1, 1.0) for p in PROTOCOLS for n in (10, 20)]
-    gains = protocols.gains_table(rows)
-    assert [line["gain"] for line in gains] == [1.0, 1.0]
-    assert {line["N"] for line in gains} == {20}
+def test_gains_are_of_both_coded_protocols_at_the_largest_n_that_all_have() -> None:
+    rows = [synthetic(p, n, 0.1, 1.0) for p in PROTOCOLS for n in (10, 20, 200)]
+    rows += [synthetic(p, n, 0.5, 1.0) for p in PROTOCOLS for n in (10, 20)]
+    rows.append(synthetic("secagg", 200, 0.5, 1.0))
+    gains = protocols_tables.gains_table(rows)
+    assert [line["time"] for line in gains] == [1.0] * 8
+    assert {(line["N"], line["dropout"]) for line in gains} == {(200, "10 %"), (20, "50 %")}
+    assert [(line["of"], line["over"]) for line in gains[:4]] == [
+        ("LightSecAgg (T = 2)", "SecAgg (T = 2)"),
+        ("LightSecAgg (T = 2)", "SecAgg+ (T = 2)"),
+        ("BASecAgg (T = 2)", "SecAgg (T = 2)"),
+        ("BASecAgg (T = 2)", "SecAgg+ (T = 2)"),
+    ]
+    published = [line["published for N = 200"] for line in gains]
+    assert published == ["8–13×", "3–4×", *6 * ["–"]]
+
+
+def test_a_gain_above_one_means_that_the_other_takes_longer() -> None:
+    rows = [synthetic(p, 20, 0.1, 2.0 if p == "secagg" else 1.0) for p in PROTOCOLS]
+    over_secagg, over_the_other, *_ = protocols_tables.gains_table(rows)
+    assert over_secagg["server CPU"] == over_secagg["server CPU in the recovery"] == 20
+    assert over_secagg["time, overlapped"] > 1 == over_the_other["time, overlapped"]
+
+
+# --- claims ---------------------------------------------------------------------------------------
+
+
+def about(*middles: float) -> list[Spread]:
+    return [Spread(middle, 0.9 * middle, 1.1 * middle) for middle in middles]
+
+
+@pytest.mark.parametrize(
+    ("times", "verdict"),
+    [
+        ((1, 2, 3), "reproduced"),
+        ((1, 3, 3.1), "partly"),  # the last step is within what repeats differ by
+        ((1, 1.3, 1.7), "partly"),  # not much
+        ((1, 1.05, 1.1), "not reproduced"),
+        ((3, 2, 1), "not reproduced"),
+    ],
+)
+def test_a_time_grows_if_every_step_is_beyond_noise(times: list[float], verdict: str) -> None:
+    assert protocols_claims.grows(about(*times)) == verdict
+
+
+@pytest.mark.parametrize(
+    ("light", "ours", "verdict"),
+    [
+        ((1, 1, 0.5), (2, 2.1, 1), "reproduced"),
+        ((1, 1, 4), (2, 2, 8), "partly"),
+        ((1, 2, 4), (2, 4, 8), "not reproduced"),
+    ],
+)
+def test_a_time_stays_if_no_share_takes_longer(
+    light: list[float], ours: list[float], verdict: str
+) -> None:
+    assert protocols_claims.stays([about(*light), about(*ours)]) == verdict
+
+
+@pytest.mark.parametrize(
+    ("gains", "verdict"),
+    [
+        ((3, 30), "reproduced"),
+        ((2.1, 30), "partly"),
+        ((0.5, 30), "partly"),
+        ((0.5, 1), "not reproduced"),
+    ],
+)
+def test_faster_is_much_faster_at_every_share(gains: list[float], verdict: str) -> None:
+    assert protocols_claims.faster(about(*gains)) == verdict
+
+
+def as_the_paper_says(**changed: float) -> list[Row]:
+    """SecAgg takes longer the more drop out, the others a second."""
+    rows = []
+    for cell in protocols.cells("quick"):
+        if cell.model_size != 1_206_590:
+            continue
+        row = Row(cell, 3, 2, 1, [])
+        seconds = 100 * cell.dropout if cell.protocol == "secagg" else 1.0
+        row.repeats = [phases_of(changed.get(cell.key, seconds))] * 3
+        rows.append(row)
+    return rows
+
+
+def verdicts(rows: list[Row]) -> list[str]:
+    return [claim.verdict for claim in protocols.report(results_of(rows), "quick").claims]
+
+
+def test_claims_follow_the_figures() -> None:
+    assert verdicts(as_the_paper_says()) == ["reproduced"] * 3
+    slow_decoding = {f"{p}/50/0.5/1206590": 40.0 for p in protocols_tables.CODED}
+    assert verdicts(as_the_paper_says(**slow_decoding)) == ["reproduced", "partly", "partly"]
+    fast_secagg = {f"secagg/50/{q:g}/1206590": 0.5 for q in protocols.DROPOUTS}
+    expected = ["not reproduced", "reproduced", "not reproduced"]
+    assert verdicts(as_the_paper_says(**fast_secagg)) == expected
+
+
+def test_a_claim_without_all_its_cells_is_undecided_and_says_what_smaller_n_say() -> None:
+    rows = [row for row in as_the_paper_says() if row.cell.key != "basecagg/50/0.5/1206590"]
+    found = protocols.report(results_of(rows), "quick").claims
+    assert [claim.verdict for claim in found] == ["reproduced", "undecided", "undecided"]
+    assert "N = 25" not in found[0].found
+    for claim in found[1:]:
+        assert "not measured yet at 50 %" in claim.found
+        assert "N = 25" in claim.found
+        assert "missing" in claim.why
+
+
+def test_two_repeats_or_a_wrong_sum_settle_nothing() -> None:
+    rows = as_the_paper_says()
+    (last,) = [row for row in rows if row.cell.key == "secagg/50/0.5/1206590"]
+    last.repeats.pop()
+    assert verdicts(rows) == ["undecided", "reproduced", "undecided"]
+    last.repeats, last.exact = last.repeats * 2, False
+    assert verdicts(rows) == ["undecided", "reproduced", "undecided"]
+
+
+def test_the_shortest_form_has_no_dropouts_to_compare() -> None:
+    rows = [synthetic(cell.protocol, cell.users, 0.25, 1.0, 2000) for cell in SMOKE]
+    assert not protocols.report(results_of(rows), "smoke").claims
 
 
 def test_a_run_is_resumed_without_measuring_again(

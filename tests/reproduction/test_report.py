@@ -31,7 +31,7 @@ def test_an_experiment_leaves_all_its_files(
     assert done.exit_code == 0, done.output
     content = json.loads((tmp_path / "incompatibility.json").read_text())
     assert len(content["lines"]) == 10
-    assert content["machine"]["cores"]
+    assert content["machines"][0]["cores"]
     with (tmp_path / "incompatibility.csv").open() as file:
         assert len(list(csv.DictReader(file))) == 10
     page = (tmp_path / "incompatibility.html").read_text()

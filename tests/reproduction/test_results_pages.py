@@ -16,10 +16,9 @@ from click.testing import CliRunner
 pytest.importorskip("matplotlib")
 pytest.importorskip("torch")
 
-from basecagg.errors import DataError
 from reproduction.catalogue import find
 from reproduction.command import command
-from reproduction.comparison import COMMITTED, compare
+from reproduction.comparison import COMMITTED
 
 ROOT = Path(__file__).parents[2]
 
@@ -129,10 +128,11 @@ def test_a_run_that_found_something_else_does_not(tmp_path: Path) -> None:
     assert "differ from the committed run" in done.output
 
 
-def test_times_cannot_be_checked_and_quick_runs_are_not() -> None:
-    committed = find("protocols").load(COMMITTED)
-    with pytest.raises(DataError, match="measures times"):
-        compare(committed, committed)
+def test_times_cannot_be_checked_and_quick_runs_are_not(tmp_path: Path) -> None:
+    done = check("flower", tmp_path)
+    assert done.exit_code == 1
+    assert "measures times" in str(done.exception)
+    assert not list(tmp_path.iterdir())  # said before anything was run
     done = CliRunner().invoke(command, ["--check", "theorem", "--quick"])
     assert done.exit_code == 2
     assert "--check compares full runs" in done.output

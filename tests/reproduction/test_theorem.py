@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from reproduction.jobs import Order
-from reproduction.theorem import GAPS, PROBLEMS, THEOREM
+from reproduction.theorem import EXTENTS, GAPS, PROBLEMS, THEOREM, cases, report
 from reproduction.theorem_bounds import (
     Setting,
     corrected_bound,
@@ -33,7 +34,7 @@ from reproduction.theorem_problems import (
     quadratic,
     uneven_quadratic,
 )
-from reproduction.theorem_runs import ergodic_norm, measured_variance
+from reproduction.theorem_runs import ergodic_norm, ergodic_norms, measured_variance
 
 GRID = list(product((1, 3, 10), (0, 4), (1, 4), (2**2, 2**16)))
 
@@ -78,8 +79,9 @@ def test_the_trial_of_one_number() -> None:
 def test_the_noise_term_is_attained() -> None:
     """With η·L = 1 the model is the last noise itself, so no smaller factor than 1 would do."""
     gap = GAPS["½ in the noise term"]
-    measured, constants = ergodic_norm(PROBLEMS[gap.problem](), gap.setting, repeats=5)
-    assert measured > 0.99 * noise_term(gap.setting, constants)
+    norms, constants = ergodic_norms(PROBLEMS[gap.problem](), gap.setting, repeats=5)
+    assert norms.mean() > 0.99 * noise_term(gap.setting, constants)
+    assert norms == pytest.approx(1 - 1 / gap.setting.versions, rel=1e-5)  # in every run
 
 
 def test_the_start_term_is_at_most_twice_what_is_measured() -> None:
@@ -151,3 +153,78 @@ def test_the_experiment_in_seconds(tmp_path: Path) -> None:
     assert all(line["printed"] < line["measured"] <= line["corrected"] for line in gaps)
     assert set(publication.figures) == {"theorem-sweeps", "theorem-gaps"}
     assert publication.claims
+    assert all("standard error" in line for line in publication.lines)
+    assert not any("no standard error" in note for note in publication.notes)
+
+
+# --- the verdict follows the figures --------------------------------------------------------------
+
+SYMBOLS = {"K": "buffer_size", "τ_max": "max_staleness", "c_l": "update_levels", "E": "local_steps"}
+
+
+def results(**gap: float) -> dict[str, Any]:
+    """The whole experiment: every setting far below both bounds, every counterexample as given."""
+    found: dict[str, Any] = {}
+    for key, case in cases(EXTENTS["full"]):
+        setting = {symbol: getattr(case.setting, name) for symbol, name in SYMBOLS.items()}
+        values = {"measured": 0.12345, "printed": 2.0, "corrected": 1.0}
+        if key.startswith("gap/"):
+            values |= {"printed": 0.01} | gap
+        found[key] = {"problem": case.problem, **setting, **values}
+    found["lemma/quadratic/1"] = dict.fromkeys(
+        ("problem", "c", "total", "gradient", "rounding", "rounding at most"), 1.0
+    )
+    return found
+
+
+def test_different_settings_that_meet_the_condition_are_counted() -> None:
+    publication = report(results(), "full")
+    assert len(publication.lines) == 46
+    outside = [
+        (line["problem"], line["E"]) for line in publication.lines if not line["η_l·η_g·K·E ≤ 1/L"]
+    ]
+    assert outside == [("quadratic", 5), ("quadratic", 10), ("logistic", 10)]
+    found = publication.claims[0].found
+    assert "Of 43 different settings" in found
+    assert "43 are below the corrected bound and 43 below the printed one too" in found
+    assert "of 5 counterexamples, constructed" in found
+    assert "J = 1000 throughout" in found
+
+
+@pytest.mark.parametrize(
+    ("key", "change", "verdict"),
+    [
+        ("sweep/quadratic/buffer_size/1", {}, "corrected"),
+        ("sweep/quadratic/buffer_size/1", {"measured": 1.5}, "not reproduced"),
+        ("sweep/logistic/local_steps/5", {"measured": 1.5}, "not reproduced"),
+        ("sweep/logistic/local_steps/10", {"measured": 1.5}, "corrected"),  # outside the condition
+        ("sweep/quadratic/local_steps/1", {"measured": 1.5}, "not reproduced"),  # one of four
+        ("sweep/quadratic/buffer_size/10", {"measured": 1.5}, "not reproduced"),
+        ("gap/choice of users", {"measured": 1.5}, "not reproduced"),
+    ],
+)
+def test_the_verdict_follows_a_setting(key: str, change: dict[str, float], verdict: str) -> None:
+    found = results()
+    found[key] |= change
+    assert report(found, "full").claims[0].verdict == verdict
+
+
+def test_without_a_counterexample_the_printed_bound_stands() -> None:
+    assert report(results(printed=0.5), "full").claims[0].verdict == "reproduced"
+
+
+def test_the_lemmas_verdict_follows_the_rounding() -> None:
+    found = results()
+    assert report(found, "full").claims[1].verdict == "reproduced"
+    found["lemma/quadratic/1"]["rounding"] = 1.01
+    assert report(found, "full").claims[1].verdict == "not reproduced"
+
+
+def test_three_digits_are_shown_only_with_a_standard_error() -> None:
+    found = results()
+    old = report(found, "full")
+    assert {line["measured"] for line in old.lines} == {0.12}
+    assert any("no standard error" in note for note in old.notes)
+    new = report({key: line | {"standard error": 1e-3} for key, line in found.items()}, "full")
+    assert {(line["measured"], line["standard error"]) for line in new.lines} == {(0.12345, 1e-3)}
+    assert not any("no standard error" in note for note in new.notes)
