@@ -506,6 +506,14 @@ _LARGE = Setting(
     20,
     local_steps=2,
     seeds=(1,),
+    trials=(
+        Trial(1, 100),
+        Trial(1, 500, batch=10),
+        Trial(2, 50),
+        Trial(2, 250, batch=10),
+        Trial(1, 200, batch=25),
+        Trial(4, 125, batch=10),
+    ),
     weightings=("polynomial",),
     protocol="unmasked",
 )
@@ -514,7 +522,7 @@ CIFAR10_LARGE = _experiment(
         "accuracy-cifar10-large",
         {
             "full": _LARGE,
-            "quick": replace(_LARGE, versions=2),
+            "quick": replace(_LARGE, versions=2, trials=()),
             "smoke": SMOKE_BY_AGE,
         },
         tolerance=1.0,
