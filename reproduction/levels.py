@@ -238,19 +238,14 @@ MNIST = _experiment(
     )
 )
 _CIFAR10 = replace(
-    accuracy.CIFAR10_SETTING,
-    local_epochs=0,
-    local_steps=4,
-    versions=60,
-    seeds=(1,),
-    evaluate_every=20,
+    accuracy.CIFAR10_STEPS, local_steps=2, batch=10, versions=3000, evaluate_every=300
 )
 CIFAR10 = _experiment(
     Figure(
         "levels-cifar10",
         {
-            "full": Range(_CIFAR10, (0, 4, 8, 16, 26, 28, 30, 34)),
-            "quick": Range(replace(_CIFAR10, versions=15), (0, 8, 16, 28, 34)),
+            "full": Range(_CIFAR10, (0, 4, 8, 16, 28, 34)),
+            "quick": Range(replace(_CIFAR10, versions=200, seeds=(1,)), (0, 8, 16, 28, 34)),
             "smoke": _SMOKE,
         },
         noise=1.0,
