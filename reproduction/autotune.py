@@ -105,10 +105,10 @@ def gaps_of(results: Results) -> dict[tuple[str, str], Gap]:
     return {run: each for run, each in found.items() if not math.isnan(each.mean)}
 
 
-def lines_of(results: Results) -> list[dict[str, Any]]:
+def lines_of(results: Results, gaps: Mapping[tuple[str, str], Gap]) -> list[dict[str, Any]]:
     """The end of every run, beside that of the good start untuned; and what was found."""
     groups, lines = by_group(results), []
-    for (name, mode), ahead in gaps_of(results).items():
+    for (name, mode), ahead in gaps.items():
         runs = groups[f"{name}/{mode}"]
         lines.append(
             {
@@ -150,15 +150,15 @@ def _power(levels: int) -> str:
 
 def report(results: Results, size: Size) -> Publication:
     """The curves, the table, and whether tuning undoes a bad start."""
-    setting = SETTINGS[size]
+    setting, gaps = SETTINGS[size], gaps_of(results)
     seeds = min(map(len, by_group(results).values()), default=0)
     return Publication(
         "autotune",
         "Auto-tuning of c_l",
         f"{setting.heading}. {_setting_in_words(setting)} Each bad start runs untuned and tuned.",
-        lines_of(results),
+        lines_of(results, gaps),
         notes=_notes(),
-        claims=[_claim(gaps_of(results), seeds)],
+        claims=[_claim(gaps, seeds)],
         identified_by=("start", "tuned"),
         repeatable={"accuracy, %": _REPEATS_WITHIN},
         figures={

@@ -154,7 +154,8 @@ def redo_page(found: Sequence[Publication]) -> str:
     ]
     return (
         f"{HEADER}# Redo the paper\n\n{_REDO}\n\n{markdown(lines)}\n\n"
-        "`protocols` and `flower` measure times, which no other machine repeats: run them without `--check`."
+        "`flower` measures times, which no other machine repeats: run it without `--check`; of `protocols`,"
+        " which does too, only verdicts are compared."
         " `basecagg reproduce all --quick` does everything in a short form. One seed settles nothing, so it"
         " says *undecided* where the full form would say more.\n"
     )

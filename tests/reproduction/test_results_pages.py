@@ -128,6 +128,7 @@ def test_a_run_that_found_something_else_does_not(tmp_path: Path) -> None:
     assert "differ from the committed run" in done.output
 
 
+@pytest.mark.filterwarnings("default")  # what Flower warns of is not ours to fix
 def test_times_cannot_be_checked_and_quick_runs_are_not(tmp_path: Path) -> None:
     done = check("flower", tmp_path)
     assert done.exit_code == 1
