@@ -18,6 +18,8 @@ LOG: Scale = {"value": "log"}
 
 # Okabe and Ito's: told apart with any colour vision.
 VIVID = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_MOST_INSIDE = 6
+"""Labels that a legend can have without hiding lines."""
 
 
 @in_house_style
@@ -26,13 +28,15 @@ def bands(groups: Mapping[str, Sequence[Curve]], x_label: str, y_label: str) -> 
     figure, axes = new_figure()
     for index, (label, curves) in enumerate(groups.items()):
         x, rows = common(curves)
-        colour, line = VIVID[index % len(VIVID)], ("-", "--")[index % 2]
+        line = ("-", "--")[index % 2] if index < len(VIVID) else ":"
+        colour = VIVID[index % len(VIVID)]
         axes.plot(x, rows.mean(axis=0), line, color=colour, label=label, linewidth=1.5)
         if len(rows) > 1:
             axes.fill_between(x, rows.min(axis=0), rows.max(axis=0), color=colour, alpha=0.18, lw=0)
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
-    axes.legend(fontsize=8.5)
+    above = {"ncols": 2, "loc": "lower left", "bbox_to_anchor": (0, 1)}
+    axes.legend(fontsize=8.5, **(above if len(groups) > _MOST_INSIDE else {}))
     return figure
 
 

@@ -149,6 +149,24 @@ def test_trials_are_shown_beside_the_runs_and_change_no_verdict() -> None:
     assert "accuracy-mnist-trials" in page.figures
 
 
+def test_trials_say_what_staleness_costs_and_what_diverged() -> None:
+    name = "E = 2, batches of 10"
+    diverged = {"curve": [[0, 0.0, 0, 0.1]], "stopped": "the loss is not a number", "seconds": 1.0}
+    results = compared(0.001) | {
+        f"{name}/1": run_of(0.4),
+        f"{name}, no staleness/1": run_of(0.5),
+        f"{name}, η_l = 0.2/1": diverged,
+        f"{name}, longer/1": run_of(0.45),
+    }
+    page = accuracy.CIFAR10_LARGE.report(results, "full")
+    (table,) = page.tables.values()
+    assert sorted(line["accuracy, %"] for line in table) == ["40.00", "45.00", "50.00", "diverged"]
+    assert any("reach 50.0 % if no update is stale, and 40.0 % with" in note for note in page.notes)
+    assert any(
+        note.startswith("Departs from the paper: η_l = 0.03, not 0.1") for note in page.notes
+    )
+
+
 def test_the_end_of_a_run_is_the_mean_of_its_last_versions() -> None:
     run = {"curve": [[version, 0.0, 0, version / 100] for version in range(0, 101, 1)]}
     assert final_accuracy(run) == pytest.approx(0.955)
