@@ -125,7 +125,6 @@ class Federation:
         self._server: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
         self.uvicorn: uvicorn.Server | None = None
-        _remember_sockets()
 
     def found(self) -> None:
         """Make the folders."""
@@ -175,6 +174,7 @@ class Federation:
             anchor_folder=self.folder / "anchors",
         )
         agent = Agent(profile, options, train)
+        _remember_sockets()
         self.agents[profile.name] = asyncio.create_task(agent.run())
 
     async def stop(self, name: str) -> None:
