@@ -174,7 +174,6 @@ class Federation:
             anchor_folder=self.folder / "anchors",
         )
         agent = Agent(profile, options, train)
-        _remember_sockets()
         self.agents[profile.name] = asyncio.create_task(agent.run())
 
     async def stop(self, name: str) -> None:
@@ -258,12 +257,6 @@ async def federation(folder: Path, **serve: Any) -> AsyncIterator[Federation]:
         await fed.stop_server()
         fed.operator.close()
         await all_hung_up()
-
-
-def _remember_sockets() -> None:
-    """Keep what the loop holds weakly, or a forgotten socket is found by the collector in mid-test."""
-    loop: Any = asyncio.get_running_loop()
-    loop._transports = dict(loop._transports)
 
 
 async def all_hung_up() -> None:
