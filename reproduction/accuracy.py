@@ -460,7 +460,7 @@ def _longer(setting: Setting, tried: Mapping[Trial, Run]) -> dict[str, list[plot
 
 
 def _tried(setting: Setting, results: Results) -> dict[Trial, Run]:
-    """Runs that differ in E and the batch alone: the trials and, if none was like it, the figure's own."""
+    """The trials and, if none was like it, the figure's own run."""
     seed = setting.seeds[0]
     other_rate = setting.local_rate if setting.local_rate != PAPERS_RATE[setting.dataset] else 0.0
     own = Trial(setting.local_steps, setting.versions, setting.batch, other_rate)
@@ -502,7 +502,7 @@ def _experiment(figure: Figure) -> Experiment:
     return Experiment(figure.name, partial(jobs, figure), partial(report, figure))
 
 
-MNIST_SETTING = Setting("mnist", "lenet5", 0.01, 5, 64, 4)
+MNIST_SETTING = Setting("mnist", "lenet5", PAPERS_RATE["mnist"], 5, 64, 4)
 MNIST_STEPS = replace(
     MNIST_SETTING,
     local_epochs=0,
@@ -528,7 +528,9 @@ JPEG = (
     "The committed figures come from CIFAR-10 images that went through JPEG (quality 75), so accuracies can"
     " differ slightly from those of the original files."
 )
-CIFAR10_SETTING = Setting("cifar10", "small-cnn", 0.1, 1, 30, 10, protocol="arithmetic")
+CIFAR10_SETTING = Setting(
+    "cifar10", "small-cnn", PAPERS_RATE["cifar10"], 1, 30, 10, protocol="arithmetic"
+)
 CIFAR10_STEPS = replace(
     CIFAR10_SETTING, local_epochs=0, local_steps=1, versions=4000, evaluate_every=200
 )

@@ -283,7 +283,7 @@ _MNIST = accuracy.MNIST_SETTING
 MNIST_SWEEP = Sweep(
     "sweep-mnist",
     "MNIST",
-    papers=Choice(1.0, 0.01, 5e-4, 1.0),
+    papers=Choice(1.0, accuracy.PAPERS_RATE["mnist"], 5e-4, 1.0),
     grid=GRID,
     ladders={
         "full": Ladder(
@@ -297,7 +297,7 @@ MNIST_SWEEP = Sweep(
 )
 MNIST = _experiment(MNIST_SWEEP)
 _CIFAR10 = replace(accuracy.CIFAR10_STEPS, batch=10)
-_PAPERS_FOR_CIFAR10 = Choice(1.0, 0.1, 5e-4, 1.0)
+_PAPERS_FOR_CIFAR10 = Choice(1.0, accuracy.PAPERS_RATE["cifar10"], 5e-4, 1.0)
 _AROUND = _one_value_changed(_PAPERS_FOR_CIFAR10)
 CIFAR10 = _experiment(
     Sweep(
