@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import io
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -247,16 +248,34 @@ class Federation:
 @asynccontextmanager
 async def federation(folder: Path, **serve: Any) -> AsyncIterator[Federation]:
     fed = Federation(folder, **serve)
-    await fed.start_server()
-    try:
+    async with stopped_at_last(fed):
+        await fed.start_server()
         yield fed
+
+
+@asynccontextmanager
+async def stopped_at_last(fed: Federation) -> AsyncIterator[None]:
+    """Everybody, and every socket."""
+    with uncollected():
+        try:
+            yield
+        finally:
+            for name in list(fed.agents):
+                await fed.stop(name)
+            await fed.connection.close()
+            await fed.stop_server()
+            fed.operator.close()
+            await all_hung_up()
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Or the collector finds the sockets of `all_hung_up` before that does."""
+    gc.disable()
+    try:
+        yield
     finally:
-        for name in list(fed.agents):
-            await fed.stop(name)
-        await fed.connection.close()
-        await fed.stop_server()
-        fed.operator.close()
-        await all_hung_up()
+        gc.enable()
 
 
 async def all_hung_up() -> None:

@@ -71,8 +71,7 @@ async def test_members_get_what_versions_were_made_from(tmp_path: Path) -> None:
     async with federation(tmp_path, keep_versions=2) as fed:
         await fed.begin(NAMES)
         await fed.reach(4)
-        for name in NAMES:
-            await fed.stop(name)
+        await fed.close_epoch()  # or one more version comes while they are counted
         version, ann = await fed.version(), line(fed, NAMES[0])
         for kept in (version - 1, version):
             release = unpack((await ann.call("GET", f"/v1/releases/{kept}")).content, 10**6)
@@ -83,7 +82,8 @@ async def test_members_get_what_versions_were_made_from(tmp_path: Path) -> None:
             parts = unpack(reply.content, limit)
             assert isinstance(parts, Parts)
             assert parts.release == release
-        for gone in (0, version - 2, version + 1):
+        # The one before those is overwritten when the next update comes: it may be there, or not.
+        for gone in (0, version - 3, version + 1):
             for kind in ("releases", "parts"):
                 assert await status_of(ann.call("GET", f"/v1/{kind}/{gone}")) == 404
         await ann.close()

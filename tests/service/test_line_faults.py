@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from service_harness import all_hung_up, federation, free_port
+from service_harness import all_hung_up, federation, free_port, uncollected
 
 from basecagg.channels.identity import Identity
 from basecagg.service.connection import Connection, Unreachable, UntrustedServer
@@ -27,8 +27,9 @@ def play(story: Callable[[], Awaitable[None]]) -> None:
     """Run it, and hang up for everybody who is still on a line at the end."""
 
     async def whole() -> None:
-        await story()
-        await all_hung_up()
+        with uncollected():
+            await story()
+            await all_hung_up()
 
     asyncio.run(whole())
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from service_harness import SMALL, Federation, Nudge, all_hung_up
+from service_harness import SMALL, Federation, Nudge, stopped_at_last
 from test_commands import Desk
 
 from basecagg.errors import StorageError
@@ -54,15 +54,8 @@ class Upgraded(Federation):
 def play(folder: Path, store: Path, story: Any) -> None:
     async def whole() -> None:
         fed = Upgraded(folder, store)
-        try:
+        async with stopped_at_last(fed):
             await story(fed)
-        finally:
-            for name in list(fed.agents):
-                await fed.stop(name)
-            await fed.connection.close()
-            await fed.stop_server()
-            fed.operator.close()
-            await all_hung_up()
 
     asyncio.run(whole())
 

@@ -52,8 +52,10 @@ _POSTGRES = {
     "keepalives_interval": 2,
     "keepalives_count": 3,
     "tcp_user_timeout": 10_000,
-    # One that is stopped inside a transaction has locked its lease: it must not keep others out for long.
-    "options": "-c idle_in_transaction_session_timeout=5000",
+    # One that is stopped inside a transaction, or vanishes, has locked its lease: it must not keep others out
+    # for long. PostgreSQL sees no idle transaction in half a batch, so it looks for dead lines as well.
+    "options": "-c idle_in_transaction_session_timeout=5000 -c tcp_keepalives_idle=5"
+    " -c tcp_keepalives_interval=2 -c tcp_keepalives_count=3",
 }
 """How long PostgreSQL and its library believe in a dead line, unless the URL says otherwise."""
 _WORDS = {
