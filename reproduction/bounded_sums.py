@@ -165,7 +165,8 @@ def _claims(groups: Mapping[str, Sequence[Run]]) -> list[Claim]:
     holds = broken <= CHANCE and lost <= MOST_LOST
     return [
         Claim(
-            "One liar of a hundred throws a model back to guessing; with a bound it costs half a point.",
+            "One liar of a hundred throws a model back to guessing; with a bound, one far above it costs half a"
+            " point.",
             f"Without a bound it falls to {broken:.1f} % or less with every seed (chance is 10 %), and ends at"
             f" {found[unbounded]:.1f} % on average; with it {found[lied]:.2f} % instead of"
             f" {found[honest]:.2f} %: {lost:.2f} points.",

@@ -72,7 +72,7 @@ def aggregate(cell: Cell) -> Once:
     dealt, delivered = federation.deal_first(), federation.deal_others()
     opened, exact = federation.open_sum()
     n, members = cell.users, cell.members
-    others, sums = members - 1, cell.survivors / members
+    others, sums = members - 1, cell.sums
     return Once(
         {
             "offline": PhaseCost(

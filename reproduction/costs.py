@@ -79,6 +79,11 @@ class Cell:
         return min(BUFFER, self.survivors) if self.protocol == "basecagg" else self.survivors
 
     @property
+    def sums(self) -> float:
+        """That the survivors' updates make: one, or one for every K of them."""
+        return self.survivors / self.members
+
+    @property
     def memory(self) -> int:
         """Bytes that measuring it takes, about: the server's inputs, or shares, envelopes and answers."""
         if self.protocol in ("secagg", "secagg+"):

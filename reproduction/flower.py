@@ -9,7 +9,7 @@ equally often, and the run with the median total counts.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from math import ceil
 from typing import Any, NamedTuple, TypeVar
@@ -46,8 +46,6 @@ _CELLS: Mapping[Size, tuple[Sequence[tuple[int, int]], Sequence[int]]] = {
 }
 ROUNDS = 3
 """How often each of the three is run."""
-_BEFORE = "Flower once, our SecAgg or SecAgg+ twice and BASecAgg 4 times, the best of each counts"
-"""How it was measured when a result does not say."""
 _COLUMNS = {
     "users": "N",
     "shares": "n",
@@ -91,10 +89,10 @@ class Comparison(NamedTuple):
     secagg_server: float
     secagg_total: float
     basecagg_total: float
-    rounds: int = 0
-    """How often each was run, of which the median counts; 0 if they were not run equally often."""
-    flwr: str = ""
-    """The version of Flower; '' if it was not written down."""
+    rounds: int
+    """How often each was run, of which the median counts."""
+    flwr: str
+    """The version of Flower."""
 
     @property
     def secagg_gain(self) -> float:
@@ -241,7 +239,8 @@ def report(results: Results, size: Size) -> Publication:
         "Side by side with Flower's SecAgg+",
         "Total processor time of one aggregation of N updates of d elements, all parties together. Each secret"
         " of SecAgg has n shares, of which t = ⌈2n/3⌉ rebuild it: n = N is SecAgg, n < N SecAgg+. BASecAgg has"
-        f" K = N and U = ⌈2N/3⌉. Runs: {_runs(comparisons)}.",
+        f" K = N and U = ⌈2N/3⌉. Each of the three was run {_all(c.rounds for c in comparisons)} times, and the"
+        " median counts.",
         lines,
         summary=select(lines, list(_COLUMNS.values())),
         notes=[_beside_secagg(comparisons), *_notes(comparisons)],
@@ -252,8 +251,7 @@ def report(results: Results, size: Size) -> Publication:
 
 
 def _read(result: Mapping[str, Any]) -> Comparison:
-    """Results from before runs were counted lack the last fields."""
-    return Comparison(**{name: result[name] for name in Comparison._fields if name in result})
+    return Comparison(**{name: result[name] for name in Comparison._fields})
 
 
 def _line(comparison: Comparison) -> dict[str, Any]:
@@ -261,19 +259,9 @@ def _line(comparison: Comparison) -> dict[str, Any]:
     return {name: flat[key] for key, name in _ALL_COLUMNS.items()}
 
 
-def _runs(comparisons: Sequence[Comparison]) -> str:
-    """How often each was run."""
-    words = (
-        f"each of the three {c.rounds} times, the median counts" if c.rounds else _BEFORE
-        for c in comparisons
-    )
-    return "; elsewhere ".join(dict.fromkeys(words))
-
-
-def _versions(comparisons: Sequence[Comparison]) -> str:
-    """Of Flower."""
-    known = dict.fromkeys(c.flwr or "of a version that was not written down" for c in comparisons)
-    return " and ".join(known)
+def _all(values: Iterable[object]) -> str:
+    """Usually the same one."""
+    return " and ".join(dict.fromkeys(map(str, values)))
 
 
 def _beside_secagg(comparisons: Sequence[Comparison]) -> str:
@@ -302,8 +290,9 @@ def _notes(comparisons: Sequence[Comparison]) -> list[str]:
         f" {weaker} of {len(comparisons)} rows: there BASecAgg is measured against fewer colluders.",
         'BASecAgg: certified mode with `correctness="honest-holders"` as in the paper (holders that lie could'
         " change the sum), sealed and signed, every party checks everything itself.",
-        f"Flower: flwr {_versions(comparisons)}. Its PRG folds its 32-byte seed to 32 bits and draws from"
-        " numpy's Mersenne Twister: it is not a secure one. Ours is AES-256-CTR with the whole seed.",
+        f"Flower: flwr {_all(c.flwr for c in comparisons)}. Its PRG folds its 32-byte seed to 32 bits and"
+        " draws from numpy's Mersenne Twister: it is not a secure one. Ours is AES-256-CTR with the"
+        " whole seed.",
         "Flower agrees on keys over P-384 and shares 16-byte pieces by pycryptodome; ours uses X25519 and"
         " shares over F_q. Both run as published, in one process, through a grid in memory.",
     ]
@@ -316,7 +305,7 @@ def _drawn(comparisons: Sequence[Comparison]) -> Any:
             "our SecAgg(+)": [each.secagg_total for each in comparisons],
             "BASecAgg": [each.basecagg_total for each in comparisons],
         },
-        [f"N = {c.users}\nn = {c.shares}\nd = {c.model_size:,}" for c in comparisons],
+        [f"N = {c.users}\nn = {c.shares}\nd = {c.model_size / 1e6:g} M" for c in comparisons],
         "CPU seconds, all parties",
         colours=[COLOURS[index] for index in (1, 2, 0)],
         room=0.81,

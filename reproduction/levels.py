@@ -136,8 +136,8 @@ def report(figure: Figure, results: Results, size: Size) -> Publication:
         figure.name,
         f"Quantisation levels: {setting.title}",
         f"Polynomial weights, {setting.length},"
-        f" {setting.versions} versions, otherwise as for the accuracy; sums may wrap around."
-        f" FedBuff in the same runs: {plain:.2f} %.",
+        f" {setting.versions} versions, batches of {setting.batch}, otherwise as for the accuracy; sums may"
+        f" wrap around. FedBuff in the same runs: {plain:.2f} %.",
         lines,
         notes=[
             "Errors are root mean squares over all elements of all steps, relative to that of the exact"
@@ -147,8 +147,8 @@ def report(figure: Figure, results: Results, size: Size) -> Publication:
             "Quantised, summed in the field and read back as contributors, holders and server do it, but"
             " without masks: they cancel to the last bit, and no epoch accepts parameters with which a sum"
             " may wrap around.",
-            "Few elements wrap even at the upper end, but they are the largest: most of what an update says is"
-            " in them, so the error is soon as large as the update.",
+            "The elements that wrap are the largest: most of what an update says is in them, so the error is"
+            " soon as large as the update.",
             "Accuracy is the mean over the last ten versions and all seeds; ± seeds is half the distance from"
             " the worst seed to the best; the last column: how far runs end from those of 2^16, seed by seed.",
             *accuracy.departures(setting),
@@ -192,8 +192,8 @@ def claim(figure: Figure, setting: Setting, lines: Sequence[Line]) -> Claim:
         f"2^16: {middle:.2f} %, best (2^{best}): {found[best]:.2f} %, 2^{low}: {found[low]:.2f} %,"
         f" 2^{high}: {found[high]:.2f} %.",
         settled(verdict, seeds),
-        f"everything from 2^{same[0]} to 2^{same[-1]} is within {figure.noise:g} points of the best:"
-        f" {_why_alike([line for line in lines if line['log2 c_l'] in same])}{seeds_missing(seeds)}",
+        f"the means of all values tried from 2^{same[0]} to 2^{same[-1]} are within {figure.noise:g} points of"
+        f" the best: {_why_alike([line for line in lines if line['log2 c_l'] in same])}{seeds_missing(seeds)}",
         figure.name,
     )
 

@@ -94,8 +94,8 @@ def report(results: Results, size: Size) -> Publication:
         "What secure aggregation costs",
         f"{len(rows)} of {len(wanted)} cells, a cell being a protocol with N users, a share of them that drops"
         f" out, and a model of d parameters. Each was run {fewest} times or more at its own N and d: none is"
-        " scaled from a smaller one. Users who do the same work are represented by one of them. A figure is the"
-        " middle one of its repeats, with the least and the most in brackets.",
+        " scaled from a smaller one, but work that repeats alike is run once and multiplied (below). A figure"
+        " is the middle one of its repeats, with the least and the most in brackets.",
         [row.flat() for row in rows],
         summary=[summary_line(row) for row in drawn],
         tables=_tables(rows, drawn, wanted),

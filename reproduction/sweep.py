@@ -231,12 +231,13 @@ def claim(sweep: Sweep, last: Mapping[Choice, float], seeds: int) -> Claim:
         verdict = "reproduced" if best == sweep.papers else "partly"
     found = f"best here: {in_words(best)} with {last[best]:.2f} % on the validation split"
     theirs = "was not run" if papers is None else f"reaches {papers:.2f} %"
-    larger = "; a larger η_l is ahead while runs are short"
+    larger = "; a larger η_l is ahead to the end of these runs, longer ones were not made"
     return Claim(
         f"Of the grid, {in_words(sweep.papers)} are best on {sweep.title}.",
-        f"{found}; the paper's choice {theirs}.",
+        f"{found}; the paper's choice {theirs} (seeds: {seeds}).",
         settled(verdict, seeds),
-        f"within the budget stated, {sweep.same:g} points count as none"
+        f"within the budget stated, {sweep.same:g} points count as none, and partly means as good as the best"
+        " without being it; the paper's choice goes on to the last rung in any case"
         + (larger if best.local_rate > sweep.papers.local_rate else "")
         + seeds_missing(seeds),
         sweep.name,

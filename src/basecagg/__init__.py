@@ -56,7 +56,7 @@ __all__ = [
     "simulate",
     "verify",
 ]
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "Federation": "simulation.federation",

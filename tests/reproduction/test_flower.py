@@ -41,26 +41,18 @@ def test_the_run_in_the_middle_counts() -> None:
 # --- what the page says ---------------------------------------------------------------------------
 
 
-def results(*basecagg: float, **more: Any) -> dict[str, Any]:
+def results(*basecagg: float, colluders: int = 2) -> dict[str, Any]:
     """A cell for each total of BASecAgg; our SecAgg needs 1 s."""
-    cells = {}
-    for number, total in enumerate(basecagg):
-        cell = Comparison(10, 10, number, 7, 2, 1.0, 2.0, 12.0, 0.05, 0.5, 1.0, total)
-        old = {k: v for k, v in cell._asdict().items() if k not in ("rounds", "flwr")}
-        cells[str(number)] = old | more
-    return cells
+    cells = [
+        Comparison(10, 10, number, 7, colluders, 1.0, 2.0, 12.0, 0.05, 0.5, 1.0, total, 3, "1.41.0")
+        for number, total in enumerate(basecagg)
+    ]
+    return {str(number): cell._asdict() for number, cell in enumerate(cells)}
 
 
-def test_old_results_say_how_they_were_measured() -> None:
+def test_the_page_names_the_runs_and_the_version_of_flower() -> None:
     publication = report(results(2.0), "full")
-    assert "Flower once, our SecAgg or SecAgg+ twice and BASecAgg 4 times" in publication.lead
-    assert any("flwr of a version that was not written down" in note for note in publication.notes)
-
-
-def test_new_results_name_their_runs_and_the_version_of_flower() -> None:
-    publication = report(results(2.0, rounds=3, flwr="1.41.0"), "full")
-    assert "each of the three 3 times, the median counts" in publication.lead
-    assert "Flower once" not in publication.lead
+    assert "Each of the three was run 3 times, and the median counts" in publication.lead
     assert any("flwr 1.41.0." in note for note in publication.notes)
 
 
