@@ -64,7 +64,7 @@ def parameters(**changes) -> ProtocolParameters:
 
 
 def make_federation(
-    *, suite="x25519", holders=None, cryptography=True, retries=1, max_burns=20, **changes
+    *, suite="x25519", holders=None, cryptography=True, retries=1, max_burns=20, keep=1, **changes
 ) -> Federation:
     """Keys, epoch, server and holders; contributors appear when they are first asked for."""
     p = parameters(**changes)
@@ -76,6 +76,7 @@ def make_federation(
         holders=holders,
         cryptography=cryptography,
         retries=retries,
+        keep=keep,
         max_burns=max_burns,
     )
 

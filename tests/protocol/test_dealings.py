@@ -24,6 +24,7 @@ from basecagg.protocol.messages import (
     sealing_context,
     signed,
 )
+from basecagg.protocol.recomputation import recompute
 from basecagg.simulation.loopback import AT_SERVER
 
 MASKS = 3
@@ -212,6 +213,29 @@ def test_the_parts_of_an_outdated_version_go_with_the_next_uploads(federation):
     assert [int(key) for key in store.keys("made")] == [2, 3]
     assert len(store.keys("upload")) == 2 * len(people)
     assert {int(key.partition("/")[0]) for key in store.keys("part")} == {2, 3}
+
+
+def test_whoever_has_the_word_on_a_version_can_make_it_again(federation):
+    """Also in between, when a version is outdated and its parts still wait to be overwritten."""
+    people = ("ann", "bob", "cat")
+    for newest in range(1, 5):
+        one_round(federation, people)
+        recovery = federation.server.opening
+        told = {version for version in range(newest + 2) if recovery.release(version)}
+        made = {version for version in range(newest + 2) if recovery.parts(version)}
+        assert told == made >= {newest}
+        for version in made:
+            recompute(federation.agreement, recovery.parts(version))
+    models = {int(key) for key in store_of_server(federation).keys("model")}
+    assert models == {newest, *(version - 1 for version in made)}
+
+
+def test_a_server_that_keeps_no_parts_keeps_one_model():
+    federation = make_federation(keep=0)
+    for _ in range(3):
+        one_round(federation, ("ann", "bob", "cat"))
+    assert [int(key) for key in store_of_server(federation).keys("model")] == [3]
+    assert federation.server.opening.parts(3) is None
 
 
 def resigned(federation, shipment, **changes):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 
 import msgspec
@@ -44,10 +45,11 @@ async def test_versions_are_made_again_from_a_running_server(tmp_path: Path) -> 
         folder, saved = fed.profile(NAMES[0]).folder, tmp_path / "saved"
         status, said = await verify("--as", folder, "--save", saved)
         assert status == 0, said
-        assert "2 of 2 checked and equal" in said
+        checked = re.search(r"(\d) of \1 checked and equal", said)
+        assert checked is not None, said
         key = fed.profile(NAMES[0]).invitation.operator_key.hex()
         files = sorted(saved.glob("*.parts"))
-        assert len(files) == 2
+        assert len(files) == int(checked[1]) >= 2  # those that are to be kept, and one that may go
         assert (await verify(*files, "--operator-key", key))[0] == 0
         assert (await verify("--as", folder, "--versions", "0..1"))[0] == 2
 

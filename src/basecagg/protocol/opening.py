@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from basecagg.errors import Malformed
-from basecagg.protocol.effects import Effect
+from basecagg.protocol.effects import Effect, Forget
 from basecagg.protocol.messages import History, MaskName, Message, PlainUpdate, Upload
-from basecagg.protocol.records import BufferedUpdate
+from basecagg.protocol.records import BufferedUpdate, version_key
 
 Update: TypeAlias = Upload | PlainUpdate
 Ending: TypeAlias = Literal["open", "burn", "refuse"]
@@ -50,6 +50,11 @@ Outcome: TypeAlias = Opened | Burned
 Step: TypeAlias = tuple[list[Effect], Outcome | None]
 Stage: TypeAlias = tuple[bytes, bool]
 """The digest of a request, and whether it is certified."""
+
+
+def forget_model_before(version: int) -> list[Effect]:
+    """The model that a version was made from, once nobody can check that version any more."""
+    return [Forget(kind, version_key(version - 1)) for kind in ("model", "optimiser")]
 
 
 class Opening(Protocol):
@@ -100,7 +105,7 @@ class Opening(Protocol):
 
     def publish(self, history: History, opened: Opened) -> list[Effect]:
         """The model moved on: let those who want to check it know what it was made from."""
-        return []
+        return forget_model_before(history.last)
 
     def end(self, version: int, names: Sequence[MaskName], how: Ending) -> list[Effect]:
         """Delete what is stored of these updates, and tell whoever keeps shares of them."""

@@ -60,6 +60,7 @@ from basecagg.protocol.opening import (
     Stage,
     Step,
     Update,
+    forget_model_before,
 )
 from basecagg.protocol.ports import Records, Signer
 from basecagg.protocol.recomputation import NotOpenable, open_sum
@@ -414,13 +415,18 @@ class Recovery(Opening):
         self._past.opened, self._past.suspects = certificate, frozenset()
         self._versions.append(history.last)
         key, kept = version_key(history.last), self._answers if self._keep else {}
-        gone = () if self._keep else self._request.masks
+        unkept = [] if self._keep else self._forget_inputs(made)
         return [
             write("made", key, made),
             *(write("part", f"{key}/{holder}", answer) for holder, answer in kept.items()),
-            *(self._uploads.forget(mask) for mask in gone),
+            *unkept,
             write("past", "", self._past, irreversible=True),
         ]
+
+    def _forget_inputs(self, made: Made) -> list[Effect]:
+        """Nobody can make this version again: its updates, and the model that they moved."""
+        forgotten = [self._uploads.forget(mask) for mask in made.request.masks]
+        return [*forgotten, *forget_model_before(made.release.history.last)]
 
     def _forget_outdated(self) -> list[Effect]:
         """Not when a version is published, which everybody waits for: there is much to overwrite."""
@@ -431,6 +437,7 @@ class Recovery(Opening):
                 key = version_key(version)
                 effects.append(Forget("made", key))
                 effects += [Forget("part", f"{key}/{holder}") for holder, _ in made.release.answers]
+                effects += forget_model_before(version)
                 self._uploads.outdate(made.request.masks)
         return effects
 

@@ -75,11 +75,9 @@ class ServerSettings:
     """The epoch id that verdicts carry; without protection there is none."""
     beginning: History = _FROM_NOTHING
     """The chain of models before the first step."""
-    keep: int = 0
-    """R: earlier versions that are kept, for those who want to check what was made from them."""
 
     @classmethod
-    def of(cls, agreement: Agreement, keep: int = 1) -> ServerSettings:
+    def of(cls, agreement: Agreement) -> ServerSettings:
         """The settings that an epoch prescribes."""
         p, epoch = agreement.parameters, agreement.epoch
         return cls(
@@ -89,7 +87,6 @@ class ServerSettings:
             epoch.step,
             agreement.id,
             agreement.beginning,
-            keep,
         )
 
 
@@ -316,11 +313,9 @@ class Server:
 
     def _store_model(self) -> list[Effect]:
         key, state = version_key(self.version), state_bytes(self.optimiser_state)
-        outdated = version_key(self.version - self.settings.keep - 1)
         return [
             Persist("model", key, model_bytes(self.model)),
             *([Persist("optimiser", key, state)] if state else []),
-            *(Forget(kind, outdated) for kind in ("model", "optimiser")),
             write("model-state", "", self._state),
         ]
 

@@ -218,7 +218,7 @@ class Federation:
 
     def _build_server(self, name: str, store: Store) -> Server:
         recovery = Recovery(self.agreement, self.identity(name), store, self._retries, self._keep)
-        settings = ServerSettings.of(self.agreement, self._keep)
+        settings = ServerSettings.of(self.agreement)
         return Server(settings, recovery, store, self._initial_model)
 
     def _build_holder(self, name: str, store: Store) -> Holder:

@@ -108,7 +108,7 @@ class EpochHost:
     def _build(self) -> None:
         recovery = Recovery(self.agreement, self._signer, self._store, self._retries, self._keep)
         self._recovery = recovery
-        settings = ServerSettings.of(self.agreement, self._keep)
+        settings = ServerSettings.of(self.agreement)
         self.machine = Server(settings, recovery, self._store, self._initial_model)
         self.published = self._publication()
         self.mailboxes = Mailboxes(self._store, recovery.mailroom)
