@@ -9,13 +9,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, text
 
-from basecagg.errors import PassingFault, StorageError
+from basecagg.errors import PassingFault, StorageError, StoreInUse
 from basecagg.protocol.effects import Persist
+from basecagg.storage import lease
 from basecagg.storage.server import ServerStore
 
 HERE = Path(__file__).parent
@@ -199,18 +202,87 @@ def test_of_many_who_wait_one_gets_it(url: str) -> None:
     got[0].close()
 
 
-def test_one_that_sleeps_inside_a_transaction_keeps_nobody_out(postgres: str) -> None:
-    """It has locked the row. PostgreSQL takes that from it after 5 seconds, unless the URL says otherwise."""
-    with ServerStore(postgres) as store, store._writing() as connection:
-        asked = connection.exec_driver_sql("SHOW idle_in_transaction_session_timeout")
-        assert asked.scalar() == "5s"
-    asleep = ServerStore(f"{postgres}&options=-c idle_in_transaction_session_timeout=300")
+# --- one that freezes while it writes: only where nobody else's process can be seen --------------------------
+
+
+@contextmanager
+def frozen(store: ServerStore) -> Iterator[None]:
+    """Stopped between two statements: the row is locked."""
+    with store._writing():
+        yield
+
+
+@contextmanager
+def frozen_in_half_a_batch(store: ServerStore) -> Iterator[None]:
+    """Then PostgreSQL does not count the time either."""
+    with store._writing() as connection:
+        driver = connection.connection.driver_connection
+        assert driver is not None
+        with driver.pipeline():
+            driver.execute("SELECT 1")
+            driver.pgconn.send_flush_request()
+            driver.pgconn.flush()
+            yield
+
+
+SOON = "&options=-c idle_in_transaction_session_timeout=300"
+"""When PostgreSQL gives a transaction up by itself; the URL's word counts instead of ours."""
+
+
+@pytest.mark.parametrize("freeze", [frozen, frozen_in_half_a_batch])
+def test_one_that_freezes_while_it_writes_keeps_nobody_out(postgres: str, freeze: Any) -> None:
+    asleep = ServerStore(postgres)
     let_time_pass(postgres)
-    with pytest.raises(PassingFault), asleep._writing():
-        awake = ServerStore(postgres)
+    with pytest.raises(PassingFault), freeze(asleep):
+        awake = ServerStore(postgres, wait=5.0)
     with awake:
         awake.commit(MINE)
         with pytest.raises(StorageError, match="belongs to another process"):
             asleep.commit(OTHERS)
         assert awake.keys("k") == ["mine"]
     asleep.close()
+
+
+def test_if_its_session_were_not_ended_it_would(
+    postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: in half a batch the time that PostgreSQL itself allows is not counted."""
+    monkeypatch.setattr(lease, "_END_FROZEN", "SELECT :namespace, :expires")
+    asleep = ServerStore(postgres + SOON)
+    let_time_pass(postgres)
+    with pytest.raises(PassingFault), frozen(asleep):
+        ServerStore(postgres, wait=5.0).close()
+    asleep = ServerStore(postgres + SOON)
+    let_time_pass(postgres)
+    with frozen_in_half_a_batch(asleep), pytest.raises(StoreInUse, match=f"{os.getpid()} on "):
+        ServerStore(postgres, wait=1.5)
+    asleep.close()
+
+
+def test_one_that_waits_for_the_database_is_let_finish(postgres: str) -> None:
+    """It is slow, not frozen: its write is confirmed, and it goes on as the owner."""
+    slow, is_writing = ServerStore(postgres), threading.Event()
+
+    def write() -> None:
+        with slow._writing() as connection:
+            is_writing.set()
+            connection.exec_driver_sql("SELECT pg_sleep(1)")
+
+    let_time_pass(postgres)
+    thread = threading.Thread(target=write)
+    thread.start()
+    is_writing.wait()
+    time.sleep(0.3)
+    with pytest.raises(StoreInUse):
+        ServerStore(postgres)
+    thread.join()
+    with pytest.raises(StoreInUse):  # it has given a sign of life
+        ServerStore(postgres)
+    slow.commit(MINE)
+    slow.close()
+
+
+def test_nobody_need_ask_for_the_time_that_a_transaction_may_stand_still(postgres: str) -> None:
+    with ServerStore(postgres) as store, store._writing() as connection:
+        asked = connection.exec_driver_sql("SHOW idle_in_transaction_session_timeout")
+        assert asked.scalar() == "5s"

@@ -5,6 +5,9 @@ a process that was stopped and woken, a copy on another machine. A lock would no
 keeps it. Time only decides when a store may be taken over, by the database's own clock; a clock that jumps
 makes an owner lose its store early, and never makes two.
 
+Whoever freezes while it writes has the row locked. Nobody waits for that lock: once its time is over, its
+session is ended, if the database waits for it and not it for the database.
+
 `execute` runs a statement with `:named` values in the transaction that the caller has begun, and returns a
 cursor; it knows what words in capitals mean. Each call begins with a write, so that SQLite locks at once.
 """
@@ -30,8 +33,14 @@ TABLE = (
     f"CREATE TABLE IF NOT EXISTS {NAME} (namespace TEXT NOT NULL PRIMARY KEY,"
     " fence BIGINT NOT NULL, owner TEXT NOT NULL, heartbeat DOUBLE PRECISION NOT NULL)"
 )
-_BEGIN = (
-    "INSERT INTO basecagg_lease VALUES (:namespace, 0, '', 0) ON CONFLICT (namespace) DO NOTHING"
+_BEGIN = (  # only if there is no row: PostgreSQL would wait for whoever has it locked
+    "INSERT INTO basecagg_lease SELECT :namespace, 0, '', 0 WHERE NOT EXISTS"
+    " (SELECT 1 FROM basecagg_lease WHERE namespace = :namespace)"
+    " ON CONFLICT (namespace) DO NOTHING"
+)
+_END_FROZEN = (
+    "SELECT FROZEN_ENDED FROM basecagg_lease"
+    " WHERE namespace = :namespace AND NOW - heartbeat > :expires"
 )
 _LOOK = "SELECT fence, owner, NOW - heartbeat FROM basecagg_lease WHERE namespace = :namespace LOCK"
 _PEEK = _LOOK.removesuffix(" LOCK")
@@ -64,8 +73,10 @@ class Lease:
         """Take the namespace if nobody has it, or whoever had it is gone; else `StoreInUse`."""
         name = {"namespace": self._namespace}
         execute(_BEGIN, name)
-        fence, owner, silent = execute(_LOOK, name).fetchone()
-        if _is_held(owner, silent):
+        execute(_END_FROZEN, name | {"expires": EXPIRES})
+        unlocked = execute(_LOOK, name).fetchone()
+        fence, owner, silent = unlocked or execute(_PEEK, name).fetchone()
+        if not unlocked or _is_held(owner, silent):
             raise StoreInUse(
                 f"'{self._namespace}' is in use by {_name_of(owner)}, heard of {max(silent, 0):.1f} s ago:"
                 " stop that one first; one that has crashed elsewhere is out of it after"
@@ -123,6 +134,8 @@ def _is_held(owner: str, silent: float) -> bool:
 
 
 def _name_of(owner: str) -> str:
+    if not owner:
+        return "somebody who is just taking it"
     host, pid = owner.split("|")[:2]
     return f"process {pid} on {host}"
 

@@ -52,10 +52,9 @@ _POSTGRES = {
     "keepalives_interval": 2,
     "keepalives_count": 3,
     "tcp_user_timeout": 10_000,
-    # One that is stopped inside a transaction, or vanishes, has locked its lease: it must not keep others out
-    # for long. PostgreSQL sees no idle transaction in half a batch, so it looks for dead lines as well.
-    "options": "-c idle_in_transaction_session_timeout=5000 -c tcp_keepalives_idle=5"
-    " -c tcp_keepalives_interval=2 -c tcp_keepalives_count=3",
+    # One that is stopped while it tries to take the lease has locked it: it must not keep its owner waiting.
+    # An owner that is stopped while it writes is ended by whoever takes over: see `basecagg.storage.lease`.
+    "options": "-c idle_in_transaction_session_timeout=5000",
 }
 """How long PostgreSQL and its library believe in a dead line, unless the URL says otherwise."""
 _WORDS = {
@@ -64,15 +63,20 @@ _WORDS = {
         "BYTES": "BLOB",
         "NOW": "((julianday('now') - 2440587.5) * 86400.0)",
         "LOCK": "",
+        "FROZEN_ENDED": "0",
     },
     "postgresql": {
         "KEYTEXT": 'TEXT COLLATE "C"',
         "BYTES": "BYTEA",
         "NOW": "CAST(extract(epoch FROM clock_timestamp()) AS DOUBLE PRECISION)",
-        "LOCK": "FOR UPDATE",
+        "LOCK": "FOR UPDATE SKIP LOCKED",
+        "FROZEN_ENDED": "(SELECT count(pg_terminate_backend(pid)) FROM pg_locks JOIN pg_stat_activity"
+        " USING (pid) WHERE locktype = 'transactionid' AND transactionid = basecagg_lease.xmax"
+        " AND mode = 'ExclusiveLock' AND wait_event_type = 'Client' AND usename = current_user)",
     },
 }
-"""What words in capitals mean: keys ordered by their bytes, seconds by its own clock, a row that waits."""
+"""What words in capitals mean: keys ordered by their bytes, seconds by its own clock, a row if nobody has it
+locked, and how many sessions were ended that had, while the database waited for their next word."""
 _VERSION = "SELECT version FROM basecagg_schema"
 _PRESENT = {"version": SCHEMA_VERSION}
 # With a row's number in SQLite: a large value in a table without one takes three times as long.
