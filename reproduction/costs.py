@@ -132,6 +132,11 @@ def bytes_sent(phases: Phases) -> float:
     return sum(phase.bytes_up for phase in phases.values())
 
 
+def bytes_received(phases: Phases) -> float:
+    """Of one user, all phases."""
+    return sum(phase.bytes_down for phase in phases.values())
+
+
 class Spread(NamedTuple):
     """The middle one of some repeats, the least and the most."""
 

@@ -168,7 +168,8 @@ def _words() -> list[str]:
         " train during the offline phase, so that its time is not counted; otherwise all three are. CPU always"
         " counts all three, unless it says recovery.",
         "Times are computed: measured CPU, and measured bytes on lines of the given speed both ways. Users work"
-        " side by side, then the server, whose line is never the bottleneck.",
+        " side by side, then the server, whose line is never the bottleneck. Megabytes (10⁶) are the"
+        " protocol's own, in all three phases: the model comes on top, and is as long for all four.",
         "A gain is the other protocol's cost divided by that of LightSecAgg or BASecAgg: below 1 it is a loss."
         " It is at the largest N where all four are measured.",
         "An exponent is the slope of log cost over log N, over those N that all four protocols have at this"

@@ -18,6 +18,7 @@ from reproduction.costs import (
     Protocol,
     Row,
     Spread,
+    bytes_received,
     bytes_sent,
     recovery_seconds,
     server_seconds,
@@ -74,6 +75,8 @@ _WITH_SPREAD = {
     "of it in the recovery": recovery_seconds,
 }
 """The columns of the page that show how far the repeats lie apart."""
+_MEGABYTES = {"user sends, MB": bytes_sent, "user receives, MB": bytes_received}
+"""The same in every repeat."""
 
 
 def _user(row: Row) -> float:
@@ -254,6 +257,7 @@ def summary_line(row: Row) -> dict[str, Any]:
         **{name: line[name] for name in _SETTING},
         "dropout": percent(row.cell.dropout),
         **{column: spread_in_words(row.spread(read)) for column, read in _WITH_SPREAD.items()},
+        **{column: row.spread(read).middle / 1e6 for column, read in _MEGABYTES.items()},
         **{name: line[name] for name in _SECONDS},
     }
 
