@@ -70,14 +70,17 @@ def launch(
 def look(node_folder: Path) -> TrainingStatus:
     """How far the training that was launched has come."""
     folder = node_folder / _FOLDER
+    is_locked = _is_locked(
+        folder / "lock"
+    )  # first: whoever has let go of it has put everything in its place
     with suppress(OSError):
         update = np.load(folder / "update.npy")
         return TrainingStatus("done", update, memory=(folder / "memory").read_bytes())
     with suppress(OSError):
         return TrainingStatus("failed", problem=(folder / "problem").read_text())
-    if _is_locked(folder / "lock"):
-        return TrainingStatus("running")
-    return TrainingStatus("failed", problem="ProcessDied")
+    return (
+        TrainingStatus("running") if is_locked else TrainingStatus("failed", problem="ProcessDied")
+    )
 
 
 def clear(node_folder: Path) -> None:
