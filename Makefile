@@ -48,12 +48,14 @@ study: $(STUDY)  ## survival on dialysis over 67 centres that show no patient; a
 	$(BIN)/python examples/dialysis/study.py $(ARGS)
 
 # A file at a time, in the order of tests/conftest.py; three workers keep two cores busy, for some tests wait.
-# The programs that tests start find the package compiled, whatever the shell says about bytecode.
+# The programs that tests start find the package compiled, whatever the shell says about bytecode; and the kernels,
+# which three workers would otherwise compile and store at the same time.
 WORKERS ?= 3
 TESTS := -m pytest -m "not soak" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 test coverage: export PYTHONDONTWRITEBYTECODE :=
 
 test: $(DEV)     ## the tests
+	@$(BIN)/python -c "from basecagg.maths.kernels import warm_up; warm_up()"
 	$(BIN)/python $(TESTS) $(ARGS)
 
 wheels: $(DEV)   ## the wheel alone and with each extra alone, in new environments; EXTRA=learn for one of them

@@ -28,6 +28,7 @@ from basecagg.protocol import masking
 from basecagg.protocol.effects import Released
 from basecagg.protocol.messages import Upload
 from basecagg.protocol.records import OwnMask, load
+from basecagg.simulation.aggregation import SeededEntropy
 from basecagg.simulation.federation import Federation
 from basecagg.simulation.loopback import Address
 from reproduction import plot
@@ -151,7 +152,8 @@ def through_machines(p: ProtocolParameters, seed: int) -> Iterator[tuple[Integer
 
     The first member tells the server what it has uploaded, and so its noise.
     """
-    federation = Federation(p, np.zeros(p.model_size), cryptography=False)
+    entropy = SeededEntropy(seed, {})
+    federation = Federation(p, np.zeros(p.model_size), cryptography=False, entropy=entropy)
     dice = np.random.default_rng(seed)
     for opening in count():
         coins = dice.integers(0, 2, p.buffer_size)

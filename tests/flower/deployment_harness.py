@@ -16,9 +16,10 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     PublicFormat,
 )
-from deployment_processes import Processes, free_port, short_folder
+from deployment_processes import Processes, short_folder
 
 from basecagg.service.operator.certificates import make_authority, make_server_certificate
+from free_ports import free_port
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower-mnist"
 
@@ -47,7 +48,13 @@ class Federation(Processes):
             *("flower-superlink", "--host", host, "--port", port),
             *("--disable-runtime-dependency-installation", *options),
         )
-        self.wait_until(lambda: self.said("superlink").count(_SERVES) > before, "a SuperLink")
+        self.wait_until(
+            lambda: (
+                not self.is_running("superlink") or self.said("superlink").count(_SERVES) > before
+            ),
+            "a SuperLink",
+        )
+        assert self.is_running("superlink"), self.said("superlink")[-3000:]
 
     def start_run(self, app: Path, config: str = "") -> None:
         """`flwr run`, with what the server says in the log of "run"."""

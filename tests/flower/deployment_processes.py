@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -31,12 +30,6 @@ def short_folder(inside: Path | None = None) -> Iterator[Path]:
     """A temporary folder with a short name: the sockets of Ray must fit into 107 characters."""
     with tempfile.TemporaryDirectory(prefix="fl-", dir=inside) as name:
         yield Path(name).resolve()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Processes:

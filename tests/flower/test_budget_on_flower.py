@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import shutil
+import time
 from collections import Counter
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -237,7 +238,7 @@ def excess(folder: Path, change: float) -> tuple[float, Released]:
 
 def test_a_sum_has_the_noise_that_was_promised(tmp_path: Path) -> None:
     ratio, _ = excess(tmp_path, 0.0)
-    assert 0.88 < ratio < 1.12  # its own deviation is √(2/3000)
+    assert 0.85 < ratio < 1.15  # its own deviation is √(2/3000): almost six of them
 
 
 def test_half_the_noise_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,32 +252,36 @@ def test_half_the_noise_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_no_update_is_longer_than_the_clip(tmp_path: Path, change: float) -> None:
     """What is no number counts as nothing, plus noise like everybody else's: nobody sees the difference."""
     ratio, released = excess(tmp_path, change)
-    assert 0.88 < ratio < 1.12
+    assert 0.85 < ratio < 1.15
     assert released.applied
 
 
 def test_a_detached_node_weighs_by_how_far_the_model_has_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """One training is held until somebody else hands in an update of a later version."""
     ages: list[int] = []
-    original = Contributor.submit
+    original, held, go = Contributor.submit, tmp_path / "held", tmp_path / "go"
 
     def submit(self: Contributor, update: Any, base: int, head: bytes, version: Any = None) -> Any:
         ages.append(version - base)
+        if version:
+            go.touch()
         return original(self, update, base, head, version)
 
+    def hold_the_first(node_id: int, before: Any, after: Any) -> None:
+        with suppress(FileExistsError):
+            held.touch(exist_ok=False)
+            while not go.exists():
+                time.sleep(0.01)
+
     monkeypatch.setattr(Contributor, "submit", submit)
-    grid = make_grid(NODES + 2, make_app([basecagg_mod]), tmp_path)
-    slow = sorted(grid.nodes)[0]
+    grid = make_grid(NODES + 2, make_app([basecagg_mod], watch=hold_the_first), tmp_path / "nodes")
     budget = Budget(epsilon=9.0, delta=1e-5, max_uses=9)
-    visits: Counter[int] = Counter()
-
-    def late(node_id: int, message: Message) -> str | None:
-        visits[node_id] += 1
-        return "late" if node_id == slow and visits[node_id] % 25 else None
-
-    grid.fault = late  # type: ignore[assignment]
-    run(grid, versions=5, privacy=budget, training="detached", staleness=polynomial())
+    try:
+        run(grid, versions=8, privacy=budget, training="detached", staleness=polynomial())
+    finally:
+        go.touch()
     assert min(ages) == 0
     assert max(ages) > 0
 

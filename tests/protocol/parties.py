@@ -15,7 +15,7 @@ import pytest
 from basecagg.channels.wire import MAX_CONTROL_BYTES, pack, unpack
 from basecagg.errors import Refused
 from basecagg.maths.quantization import signed as with_sign
-from basecagg.maths.randomness import FieldStream, derive_seed
+from basecagg.maths.randomness import FieldStream, derive_seed, system_entropy
 from basecagg.maths.staleness import polynomial
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.effects import Abandoned, Released
@@ -64,7 +64,15 @@ def parameters(**changes) -> ProtocolParameters:
 
 
 def make_federation(
-    *, suite="x25519", holders=None, cryptography=True, retries=1, max_burns=20, keep=1, **changes
+    *,
+    suite="x25519",
+    holders=None,
+    cryptography=True,
+    retries=1,
+    max_burns=20,
+    keep=1,
+    entropy=lambda purpose: system_entropy,
+    **changes,
 ) -> Federation:
     """Keys, epoch, server and holders; contributors appear when they are first asked for."""
     p = parameters(**changes)
@@ -77,6 +85,7 @@ def make_federation(
         cryptography=cryptography,
         retries=retries,
         keep=keep,
+        entropy=entropy,
         max_burns=max_burns,
     )
 

@@ -22,6 +22,7 @@ from basecagg.storage import lease
 from basecagg.storage.server import ServerStore
 
 HERE = Path(__file__).parent
+WAITS_FOR_US = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
 MINE, OTHERS = [Persist("k", "mine", b"1")], [Persist("k", "others", b"2")]
 
 
@@ -182,51 +183,50 @@ def test_one_may_wait_for_the_other_to_end(url: str) -> None:
     timer.join()
 
 
-def test_of_many_who_wait_one_gets_it(url: str) -> None:
-    first, got, refused = ServerStore(url), [], []
+def test_of_many_who_wait_one_has_it_at_a_time(url: str) -> None:
+    first, present, seen = ServerStore(url), list[str](), list[int]()
 
-    def contend() -> None:
-        try:
-            got.append(ServerStore(url, wait=1.0))
-        except StorageError as error:
-            refused.append(error)
+    def contend(name: str) -> None:
+        with ServerStore(url, wait=60.0):
+            present.append(name)
+            time.sleep(0.05)
+            seen.append(len(present))
+            present.remove(name)
 
-    threads = [threading.Thread(target=contend) for _ in range(4)]
+    threads = [threading.Thread(target=contend, args=(name,)) for name in "abcd"]
     for thread in threads:
         thread.start()
     time.sleep(0.3)
+    assert not seen
     first.close()
     for thread in threads:
         thread.join()
-    assert (len(got), len(refused)) == (1, 3)
-    got[0].close()
+    assert seen == [1, 1, 1, 1]
 
 
 # --- one that freezes while it writes: only where nobody else's process can be seen --------------------------
 
 
 @contextmanager
-def frozen(store: ServerStore) -> Iterator[None]:
-    """Stopped between two statements: the row is locked."""
-    with store._writing():
+def frozen(store: ServerStore, allowed: str = "5s") -> Iterator[None]:
+    """Stopped between two statements: the row is locked, for as long as PostgreSQL allows."""
+    with store._writing() as connection:
+        connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = '{allowed}'")
         yield
 
 
 @contextmanager
-def frozen_in_half_a_batch(store: ServerStore) -> Iterator[None]:
+def frozen_in_half_a_batch(store: ServerStore, allowed: str = "5s") -> Iterator[None]:
     """Then PostgreSQL does not count the time either."""
     with store._writing() as connection:
         driver = connection.connection.driver_connection
         assert driver is not None
         with driver.pipeline():
-            driver.execute("SELECT 1")
+            driver.execute(f"SET LOCAL idle_in_transaction_session_timeout = '{allowed}'")
             driver.pgconn.send_flush_request()
             driver.pgconn.flush()
             yield
-
-
-SOON = "&options=-c idle_in_transaction_session_timeout=300"
-"""When PostgreSQL gives a transaction up by itself; the URL's word counts instead of ours."""
+            driver.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
 
 
 @pytest.mark.parametrize("freeze", [frozen, frozen_in_half_a_batch])
@@ -246,36 +246,39 @@ def test_one_that_freezes_while_it_writes_keeps_nobody_out(postgres: str, freeze
 def test_if_its_session_were_not_ended_it_would(
     postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The control: in half a batch the time that PostgreSQL itself allows is not counted."""
+    """The control: PostgreSQL ends one that stands still, but in half a batch does not see that it does."""
     monkeypatch.setattr(lease, "_END_FROZEN", "SELECT :namespace, :expires")
-    asleep = ServerStore(postgres + SOON)
+    asleep = ServerStore(postgres)
     let_time_pass(postgres)
-    with pytest.raises(PassingFault), frozen(asleep):
-        ServerStore(postgres, wait=5.0).close()
-    asleep = ServerStore(postgres + SOON)
+    with pytest.raises(PassingFault), frozen(asleep, "300ms"):
+        ServerStore(postgres, wait=20.0).close()
+    asleep = ServerStore(postgres)
     let_time_pass(postgres)
-    with frozen_in_half_a_batch(asleep), pytest.raises(StoreInUse, match=f"{os.getpid()} on "):
+    refused = pytest.raises(StoreInUse, match=f"{os.getpid()} on ")
+    with frozen_in_half_a_batch(asleep, "300ms"), refused:
         ServerStore(postgres, wait=1.5)
     asleep.close()
 
 
 def test_one_that_waits_for_the_database_is_let_finish(postgres: str) -> None:
     """It is slow, not frozen: its write is confirmed, and it goes on as the owner."""
-    slow, is_writing = ServerStore(postgres), threading.Event()
+    slow, engine = ServerStore(postgres), create_engine(postgres)
 
     def write() -> None:
         with slow._writing() as connection:
-            is_writing.set()
-            connection.exec_driver_sql("SELECT pg_sleep(1)")
+            connection.exec_driver_sql("SELECT pg_advisory_xact_lock(1)")
 
     let_time_pass(postgres)
-    thread = threading.Thread(target=write)
-    thread.start()
-    is_writing.wait()
-    time.sleep(0.3)
-    with pytest.raises(StoreInUse):
-        ServerStore(postgres)
+    with engine.begin() as connection:
+        connection.execute(text("SELECT pg_advisory_xact_lock(1)"))
+        thread = threading.Thread(target=write)
+        thread.start()
+        while not connection.execute(text(WAITS_FOR_US)).scalar():
+            assert thread.is_alive()
+        with pytest.raises(StoreInUse):
+            ServerStore(postgres)
     thread.join()
+    engine.dispose()
     with pytest.raises(StoreInUse):  # it has given a sign of life
         ServerStore(postgres)
     slow.commit(MINE)
