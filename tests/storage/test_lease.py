@@ -204,11 +204,17 @@ def test_of_many_who_wait_one_has_it_at_a_time(url: str) -> None:
     assert seen == [1, 1, 1, 1]
 
 
-# --- one that freezes while it writes: only where nobody else's process can be seen --------------------------
+# --- one that freezes while it writes ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is silent for half a second is given up."""
+    monkeypatch.setattr(lease, "EXPIRES", 0.5)
 
 
 @contextmanager
-def frozen(store: ServerStore, allowed: str = "5s") -> Iterator[None]:
+def frozen(store: ServerStore, allowed: str) -> Iterator[None]:
     """Stopped between two statements: the row is locked, for as long as PostgreSQL allows."""
     with store._writing() as connection:
         connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = '{allowed}'")
@@ -216,25 +222,30 @@ def frozen(store: ServerStore, allowed: str = "5s") -> Iterator[None]:
 
 
 @contextmanager
-def frozen_in_half_a_batch(store: ServerStore, allowed: str = "5s") -> Iterator[None]:
-    """Then PostgreSQL does not count the time either."""
+def frozen_in_half_a_batch(
+    store: ServerStore, allowed: str = "5s"
+) -> Iterator[Callable[[str], None]]:
+    """Then PostgreSQL does not count the time. What is given says one word more."""
     with store._writing() as connection:
-        driver = connection.connection.driver_connection
-        assert driver is not None
-        with driver.pipeline():
-            driver.execute(f"SET LOCAL idle_in_transaction_session_timeout = '{allowed}'")
+        driver: Any = connection.connection.driver_connection
+
+        def say(statement: str) -> None:
+            driver.execute(statement)
             driver.pgconn.send_flush_request()
             driver.pgconn.flush()
-            yield
-            driver.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
+
+        with driver.pipeline():
+            say(f"SET LOCAL idle_in_transaction_session_timeout = '{allowed}'")
+            yield say
+            say("SET LOCAL idle_in_transaction_session_timeout = 0")
 
 
+@pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize("freeze", [frozen, frozen_in_half_a_batch])
 def test_one_that_freezes_while_it_writes_keeps_nobody_out(postgres: str, freeze: Any) -> None:
     asleep = ServerStore(postgres)
-    let_time_pass(postgres)
-    with pytest.raises(PassingFault), freeze(asleep):
-        awake = ServerStore(postgres, wait=5.0)
+    with pytest.raises(PassingFault), freeze(asleep, "1h"):
+        awake = ServerStore(postgres, wait=60.0)
     with awake:
         awake.commit(MINE)
         with pytest.raises(StorageError, match="belongs to another process"):
@@ -243,38 +254,48 @@ def test_one_that_freezes_while_it_writes_keeps_nobody_out(postgres: str, freeze
     asleep.close()
 
 
+@pytest.mark.usefixtures("hasty")
 def test_if_its_session_were_not_ended_it_would(
     postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control: PostgreSQL ends one that stands still, but in half a batch does not see that it does."""
     monkeypatch.setattr(lease, "_END_FROZEN", "SELECT :namespace, :expires")
     asleep = ServerStore(postgres)
-    let_time_pass(postgres)
     with pytest.raises(PassingFault), frozen(asleep, "300ms"):
-        ServerStore(postgres, wait=20.0).close()
+        ServerStore(postgres, wait=60.0).close()
     asleep = ServerStore(postgres)
-    let_time_pass(postgres)
     refused = pytest.raises(StoreInUse, match=f"{os.getpid()} on ")
     with frozen_in_half_a_batch(asleep, "300ms"), refused:
-        ServerStore(postgres, wait=1.5)
+        ServerStore(postgres, wait=2.0)
     asleep.close()
 
 
-def test_one_that_waits_for_the_database_is_let_finish(postgres: str) -> None:
-    """It is slow, not frozen: its write is confirmed, and it goes on as the owner."""
+def test_one_that_still_sends_is_let_finish(postgres: str) -> None:
+    """The lease has run out, and the database waits for its next word, but not for long."""
+    with ServerStore(postgres) as slow:
+        let_time_pass(postgres)
+        with frozen_in_half_a_batch(slow), pytest.raises(StoreInUse):
+            ServerStore(postgres)
+        slow.commit(MINE)
+
+
+def test_one_that_waits_for_the_database_is_let_finish(
+    postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long: its write is confirmed, and it goes on as the owner."""
     slow, engine = ServerStore(postgres), create_engine(postgres)
 
     def write() -> None:
         with slow._writing() as connection:
             connection.exec_driver_sql("SELECT pg_advisory_xact_lock(1)")
 
-    let_time_pass(postgres)
-    with engine.begin() as connection:
+    with engine.begin() as connection, monkeypatch.context() as patch:
         connection.execute(text("SELECT pg_advisory_xact_lock(1)"))
         thread = threading.Thread(target=write)
         thread.start()
         while not connection.execute(text(WAITS_FOR_US)).scalar():
             assert thread.is_alive()
+        patch.setattr(lease, "EXPIRES", 0.0)
         with pytest.raises(StoreInUse):
             ServerStore(postgres)
     thread.join()

@@ -6,7 +6,7 @@ keeps it. Time only decides when a store may be taken over, by the database's ow
 makes an owner lose its store early, and never makes two.
 
 Whoever freezes while it writes has the row locked. Nobody waits for that lock: once its time is over, its
-session is ended, if the database waits for it and not it for the database.
+session is ended, if the database has waited as long for its next word. One that is only slow is let finish.
 
 `execute` runs a statement with `:named` values in the transaction that the caller has begun, and returns a
 cursor; it knows what words in capitals mean. Each call begins with a write, so that SQLite locks at once.

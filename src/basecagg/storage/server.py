@@ -72,11 +72,12 @@ _WORDS = {
         "LOCK": "FOR UPDATE SKIP LOCKED",
         "FROZEN_ENDED": "(SELECT count(pg_terminate_backend(pid)) FROM pg_locks JOIN pg_stat_activity"
         " USING (pid) WHERE locktype = 'transactionid' AND transactionid = basecagg_lease.xmax"
-        " AND mode = 'ExclusiveLock' AND wait_event_type = 'Client' AND usename = current_user)",
+        " AND mode = 'ExclusiveLock' AND wait_event_type = 'Client' AND usename = current_user"
+        " AND extract(epoch FROM clock_timestamp() - state_change) > :expires)",
     },
 }
 """What words in capitals mean: keys ordered by their bytes, seconds by its own clock, a row if nobody has it
-locked, and how many sessions were ended that had, while the database waited for their next word."""
+locked, and how many sessions were ended that had, and whose next word the database awaited for too long."""
 _VERSION = "SELECT version FROM basecagg_schema"
 _PRESENT = {"version": SCHEMA_VERSION}
 # With a row's number in SQLite: a large value in a table without one takes three times as long.
