@@ -9,18 +9,20 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from service_harness import free_port
 
+from basecagg.service import training
 from basecagg.service.agent.profile import Profile
 from basecagg.service.documents import Invitation
 from basecagg.service.invitation_file import write_invitation
 from basecagg.service.operator.folder import create
 from basecagg.service.training import RoundInfo, UserFunction
+from free_ports import free_port
 
 HERE = Path(__file__).parent
 CLI = ("-c", "from basecagg.cli import main; main()")
@@ -42,6 +44,15 @@ def program(*arguments: str, **options: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=HERE, **options)
 
 
+def words(process: subprocess.Popen[str]) -> str:
+    """What it says until it ends. It is not left behind if it does not."""
+    try:
+        return process.communicate(timeout=60)[1]
+    finally:
+        process.kill()
+        process.wait()
+
+
 def lines(text: str) -> list[dict[str, Any]]:
     """Every line, or an error for one that is not JSON."""
     return [json.loads(line) for line in text.splitlines()]
@@ -49,9 +60,8 @@ def lines(text: str) -> list[dict[str, Any]]:
 
 def test_warnings_other_logs_and_crashes_are_lines_too() -> None:
     process = program("-c", MADE_TO_SPEAK)
-    _, text = process.communicate(timeout=60)
+    said = lines(words(process))
     assert process.returncode == 1
-    said = lines(text)
     assert [line["level"] for line in said] == ["warning", "warning", "critical", "critical"]
     assert "beware" in said[0]["event"]
     assert "ZeroDivisionError" in said[2]["exception"]
@@ -70,14 +80,18 @@ def test_a_server_says_everything_in_json(tmp_path: Path) -> None:
     create(tmp_path / "op", "test", f"https://127.0.0.1:{port}", anchor_folder=tmp_path / "anchors")
     process = serve(tmp_path / "op/server", port)
     assert process.stderr is not None
-    text = ""
-    while "Uvicorn running" not in text:
-        line = process.stderr.readline()
-        assert line, text
-        text += line
-    process.send_signal(signal.SIGTERM)
-    _, rest = process.communicate(timeout=60)
-    events = [line["event"] for line in lines(text + rest)]
+    text, bound = "", threading.Timer(120, process.kill)  # then there are no more lines to wait for
+    bound.start()
+    try:
+        while "Uvicorn running" not in text:
+            line = process.stderr.readline()
+            assert line, text
+            text += line
+    finally:
+        bound.cancel()
+        process.send_signal(signal.SIGTERM)
+        text += words(process)
+    events = [line["event"] for line in lines(text)]
     assert {"kernels", "certificate", "serving", "stopped"} <= set(events)
 
 
@@ -85,8 +99,7 @@ def test_a_server_that_cannot_start_says_so_in_json(tmp_path: Path) -> None:
     create(tmp_path / "op", "test", "https://127.0.0.1:1", anchor_folder=tmp_path / "anchors")
     (tmp_path / "op" / "server" / "tls.key").unlink()
     process = serve(tmp_path / "op/server", 0)
-    _, text = process.communicate(timeout=60)
-    last = lines(text)[-1]
+    last = lines(words(process))[-1]
     assert (last["event"], last["status"], process.returncode) == ("ended", 2, 2)
     assert "tls.key" in last["reason"]
 
@@ -94,8 +107,7 @@ def test_a_server_that_cannot_start_says_so_in_json(tmp_path: Path) -> None:
 def test_a_slip_of_the_pen_in_evaluate_ends_the_server_at_once(tmp_path: Path) -> None:
     create(tmp_path / "op", "test", "https://127.0.0.1:1", anchor_folder=tmp_path / "anchors")
     process = serve(tmp_path / "op/server", 0, "--evaluate", "user_functions:nothing")
-    _, text = process.communicate(timeout=60)
-    last = lines(text)[-1]
+    last = lines(words(process))[-1]
     assert (last["event"], process.returncode) == ("ended", 2)
     assert "user_functions:nothing" in last["reason"]
 
@@ -113,8 +125,7 @@ def test_a_slip_of_the_pen_in_train_ends_the_agent_at_once(tmp_path: Path, place
     state = tmp_path / "alice"
     joining = (*CLI, "join", str(invited(tmp_path)), "--state", str(state))
     process = program(*joining, "--train", place)
-    _, text = process.communicate(timeout=60)
-    last = lines(text)[-1]
+    last = lines(words(process))[-1]
     assert (last["event"], process.returncode) == ("ended", 2)
     assert place in last["reason"]
     assert not state.exists()  # nobody has joined
@@ -125,6 +136,8 @@ def test_what_a_function_prints_becomes_lines_of_the_log(
 ) -> None:
     monkeypatch.chdir(HERE)
     monkeypatch.setattr(logging.getLogger("basecagg"), "propagate", True)
+    monkeypatch.setattr(training, "_FAREWELL", 60.0)
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)  # where users work it is not set
     info = RoundInfo(federation="test", name="alice", version=3, round=1, data="/data")
 
     async def story() -> None:

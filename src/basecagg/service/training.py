@@ -116,7 +116,8 @@ class _Child:
     def __init__(self, place: str) -> None:
         self.pipe, its_end = Pipe()
         # The working directory comes last, and -P keeps it from coming first: it may hold anybody's files.
-        here = [sys.executable, "-P", "-m", "basecagg.service.training"]
+        # -u: what it has printed is heard even if it is killed right afterwards.
+        here = [sys.executable, "-P", "-u", "-m", "basecagg.service.training"]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(_search_path())}
         with its_end:
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
