@@ -144,28 +144,37 @@ async def load(folder: Path, case: dict[str, Any]) -> dict[str, Any]:
     """Everybody at once for a while."""
     parameters = committee(case["holders"], case["buffer"], case["d"])
     stand = Stand(folder, parameters, case["contributors"], case.get("database"))
-    await stand.start()
+    try:
+        await stand.start()
+        return await _load(stand, case)
+    finally:
+        await stand.stop()
+
+
+async def _load(stand: Stand, case: dict[str, Any]) -> dict[str, Any]:
     if case.get("gives_way"):
+        assert stand.holders is not None
         for pid in (os.getpid(), stand.holders.pid):
             os.setpriority(os.PRIO_PROCESS, pid, 19)
     phones = [Phone(who, await stand.machine_of(who)) for who in stand.contributors]
     rng, memory = np.random.default_rng(), list[float]()
     lives = [asyncio.create_task(phone.live(stand, rng)) for phone in phones]
-    await _until(stand, case["warm"], lives)
-    before, end = await Moment.now(stand), time.monotonic() + case.get("seconds", 0.0)
-    database = _family_seconds(case.get("database_pid"))
-    while time.monotonic() < end:
-        await asyncio.sleep(10.0)
-        memory.append(round(stand.memory() / 2**20, 1))
-    await _until(stand, before.counts["Upload"] + case["updates"], lives)
-    after = await Moment.now(stand)
-    dead = [repr(life.exception()) for life in lives if life.done()]
-    for life in lives:
-        life.cancel()
-    await asyncio.gather(*lives, return_exceptions=True)
+    try:
+        await _until(stand, case["warm"], lives)
+        before, end = await Moment.now(stand), time.monotonic() + case.get("seconds", 0.0)
+        database = _family_seconds(case.get("database_pid"))
+        while time.monotonic() < end:
+            await asyncio.sleep(10.0)
+            memory.append(round(stand.memory() / 2**20, 1))
+        await _until(stand, before.counts["Upload"] + case["updates"], lives)
+        after = await Moment.now(stand)
+        dead = [repr(life.exception()) for life in lives if life.done()]
+    finally:
+        for life in lives:
+            life.cancel()
+        await asyncio.gather(*lives, return_exceptions=True)
     spent = _family_seconds(case.get("database_pid")) - database
     verified = await _fetch_parts(stand, phones[0].who) if case.get("verify") else {}
-    await stand.stop()
     figures = between(before, after) | {"memory_mb": memory} | verified
     figures["database_ms_per_update"] = 1e3 * spent / figures["updates"]
     return figures | {"errors": [*figures["errors"], *dead]}
@@ -184,6 +193,7 @@ async def _until(stand: Stand, uploads: int, lives: list[asyncio.Task[None]]) ->
     while counts_of(stand.contributors)["Upload"] < uploads and not any(
         life.done() for life in lives
     ):
+        stand.require_running()
         await asyncio.sleep(0.1)
 
 
@@ -211,14 +221,16 @@ async def latency(folder: Path, case: dict[str, Any]) -> dict[str, Any]:
     d, members = case["d"], case["buffer"]
     parameters = committee(case["holders"], members, d)
     stand = Stand(folder, parameters, members, case.get("database"))
-    await stand.start()
-    phones = [Phone(who, await stand.machine_of(who)) for who in stand.contributors]
     rng, runs = np.random.default_rng(), list[dict[str, float]]()
-    for _ in range(_LATENCY_RUNS):
-        runs.append(await _one_sum(stand, phones, d, rng))
-        await asyncio.gather(*(p.until(stand.epoch, lambda p: p.is_idle) for p in phones))
-    errors = errors_of(stand.contributors) + (await stand.holders_report())["errors"]
-    await stand.stop()
+    try:
+        await stand.start()
+        phones = [Phone(who, await stand.machine_of(who)) for who in stand.contributors]
+        for _ in range(_LATENCY_RUNS):
+            runs.append(await _one_sum(stand, phones, d, rng))
+            await asyncio.gather(*(p.until(stand.epoch, lambda p: p.is_idle) for p in phones))
+        errors = errors_of(stand.contributors) + (await stand.holders_report())["errors"]
+    finally:
+        await stand.stop()
     return min(runs[1:], key=lambda run: run["total"]) | {"errors": errors}
 
 

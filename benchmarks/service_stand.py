@@ -14,6 +14,7 @@ import ssl
 import subprocess
 import sys
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,7 @@ class Stand:
         self.tls = ssl.create_default_context(cafile=folder / "operator" / "ca.pem")
         self.contributors = self._make("phone", contributors)
         self.server: subprocess.Popen[bytes] | None = None
+        self.holders: subprocess.Popen[str] | None = None
 
     def _make(self, kind: str, count: int) -> list[Participant]:
         names = [f"{kind}-{i:05d}" for i in range(count)]
@@ -214,6 +216,7 @@ class Stand:
         """What the holders' process has to say of itself."""
 
         def ask() -> Any:
+            assert self.holders is not None
             assert self.holders.stdin is not None
             assert self.holders.stdout is not None
             self.holders.stdin.write("report\n")
@@ -226,8 +229,14 @@ class Stand:
     async def _admit(self, who: Participant, role: Role) -> None:
         await self._operator.vouch(self.connection, who.name, role, who.identity.public_key)
 
+    def require_running(self) -> None:
+        """Once a process has ended, whoever waits for it waits in vain."""
+        for name, process in (("server", self.server), ("holders", self.holders)):
+            assert process is None or process.poll() is None, f"the {name}'s process has ended"
+
     async def _until_it_answers(self) -> None:
         while True:
+            self.require_running()
             try:
                 await self._operator.look(self.connection)
                 return
@@ -254,15 +263,27 @@ class Stand:
         return pages * os.sysconf("SC_PAGE_SIZE")
 
     async def stop(self) -> None:
-        """End the holders, then the server."""
-        assert self.holders.stdin is not None
-        assert self.holders.stdout is not None
-        self.holders.stdin.close()
-        self.holders.stdout.close()
-        self.holders.wait()
+        """End the holders, then the server, however far they came."""
+        if self.holders is not None:
+            assert self.holders.stdin is not None
+            assert self.holders.stdout is not None
+            with suppress(OSError):  # if it has ended, nobody reads what may be left
+                self.holders.stdin.close()
+            _see_end(self.holders)
+            self.holders.stdout.close()
         for who in self.contributors:
             who.line.close()
         await self.connection.close()
+        self._operator.close()
         if self.server is not None:
             self.server.terminate()
-            self.server.wait()
+            _see_end(self.server)
+
+
+def _see_end(process: subprocess.Popen[Any]) -> None:
+    """Wait for a process that was told to end; one that does not is killed."""
+    try:
+        process.wait(60)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

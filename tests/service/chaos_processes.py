@@ -11,7 +11,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
-from service_harness import free_port
 
 from basecagg.errors import ChannelError
 from basecagg.maths.kernels import warm_up
@@ -21,6 +20,7 @@ from basecagg.service.invitation_file import write_invitation
 from basecagg.service.operator.folder import create
 from basecagg.service.operator.office import Office
 from basecagg.service.problems import Problem
+from free_ports import free_port
 
 PARAMETERS = ProtocolParameters(
     num_holders=5,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import io
-import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -33,9 +32,12 @@ from basecagg.service.operator.folder import create
 from basecagg.service.operator.office import Office
 from basecagg.service.server.serving import ServeOptions, running
 from basecagg.service.training import RoundInfo, Vector
+from free_ports import free_port
 
 log_to(io.StringIO(), "DEBUG")  # every line is written, so that a bad one is found
 
+GIVE_UP = 120.0
+"""Seconds after which nobody waits any longer: many, for a machine that is busy with other things."""
 SMALL = ProtocolParameters(
     num_holders=7,
     recovery_threshold=3,
@@ -91,12 +93,6 @@ def swapped(profile: Profile) -> Enrolment:
         signing_key=thief.public_key,
         holder_key=pack(signed(announced(profile), thief)),
     )
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Federation:
@@ -191,7 +187,7 @@ class Federation:
 
     async def admit(self, names: list[str]) -> None:
         missing = set(names)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(GIVE_UP):
             while missing:
                 missing -= set(await self.operator.admit_all(self.connection))
                 await asyncio.sleep(0.05)
@@ -224,7 +220,7 @@ class Federation:
     async def version(self) -> int:
         return (await self.operator.look(self.connection)).version
 
-    async def reach(self, version: int, seconds: float = 40.0) -> None:
+    async def reach(self, version: int, seconds: float = GIVE_UP) -> None:
         """Wait for a version, and notice an agent that fails."""
 
         async def reached() -> bool:
@@ -232,7 +228,9 @@ class Federation:
 
         await self.until(reached, seconds)
 
-    async def until(self, condition: Callable[[], Awaitable[bool]], seconds: float = 20.0) -> None:
+    async def until(
+        self, condition: Callable[[], Awaitable[bool]], seconds: float = GIVE_UP
+    ) -> None:
         async with asyncio.timeout(seconds):
             while not await condition():
                 for task in self.agents.values():
@@ -281,7 +279,7 @@ def uncollected() -> Iterator[None]:
 async def all_hung_up() -> None:
     """Hang up for httpcore, which forgets a socket if it is cancelled in the handshake."""
     transports = asyncio.get_running_loop()._transports  # type: ignore[attr-defined]
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(GIVE_UP):
         while left := [each for each in transports.values() if each._sock is not None]:
             for transport in left:
                 transport.abort()

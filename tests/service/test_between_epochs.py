@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from direct import MemoryEpoch, direct
-from service_harness import SMALL, announced
+from service_harness import GIVE_UP, SMALL, announced
 
 from basecagg.channels.wire import pack
 from basecagg.errors import LeaseLost, PassingFault
@@ -81,7 +81,7 @@ async def story(folder: Path, patch: pytest.MonkeyPatch, step: int, after: bool)
         ground.left, ground.after = step, after
         await scene.operator.start(scene.boss, SMALL)
         ground.left = None
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(GIVE_UP):
             while service.registry.leaving or service.worker.fault is not None:
                 await asyncio.sleep(0.02)
         second = service.host
@@ -94,23 +94,35 @@ async def story(folder: Path, patch: pytest.MonkeyPatch, step: int, after: bool)
     return ground.failures
 
 
-async def test_the_fault_is_named_to_whoever_may_know_it(tmp_path: Path) -> None:
+async def test_the_fault_is_named_to_whoever_may_know_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Health is for whoever would kill the process, readiness for callers, the reason for the operator."""
+
+    def fail(writes: Sequence[Write]) -> None:
+        raise PassingFault("cannot write /secret/place", "the disk is full")
+
     async with direct(tmp_path) as scene:
-        worker = scene.service.worker
+        service, worker = scene.service, scene.service.worker
         for path in ("/healthz", "/readyz"):
             assert (await scene.client.get(path)).status_code == 200
-        worker.fault = PassingFault("cannot write /secret/place", "the disk is full")
-        assert (await scene.client.get("/healthz")).status_code == 200
-        reply = await scene.client.get("/readyz")
-        assert reply.status_code == 503
-        assert "the disk is full" in reply.json()["fault"]
-        assert "/secret/place" not in reply.text
-        with pytest.raises(Problem, match="the disk is full") as caught:
-            await scene.operator.look(scene.boss, patient=False)
-        assert (caught.value.code, caught.value.retry_after) == (STORE_FAULT, 1)
-        assert "basecagg_store_failing 1" in render(scene.service)
-        worker.fault, worker.defect = None, LeaseLost("another process has it")
+        with monkeypatch.context() as broken:
+            broken.setattr(service.epochs._durable, "commit", fail)
+            with pytest.raises(Problem, match="waits for its store"):
+                await worker.do(lambda: service.epochs.note("something"))
+            assert (await scene.client.get("/healthz")).status_code == 200
+            reply = await scene.client.get("/readyz")
+            assert reply.status_code == 503
+            assert "the disk is full" in reply.json()["fault"]
+            assert "/secret/place" not in reply.text
+            with pytest.raises(Problem, match="the disk is full") as caught:
+                await scene.operator.look(scene.boss, patient=False)
+            assert (caught.value.code, caught.value.retry_after) == (STORE_FAULT, 1)
+            assert "basecagg_store_failing 1" in render(service)
+        async with asyncio.timeout(GIVE_UP):
+            while worker.fault is not None:
+                await asyncio.sleep(0.05)
+        worker.defect = LeaseLost("another process has it")
         assert (await scene.client.get("/healthz")).status_code == 503
         assert (await scene.client.get("/readyz")).status_code == 503
         worker.defect = None

@@ -107,6 +107,7 @@ async def test_nobody_else_does(tmp_path: Path, kind: str) -> None:
         assert await status_of(member.call("GET", f"/v1/{kind}/1")) == 403
 
 
+@pytest.mark.usefixtures("limits_without_clock")
 async def test_parts_are_rationed_per_member(tmp_path: Path) -> None:
     async with direct(tmp_path) as scene:
         api = Api(scene.service, Limits(member_rate=5.0, stranger_rate=1e6))

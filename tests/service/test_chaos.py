@@ -31,11 +31,12 @@ class Troubles:
     cut_seconds: float
     pause: float
     afterwards: int
-    seconds: float
 
 
-SHORT = Troubles(2, 4, 2.0, 1.0, 3, 90.0)
-LONG = Troubles(20, 50, 10.0, 3.0, 5, 240.0)
+SHORT = Troubles(2, 4, 2.0, 1.0, 3)
+LONG = Troubles(20, 50, 10.0, 3.0, 5)
+GIVE_UP = 240.0
+"""Seconds after which nobody waits for a version any longer."""
 
 
 def test_nothing_is_lost_in_a_short_chaos(tmp_path: Path) -> None:
@@ -62,12 +63,12 @@ async def chaos(folder: Path, troubles: Troubles, database: str | None = None) -
     scene = Chaos(folder, database)
     try:
         await scene.begin()
-        await scene.reach(2, 90)
+        await scene.reach(2, GIVE_UP)
         await torment(scene, troubles, random.Random(0))
         alive = [name for name, process in scene.processes.items() if process.poll() is None]
         assert sorted(alive) == sorted(["server", *NAMES])
         last = max(scene.versions)
-        await scene.reach(last + troubles.afterwards, troubles.seconds)
+        await scene.reach(last + troubles.afterwards, GIVE_UP)
     finally:
         await scene.end()
     assert scene.kills == troubles.server_kills + troubles.user_kills

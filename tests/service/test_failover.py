@@ -9,6 +9,7 @@ import signal
 import ssl
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,9 @@ from chaos_check import violations
 from chaos_processes import NAMES, Chaos
 from ground_results import keep
 from private_postgres import Postgres, running_postgres
-from service_harness import free_port
 
 from basecagg.service import connection
+from free_ports import free_port
 
 KILLS, SLEEP = 20, 60.0
 SERVERS = ("server-a", "server-b")
@@ -135,10 +136,18 @@ class Pair(Chaos):
         os.kill(int(inner[0]) if inner else pid, number)
 
 
-async def story(scene: Pair, folder: Path, kills: int, asleep: float) -> list[dict[str, Any]]:
+async def story(
+    scene: Pair,
+    folder: Path,
+    kills: int,
+    asleep: float,
+    hurry: Callable[[], None] = lambda: None,
+) -> list[dict[str, Any]]:
+    """`hurry` is called when everybody is there: before, all start at once, and answers take their time."""
     found = []
     try:
         await scene.begin()
+        hurry()
         await scene.stand_by("server-b")
         await scene.reach(2, 90)
         for _ in range(kills):
@@ -155,11 +164,13 @@ async def story(scene: Pair, folder: Path, kills: int, asleep: float) -> list[di
 
 
 def test_the_other_server_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for wait in ("_GRACE", "_CONNECT"):
-        monkeypatch.setattr(connection, wait, PATIENCE)  # the operator's
+    def hurry() -> None:
+        for wait in ("_GRACE", "_CONNECT"):
+            monkeypatch.setattr(connection, wait, PATIENCE)  # the operator's
+
     monkeypatch.setattr(Pair, "prelude", HURRY)
     with running_postgres() as postgres:
-        asyncio.run(story(Pair(tmp_path, postgres, apart=False), tmp_path, 1, 0.0))
+        asyncio.run(story(Pair(tmp_path, postgres, apart=False), tmp_path, 1, 0.0, hurry))
 
 
 @pytest.mark.soak

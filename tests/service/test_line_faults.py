@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -10,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from service_harness import all_hung_up, federation, free_port, uncollected
+from service_harness import all_hung_up, federation, uncollected
 
 from basecagg.channels.identity import Identity
 from basecagg.service.connection import Connection, Unreachable, UntrustedServer
@@ -21,6 +22,7 @@ from basecagg.service.operator.certificates import (
     make_server_certificate,
 )
 from basecagg.service.signing import Caller
+from free_ports import free_port
 
 
 def play(story: Callable[[], Awaitable[None]]) -> None:
@@ -112,12 +114,20 @@ def test_a_good_certificate_is_believed(tmp_path: Path) -> None:
     play(story)
 
 
-def test_where_nobody_listens_or_nobody_speaks_tls_it_is_said_so() -> None:
+def test_where_nobody_listens_or_nobody_speaks_tls_it_is_said_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def unknown(*_: object, **__: object) -> None:
+        """What every resolver says; who asks one needs a network, and its patience."""
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
     async def story() -> None:
         with pytest.raises(Unreachable, match="nobody listens"):
             await call(f"https://127.0.0.1:{free_port()}")
-        with pytest.raises(Unreachable, match="name is not known"):
-            await call("https://nowhere.invalid:8443")
+        with monkeypatch.context() as patch:
+            patch.setattr(socket, "getaddrinfo", unknown)
+            with pytest.raises(Unreachable, match="name is not known"):
+                await call("https://nowhere.invalid:8443")
         port = free_port()
 
         async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -34,7 +34,7 @@ async def answered(line: Line) -> bytes:
     try:
         async with asyncio.timeout(20):
             return await line[0].read()
-    except ConnectionResetError:
+    except ConnectionError:
         return b""
     finally:
         line[1].transport.abort()

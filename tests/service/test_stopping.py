@@ -29,18 +29,21 @@ def test_a_server_stops_in_the_middle_of_a_score_that_never_ends(tmp_path: Path)
 
 
 async def story(fed: Federation, server: subprocess.Popen[str]) -> str:
-    await until_it_says(server, "Uvicorn running")
-    for name in NAMES:
-        profile = fed.profile(name, await fed.invite(name))
-        await fed.connection.enrol(to_json(enrolment(profile)))
-    await fed.admit(NAMES)
-    await fed.start_epoch()
-    await until_it_says(server, "this takes for ever")
-    server.send_signal(signal.SIGTERM)  # and a caller has a line that it does not use
-    _, said = await asyncio.to_thread(server.communicate, timeout=60)
-    await fed.connection.close()
-    fed.operator.close()
-    return str(said)
+    try:
+        await until_it_says(server, "Uvicorn running")
+        for name in NAMES:
+            profile = fed.profile(name, await fed.invite(name))
+            await fed.connection.enrol(to_json(enrolment(profile)))
+        await fed.admit(NAMES)
+        await fed.start_epoch()
+        await until_it_says(server, "this takes for ever")
+        server.send_signal(signal.SIGTERM)  # and a caller has a line that it does not use
+        _, said = await asyncio.to_thread(server.communicate, timeout=60)
+        return str(said)
+    finally:
+        server.kill()  # or the loop waits for ever for a thread that reads
+        await fed.connection.close()
+        fed.operator.close()
 
 
 async def until_it_says(server: subprocess.Popen[str], words: str) -> None:

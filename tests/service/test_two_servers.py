@@ -15,10 +15,11 @@ from pathlib import Path
 import httpx
 import pytest
 from direct import MemoryEpoch, direct
-from service_harness import SMALL, Federation, Nudge, federation, free_port
+from service_harness import GIVE_UP, SMALL, Federation, Nudge, federation, stopped_at_last
 
 from basecagg.errors import LeaseLost, StorageError
 from basecagg.service.server.serving import running
+from free_ports import free_port
 
 NAMES = [f"user-{index}" for index in range(SMALL.num_holders)]
 
@@ -46,17 +47,16 @@ async def test_the_second_is_refused_and_the_first_goes_on(tmp_path: Path) -> No
 @pytest.mark.parametrize("with_epoch", [False, True])
 async def test_an_idle_server_that_was_overtaken_ends(tmp_path: Path, with_epoch: bool) -> None:
     fed = Federation(tmp_path)
-    await fed.start_server()
-    if with_epoch:
-        await fed.join(NAMES, lambda name: Nudge(seconds=1000))
-        await fed.start_epoch()
-    overtake(fed.options.folder)
-    assert fed._server is not None
-    with pytest.raises(LeaseLost, match="belongs to another process"):
-        await asyncio.wait_for(asyncio.shield(fed._server), 30)
-    for name in list(fed.agents):
-        await fed.stop(name)
-    await fed.connection.close()
+    async with stopped_at_last(fed):
+        await fed.start_server()
+        if with_epoch:
+            await fed.join(NAMES, lambda name: Nudge(seconds=1000))
+            await fed.start_epoch()
+        overtake(fed.options.folder)
+        assert fed._server is not None
+        with pytest.raises(LeaseLost, match="belongs to another process"):
+            await asyncio.wait_for(asyncio.shield(fed._server), GIVE_UP)
+        fed._server = None  # nobody has to stop it
 
 
 async def test_whoever_was_overtaken_does_not_take_what_the_other_writes_for_damage(
@@ -71,6 +71,8 @@ async def test_whoever_was_overtaken_does_not_take_what_the_other_writes_for_dam
         raise StorageError("envelopes are stored, but none of their masks")
 
     async with direct(tmp_path) as scene:
+        scene.service._clock.cancel()
+        await scene.service.worker.do(lambda: None)  # what the clock has asked for is done by now
         monkeypatch.setattr(MemoryEpoch, "renew", overtaken)
         monkeypatch.setattr(MemoryEpoch, "scan", half_written)
         with pytest.raises(ZeroDivisionError):
@@ -83,6 +85,14 @@ def damage(folder: Path) -> None:
     with sqlite3.connect(folder / "server.db", timeout=20) as connection:
         connection.execute("DROP TABLE basecagg_lease")
     connection.close()
+
+
+async def is_there(client: httpx.AsyncClient) -> bool:
+    try:
+        await client.get("/healthz")
+    except httpx.TransportError:
+        return False
+    return True
 
 
 @pytest.mark.parametrize(
@@ -100,14 +110,10 @@ def test_the_command_says_so_in_one_line_and_ends(
 
     async def until_ready() -> None:
         async with httpx.AsyncClient(base_url=fed.url, verify=fed.tls) as client:
-            async with asyncio.timeout(60):
-                while True:
-                    try:
-                        await client.get("/healthz")
-                        break
-                    except httpx.TransportError:
-                        await asyncio.sleep(0.1)
-        await fed.connection.close()
+            async with asyncio.timeout(GIVE_UP):
+                while not await is_there(client):
+                    assert server.poll() is None
+                    await asyncio.sleep(0.1)
 
     try:
         asyncio.run(until_ready())
@@ -115,7 +121,9 @@ def test_the_command_says_so_in_one_line_and_ends(
         _, said = server.communicate(timeout=60)
     finally:
         server.kill()
-        server.wait()
+        server.communicate()
+        asyncio.run(fed.connection.close())
+        fed.operator.close()
     assert server.returncode == 1
     last = json.loads(said.decode().splitlines()[-1])
     assert last["event"] == "ended"

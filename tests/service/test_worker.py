@@ -52,12 +52,25 @@ class Owner:
 
 
 async def persist(worker: MachineThread, job):
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while True:
             try:
                 return await worker.do(job)
             except Problem:
                 await asyncio.sleep(0.05)
+
+
+async def keep_busy(worker: MachineThread) -> tuple[threading.Event, asyncio.Task[object]]:
+    """A gate, and the job that the thread has begun with, alone, and which waits there."""
+    begun, gate = threading.Event(), threading.Event()
+
+    def job() -> None:
+        begun.set()
+        gate.wait()
+
+    task = asyncio.create_task(worker.do(job))
+    assert await asyncio.to_thread(begun.wait, 60)
+    return gate, task
 
 
 def with_worker(story, **options) -> Owner:
@@ -76,9 +89,7 @@ def with_worker(story, **options) -> Owner:
 
 def test_jobs_that_wait_are_made_durable_together() -> None:
     async def story(worker: MachineThread, owner: Owner) -> None:
-        gate = threading.Event()
-        first = asyncio.create_task(worker.do(gate.wait))
-        await asyncio.sleep(0.05)
+        gate, first = await keep_busy(worker)
         others = [asyncio.create_task(worker.do(owner.job(number))) for number in range(5)]
         await asyncio.sleep(0.05)
         assert not any(task.done() for task in others)
@@ -92,10 +103,10 @@ def test_jobs_that_wait_are_made_durable_together() -> None:
 def test_callers_are_put_off_while_the_ground_fails_and_it_goes_on_by_itself() -> None:
     async def story(worker: MachineThread, owner: Owner) -> None:
         owner.fails = owner.stays_down = 3
-        gate = threading.Event()
-        tasks = [asyncio.create_task(worker.do(gate.wait))]
-        await asyncio.sleep(0.05)
+        gate, first = await keep_busy(worker)
+        tasks = [first]
         tasks += [asyncio.create_task(worker.do(owner.job(number))) for number in range(3)]
+        await asyncio.sleep(0)  # now their jobs wait
         gate.set()
         for task in tasks:
             with pytest.raises(Problem, match="waits for its store") as caught:
@@ -145,12 +156,11 @@ def test_it_can_be_closed_while_the_ground_fails() -> None:
 
 def test_a_job_that_fails_takes_nobody_with_it() -> None:
     async def story(worker: MachineThread, owner: Owner) -> None:
-        gate = threading.Event()
-        first = asyncio.create_task(worker.do(gate.wait))
-        await asyncio.sleep(0.05)
+        gate, first = await keep_busy(worker)
         good = asyncio.create_task(worker.do(owner.job(1)))
         bad = asyncio.create_task(worker.do(lambda: 1 // 0))
         last = asyncio.create_task(worker.do(owner.job(2)))
+        await asyncio.sleep(0)  # now their jobs wait
         gate.set()
         await first
         with pytest.raises(ZeroDivisionError):
@@ -175,11 +185,9 @@ def test_a_problem_is_an_answer_and_undoes_nothing() -> None:
 
 def test_too_many_jobs_are_put_off() -> None:
     async def story(worker: MachineThread, owner: Owner) -> None:
-        gate = threading.Event()
-        tasks = [asyncio.create_task(worker.do(gate.wait))]
-        await asyncio.sleep(0.05)
-        tasks += [asyncio.create_task(worker.do(gate.wait)) for _ in range(2)]
-        await asyncio.sleep(0.05)
+        gate, first = await keep_busy(worker)
+        tasks = [first, *(asyncio.create_task(worker.do(gate.wait)) for _ in range(2))]
+        await asyncio.sleep(0)  # now their jobs wait
         with pytest.raises(Problem) as caught:
             await worker.do(gate.wait)
         assert caught.value.status == 503
