@@ -10,7 +10,7 @@ MUTANTS := $(VENV)/.installed-mutants
 PEERS   := $(VENV)/bench-peers
 
 .DEFAULT_GOAL := help
-.PHONY: help run federation study test wheels coverage check format bench soak mutants docs clean
+.PHONY: help run federation study kernels test wheels coverage check format bench soak mutants docs clean
 
 help:            ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,15 +54,17 @@ WORKERS ?= 3
 TESTS := -m pytest -m "not soak" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 test coverage: export PYTHONDONTWRITEBYTECODE :=
 
-test: $(DEV)     ## the tests
+kernels: $(DEV)
 	@$(BIN)/python -c "from basecagg.maths.kernels import warm_up; warm_up()"
+
+test: kernels    ## the tests
 	$(BIN)/python $(TESTS) $(ARGS)
 
 wheels: $(DEV)   ## the wheel alone and with each extra alone, in new environments; EXTRA=learn for one of them
 	$(BIN)/python -m pytest tests/test_wheel.py -m "soak or not soak" $(if $(EXTRA),-k "[$(EXTRA)") $(ARGS)
 
 # The tests as ever; their workers and the programs that they start write one file each.
-coverage: $(DEV) ## the tests, and which lines of src they ran
+coverage: kernels ## the tests, and which lines of src they ran
 	rm -rf .coverage && mkdir .coverage
 	$(BIN)/coverage run $(TESTS) $(ARGS)
 	$(BIN)/coverage combine --quiet

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import socket
+from contextlib import suppress
 
 _FIRST, _COUNT = 12_000, 2_500
 _worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 8
@@ -17,12 +18,8 @@ _turns = itertools.count(os.getpid())
 
 def free_port() -> int:
     """A port that nobody listens at, and another one each time."""
-    for turn in _turns:
-        port = _FIRST + _worker * _COUNT + turn % _COUNT
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        return port
-    raise AssertionError("there are always more turns")
+    while True:
+        port = _FIRST + _worker * _COUNT + next(_turns) % _COUNT
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port

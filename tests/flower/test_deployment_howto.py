@@ -77,9 +77,7 @@ def test_flowers_quickstart_converted_by_this_page_learns(tmp_path: Path) -> Non
         said = federation.finish_run()
     learned = accuracies(said)
     assert list(learned) == [0, 1, 2, 3]
-    assert learned[3] > max(
-        0.2, learned[0]
-    )  # by chance 0.1; in 150 runs 0.40 at least, on average 0.6
+    assert learned[3] > max(0.3, learned[0])
     assert "Aggregated MetricRecord (evaluate): {'eval_acc': " in said
 
 

@@ -75,7 +75,7 @@ def _look_into(letter: Any) -> list[str]:
         return []
     words = np.frombuffer(letter.words, "<u4")
     near = (words < Q // 64) | (words > Q - Q // 64)
-    return ["an update in clear"] if near.mean() > 0.9 else []
+    return ["an update in clear"] if near.mean() > 0.5 else []
 
 
 def run(grid: FakeGrid, **options: Any) -> list[str]:

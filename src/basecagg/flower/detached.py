@@ -70,17 +70,16 @@ def launch(
 def look(node_folder: Path) -> TrainingStatus:
     """How far the training that was launched has come."""
     folder = node_folder / _FOLDER
-    is_locked = _is_locked(
-        folder / "lock"
-    )  # first: whoever has let go of it has put everything in its place
+    # First: whoever has let go of the lock has put everything in its place.
+    is_running = _is_locked(folder / "lock")
     with suppress(OSError):
         update = np.load(folder / "update.npy")
         return TrainingStatus("done", update, memory=(folder / "memory").read_bytes())
     with suppress(OSError):
         return TrainingStatus("failed", problem=(folder / "problem").read_text())
-    return (
-        TrainingStatus("running") if is_locked else TrainingStatus("failed", problem="ProcessDied")
-    )
+    if is_running:
+        return TrainingStatus("running")
+    return TrainingStatus("failed", problem="ProcessDied")
 
 
 def clear(node_folder: Path) -> None:
