@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
+from service_harness import all_hung_up, stop_accepting
 
 from basecagg.errors import ChannelError
 from basecagg.maths.kernels import warm_up
@@ -49,8 +50,9 @@ class Proxy:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
 
     async def stop(self) -> None:
+        await stop_accepting(self._server)
         self._server.close()
-        self._hang_up()
+        await all_hung_up()  # also for whoever was taken in just now
         await asyncio.gather(*filter(None, self._calls), return_exceptions=True)
         await asyncio.sleep(0)  # for transports that were aborted
 

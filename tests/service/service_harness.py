@@ -9,6 +9,7 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,7 @@ class Federation:
             async with running(self.options) as server:
                 self.uvicorn = server
                 server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+                server.shutdown = partial(_shut_down, server)  # type: ignore[method-assign]
                 task = asyncio.create_task(server._serve())
                 while not server.started:
                     await asyncio.sleep(0.01)
@@ -264,6 +266,19 @@ async def stopped_at_last(fed: Federation) -> AsyncIterator[None]:
             await fed.stop_server()
             fed.operator.close()
             await all_hung_up()
+
+
+async def _shut_down(server: uvicorn.Server, **more: Any) -> None:
+    for each in server.servers:
+        await stop_accepting(each)
+    await type(server).shutdown(server, **more)
+
+
+async def stop_accepting(server: asyncio.Server) -> None:
+    """Before it is closed, or asyncio forgets the socket of whoever was taken in and has no transport yet."""
+    for listener in server.sockets:
+        asyncio.get_running_loop().remove_reader(listener.fileno())
+    await asyncio.sleep(0)  # for their transports
 
 
 @contextmanager

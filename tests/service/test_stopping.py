@@ -1,14 +1,18 @@
-"""`serve --evaluate` stops when it is told to, whatever the operator's function is doing. A real process."""
+"""A server stops when it is told to, whatever the operator's function does. Ours forget no socket of theirs."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import signal
+import socket
 import subprocess
+import warnings
 from pathlib import Path
 
-from service_harness import SMALL, Federation, enrolment
+import pytest
+from service_harness import SMALL, Federation, all_hung_up, enrolment, stop_accepting, uncollected
 from test_json_log import serve
 
 from basecagg.service.documents import to_json
@@ -52,3 +56,24 @@ async def until_it_says(server: subprocess.Popen[str], words: str) -> None:
     while words not in line:
         line = await asyncio.to_thread(server.stderr.readline)
         assert line
+
+
+@pytest.mark.parametrize("carefully", [True, False])
+def test_tests_hang_up_on_whoever_was_taken_in_as_their_server_closed(carefully: bool) -> None:
+    """With the control, so that we see when asyncio needs no such care any more."""
+
+    async def story() -> None:
+        async with await asyncio.start_server(lambda *_: None, "127.0.0.1", 0) as server:
+            with socket.create_connection(server.sockets[0].getsockname()):
+                for _ in range(2):
+                    await asyncio.sleep(0)  # now the caller is accepted, and has no transport
+                if carefully:
+                    await stop_accepting(server)
+                server.close()
+                await all_hung_up()
+
+    with uncollected(), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        asyncio.run(story())
+        gc.collect()
+    assert any("unclosed transport" in str(each.message) for each in caught) != carefully
