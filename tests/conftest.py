@@ -13,20 +13,11 @@ settings.load_profile("basecagg")
 
 LONG = (
     *("test_reproduce.py", "test_simulation.py", "test_end_to_end.py", "test_chaos.py"),
-    *(
-        "test_deployment_howto.py",
-        "test_deployment_example.py",
-        "test_run_command.py",
-        "test_site.py",
-    ),
-    *("test_runs.py", "test_wheel.py", "test_tuning.py", "test_protocols.py", "test_failover.py"),
-    *(
-        "test_page.py",
-        "test_participant_histories.py",
-        "test_schedules.py",
-        "test_silent_callers.py",
-    ),
-    *("test_ground.py", "test_normed_apps.py", "test_faults.py", "test_agent_fuzz.py"),
+    *("test_deployment_howto.py", "test_deployment_example.py", "test_run_command.py"),
+    *("test_site.py", "test_runs.py", "test_wheel.py", "test_tuning.py", "test_protocols.py"),
+    *("test_failover.py", "test_page.py", "test_participant_histories.py", "test_schedules.py"),
+    *("test_silent_callers.py", "test_ground.py", "test_normed_apps.py", "test_faults.py"),
+    "test_agent_fuzz.py",
 )
 """Files that take a worker long, the longest first: whoever comes to one last would be waited for by all."""
 

@@ -1,4 +1,4 @@
-"""A server stops when it is told to, whatever the operator's function does. Ours forget no socket of theirs."""
+"""A server stops when it is told to, whatever the operator's function does; one in a test forgets no caller."""
 
 from __future__ import annotations
 
