@@ -2,7 +2,7 @@
 
 `tests/vectors/store-0.1.0-protocol-*.tar.xz` were written by basecagg 0.1.0 when it spoke version 3 and 4 of
 the protocol: an operator, a server and four hospitals at version 3 of the model, stopped while their epoch was
-open. A fifth one was revoked.
+open. A fifth one was revoked. `store-0.2.0.tar.xz` is the same federation of basecagg 0.2.0, at version 5.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from basecagg.protocol.records import Standing
 from basecagg.service.operator.folder import certify_server
 from basecagg.storage import anchor
 
-STORES = sorted((Path(__file__).parent.parent / "vectors").glob("store-*.tar.xz"))
+VECTORS = Path(__file__).parent.parent / "vectors"
+STORES = sorted(VECTORS.glob("store-0.1.0-*.tar.xz"))
 NAMES = [f"hospital-{number}" for number in (1, 2, 3, 4)]
 PLAN = ("--dropouts", "1", "--colluders", "1", "--buffer", "4")
 
@@ -108,6 +109,18 @@ def test_the_model_is_the_old_one_to_the_bit_and_nothing_else_is_kept(
         assert not old_keys & new_keys
 
     play(tmp_path, store, story)
+
+
+def test_an_epoch_of_0_2_0_goes_on(tmp_path: Path) -> None:
+    async def story(fed: Upgraded) -> None:
+        await fed.start_server()
+        overview = await fed.operator.look(fed.connection)
+        assert (overview.phase, overview.version) == ("open", fed.told["version"])
+        for name in NAMES:
+            fed.launch(fed.profile(name), Nudge(target=2.0))
+        await Desk(fed).reach(fed.told["version"] + 2)
+
+    play(tmp_path, VECTORS / "store-0.2.0.tar.xz", story)
 
 
 def _four() -> ProtocolParameters:
