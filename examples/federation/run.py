@@ -135,6 +135,7 @@ def tell(processes: Processes, versions: int) -> None:
     processes.run("operator", "invite", "user-12")
     _join(processes, "user-12", USERS)
     wait_for_version(processes, 2 * versions // 3)
+    wait_for_event(processes, "user-12", "enrolled")
     processes.run("operator", "enrol")
     wait_for_version(processes, versions)
     print(f"{versions} versions in {time.monotonic() - began:.0f} s")
@@ -167,6 +168,14 @@ def wait_for_version(processes: Processes, version: int) -> None:
         if found and int(found[1]) >= version:
             return print(done.stdout.decode().splitlines()[0], flush=True)
         time.sleep(1)
+
+
+def wait_for_event(processes: Processes, name: str, event: str) -> None:
+    """Wait until somebody's log tells of it."""
+    log = processes.folder / f"{name}.log"
+    while f'"event": "{event}"' not in log.read_text():
+        processes.require_alive()
+        time.sleep(0.5)
 
 
 def last_score(processes: Processes) -> float:

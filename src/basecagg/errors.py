@@ -198,6 +198,10 @@ class TurnedAway(BASecAggError):  # noqa: N818 - the server's word, which may ch
     """
 
 
+class TooLarge(BASecAggError):  # noqa: N818 - a fact about this message and this line
+    """The server, or a proxy before it, takes no message of this size: the same bytes never get through."""
+
+
 class ServerCaught(BASecAggError):  # noqa: N818 - the server is at fault, not we
     """A participant has proof that its server cheats, and takes no more part; the text says where it is."""
 

@@ -111,11 +111,12 @@ def test_within_the_limit_of_its_kind_with_the_hybrid_suite():
 
 def test_the_limits_are_bulk_and_4_kib_or_16_mib():
     p = CONVERSATION[0].agreement.parameters
-    share = 4 * p.share_size + 4096
+    share = 4 * p.share_size
+    envelope = p.mask_quota * (share + 256) + 4096
     bulk = {
-        Shipment: p.num_holders * share + 4096,
-        Parcel: share,
-        Answer: share,
+        Shipment: p.num_holders * envelope + 4096,
+        Parcel: envelope,
+        Answer: share + 4096,
         Upload: 4 * p.padded_size + 4096,
         PlainUpdate: 8 * p.model_size + 4096,
         Parts: p.parts_bytes + 8 * p.model_size + 2 * 16 * 2**20,

@@ -23,6 +23,8 @@ MAX_CONTROL_BYTES = 16 * 2**20
 """The most that a message without bulk data may take: N = 100,000 signatures and K tickets fit."""
 _ENVELOPE_BYTES = 4096
 """Room for the names, keys and signatures around one bulk payload, sealing overhead included."""
+_MASK_NAME_BYTES = 256
+"""Room for one more mask's name: its contributor's name and a serial number."""
 
 AnyMessage = (
     Epoch
@@ -94,11 +96,14 @@ def _unpack(frame: bytes, limit: int, decoder: msgspec.msgpack.Decoder[Any]) -> 
 
 def limit_for(message_type: type[Message], parameters: ProtocolParameters) -> int:
     """The most bytes that a message of this type may take in an epoch with these parameters."""
-    share = 4 * parameters.share_size + _ENVELOPE_BYTES
+    share = 4 * parameters.share_size
+    # A dealing is for as many masks as its dealer may have ahead: one envelope has a share of each.
+    masks = min(parameters.mask_quota, messages.MAX_MASKS)
+    envelope = masks * (share + _MASK_NAME_BYTES) + _ENVELOPE_BYTES
     bulk = {
-        messages.Shipment: parameters.num_holders * share + _ENVELOPE_BYTES,
-        messages.Parcel: share,
-        messages.Answer: share,
+        messages.Shipment: parameters.num_holders * envelope + _ENVELOPE_BYTES,
+        messages.Parcel: envelope,
+        messages.Answer: share + _ENVELOPE_BYTES,
         messages.Upload: 4 * parameters.padded_size + _ENVELOPE_BYTES,
         messages.Parts: parameters.parts_bytes + 8 * parameters.model_size + 2 * MAX_CONTROL_BYTES,
         messages.PlainUpdate: 8 * parameters.model_size + _ENVELOPE_BYTES,

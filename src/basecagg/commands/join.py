@@ -21,7 +21,7 @@ from basecagg.commands._options import (
     options,
 )
 from basecagg.commands._program import begin_log, log_end
-from basecagg.errors import DataError, ServerCaught, TurnedAway, printable
+from basecagg.errors import DataError, ServerCaught, TooLarge, TurnedAway, printable
 from basecagg.privacy import Unit
 from basecagg.protocol.floor import LocalFloor
 from basecagg.service.agent.agent import Agent, AgentOptions
@@ -147,7 +147,7 @@ def command(
         Log("basecagg.agent").info("stopped")
     except ServerCaught as caught:
         raise log_end(str(caught), _CAUGHT) from None
-    except TurnedAway as refusal:
+    except (TooLarge, TurnedAway) as refusal:
         raise log_end(str(refusal), _TURNED_AWAY) from None
 
 

@@ -33,6 +33,8 @@ _GRACE, _CONNECT = 30.0, 10.0
 """Seconds."""
 _SLOWEST = 16_000
 """Bytes a second: a reply that takes longer is given up."""
+_TELL_AGAIN = 600.0
+"""Seconds after which a fault that lasts is told again."""
 _LONGEST_REASON = 500
 _UNCHANGED = 304
 _CODING, _PLAIN = "accept-encoding", "identity"
@@ -239,15 +241,15 @@ class Patience:
     async def persist(self, attempt: Callable[[], Awaitable[Result]], *final: str | int) -> Result:
         """Call until it works, or fails with one of the `final` codes or statuses, on which the caller acts.
 
-        `TurnedAway` where the operator has to do something first.
+        `TurnedAway` where the operator has to do something first. The same fault is told once in ten minutes.
         """
-        ceiling = self._shortest
+        ceiling, told = self._shortest, _Told()
         while True:
             try:
                 return await attempt()
             except Unreachable as fault:
                 needs_people = isinstance(fault, UntrustedServer)
-                _LOG(logging.WARNING if needs_people else logging.INFO, "retry", reason=str(fault))
+                told(logging.WARNING if needs_people else logging.INFO, reason=str(fault))
                 asked = 0.0
             except Problem as problem:
                 if problem.code in final or problem.status in final:
@@ -258,9 +260,22 @@ class Patience:
                         " was deleted, and started again this agent asks again"
                     ) from None
                 level = logging.INFO if problem.status in _PASSING else logging.WARNING
-                said = {"reason": problem.reason, "code": problem.code, "status": problem.status}
-                _LOG(level, "retry", **said)
+                told(level, reason=problem.reason, code=problem.code, status=problem.status)
                 asked = min(problem.retry_after or 0.0, self._longest)
             # Jitter spreads callers out; nothing secret depends on it.
             await asyncio.sleep(max(asked, random.uniform(0, ceiling)))  # noqa: S311
             ceiling = min(2 * ceiling, self._longest)
+
+
+class _Told:
+    """Says why a call is made again: at once when the reason is another, else once in ten minutes."""
+
+    def __init__(self) -> None:
+        self._said: dict[str, Any] = {}
+        self._since = 0.0
+
+    def __call__(self, level: int, **said: Any) -> None:
+        now = time.monotonic()
+        if said != self._said or now - self._since > _TELL_AGAIN:
+            self._said, self._since = said, now
+            _LOG(level, "retry", **said)

@@ -20,7 +20,14 @@ from typing import Any, TypeVar
 import numpy as np
 
 from basecagg.channels.wire import MAX_CONTROL_BYTES, limit_for, pack
-from basecagg.errors import BASecAggError, DataError, LocalProtocolError, PassingFault, WrongModel
+from basecagg.errors import (
+    BASecAggError,
+    DataError,
+    LocalProtocolError,
+    PassingFault,
+    TooLarge,
+    WrongModel,
+)
 from basecagg.protocol.floor import LocalFloor
 from basecagg.protocol.messages import Message, Parts
 from basecagg.service.agent.member import LocalMember
@@ -251,8 +258,19 @@ class Agent:
         return True
 
     async def _contribute(self, member: LocalMember, unsent: Sequence[Message]) -> None:
-        """Send what a restart left unsent; then train, mask, upload, again and again."""
-        await self._send(unsent)
+        """Send what a restart left unsent; then train, mask, upload, again and again.
+
+        A holder whose own messages are too large for the line goes on holding for the others.
+        """
+        try:
+            await self._send(unsent)
+            await self._train_and_send(member)
+        except TooLarge as fault:
+            if not await self._in_thread(lambda: member.participant.holder is not None):
+                raise
+            _LOG.error("no updates in this epoch", reason=str(fault), holds="as before")
+
+    async def _train_and_send(self, member: LocalMember) -> None:
         contributor = await self._in_thread(lambda: member.participant.contributor)
         if self._train is None or contributor is None:
             return
@@ -354,19 +372,31 @@ class Agent:
         return await self._persist(attempt, *_ELSEWHERE)
 
     async def _send(self, messages: Sequence[Message]) -> None:
-        """Deliver, however long it takes. What the server refuses would be refused again: it is dropped."""
+        """Deliver, however long it takes. What the server refuses would be refused again: it is dropped.
+
+        `TooLarge` if nothing of this size can get through.
+        """
         for message in messages:
-            send = partial(self._connection.call, "POST", "/v1/messages", pack(message))
+            frame, kind = pack(message), type(message).__name__
+            send = partial(self._connection.call, "POST", "/v1/messages", frame)
             try:
-                await self._persist(send, 409, *_ELSEWHERE)
+                await self._persist(send, 400, 409, 413, *_ELSEWHERE)
             except Problem as problem:
                 if problem.code in _ELSEWHERE:
                     raise
-                kind = type(message).__name__
+                if problem.status == 413:
+                    raise TooLarge(_too_large(kind, len(frame), problem)) from None
                 _LOG.warning("refused", kind=kind, code=problem.code, reason=problem.reason)
 
     async def _in_thread(self, job: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._thread, job)
+
+
+def _too_large(kind: str, size: int, problem: Problem) -> str:
+    return (
+        f"a {kind} of {size / 1e6:.3g} MB is not let through ({problem.reason}; {problem.code}). If there is a"
+        " proxy before the server, raise its limit for bodies; then start this agent again"
+    )
 
 
 def _tell_of_failure(error: BASecAggError) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from basecagg.channels.identity import Ed25519Verifier
 from basecagg.channels.sealing import SealingKeys
 from basecagg.channels.wire import MAX_CONTROL_BYTES, limit_for, pack, unpack
+from basecagg.costs import shares_bytes
 from basecagg.errors import (
     BASecAggError,
     LocalProtocolError,
@@ -51,6 +52,8 @@ from basecagg.storage.participant import ParticipantStore
 _LOG = Log("basecagg.agent")
 _AHEAD = 2
 """Masks that are kept ready, so that an update need not wait for receipts."""
+_LARGE = 4 * 2**20
+"""Bytes: if one mask's shares take more, each mask gets a shipment of its own."""
 
 
 class LocalMember:
@@ -120,7 +123,11 @@ class LocalMember:
 
     def deal(self, version: int) -> list[Message]:
         """Have enough masks ready for the next updates."""
-        return self._perform(self.participant.working().deal_ahead(version, _AHEAD))
+        contributor = self.participant.working()
+        is_large = shares_bytes(contributor.agreement.parameters) > _LARGE
+        counts = range(1, _AHEAD + 1) if is_large else (_AHEAD,)
+        deal = contributor.deal_ahead
+        return [message for ahead in counts for message in self._perform(deal(version, ahead))]
 
     def head_of(self, version: int, model: Vector) -> bytes:
         """What the chain of models had come to with this model, or `WrongModel` if it is another."""
