@@ -17,7 +17,7 @@ from puppet_server import PuppetServer, agent_of, erase, frames
 
 from basecagg.channels.identity import Identity
 from basecagg.channels.wire import pack
-from basecagg.errors import ServerCaught, TurnedAway
+from basecagg.errors import ServerCaught, TooLarge, TurnedAway
 from basecagg.protocol.messages import EpochEnd, MaskName, Shipment, Upload, Verdict
 from basecagg.protocol.server import first_link
 from basecagg.service.agent import agent as agents
@@ -206,7 +206,8 @@ async def fuzz(folder, seed, replies, monkeypatch):
     while server.replies < replies or (server.replies < 10 * replies and not said_all(server)):
         goal = server.replies + server.dice.randint(100, 600)
         server.in_a_row = 0  # the last one may have ended in the middle of its row
-        with suppress(ServerCaught, TurnedAway):  # it asks for two sums at once, or says "Revoked"
+        # It asks for two sums at once, or says "Revoked", or that it takes no message of any size.
+        with suppress(ServerCaught, TooLarge, TurnedAway):
             async with agent_of(server, folder, Nudge(), breath=0.5) as agent:
                 server.agent = agent
                 while server.replies < goal and server.fault is None:

@@ -221,7 +221,10 @@ class Agent:
                 self._moved.set()
 
     async def _take(self, member: LocalMember, letters: Sequence[Numbered]) -> None:
-        await self._send(await self._in_thread(partial(member.take, letters)))
+        try:
+            await self._send(await self._in_thread(partial(member.take, letters)))
+        except TooLarge as fault:  # the server will ask again, and others may answer in its place
+            _LOG.error("answer not sent", reason=str(fault))
         if member.wanted is not None:
             self._wanted.set()
 
