@@ -603,6 +603,34 @@ def test_a_recovered_operator_goes_on_above_with_the_people_that_were_confirmed(
     assert desk.begin(of(3)).number == 8
 
 
+def test_an_epoch_that_was_forgotten_is_ended_and_no_other_is():
+    """The server shows it; our own signature is the proof that it is ours."""
+    desk = full_desk()
+    before = MemoryStore(desk.store.snapshot())
+    epoch = desk.begin()
+    with pytest.raises(LocalProtocolError, match="epoch 1 is remembered here"):
+        desk.machine.adopt(epoch)
+    before.rolled_back = True
+    older = Desk(before)
+    with pytest.raises(StorageError, match="recover --above"):
+        older.machine.adopt(epoch)
+    older.perform(older.machine.recover(0, NAMES))
+    with pytest.raises(
+        DataError, match="recover --above 1"
+    ):  # else its number would be signed twice
+        older.machine.adopt(epoch)
+    older.perform(older.machine.recover(1, NAMES))
+    with pytest.raises(BadSignature):
+        older.machine.adopt(signed(epoch, ENROLMENT))
+    older.perform(older.machine.adopt(epoch))
+    before.rolled_back = False
+    older.restart()
+    (end,) = older.perform(older.machine.end(5, bytes(32)))
+    assert isinstance(end, EpochEnd)
+    assert (end.epoch, end.last_version) == (epoch.id, 5)
+    assert Ed25519Verifier().verify(OPERATOR.public_key, statement(end), end.signature)
+
+
 def test_keys_announced_to_the_older_copy_count_as_used():
     desk = full_desk()
     keys = list(desk.machine._announced.values())

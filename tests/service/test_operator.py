@@ -6,13 +6,15 @@ import json
 import re
 import shutil
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from service_harness import Federation, enrolment, federation, swapped
+from service_harness import SMALL, Federation, Nudge, enrolment, federation, swapped
+from test_commands import Desk
 
 from basecagg.commands.operator import command
 from basecagg.errors import DataError, StorageError
@@ -276,3 +278,33 @@ def test_a_model_that_is_not_there_is_told_in_words(
             export.initial_model(source)
     with pytest.raises(DataError, match="leave --model out"):
         export.export(np.zeros(3, np.float32), tmp_path / "m.pt", "own_vectors:zeros")
+
+
+async def test_a_recovered_operator_leads_members_out_of_an_epoch_that_it_forgot(
+    tmp_path: Path,
+) -> None:
+    """Its copy is of the day before the epoch: the members are told that it is over, and train on."""
+    names = ["ann", "bob", "cem", "dee"]
+    four = replace(SMALL, num_holders=4, recovery_threshold=2, max_colluders=1, max_dropouts=1)
+    async with federation(tmp_path) as fed:
+        await fed.join(names, lambda name: Nudge())
+        fed.operator.close()
+        shutil.copy(tmp_path / "operator" / "operator.db", tmp_path / "backup.db")
+        fed.operator = Office(tmp_path / "operator", tmp_path / "anchors")
+        await fed.start_epoch(four)
+        await fed.reach(1)
+        fed.operator.close()
+        shutil.copy(tmp_path / "backup.db", tmp_path / "operator" / "operator.db")
+        fed.operator = Office(tmp_path / "operator", tmp_path / "anchors")
+        # It hears of the members' next keys, and forgets in which epoch these may stand: others are needed.
+        await fed.operator.look(fed.connection)
+        await fed.operator.recover(fed.connection, 1, names)
+        desk = Desk(fed)
+        plan = ("--dropouts", "1", "--colluders", "1", "--buffer", "4", "--wait", "20")
+        rotated = await desk("rotate", *plan)
+        assert "epoch 1 is closed at version" in rotated.output, rotated.exception
+        assert "epoch 2 from version" in rotated.output
+        begun = re.search(r"from version (\d+)", rotated.output)
+        assert begun is not None
+        await desk.reach(int(begun[1]) + 2)
+        assert "epoch found again" in (await desk("log")).output

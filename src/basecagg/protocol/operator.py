@@ -366,6 +366,25 @@ class Operator:
         self._standing.end = end
         return [_kept(self._standing), Send(SERVER, end)]
 
+    def adopt(self, epoch: Epoch) -> list[Effect]:
+        """Take up an epoch that this operator signed and has forgotten, so that it can be ended.
+
+        Any other epoch is refused: the signature on it must be our own.
+        """
+        self._require_memory()
+        if self._standing.epoch is not None:
+            raise LocalProtocolError(f"epoch {self._standing.epoch.number} is remembered here")
+        accept(epoch, self._signer.public_key, self._verifier)
+        if epoch.federation != self._foundation.federation:
+            raise WrongEpoch(f"it is of {epoch.federation}", peer=SERVER)
+        if epoch.number > self.number:
+            raise DataError(
+                f"this operator has signed epoch {epoch.number} and does not remember it: run"
+                f" `basecagg operator recover --above {epoch.number}`"
+            )
+        self._standing = Standing(epoch=epoch)
+        return [_kept(self._standing)]
+
     @property
     def _present(self) -> Epoch | None:
         """The last epoch, unless it has ended."""

@@ -29,6 +29,8 @@ _RATES = {name: each.usual_rate for name, each in OPTIMISERS.items()} | {"sgd": 
 """η_g where nobody chose one."""
 _POLL = 0.3
 """Seconds between two looks at the server."""
+_ASK_AGAIN = 3.0
+"""Seconds between two requests for the same keys."""
 _KNOWN = ", ".join(f"{name} ({each.about})" for name, each in OPTIMISERS.items())
 _USUAL = ", ".join(f"{rate:g} for {name}" for name, rate in _RATES.items())
 
@@ -192,19 +194,23 @@ async def _when_keys_are_there(
     patience: float,
     attempt: Callable[[], Awaitable[Epoch]],
 ) -> Epoch:
-    """Ask for sealing keys that are missing, once, and try until they are there or patience ends."""
-    asked, clock = False, asyncio.get_running_loop().time
-    deadline = clock() + patience
+    """Ask for sealing keys that are missing, and try until they are there or patience ends.
+
+    A member that leaves an epoch may hand in the key that is no good once more, so it is asked again.
+    """
+    clock = asyncio.get_running_loop().time
+    deadline, ask_at = clock() + patience, 0.0
     while True:
         try:
             return await attempt()
         except MissingHolders as missing:
             if clock() >= deadline:
                 raise
-            if not asked:
+            if not ask_at:
                 click.echo(f"waiting for the keys of {', '.join(missing.reasons)}")
+            if clock() >= ask_at:
                 await office.ask_for_keys(connection, missing.reasons)
-                asked = True
+                ask_at = clock() + _ASK_AGAIN
         await asyncio.sleep(_POLL)
 
 

@@ -150,7 +150,9 @@ class Agent:
 
     async def _look_for_epoch(self, member: LocalMember) -> None:
         """Ask what there is besides the present epoch. Whatever comes, the machine decides."""
-        frames, reply = await self._persist(partial(self._ask_for_epoch, member.epoch))
+        frames, reply = await self._persist(
+            partial(self._ask_for_epoch, member.epoch or member.declined)
+        )
         before = member.epoch
         await self._in_thread(lambda: member.hear_of_epochs(frames))
         if member.epoch != before:

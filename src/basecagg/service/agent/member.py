@@ -36,6 +36,7 @@ from basecagg.protocol.effects import (
     PartsWanted,
     perform,
 )
+from basecagg.protocol.epoch import Epoch
 from basecagg.protocol.floor import LocalFloor
 from basecagg.protocol.letters import offer, take
 from basecagg.protocol.messages import EpochEnd, Message, Parts, Refusal, content_hash
@@ -65,6 +66,9 @@ class LocalMember:
         """Take up the participant where its store says it was."""
         self._folder = profile.folder
         self._floor = floor
+        self.declined = ""
+        """The epoch that was offered last and declined, as `epoch`; forgotten after a while, to look again."""
+        self._complained: Declined | None = None
         self.wanted: int | None = None
         """The newest version that it wants to make again before it answers."""
         path = profile.folder / "state.db"
@@ -86,6 +90,7 @@ class LocalMember:
 
     def tick(self, now: int) -> list[Message]:
         """It is `now` by this machine's clock."""
+        self.declined = ""
         return self._perform(self.participant.tick(now))
 
     def announce(self, *, another: bool = False) -> Message:
@@ -104,7 +109,14 @@ class LocalMember:
         messages = [message for each in frames if (message := self._parse(each.frame))]
         ends = [message for message in messages if isinstance(message, EpochEnd)]
         take(self.participant, self._store, ends, _tell_of_refusal, self._tell)
+        offered = next((message for message in messages if isinstance(message, Epoch)), None)
+        if offered is None:
+            return
+        told, self._complained = self._complained, None
         offer(self.participant, self._store, messages, self._tell)
+        self.declined = offered.id.hex() if self._complained else ""
+        if self._complained and self._complained != told:
+            _tell(self._complained)
 
     def take(self, letters: Sequence[Numbered]) -> list[Message]:
         """Deal with letters from the server; what it returns must be sent before they are acknowledged."""
@@ -164,6 +176,8 @@ class LocalMember:
                 self.wanted = max(version, self.wanted or 0)
             case Convicted(_, reason):
                 self._accuse(reason)
+            case Declined():
+                self._complained = news
             case Joined():
                 _tell(news)
                 self._show_verification()

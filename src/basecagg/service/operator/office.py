@@ -282,11 +282,36 @@ class Office:
         return overview
 
     async def _end(self, connection: Connection, overview: Overview) -> None:
-        """An epoch that this operator does not remember, or that never arrived, has no end to be signed."""
-        if self.epoch is None or overview.epoch_id != self.epoch.id:
+        """Sign the end of the epoch that the server has, so that its members are free for the next one.
+
+        An epoch that this operator signed and forgot is shown by the server, and ended like any other. If the
+        server has an earlier epoch than the last that was signed here, that one has its end already.
+        """
+        known, number = self.epoch, overview.epoch_number
+        is_known = known is not None and known.id == overview.epoch_id
+        if not is_known and (number == 0 or (known is not None and known.number > number)):
             return
-        effects = self.machine.end(overview.version, overview.head)
-        facts = {"number": self.epoch.number, "version": overview.version}
+        if known is None:
+            await self._adopt(connection)
+        elif not is_known:
+            raise LocalProtocolError(
+                f"the server is in an epoch {number} that was not signed here: if this is an older copy of"
+                f" the folder, run `basecagg operator recover --above {number}`"
+            )
+        await self._send_end(connection, overview.version, overview.head)
+
+    async def _adopt(self, connection: Connection) -> None:
+        frame = (await connection.call("GET", "/v1/pedigree")).content
+        pedigree = unpack_file(frame, len(frame))
+        if not isinstance(pedigree, Pedigree):
+            raise DataError("the server does not show the epoch that it is in")
+        effects = self.machine.adopt(pedigree.epoch)
+        self._perform(effects, "epoch found again", number=pedigree.epoch.number)
+
+    async def _send_end(self, connection: Connection, version: int, head: bytes) -> None:
+        assert self.epoch is not None
+        effects = self.machine.end(version, head)
+        facts = {"number": self.epoch.number, "version": version}
         (end,) = self._perform(effects, "epoch ended", **facts)
         await self._order(connection, EndEpoch(frame=pack(end.message)))
 

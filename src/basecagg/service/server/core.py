@@ -27,6 +27,8 @@ from basecagg.storage.server import ServerStore
 
 _REMEMBERED_ENTRIES = 200
 _PROBE_SECONDS = 0.8
+_SILENT = 50.0
+"""Seconds: a holder that has not asked for its letters for so long is not there. Agents ask every 25 s."""
 Result = TypeVar("Result")
 _LOG = Log("basecagg.service")
 
@@ -37,6 +39,8 @@ class Activity:
 
     started: float = field(default_factory=time.time)
     last_seen: dict[str, float] = field(default_factory=dict)
+    last_mail: dict[str, float] = field(default_factory=dict)
+    """When each member last asked for its letters of the present epoch."""
     requests: Counter[str] = field(default_factory=Counter)
     bytes_in: int = 0
     bytes_out: int = 0
@@ -73,6 +77,9 @@ class Service:
         self._refusals: Counter[tuple[str, str]] = Counter()
         """How often somebody was refused since the start, by name and code."""
         self._waiting = WaitingRoom()
+        self._looked_after: EpochHost | None = None
+        """The epoch whose holders have been looked for since `_since`."""
+        self._since = 0.0
         self.epochs = Epochs(folder, settings, open_store)
         self.worker = MachineThread(self.flush, self.recover)
         self._clock = asyncio.create_task(self._tick())
@@ -216,6 +223,8 @@ class Service:
         """
         if self.host is None:
             raise Problem(409, "WrongEpoch", "no epoch is open: look for the next one")
+        if epoch == self.host.agreement.id.hex():
+            self.activity.last_mail[name] = time.time()
         deadline = self._waiting.until(wait)
         if self._may_wait(name, epoch, acknowledged):
             await self._waiting.mail(name, deadline)
@@ -251,12 +260,12 @@ class Service:
     async def wait_for_epoch(self, name: str, known: str, wait: float) -> list[Numbered]:
         """The end of the known epoch and the present one, if there is either; else wait for one.
 
-        An epoch that has ended is offered to nobody. A caller whose sealing key is wanted all at once need not
-        wait any longer: it learns so from its answer's header.
+        An epoch that has ended is offered to nobody. A caller whose sealing key is wanted does not wait: it
+        learns so from its answer's header.
         """
-        deadline, lacked = self._waiting.until(wait), self.registry.lacks_key(name)
-        while not (frames := self._epoch_news(name, known)) and await self._waiting.news(deadline):
-            if self.registry.lacks_key(name) and not lacked:
+        deadline = self._waiting.until(wait)
+        while not (frames := self._epoch_news(name, known)):
+            if self.registry.lacks_key(name) or not await self._waiting.news(deadline):
                 break
         return frames
 
@@ -315,12 +324,38 @@ class Service:
         while True:
             await asyncio.sleep(min(0.25, self._settings.answer_timeout / 4))
             await self._quietly(self.epochs.renew)
+            await self._quietly(self._look_for_holders)
             if self.host is not None and self.host.is_opening:
                 await self._quietly(self._ask_holders_again)
             if self.epochs.may_finish_closing:
                 await self._quietly(self.epochs.finish_closing)
             if self.registry.leaving:
                 await self._quietly(self.epochs.archive)
+
+    def _look_for_holders(self) -> None:
+        """Tell the epoch which of its holders cannot answer, before anybody waits for them in vain."""
+        host = self.host
+        if host is None:
+            return
+        if self.phase == "closed":  # its members have left
+            host.hear_of_absence({})
+            return
+        if host is not self._looked_after:  # nobody can have asked for its letters yet
+            self._looked_after, self._since = host, time.time()
+            self.activity.last_mail = {}
+        members, absent = self.registry.members, dict[str, str]()
+        silent = time.time() - _SILENT
+        for seat in host.agreement.epoch.holders:
+            member = members.get(seat.name)
+            if member is None or member.revoked:
+                absent[seat.name] = "revoked"
+            elif member.signing_key != seat.signing_key:
+                absent[seat.name] = "replaced"
+            elif seat.name in host.retired:
+                absent[seat.name] = "retired"
+            elif max(self._since, self.activity.last_mail.get(seat.name, 0.0)) < silent:
+                absent[seat.name] = "silent"
+        host.hear_of_absence(absent)
 
     def _ask_holders_again(self) -> None:
         self.epochs.require_host().tick(self._settings.answer_timeout)

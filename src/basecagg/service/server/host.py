@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from basecagg.channels.wire import limit_for, pack
@@ -103,6 +104,8 @@ class EpochHost:
         """Holders that have said since the start that they answer nothing more in this epoch."""
         self.trouble = ""
         """Why no sum is opened until the operator does something about it."""
+        self._absent: Mapping[str, str] = {}
+        """Holders that cannot answer at present, and why."""
         self._build()
 
     def _build(self) -> None:
@@ -135,12 +138,34 @@ class EpochHost:
             self.published = self._publication()
 
     def _look_for_trouble(self) -> None:
-        trouble = self._recovery.trouble(self.machine.version)
+        trouble = self._recovery.trouble(self.machine.version) or self._in_words()
         if trouble and not self.trouble:
             _LOG.error("no sum is opened", reason=trouble)
         elif self.trouble and not trouble:
             _LOG.info("sums are opened again")
         self.trouble = trouble
+
+    @property
+    def _has_too_few(self) -> bool:
+        there = self.agreement.parameters.num_holders - len(self._absent)
+        return there < self.agreement.holders_needed
+
+    def _in_words(self) -> str:
+        """How many holders are missing, for a page that tells no names; `operator status` tells them."""
+        if not self._has_too_few:
+            return ""
+        total, counts = self.agreement.parameters.num_holders, Counter(self._absent.values())
+        why = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
+        return (
+            f"a sum needs {self.agreement.holders_needed} of the {total} holders, and"
+            f" {total - len(self._absent)} can answer ({why}): bring the silent ones back, or begin an epoch"
+            " with those who are there (basecagg operator rotate --without NAME)"
+        )
+
+    def hear_of_absence(self, absent: Mapping[str, str]) -> None:
+        """These holders cannot answer at present; each with the reason in a word."""
+        self._absent = absent
+        self._look_for_trouble()
 
     def recover(self) -> None:
         """Throw the machine away and build it again from what is durable."""
@@ -224,7 +249,7 @@ class EpochHost:
     @property
     def may_end(self) -> bool:
         """Whether nothing is being opened, or it may never be."""
-        return not self.is_opening or self._recovery.is_stuck
+        return not self.is_opening or self._recovery.is_stuck or self._has_too_few
 
     # --- effects ----------------------------------------------------------------------------------
 
