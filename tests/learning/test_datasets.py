@@ -177,7 +177,7 @@ def test_images_of_another_size_and_labels_that_do_not_match_are_refused(
         load_dataset("mnist", data_dir=tmp_path / "a")
     mnist_arrays["train-images-idx3-ubyte"] = original["train-images-idx3-ubyte"][:11]
     write_mnist(tmp_path / "b/mnist")
-    with pytest.raises(DataError, match="11 inputs with 12 labels"):
+    with pytest.raises(DataError, match="11 inputs with 12 targets"):
         load_dataset("mnist", data_dir=tmp_path / "b")
     mnist_arrays["train-images-idx3-ubyte"] = original["train-images-idx3-ubyte"]
     mnist_arrays["train-labels-idx1-ubyte"] = np.full(12, 10, np.uint8)
@@ -256,7 +256,7 @@ def test_a_users_own_dataset_is_checked_when_made() -> None:
     )
     with pytest.raises(DataError, match="own, to train on: some inputs are NaN"):
         dataclasses.replace(good, train_x=torch.full((3, 2), torch.nan))
-    with pytest.raises(DataError, match="own, to test with: 0 inputs with 0 labels"):
+    with pytest.raises(DataError, match="own, to test with: 0 inputs with 0 targets"):
         dataclasses.replace(good, test_x=torch.zeros(0, 2), test_y=torch.zeros(0, dtype=torch.long))
     with pytest.raises(DataError, match=r"labels -1…1"):
         dataclasses.replace(good, train_y=torch.tensor([0, 1, -1]))

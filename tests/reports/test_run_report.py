@@ -24,11 +24,11 @@ from basecagg.cli import main
 from basecagg.errors import DataError
 from basecagg.protections.pairs import PRESETS
 from basecagg.reports import plots
-from basecagg.reports.run_report import SUMMARY, _seen, summary_rows, write_report
+from basecagg.reports.run_report import _seen, summary, write_report
 from basecagg.reports.runs import RunRecord, names, read_runs
 from basecagg.simulation.run_folder import METRICS, TASK, TOTALS
 
-PLOTS = ("accuracy-by-version", "accuracy-by-time", "staleness", "traffic", "phases", "partition")
+PLOTS = ("score-by-version", "score-by-time", "staleness", "traffic", "phases", "partition")
 SMALL = ("--versions=3", "--set=users=8", "--set=buffer_size=4", "--set=model=logistic")
 
 
@@ -73,7 +73,8 @@ def test_the_page_says_what_was_run_and_what_the_server_saw(runs: Path) -> None:
         assert heading in text
     assert "every single update, in clear" in text
     assert "Only sums were learned" in text
-    for row in summary_rows(read(runs / "fedbuff", runs / "basecagg")):
+    header, rows = summary(read(runs / "fedbuff", runs / "basecagg"))
+    for row in (header, *rows):
         assert all(cell in text for cell in row)
     for counted in ("clipped elements", "buffers burned", "sums that could wrap around"):
         assert counted in text
@@ -211,12 +212,14 @@ def test_every_method_says_its_updates_and_its_bytes(tmp_path: Path) -> None:
     chosen = [f"--method={method}" for method in methods]
     basecagg("run", *SMALL, "--set=tiers=2", *chosen, "--out", tmp_path)
     runs = read(*(tmp_path / method for method in methods))
-    assert SUMMARY[4:] == ("updates", "MB per user", "CPU, all parties")
-    for run, row in zip(runs, summary_rows(runs), strict=True):
+    header, rows = summary(runs)
+    assert header[1] == "accuracy"
+    assert header[4:] == ("updates", "MB per user", "CPU, all parties")
+    for run, row in zip(runs, rows, strict=True):
         assert row[4] == str(run.totals["updates"])
         each = run.totals["bytes"]["PlainUpdate"] / run.totals["updates"]
         assert each == pytest.approx(4 * 650 + 80, abs=20)
-    assert [row[6] == "–" for row in summary_rows(runs)] == [False, False, True, True]
+    assert [row[6] == "–" for row in rows] == [False, False, True, True]
 
 
 def test_a_task_of_ones_own_is_reported_by_its_name(tmp_path: Path) -> None:

@@ -55,11 +55,11 @@ def _age(run: Path) -> float:
 def report_on(console: Console, folders: Sequence[Path], out: Path) -> None:
     """Print the table and write the page."""
     require("matplotlib", extra="learn", needed_for="basecagg report")
-    from basecagg.reports.run_report import SUMMARY, summary_rows, write_report
+    from basecagg.reports.run_report import summary, write_report
     from basecagg.reports.runs import read_runs
 
     runs = read_runs(folders)
-    console.print(_table(SUMMARY, summary_rows(runs.values())))
+    console.print(_table(*summary(list(runs.values()))))
     audits = {run.name: said for folder, run in runs.items() if (said := _audit(folder))}
     try:
         page = write_report(list(runs.values()), out, audits)

@@ -34,7 +34,8 @@ class Dataset:
     train_y: Tensor
     test_x: Tensor
     test_y: Tensor
-    num_classes: int
+    num_classes: int = 0
+    """Labels are 0…num_classes − 1; 0 if targets are none: real numbers, sequences, several labels each."""
 
     def __post_init__(self) -> None:
         """Refuse what would only fail, or mislead, in the middle of a run."""
@@ -45,6 +46,11 @@ class Dataset:
     def input_shape(self) -> tuple[int, ...]:
         """The shape of one input."""
         return tuple(self.train_x.shape[1:])
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether each example has one label, of so many classes."""
+        return self.num_classes > 0 and _is_labels(self.train_y)
 
 
 def load_dataset(name: str, *, data_dir: Path | None = None, download: bool = False) -> Dataset:
@@ -77,14 +83,18 @@ def _read_digits(data_dir: Path, download: bool) -> tuple[Split, Split]:
 
 def _check_examples(where: str, x: Tensor, y: Tensor, num_classes: int) -> None:
     if len(x) != len(y) or not len(x):
-        raise DataError(f"{where} {len(x)} inputs with {len(y)} labels; take as many, and some")
+        raise DataError(f"{where} {len(x)} inputs with {len(y)} targets; take as many, and some")
     if x.is_floating_point() and not x.isfinite().all():
         raise DataError(f"{where} some inputs are NaN or infinite")
-    if y.is_floating_point():
+    if not (num_classes and _is_labels(y)):
         return
     low, high = int(y.min()), int(y.max())
     if low < 0 or high >= num_classes:
         raise DataError(f"{where} labels {low}…{high} are not all in 0…{num_classes - 1}")
+
+
+def _is_labels(y: Tensor) -> bool:
+    return y.dim() == 1 and not y.is_floating_point()
 
 
 DATASETS: dict[str, Callable[[Path, bool], Dataset]] = {

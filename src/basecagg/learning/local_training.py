@@ -160,8 +160,9 @@ def evaluate(
     with torch.inference_mode():
         for inputs, targets in batches:
             outputs = model.module(inputs)
-            score += float(task.score(outputs, targets).sum())
-            loss += float(task.loss(outputs, targets)) * len(targets)
+            scores = task.score(outputs, targets).float()
+            score += float(scores.sum()) * len(targets) / scores.numel()
+            loss += float(_loss(task, outputs, targets)) * len(targets)
     return Evaluation(score / len(y), loss / len(y))
 
 
@@ -173,11 +174,20 @@ def _descend(task: Task, model: FlatModel, indices: Tensor, training: LocalTrain
     least = 2 if _normalises_batches(model) else 1
     for batch in _batches(indices, training.batch_size, steps, least):
         model.gradient.zero_()
-        loss = task.loss(model.module(x.index_select(0, batch)), y.index_select(0, batch))
+        loss = _loss(task, model.module(x.index_select(0, batch)), y.index_select(0, batch))
         torch.autograd.backward(loss)
         total += loss.detach()
         _sgd_step(model, training)
     return float(total) / steps
+
+
+def _loss(task: Task, outputs: Tensor, targets: Tensor) -> Tensor:
+    loss = task.loss(outputs, targets)
+    if loss.numel() != 1:
+        raise DataError(
+            f"the loss of task '{task.name}' is {tuple(loss.shape)} numbers: return their mean, a single one"
+        )
+    return loss
 
 
 def _batches(indices: Tensor, batch_size: int, steps: int, least: int) -> Iterator[Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,8 @@ Kind = Literal["iid", "dirichlet", "shards"]
 PARTITIONS: tuple[Kind, ...] = get_args(Kind)
 
 Indices = NDArray[np.int64]
-Labels = NDArray[np.integer]
+Labels = NDArray[Any]
+"""One whole number for each example. "iid" takes any targets, for it counts them only."""
 
 
 def partition(
@@ -40,6 +41,8 @@ def partition(
             f"{len(labels)} examples cannot be dealt to {num_users} users, at least {each} to each:"
             f" take 1…{len(labels) // each} users"
         )
+    if kind != "iid":
+        _require_labels(labels, f"partition {kind!r} deals examples out by label", "use 'iid'")
     if kind == "shards":
         owners = _in_shards(labels, num_users, generator, shards_per_user)
     elif kind == "dirichlet":
@@ -89,4 +92,17 @@ def _in_shards(
 
 def label_counts(labels: Labels, parts: Sequence[Indices], num_classes: int) -> NDArray[np.int64]:
     """How many examples of each class (column) each user (row) has: the picture of a partition."""
+    _require_labels(labels, "examples are counted by label", "leave the picture out")
+    if labels.min() < 0 or labels.max() >= num_classes:
+        raise DataError(
+            f"labels {labels.min()}…{labels.max()} are not all in 0…{num_classes - 1}: see num_classes"
+        )
     return np.stack([np.bincount(labels[part], minlength=num_classes) for part in parts])
+
+
+def _require_labels(labels: Labels, purpose: str, otherwise: str) -> None:
+    if labels.ndim != 1 or labels.dtype.kind not in "iub":
+        raise DataError(
+            f"{purpose}: it needs one whole number for each example, and these targets are {labels.dtype} of"
+            f" shape {labels.shape}. Make such labels of them, or {otherwise}"
+        )

@@ -10,6 +10,7 @@ from pathlib import Path
 from torch import Tensor, nn
 from torch.nn import functional
 
+from basecagg.errors import DataError
 from basecagg.learning.datasets import Dataset, load_dataset
 from basecagg.learning.flat_parameters import FlatModel
 from basecagg.learning.models import build_model
@@ -18,12 +19,18 @@ from basecagg.learning.seeds import seeded
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs, targets) → their mean loss, a scalar."""
 Score = Callable[[Tensor, Tensor], Tensor]
-"""(outputs, targets) → one score per example; the report shows the mean."""
+"""(outputs, targets) → one score per example, or per place of one; the report shows the mean, by this name."""
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """1 where the largest output is the label, else 0."""
-    return (outputs.argmax(dim=1) == targets).float()
+    """1 where the largest output is the label, else 0; in sequences at every place."""
+    guesses = outputs.argmax(dim=1)
+    if guesses.shape != targets.shape:
+        raise DataError(
+            f"accuracy compares the largest output with the label, and of outputs {tuple(outputs.shape)} and"
+            f" targets {tuple(targets.shape)} it cannot: give the task a score= of its own"
+        )
+    return (guesses == targets).float()
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -35,6 +42,21 @@ class Task:
     dataset: Dataset
     loss: Loss = functional.cross_entropy
     score: Score = accuracy
+
+    def __post_init__(self) -> None:
+        """Accuracy of real numbers would be 0 without a word."""
+        targets = self.dataset.train_y
+        if self.score is accuracy and targets.is_floating_point():
+            raise DataError(
+                f"task '{self.name}': targets are {targets.dtype}, and accuracy compares labels. Give a score="
+                " of its own, such as minus the distance, or make labels of the targets (.long())"
+            )
+
+    @property
+    def score_name(self) -> str:
+        """What the score is called in reports: as its function, if that has a name."""
+        name = getattr(self.score, "__name__", "score")
+        return "score" if name == "<lambda>" else name
 
     def build_model(self, seed: int) -> FlatModel:
         """A new model whose first weights depend on `seed` alone."""

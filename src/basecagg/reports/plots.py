@@ -13,7 +13,8 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from basecagg.reports.runs import RunRecord
+from basecagg.reports.runs import RunRecord, shared_score
+from basecagg.simulation.run_folder import USUAL_SCORE
 
 INK = "#5a6472"
 """Axes and text; `save` turns it into the page's own text colour."""
@@ -62,25 +63,27 @@ def new_figure(width: float = 6.4, height: float = 3.6) -> tuple[Figure, Any]:
 
 
 @in_house_style
-def accuracy_by_version(runs: Sequence[RunRecord]) -> Figure:
-    """Test accuracy against the version of the model."""
-    return _accuracy(runs, "version", "version of the model")
+def score_by_version(runs: Sequence[RunRecord]) -> Figure:
+    """Test accuracy, or another score, against the version of the model."""
+    return _score(runs, "version", "version of the model")
 
 
 @in_house_style
-def accuracy_by_time(runs: Sequence[RunRecord]) -> Figure:
-    """Test accuracy against simulated time."""
-    return _accuracy(runs, "time", "simulated seconds")
+def score_by_time(runs: Sequence[RunRecord]) -> Figure:
+    """Test accuracy, or another score, against simulated time."""
+    return _score(runs, "time", "simulated seconds")
 
 
-def _accuracy(runs: Sequence[RunRecord], key: str, label: str) -> Figure:
+def _score(runs: Sequence[RunRecord], key: str, label: str) -> Figure:
     figure, axes = new_figure()
+    name = shared_score(runs)
+    in_percent = name == USUAL_SCORE
     for run, colour in zip(runs, _cycle(len(runs)), strict=True):
         x = [version[key] for version in run.scored]
-        y = [100 * version["score"] for version in run.scored]
-        axes.plot(x, y, color=colour, label=f"{_text(run)} ({y[-1]:.1f} %)", linewidth=1.6)
+        y = [version["score"] * (100 if in_percent else 1) for version in run.scored]
+        axes.plot(x, y, color=colour, label=f"{_text(run)} ({run.score_text})", linewidth=1.6)
     axes.set_xlabel(label)
-    axes.set_ylabel("test accuracy, %")
+    axes.set_ylabel(f"test {_plain(name or 'score')}{', %' if in_percent else ''}")
     _add_legend(figure, axes.lines)
     return figure
 
@@ -153,7 +156,11 @@ def _stacked(runs: Sequence[RunRecord], parts: Sequence[dict[str, float]], label
 
 def _text(run: RunRecord) -> str:
     """The run's name as it is: no formula, whatever its dollars enclose."""
-    return run.name.replace("$", r"\$")
+    return _plain(run.name)
+
+
+def _plain(text: str) -> str:
+    return text.replace("$", r"\$")
 
 
 def _add_legend(figure: Figure, handles: Sequence[Any]) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import TypeAlias
 
 from matplotlib.figure import Figure
 
 from basecagg.protections.budget import noise_of
 from basecagg.reports import page, plots
-from basecagg.reports.runs import RunRecord
+from basecagg.reports.runs import RunRecord, shared_score
 
 
 def _number(value: float | None, form: str, unit: float = 1) -> str:
@@ -19,7 +20,7 @@ def _number(value: float | None, form: str, unit: float = 1) -> str:
 
 _SUMMARY: dict[str, Callable[[RunRecord], str]] = {
     "run": lambda run: run.name,
-    "accuracy": lambda run: f"{100 * run.final_score:.1f} %",
+    "score": lambda run: run.score_text,
     "simulated time": lambda run: _number(run.simulated_seconds or None, "{:.1f} s"),
     "versions": lambda run: str(run.versions[-1]["version"]),
     "updates": lambda run: str(run.updates),
@@ -27,24 +28,36 @@ _SUMMARY: dict[str, Callable[[RunRecord], str]] = {
     "CPU, all parties": lambda run: _number(run.processor_seconds(), "{:.1f} s"),
 }
 _PRIVACY: dict[str, Callable[[RunRecord], str]] = {
-    **{name: _SUMMARY[name] for name in ("run", "accuracy")},
+    **{name: _SUMMARY[name] for name in ("run", "score")},
     "ε spent": lambda run: f"{run.priced[-1]['epsilon']:.3g}",
     "δ": lambda run: f"{run.config.dp_delta:g}",
     "clip norm C": lambda run: f"{run.config.dp_clip_norm:g}",
     "noise z": lambda run: f"{noise_of(run.config):.4g}",
     "uploads at most": lambda run: str(run.config.dp_max_uses),
 }
-SUMMARY = tuple(_SUMMARY)
-"""The columns of `summary_rows`."""
 _NOTE = (
     "CPU, all parties: measured seconds of the server, all holders and all contributors together, without"
     " training; a – was not measured. MB per user: sent and received, without downloads of the model."
 )
 
 
-def summary_rows(runs: Iterable[RunRecord]) -> list[tuple[str, ...]]:
+Grid: TypeAlias = tuple[tuple[str, ...], list[tuple[str, ...]]]
+"""The header of a table, and its rows."""
+
+
+def summary(runs: Sequence[RunRecord]) -> Grid:
     """One line a run, as the terminal and the page show it."""
-    return [tuple(cell(run) for cell in _SUMMARY.values()) for run in runs]
+    return _grid(_SUMMARY, runs)
+
+
+def _grid(columns: Mapping[str, Callable[[RunRecord], str]], runs: Sequence[RunRecord]) -> Grid:
+    """The score is called by its name: above if all runs have the same, else beside each."""
+    score = shared_score(runs)
+    cells = dict(columns)
+    if score is None:
+        cells["score"] = lambda run: f"{run.score_name} {run.score_text}"
+    header = tuple(score if name == "score" and score else name for name in cells)
+    return header, [tuple(cell(run) for cell in cells.values()) for run in runs]
 
 
 def write_report(runs: Sequence[RunRecord], folder: Path, audits: dict[str, str]) -> Path:
@@ -61,9 +74,7 @@ def write_report(runs: Sequence[RunRecord], folder: Path, audits: dict[str, str]
         f"{len(runs)} run{'s' if len(runs) > 1 else ''} of {_all(run.task for run in runs)},"
         f" {_all(run.config.users for run in runs)} users.",
         [
-            page.section(
-                "Result", page.table(SUMMARY, summary_rows(runs)), page.paragraph(_NOTE, dim=True)
-            ),
+            page.section("Result", page.table(*summary(runs)), page.paragraph(_NOTE, dim=True)),
             *_privacy(runs),
             page.section("Plots", page.plots(drawn)),
             page.section("What the server saw", *_seen(runs, audits)),
@@ -86,24 +97,26 @@ def _figures(runs: Sequence[RunRecord]) -> dict[str, tuple[Figure, str]]:
     timed = [run for run in runs if run.simulated_seconds]
     summed = [run for run in runs if run.staleness()]
     priced = [run for run in runs if run.priced]
-    whose = f" of {finished[0].name}" if len(finished) > 1 else ""
+    dealt = [run for run in finished if run.totals.get("label counts")][:1]
+    whose = f" of {dealt[0].name}" if dealt and len(runs) > 1 else ""
+    score = (shared_score(runs) or "score").capitalize()
     received = "What users and holders sent and received, by message; model downloads left out."
     wanted: list[tuple[Callable[[Sequence[RunRecord]], Figure], Sequence[RunRecord], str]] = [
-        (plots.accuracy_by_version, runs, "Accuracy on the test examples as the model steps."),
+        (plots.score_by_version, runs, f"{score} on the test examples as the model steps."),
         (
             plots.epsilon_by_version,
             priced,
             "ε so far, of the user whose uploads have cost it most.",
         ),
         (
-            plots.accuracy_by_time,
+            plots.score_by_time,
             timed,
-            "Accuracy against the simulated time of all work and transfers.",
+            f"{score} against the simulated time of all work and transfers.",
         ),
         (plots.staleness, summed, "How many versions old the summed updates were."),
         (plots.traffic, sent, received),
         (plots.phases, finished, "Measured time of training and of each role in the protocol."),
-        (plots.partition, finished[:1], f"Examples of each label at each user{whose}."),
+        (plots.partition, dealt, f"Examples of each label at each user{whose}."),
     ]
     return {
         draw.__name__.replace("_", "-"): (draw(drawn), caption)
@@ -114,8 +127,8 @@ def _figures(runs: Sequence[RunRecord]) -> dict[str, tuple[Figure, str]]:
 
 def _privacy(runs: Sequence[RunRecord]) -> list[str]:
     """What was promised to users and what they spent, beside what was learned."""
-    rows = [tuple(cell(run) for cell in _PRIVACY.values()) for run in runs if run.priced]
-    return [page.section("Privacy", page.table(tuple(_PRIVACY), rows))] if rows else []
+    priced = [run for run in runs if run.priced]
+    return [page.section("Privacy", page.table(*_grid(_PRIVACY, priced)))] if priced else []
 
 
 def _seen(runs: Sequence[RunRecord], audits: dict[str, str]) -> list[str]:

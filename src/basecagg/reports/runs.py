@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from basecagg.errors import DataError, printable
 from basecagg.simulation.config import SimulationConfig
-from basecagg.simulation.run_folder import read_config, read_metrics, read_task, read_totals
+from basecagg.simulation.run_folder import (
+    USUAL_SCORE,
+    read_config,
+    read_metrics,
+    read_score,
+    read_task,
+    read_totals,
+)
 
 
 @dataclass(frozen=True)
@@ -24,6 +31,7 @@ class RunRecord:
     config: SimulationConfig
     versions: Sequence[dict[str, Any]]
     totals: dict[str, Any]
+    score_name: str = USUAL_SCORE
 
     @property
     def scored(self) -> list[dict[str, Any]]:
@@ -37,8 +45,14 @@ class RunRecord:
 
     @property
     def final_score(self) -> float:
-        """Accuracy of the last version that was evaluated."""
+        """Of the last version that was evaluated."""
         return float(self.scored[-1]["score"])
+
+    @property
+    def score_text(self) -> str:
+        """The final score: accuracy as a share, any other as a number."""
+        usual = self.score_name == USUAL_SCORE
+        return f"{100 * self.final_score:.1f} %" if usual else f"{self.final_score:.4g}"
 
     @property
     def simulated_seconds(self) -> float:
@@ -81,7 +95,14 @@ def read_run(folder: Path, name: str) -> RunRecord:
     if not any(version.get("score") is not None for version in versions):
         raise DataError(f"{folder} has no evaluated version yet: nothing to report")
     config, task, totals = read_config(folder), read_task(folder), read_totals(folder)
-    return RunRecord(name, printable(task), config, versions, totals)
+    score = printable(read_score(folder))
+    return RunRecord(name, printable(task), config, versions, totals, score)
+
+
+def shared_score(runs: Iterable[RunRecord]) -> str | None:
+    """The name of the score that all runs have; None if they have several."""
+    names = {run.score_name for run in runs}
+    return names.pop() if len(names) == 1 else None
 
 
 def names(places: Sequence[Path]) -> list[str]:

@@ -52,7 +52,7 @@ class RunParts:
     logbook: Logbook
     model_size: int
     label_counts: list[list[int]]
-    """How many examples of each class (column) each user (row) has."""
+    """How many examples of each class (column) each user (row) has; nothing if targets are no labels."""
 
     def totals(self) -> dict[str, Any]:
         """What the run cost and what happened in it."""
@@ -61,7 +61,7 @@ class RunParts:
             "training seconds": self.workshop.training_seconds,
             "model size": self.model_size,
             "updates": self.workshop.updates,
-            "label counts": self.label_counts,
+            **({"label counts": self.label_counts} if self.label_counts else {}),
             **self.logbook.totals(),
             **self.summing.totals(self.workshop.updates),
             **self.workshop.protection.totals(max(1, *self.clock.trainings)),
@@ -125,7 +125,9 @@ def _build(config: SimulationConfig, task: Task, state: Mapping[str, Any]) -> Ru
         workshop.updates, workshop.training_seconds = state["updates"], state["training seconds"]
         logbook.negative_variances = state["negative variances"]
         logbook.records = [msgspec.convert(line, VersionRecord) for line in state["history"]]
-    counts = label_counts(labels, examples, task.dataset.num_classes).tolist()
+    data, counts = task.dataset, []
+    if data.has_labels:
+        counts = label_counts(labels, examples, data.num_classes).tolist()
     return RunParts(summing, schedule, workshop, clock, logbook, initial.size, counts)
 
 

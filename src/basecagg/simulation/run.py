@@ -32,7 +32,7 @@ class SimulationResult:
 
     @property
     def score(self) -> float:
-        """Accuracy of the last version that was evaluated."""
+        """Accuracy (or the task's own score) of the last version that was evaluated."""
         return next(v.score for v in reversed(self.versions) if v.score is not None)
 
     @property
@@ -60,7 +60,7 @@ def simulate(
     task = task or built_in_task(
         config.model, config.dataset, data_dir=Path(config.data_dir), download=config.download
     )
-    kept = open_folder(folder, config, task.name, resume=resume)
+    kept = open_folder(folder, config, task.name, resume=resume, score=task.score_name)
     parts = build(config, task, kept.state)
     started, stopped = time.perf_counter(), {}
     with closing(parts.workshop):

@@ -24,6 +24,8 @@ TASK = "task.json"
 METRICS = "metrics.jsonl"
 CHECKPOINT = "checkpoint.msgpack"
 TOTALS = "totals.json"
+USUAL_SCORE = "accuracy"
+"""Unless the task has a score of another name: a share of the test examples, the larger the better."""
 MODEL = "model.npy"
 TRANSCRIPT = "transcript.jsonl"
 """What the server of a secure run saw in its first epoch, if the run was watched."""
@@ -52,20 +54,28 @@ NO_FOLDER = NoFolder()
 
 
 def open_folder(
-    folder: Path | None, config: SimulationConfig, task: str, *, resume: bool
+    folder: Path | None,
+    config: SimulationConfig,
+    task: str,
+    *,
+    resume: bool,
+    score: str = USUAL_SCORE,
 ) -> NoFolder:
     """The folder of a run, if there is one."""
-    return RunFolder(folder, config, task, resume=resume) if folder else NO_FOLDER
+    return RunFolder(folder, config, task, score, resume=resume) if folder else NO_FOLDER
 
 
 class RunFolder(NoFolder):
     """Keeps a run so that it can be read, and resumed after Ctrl-C or kill -9."""
 
-    def __init__(self, folder: Path, config: SimulationConfig, task: str, *, resume: bool) -> None:
+    def __init__(
+        self, folder: Path, config: SimulationConfig, task: str, score: str, *, resume: bool
+    ) -> None:
         """Read the checkpoint of a run to resume, or see that there is no run yet. Nothing is written."""
         self._folder = folder
         self._config = config
         self._task = task
+        self._score = score
         if not resume and folder.exists():
             raise DataError(
                 f"{folder} exists: choose another folder, or go on with it by resume=True"
@@ -92,7 +102,7 @@ class RunFolder(NoFolder):
                 os.truncate(path, self.state.get("transcripts", {}).get(path.name, 0))
         except OSError as error:
             raise StorageError(f"{self._folder} cannot be written: {error.strerror}") from None
-        self._write(TASK, json.dumps({"name": self._task}) + "\n")
+        self._write(TASK, json.dumps({"name": self._task, "score": self._score}) + "\n")
         self._write(CONFIG, json.dumps(asdict(self._config), indent=2) + "\n")
         lines = (json.dumps(line) + "\n" for line in self.state.get("history", ()))
         self._write(METRICS, "".join(lines))
@@ -145,6 +155,12 @@ def read_task(folder: Path) -> str:
         config = read_config(folder)
         return f"{config.model} on {config.dataset}"
     return str(_read_json(folder / TASK).get("name"))
+
+
+def read_score(folder: Path) -> str:
+    """The name of its score."""
+    path = folder / TASK
+    return str(_read_json(path).get("score", USUAL_SCORE)) if path.exists() else USUAL_SCORE
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
