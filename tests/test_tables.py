@@ -53,7 +53,7 @@ def test_a_server_optimiser(monkeypatch: pytest.MonkeyPatch) -> None:
     heavy = OPTIMISERS["momentum"]
     monkeypatch.setitem(OPTIMISERS, "heavy", type(heavy)("us", heavy.move, 0.25, heavy.first))
     config = SimulationConfig(server_optimiser="heavy", server_momentum=7.0)  # is not asked for
-    assert config.global_rate == 0.25
+    assert config.server_rate == 0.25
     assert StepRule("heavy").moves_by.about == "us"
     assert "heavy (us; η_g 0.25)" in explained("server_optimiser")
     wire = encode(StepRule("heavy"))

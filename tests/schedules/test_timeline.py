@@ -52,7 +52,7 @@ def play(
 ) -> list[tuple[float, dict[int, int]]]:
     """The time of each version, and the staleness of every member of its sum."""
     aggregation = make_aggregation(config, np.zeros(12, np.float32))
-    schedule = kind(aggregation, config.concurrency)
+    schedule = kind(aggregation, config.users_at_once)
     stage = Stage(aggregation)
     clock = DeviceClock(config, schedule, stage, stage, np.random.default_rng(seed))
     story: list[tuple[float, dict[int, int]]] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import random
 import signal
 import subprocess
@@ -21,7 +22,7 @@ from basecagg.protections.pairs import PRESETS
 from basecagg.protocol.step_rule import USUAL_RATES
 from basecagg.simulation.config import config_from, parse_override, read_settings
 from basecagg.simulation.logbook import VersionRecord
-from basecagg.simulation.run_folder import CHECKPOINT, METRICS, MODEL, read_metrics
+from basecagg.simulation.run_folder import CHECKPOINT, CONFIG, METRICS, MODEL, read_metrics
 
 CASES = [
     *((method, "devices") for method in PRESETS),
@@ -347,7 +348,7 @@ def test_a_file_and_overrides_make_one_configuration(tmp_path: Path) -> None:
         ({"staleness_a": -1.0}, "staleness_a = -1.0"),
         ({"speed_spread": -1.0}, "speed_spread = -1.0"),
         ({"server_optimiser": "adagrad"}, "must be one of sgd, momentum, adam"),
-        ({"global_rate": -1.0}, "global_rate = -1.0 must be above 0, at most 1e6"),
+        ({"global_rate": -1.0}, r"global_rate = -1.0 must be between 0 \(as usual\) and 1e6"),
         ({"server_optimiser": "momentum", "server_momentum": 1.0}, "server_momentum = 1.0 must be"),
         (
             {"server_optimiser": "adam", "server_second_momentum": -0.1},
@@ -402,13 +403,37 @@ def test_a_setting_that_a_method_does_not_use_is_not_asked_for(values: dict[str,
 
 @pytest.mark.parametrize(("optimiser", "rate"), USUAL_RATES.items())
 def test_each_server_optimiser_has_a_rate_of_its_own(optimiser: str, rate: float) -> None:
-    assert config_from({"server_optimiser": optimiser}).global_rate == rate
-    assert config_from({"server_optimiser": optimiser, "global_rate": 0.7}).global_rate == 0.7
+    assert config_from({"server_optimiser": optimiser}).server_rate == rate
+    assert config_from({"server_optimiser": optimiser, "global_rate": 0.7}).server_rate == 0.7
+
+
+@pytest.mark.parametrize(("optimiser", "rate"), USUAL_RATES.items())
+def test_what_was_not_given_follows_what_is_replaced(optimiser: str, rate: float) -> None:
+    changed = replace(SimulationConfig(users=8, buffer_size=4), server_optimiser=optimiser)
+    assert changed.step_rule(12, 12).rate == rate
+    assert changed == SimulationConfig(users=8, buffer_size=4, server_optimiser=optimiser)
+    assert replace(SimulationConfig(global_rate=0.7), server_optimiser=optimiser).server_rate == 0.7
+    assert replace(changed, users=100).users_at_once == 20
+    assert replace(SimulationConfig(concurrency=5), users=50).users_at_once == 5
+
+
+def test_runs_of_before_are_resumed_though_they_wrote_down_what_was_not_given(
+    tmp_path: Path,
+) -> None:
+    config = tiny_config(concurrency=0, global_rate=0.0, checkpoint_every=2, versions=2)
+    run(config, folder=tmp_path / "old")
+    place = tmp_path / "old" / CONFIG
+    written = json.loads(place.read_text()) | {"concurrency": 8, "global_rate": 0.5}
+    assert written != json.loads(place.read_text())
+    place.write_text(json.dumps(written))
+    assert run(config, folder=tmp_path / "old", resume=True).versions[-1].version == 2
+    with pytest.raises(DataError, match="another configuration"):
+        run(replace(config, global_rate=0.6), folder=tmp_path / "old", resume=True)
 
 
 def test_no_more_users_train_at_once_than_there_are() -> None:
-    assert SimulationConfig().concurrency == 20
-    assert SimulationConfig(users=8, buffer_size=4).concurrency == 8
+    assert SimulationConfig().users_at_once == 20
+    assert SimulationConfig(users=8, buffer_size=4).users_at_once == 8
 
 
 def test_a_python_call_is_told_the_words_too() -> None:

@@ -72,11 +72,11 @@ def test_an_idle_user_has_no_machine_and_no_model_of_its_own() -> None:
     assert isinstance(simulation.summing, SecureAggregation)
     nodes = simulation.summing.network.nodes
     contributors = [address for address in nodes if address.role == "contributor"]
-    assert len(contributors) <= simulation.workshop.updates + config.concurrency
+    assert len(contributors) <= simulation.workshop.updates + config.users_at_once
     assert isinstance(simulation.clock, DeviceClock)
     saved = simulation.clock.state()
     assert len(saved["models"]) <= config.versions + 1
-    assert len(saved["agenda"]) <= config.concurrency + 1
+    assert len(saved["agenda"]) <= config.users_at_once + 1
 
 
 CHILD = r"""

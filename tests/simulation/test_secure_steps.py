@@ -49,13 +49,13 @@ class Witness:
     def _compare(self, step: Released, before: Vector, after: Vector) -> None:
         members = [self._sent.pop(user_number(name.contributor)) for name in step.members]
         mean = np.average(np.asarray(members, np.float64), axis=0, weights=step.weights)
-        expected = before.astype(np.float64) - self._config.global_rate * mean
+        expected = before.astype(np.float64) - self._config.server_rate * mean
         self.errors.append(float(np.abs(after - expected).max()))
         self.ages += [step.version - base for base in step.base_versions]
 
     def bound(self, model: Vector) -> float:
         float32 = 2.0**-24 * float(np.abs(model).max() + 1)
-        return self._config.global_rate / self._config.update_levels + float32
+        return self._config.server_rate / self._config.update_levels + float32
 
 
 @pytest.mark.parametrize(

@@ -193,7 +193,7 @@ def _counters(runs: Sequence[RunRecord]) -> tuple[list[str], list[list[object]]]
 
 def _differences(runs: Sequence[RunRecord]) -> list[str]:
     """The settings that are not the same in all runs, side by side."""
-    configs = [asdict(run.config) for run in runs]
+    configs = [asdict(run.config.as_used()) for run in runs]
     rows = [
         [key, *(config[key] for config in configs)]
         for key in configs[0]
@@ -204,5 +204,5 @@ def _differences(runs: Sequence[RunRecord]) -> list[str]:
 
 
 def _configuration(run: RunRecord) -> str:
-    rows = [[key, value] for key, value in asdict(run.config).items()]
+    rows = [[key, value] for key, value in asdict(run.config.as_used()).items()]
     return page.folded(run.name, page.table(("setting", "value"), rows, numbers=False))

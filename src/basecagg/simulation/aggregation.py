@@ -250,7 +250,7 @@ def travel(parameters: ProtocolParameters, devices: Devices) -> float:
 
 def deals_late(config: SimulationConfig, shipment: int) -> bool:
     """Whether a mask is dealt when its update is there: for large models, if time is charged by price."""
-    held = min(config.users, config.concurrency + config.buffer_size)
+    held = min(config.users, config.users_at_once + config.buffer_size)
     return held * shipment > _HELD_BYTES and config.crypto_time == "prices"
 
 

@@ -142,13 +142,13 @@ Scheduled: TypeAlias = tuple[Schedule, Summing]
 
 def _summed(kind: type[Buffered], first: Beginning, examples: Examples) -> Scheduled:
     config, aggregation = first.config, _aggregation(first)
-    return kind(aggregation, config.concurrency), aggregation
+    return kind(aggregation, config.users_at_once), aggregation
 
 
 def _mixed(first: Beginning, examples: Examples) -> Scheduled:
     c = first.config
     schedule = Immediate(
-        first.model, c.concurrency, c.fedasync_mixing, c.staleness_function, c.max_staleness
+        first.model, c.users_at_once, c.fedasync_mixing, c.staleness_function, c.max_staleness
     )
     return schedule, NoSumming(first.model.size)
 
@@ -156,7 +156,7 @@ def _mixed(first: Beginning, examples: Examples) -> Scheduled:
 def _tiered(first: Beginning, examples: Examples) -> Scheduled:
     config = first.config
     tiers = split_by_speed(training_seconds(first.devices, examples), config.tiers)
-    cohort = max(1, config.concurrency // config.tiers)
+    cohort = max(1, config.users_at_once // config.tiers)
     return Tiered(first.model, tiers, cohort), NoSumming(first.model.size)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -205,13 +205,9 @@ class SimulationConfig:
 
     def __post_init__(self) -> None:
         """Check what can be checked without data."""
-        if not self.concurrency:
-            object.__setattr__(self, "concurrency", min(_USUAL_CONCURRENCY, self.users))
         for name, words in choices().items():
             if getattr(self, name) not in tuple(words):
                 raise _misfit(name, getattr(self, name), _one_of(words))
-        if not self.global_rate:
-            object.__setattr__(self, "global_rate", OPTIMISERS[self.server_optimiser].usual_rate)
         for name, fits, wanted in rules_for(self):
             if not fits:
                 raise _misfit(name, getattr(self, name), wanted)
@@ -238,6 +234,20 @@ class SimulationConfig:
         return require_compatible(
             self.schedule or usual.schedule, self.protection or usual.protection
         )
+
+    @property
+    def users_at_once(self) -> int:
+        """C, as it is used. What was not given stays so in `concurrency`, for `replace` may change `users`."""
+        return self.concurrency or min(_USUAL_CONCURRENCY, self.users)
+
+    @property
+    def server_rate(self) -> float:
+        """η_g, as it is used; likewise of `global_rate`, for every optimiser has its own."""
+        return self.global_rate or OPTIMISERS[self.server_optimiser].usual_rate
+
+    def as_used(self) -> SimulationConfig:
+        """The same run, with these two written out: to compare with, and to read."""
+        return replace(self, concurrency=self.users_at_once, global_rate=self.server_rate)
 
     @property
     def ending(self) -> tuple[Measure, float]:
@@ -274,7 +284,7 @@ class SimulationConfig:
         """The server's step for a model of d = `size` numbers; behind the weights it has running statistics."""
         return StepRule(
             self.server_optimiser,
-            rate=self.global_rate,
+            rate=self.server_rate,
             momentum=self.server_momentum,
             second_momentum=self.server_second_momentum,
             epsilon=self.server_epsilon,

@@ -31,7 +31,7 @@ _LIMITS: dict[str, Callable[[float], bool]] = {
     "in 0…1, below 1": lambda value: 0 <= value < 1,
     "above 0, at most 1": lambda value: 0 < value <= 1,
     "above 0, below 1": lambda value: 0 < value < 1,
-    "above 0, at most 1e6": lambda value: 0 < value <= 1e6,
+    "between 0 (as usual) and 1e6": lambda value: 0 <= value <= 1e6,
     "between 1e-12 and 1e6": lambda value: 1e-12 <= value <= 1e6,
 }
 
@@ -60,7 +60,7 @@ def _numbers(c: SimulationConfig) -> list[tuple[str, str, bool]]:
         ("finite and at least 0", "weight_decay speed_spread latency", True),
         ("in 0…1, below 1", "dropout holder_dropout", True),
         ("above 0, at most 1", "availability", True),
-        ("above 0, at most 1e6", "global_rate", True),
+        ("between 0 (as usual) and 1e6", "global_rate", True),
         ("finite and at least 0", "staleness_a", len(weight.numbers) >= 1),
         ("finite and at least 0", "staleness_b", len(weight.numbers) >= 2),
         ("in 0…1, below 1", "server_momentum", "momentum" in step),
@@ -103,10 +103,10 @@ def _of_federation(c: SimulationConfig) -> Iterator[SettingRule]:
         yield "server_optimiser", c.server_optimiser == "sgd", mixes
     else:
         yield "buffer_size", least <= c.buffer_size <= c.users, f"between {least} {users}"
-    yield "concurrency", 1 <= c.concurrency <= c.users, f"between 1 {users}"
+    yield "concurrency", 1 <= c.users_at_once <= c.users, f"between 1 {users}"
     if schedule == "synchronous":
         enough = f"at least buffer_size = {c.buffer_size}"
-        yield "concurrency", c.concurrency >= c.buffer_size, enough
+        yield "concurrency", c.users_at_once >= c.buffer_size, enough
     if schedule == "tiered":
         yield "tiers", 1 <= c.tiers <= c.users, f"between 1 {users}"
     if masks == "coded":

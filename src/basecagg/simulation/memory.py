@@ -43,7 +43,7 @@ def needed_bytes(config: SimulationConfig, size: int) -> float:
         1 if config.executor == "in-process" else 1 + (config.workers or os.cpu_count() or 1)
     )
     # Published, stored and initial model, and the versions that users train from meanwhile.
-    models = 3 + ceil(config.concurrency / config.buffer_size)
+    models = 3 + ceil(config.users_at_once / config.buffer_size)
     vectors = processes * _TRAINING + models + _server(config, size)
     return processes * _PROCESS + 4 * size * vectors
 
@@ -53,13 +53,13 @@ def _server(config: SimulationConfig, size: int) -> float:
     clear, opened = config.buffer_size, 5
     masks = config.pair.guard.masks
     if masks != "coded":
-        return clear + opened + (config.concurrency if masks == "pairwise" else 0)
+        return clear + opened + (config.users_at_once if masks == "pairwise" else 0)
     parameters = config.protocol_parameters(size)
     shipment = shares_bytes(parameters) / (4 * size)
     if config.cryptography == "arithmetic":
         return clear + opened + config.buffer_size * (1 + shipment)
     late = deals_late(config, shares_bytes(parameters))
-    held = config.buffer_size if late else min(config.users, config.concurrency + clear)
+    held = config.buffer_size if late else min(config.users, config.users_at_once + clear)
     # Shares that are held, those of one more mask on their way, and twice the answers, which are as long.
     return clear + opened + shipment * (held + 1 + 2)
 

@@ -80,7 +80,8 @@ class RunFolder(NoFolder):
             raise DataError(
                 f"{folder} exists: choose another folder, or go on with it by resume=True"
             )
-        if resume and (folder / CONFIG).exists() and read_config(folder) != config:
+        before = read_config(folder) if resume and (folder / CONFIG).exists() else config
+        if before.as_used() != config.as_used():
             raise DataError(f"{folder} was made with another configuration")
         if resume and (folder / TASK).exists() and read_task(folder) != task:
             raise DataError(f"{folder} was made with the task {read_task(folder)!r}, not {task!r}")

@@ -57,7 +57,7 @@ class SecAggAggregation(SummedHere):
         """Advertise keys and share secrets with everybody of the round: two round trips."""
         if user not in self._roster:
             self._roster.append(user)
-        shares = self._devices.upload(_ENVELOPE * self._config.concurrency)
+        shares = self._devices.upload(_ENVELOPE * self._config.users_at_once)
         return shares + 3 * self._devices.config.latency
 
     def _sum_up(self, updates: Mapping[MaskName, Vector], weights: list[float]) -> Outcome:
