@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from basecagg import parameters
+from basecagg import Federation, parameters
 from basecagg.cli import main
 from basecagg.maths import staleness
 from basecagg.protections import pairs
@@ -125,3 +126,57 @@ def test_every_page_is_in_the_navigation(page: Path) -> None:
     assert f"{page.relative_to(ROOT / 'docs').as_posix()}\n" in (ROOT / "mkdocs.yml").read_text(
         "utf-8"
     )
+
+
+# --- the sign of an update ---------------------------------------------------------------------------
+
+SIGN = "before − after"
+SAID_ON = (
+    *("README.md", "docs/reference/glossary.md", "docs/tutorial/first-sum.md"),
+    *("docs/tutorial/by-hand.md", "docs/explanation/how-a-sum-opens.md"),
+    *("docs/explanation/protocol.md", "docs/how-to/add-your-own.md", "docs/how-to/flower.md"),
+    *("docs/how-to/server-optimisers.md",),
+)
+TAKE_AN_UPDATE = (
+    *("basecagg.simulation.federation:Federation.contribute",),
+    *("basecagg.protocol.contributor:Contributor.submit", "basecagg.protocol.masking:hide"),
+    *("basecagg.protocol.step_rule:StepRule", "basecagg.protocol.messages:PlainUpdate"),
+    *("basecagg.schedules.schedule:Schedule.finish",),
+)
+
+
+@pytest.mark.parametrize("page", SAID_ON)
+def test_a_page_that_explains_updates_says_their_sign(page: str) -> None:
+    assert SIGN in (ROOT / page).read_text("utf-8")
+
+
+@pytest.mark.parametrize("place", TAKE_AN_UPDATE)
+def test_what_takes_an_update_says_its_sign(place: str) -> None:
+    module, _, name = place.partition(":")
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    assert SIGN in found.__doc__
+
+
+def test_no_page_has_the_other_sign() -> None:
+    wrong = re.compile(r"after (it )?(−|-|minus) (the model )?before", re.I)
+    assert [named(page) for page in PAGES if wrong.search(page.read_text("utf-8"))] == []
+
+
+def test_the_sign_that_is_said_leads_to_the_trained_model() -> None:
+    p = parameters.ProtocolParameters(
+        num_holders=5,
+        recovery_threshold=3,
+        max_colluders=1,
+        max_dropouts=1,
+        buffer_size=3,
+        model_size=4,
+        correctness="honest-holders",
+    )
+    federation = Federation(p)
+    before, after = federation.server.model, np.array([0.5, -1.0, 0.25, 2.0])
+    for user in ("user-0", "user-1", "user-2"):
+        federation.contribute(user, before - after)
+    federation.run()
+    np.testing.assert_allclose(federation.server.model, after, atol=1e-4)

@@ -226,6 +226,7 @@ class Contributor:
     ) -> list[Effect]:
         """Clip, quantise and mask an update Δ (Eq. masked_update), and upload it. The mask is used up.
 
+        Δ is the model before − after training, so the server subtracts it.
         With privacy the contributor itself weighs it, by how far the model has come since: to `version`.
         """
         if update.shape != (self._parameters.model_size,):

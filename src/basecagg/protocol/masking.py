@@ -26,7 +26,7 @@ def shares_of(seed: bytes, code: MaskCode, parameters: ProtocolParameters) -> Wo
 def hide(update: Reals, seed: bytes, parameters: ProtocolParameters) -> tuple[Words, int]:
     """Clip, quantise and mask an update Δ (Eq. masked_update); also how many elements lay outside ±B.
 
-    A segment at a time: mask and coins of a large model are never there as a whole.
+    Δ is before − after. A segment at a time: mask and coins of a large model are never there as a whole.
     """
     p = parameters
     require_finite(update)

@@ -267,7 +267,7 @@ class Upload(Message, frozen=True, tag="Upload"):
 
 
 class PlainUpdate(Message, frozen=True, tag="PlainUpdate"):
-    """Contributor → server: an update in clear, for protection 'none' (FedBuff)."""
+    """Contributor → server: an update (before − after) in clear, for protection 'none' (FedBuff)."""
 
     mask: MaskName
     base_version: Version

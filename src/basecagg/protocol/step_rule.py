@@ -34,7 +34,7 @@ _SEGMENT = 1 << 20
 
 
 class StepRule(Message, frozen=True, tag="StepRule"):
-    """How the mean update Δ̄ = Σ s·Δ / Σ s moves the model x.
+    """How the mean update Δ̄ = Σ s·Δ / Σ s moves the model x; each Δ is before − after, so it is subtracted.
 
     sgd is the paper's step (Eq. global_update), momentum is FedAvgM (Hsu, Qi and Brown 2019), adam is FedAdam
     (Reddi et al. 2021, Algorithm 2: without bias correction, and v begins with τ²).

@@ -68,7 +68,7 @@ class Schedule(Protocol):
         """What a user that starts now downloads."""
 
     def finish(self, user: int, update: Vector, start: StartingPoint) -> None:
-        """A user's update has arrived."""
+        """A user's update, its model before − after training, has arrived."""
 
     def state(self) -> dict[str, Any]:
         """What a resumed run needs besides the aggregation."""

@@ -86,7 +86,7 @@ class Federation:
     def contribute(self, name: str, update: Model) -> None:
         """Let a user deal a mask, hide an update made from the newest model under it, and send it.
 
-        It is on its way then; `run` brings it to the server.
+        An update is the model before − after training. It is on its way then; `run` brings it to the server.
         """
         if not self.contributor(name).ready:
             self.deal(name)
