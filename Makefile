@@ -38,10 +38,11 @@ $(FEDERATION): pyproject.toml | $(BIN)/python
 federation: $(FEDERATION)  ## a server and twelve users as real processes over TLS on this machine
 	$(BIN)/python examples/federation/run.py $(ARGS)
 
-# SurvSet has the patients, lifelines the pooled analysis; neither is needed by anything else.
+# SurvSet has the patients, lifelines the pooled analysis; neither is needed by anything else. The service is for
+# the tutorial's next step, examples/dialysis/service.py.
 $(STUDY): pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --editable '.[learn]' --group study
+	$(BIN)/python -m pip install --quiet --editable '.[learn,service]' --group study
 	@touch $@
 
 study: $(STUDY)  ## survival on dialysis over 67 centres that show no patient; a table, study.json and a report

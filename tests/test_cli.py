@@ -115,7 +115,7 @@ def test_a_command_whose_part_is_missing_names_the_extra(monkeypatch) -> None:
     monkeypatch.setattr(cli.importlib, "import_module", missing)
     result = run("plan")
     assert result.exit_code == 1
-    assert "pip install 'basecagg[learn]'" in result.stderr
+    assert "pip install '.[learn]'" in result.stderr
 
 
 def test_other_errors_keep_their_traceback(monkeypatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 import tomllib
 from importlib.metadata import metadata
@@ -23,9 +24,7 @@ def test_an_installed_module_is_given() -> None:
 
 @pytest.mark.parametrize("module", ["no_such_package", "no_such_package.inside"])
 def test_a_missing_one_names_its_extra(module: str) -> None:
-    with pytest.raises(
-        MissingExtraError, match=r"training needs .* pip install 'basecagg\[learn\]'"
-    ):
+    with pytest.raises(MissingExtraError, match=r"training needs .* pip install '\.\[learn\]'"):
         require(module, extra="learn", needed_for="training")
 
 
@@ -80,3 +79,59 @@ def test_all_is_every_extra_and_what_the_tests_install() -> None:
     named = re.findall(r"[a-z]+", everything.removeprefix("basecagg"))
     assert {*named, "all"} == set(EXTRAS)
     assert "'.[all]' --group dev" in (ROOT / "Makefile").read_text()
+
+
+# --- what is said works before a package is published ----------------------------------------------
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+EXTRAS = PROJECT["project"]["optional-dependencies"]
+
+
+def texts() -> list[Path]:
+    """All that a newcomer reads or that talks to one."""
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*")]
+    written = [path for path in pages if path.suffix in (".md", ".py", ".service", ".yml")]
+    return [*written, *ROOT.glob("src/**/*.py"), ROOT / "Makefile"]
+
+
+def test_every_install_line_is_one_for_a_checkout() -> None:
+    """No index has a package of this name from us: who typed it would get nothing, or a stranger's."""
+    asked = re.compile(r"""pip install (-\S+ )*['"]?basecagg\b""")
+    found = [f"{path.relative_to(ROOT)}" for path in texts() if asked.search(path.read_text())]
+    assert found == []
+    assert asked.search("pip install 'basecagg[learn]'")
+    assert asked.search("pip install --upgrade basecagg")
+    assert not asked.search("/opt/basecagg/bin/pip install '.[service]'")
+
+
+def test_every_extra_in_an_install_line_is_there() -> None:
+    lines = re.compile(r"pip install [^\n]*?[./]\[([a-z,]+)\]")
+    named = {
+        extra
+        for path in texts()
+        for group in lines.findall(path.read_text())
+        for extra in group.split(",")
+    }
+    assert named >= {"learn", "service"}
+    assert named <= set(EXTRAS)
+
+
+def test_the_study_installs_what_its_next_step_needs() -> None:
+    """`examples/dialysis/service.py` is the federation's program with other rows: it needs as much."""
+
+    def installed_by(target: str) -> set[str]:
+        commands = subprocess.run(
+            ["make", "--dry-run", "VENV=/nowhere", target],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        return {
+            extra
+            for group in re.findall(r"'\.\[([a-z,]+)\]'", commands)
+            for extra in group.split(",")
+        }
+
+    assert installed_by("federation") == {"learn", "service"}
+    assert installed_by("study") >= installed_by("federation")

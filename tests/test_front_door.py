@@ -94,7 +94,7 @@ def test_a_name_whose_part_is_missing_says_which() -> None:
     missing = "import sys; sys.modules['torch'] = None; import basecagg; basecagg.simulate"
     done = python(missing)
     assert done.returncode == 1
-    assert "pip install 'basecagg[learn]'" in done.stderr.splitlines()[-1]
+    assert "pip install '.[learn]'" in done.stderr.splitlines()[-1]
     assert python(missing.replace("simulate", "SimulationConfig()")).returncode == 0
 
 

@@ -165,7 +165,7 @@ def test_it_works_or_names_the_missing_extra(installed: Installed, trial: Trial,
     else:
         assert done.returncode != 0
         last = done.stderr.rstrip().splitlines()[-1]
-        assert any(f"pip install 'basecagg[{extra}]'" in last for extra in missing), done.stderr
+        assert any(f"pip install '.[{extra}]'" in last for extra in missing), done.stderr
 
 
 def test_it_says_its_version(installed: Installed, tmp_path) -> None:

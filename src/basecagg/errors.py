@@ -215,7 +215,8 @@ class MissingExtraError(MissingPartError):
 
     def __init__(self, extra: str, needed_for: str) -> None:
         super().__init__(
-            f"{needed_for} needs the optional part '{extra}': pip install 'basecagg[{extra}]'"
+            f"{needed_for} needs the optional part '{extra}': pip install '.[{extra}]'"
+            " from a checkout of basecagg"
         )
         self.extra = extra
 

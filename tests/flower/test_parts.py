@@ -361,7 +361,7 @@ def python(script: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_missing_flwr_is_answered_with_its_install_command() -> None:
     done = python("import sys; sys.modules['flwr'] = None\nimport basecagg.flower")
-    assert "pip install 'basecagg[flower]'" in done.stderr
+    assert "pip install '.[flower]'" in done.stderr
 
 
 def test_flwr_is_imported_by_this_room_only() -> None:
