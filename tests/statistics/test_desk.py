@@ -19,6 +19,7 @@ from basecagg.errors import (
 from basecagg.protections.budget import Budget
 from basecagg.statistics import (
     Desk,
+    HazardModel,
     Question,
     Statistic,
     count,
@@ -26,6 +27,7 @@ from basecagg.statistics import (
     histogram,
     kaplan_meier,
     mean,
+    moments,
     private_sums,
 )
 from basecagg.statistics.fixed_point import element_bits
@@ -35,6 +37,9 @@ CENTRES = made_up()
 NAMES = tuple(sorted(CENTRES))
 ME = NAMES[0]
 COUNT = count("time", most=MOST)
+OWN_SUM = Statistic(
+    "own", lambda rows: np.array([np.sum(rows["age"]) / 100]), np.array([float(MOST)]), float
+)
 BUDGET = Budget(epsilon=3.0, delta=1e-5, max_uses=2)
 
 
@@ -124,12 +129,12 @@ def test_two_noisy_answers_differ_and_two_exact_ones_do_not() -> None:
     assert same[0] == same[1]
 
 
-def test_rows_that_do_not_suit_are_told_only_without_noise() -> None:
-    young = mean("age", 0, 30, most=MOST)
-    with pytest.raises(DataError, match="outside the agreed"):
-        desk().answer(Question(young, NAMES, 1))
-    with pytest.warns(BASecAggWarning, match="leaves records out"):
-        answer = desk().answer(noisy(statistic=young))
+def test_a_column_that_is_missing_is_told_only_without_noise() -> None:
+    tall = mean("height", 0, 300, most=MOST)
+    with pytest.raises(DataError, match="no column 'height'"):
+        desk().answer(Question(tall, NAMES, 1))
+    with pytest.warns(BASecAggWarning, match=f"{ME}: leaves .* records out"):
+        answer = desk().answer(noisy(statistic=tall))
     assert answer.shape == (4,)
 
 
@@ -192,15 +197,27 @@ def test_with_noise_a_record_that_is_no_number_changes_nothing_and_is_not_shown(
     assert "secret" not in str(told[0].message)
 
 
-@pytest.mark.parametrize("age", [np.nan, 300.0])
-def test_with_noise_a_record_that_does_not_suit_changes_nothing(age: float) -> None:
+@pytest.mark.parametrize(
+    ("age", "statistic"),
+    [
+        (np.nan, mean("age", 0, 100, most=MOST)),
+        (np.nan, histogram("age", [0, 50, 100], most=MOST)),
+        (300.0, moments(HazardModel((12, 24), COVARIATES, MOST))),
+        (np.nan, replace(OWN_SUM, per_record=1.0)),
+    ],
+    ids=["mean", "histogram", "moments", "own"],
+)
+def test_with_noise_a_record_that_does_not_suit_changes_nothing(
+    age: float, statistic: Statistic[Any]
+) -> None:
     """Were the whole centre left out for it, everybody could see that it is there."""
     rows = {name: np.append(values, 1.0) for name, values in CENTRES[ME].items()}
+    rows["age"] = rows["age"].astype(float)
     rows["age"][-1] = age
-    question = noisy(statistic=mean("age", 0, 100, most=MOST))
+    question = noisy(statistic=statistic)
     same = bytes(32)
     centre = Desk(ME, rows, MemoryStore(), budget=BUDGET, entropy=lambda count: same)
-    with pytest.warns(BASecAggWarning, match="leaves records out"):
+    with pytest.warns(BASecAggWarning, match=f"{ME}: "):
         with_it = centre.answer(question)
     without = desk(entropy=lambda count: same).answer(question)
     assert with_it.tolist() == without.tolist()

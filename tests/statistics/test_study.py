@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 from made_up import COVARIATES, MONTHS, MOST, cox, made_up, pooled, survival
 
-from basecagg.errors import BudgetSpent, DataError, QuestionRefused
+from basecagg.errors import BASecAggWarning, BudgetSpent, DataError, QuestionRefused
 from basecagg.protections.budget import Budget
 from basecagg.statistics import (
+    Statistic,
     Study,
     count,
     fit_cox,
+    histogram,
     kaplan_meier,
     mean,
     together,
@@ -88,14 +90,84 @@ def test_the_same_question_may_be_asked_again() -> None:
 def test_answers_to_a_question_that_failed_meet_no_others() -> None:
     """Three old answers and six new ones are a sum of three centres, for whoever can take off the six."""
     centres = made_up()
-    centres["centre-03"]["age"] = centres["centre-03"]["age"] + 0.0
-    centres["centre-03"]["age"][0] = 300
+    kept = centres["centre-03"].pop("age")
     study, ages = Study(centres), mean("age", 0, 100, most=MOST)
-    with pytest.raises(DataError, match="outside the agreed"):
+    with pytest.raises(DataError, match="no column 'age'"):
         study.ask(ages)
-    centres["centre-03"]["age"][0] = 30
+    centres["centre-03"]["age"] = kept
     assert study.ask(ages).records == pooled(centres)["time"].size
     assert study.audit().sums == 1
+
+
+# --- values that are missing, or lie outside ----------------------------------------------------
+
+AGES = mean("age", 0, 100, most=MOST)
+EDGES = (0, 50, 100)
+
+
+def with_one(age: float) -> tuple[Study, dict[str, np.ndarray]]:
+    """A study in which one record of one centre is like this, and all rows in one place."""
+    centres = made_up()
+    centres["centre-03"]["age"] = centres["centre-03"]["age"].astype(float)
+    centres["centre-03"]["age"][0] = age
+    return Study(centres), pooled(centres)
+
+
+def test_one_missing_value_does_not_fail_a_question() -> None:
+    study, rows = with_one(np.nan)
+    known = rows["age"][np.isfinite(rows["age"])]
+    with pytest.warns(BASecAggWarning) as told:
+        found = study.ask(AGES)
+    assert found == pytest.approx((known.size, known.mean(), known.std()))
+    (note,) = map(str, (each.message for each in told))
+    assert note.startswith("centre-03: 1 of ")  # and no other centre is told
+    assert "'age' are missing" in note
+    assert study.ask(COUNT) == rows["time"].size  # the record itself is there
+
+
+def test_a_mean_takes_what_lies_outside_as_the_nearer_end() -> None:
+    study, rows = with_one(300)
+    with pytest.warns(BASecAggWarning, match="centre-03: 1 of .* outside 0…100") as told:
+        found = study.ask(AGES)
+    assert found.mean == pytest.approx(np.clip(rows["age"], 0, 100).mean())
+    assert "300" not in str(told[0].message)
+
+
+@pytest.mark.parametrize("value", [-3.0, 300.0])
+def test_a_histogram_loses_nobody_who_lies_outside(value: float) -> None:
+    study, rows = with_one(value)
+    with pytest.warns(BASecAggWarning, match="centre-03: .* outside 0…100 and count as the nearer"):
+        clipped = study.ask(histogram("age", EDGES, most=MOST))
+    assert clipped.sum() == rows["age"].size
+    assert clipped.tolist() == np.histogram(np.clip(rows["age"], 0, 100), EDGES)[0].tolist()
+    with pytest.warns(BASecAggWarning, match="centre-03: .* outside 0…100 and are counted apart"):
+        apart = study.ask(histogram("age", EDGES, most=MOST, outside="count"))
+    below, above = (rows["age"] < 0).sum(), (rows["age"] > 100).sum()
+    inside = np.histogram(rows["age"], EDGES)[0]
+    assert apart.tolist() == [below, *inside, above]
+
+
+def test_a_histogram_leaves_out_what_is_missing() -> None:
+    study, rows = with_one(np.nan)
+    with pytest.warns(BASecAggWarning, match="centre-03: 1 of .* missing"):
+        found = study.ask(histogram("age", (0, 50, 100), most=MOST))
+    assert found.sum() == rows["age"].size - 1
+
+
+@pytest.mark.parametrize("value", [np.nan, 300.0])
+def test_a_fit_leaves_out_records_that_do_not_suit(value: float) -> None:
+    study, rows = with_one(value)
+    others = {name: values[rows["age"] < 101] for name, values in rows.items()}
+    with pytest.warns(BASecAggWarning, match="centre-03: leaves 1 of .* records out"):
+        found = fit_cox(study.ask, COVARIATES, most=MOST)
+    np.testing.assert_allclose(found.coefficients, cox(others), atol=1e-4)
+
+
+def test_a_statistic_of_ones_own_leaves_out_what_gives_no_number() -> None:
+    study, rows = with_one(np.nan)
+    ages = Statistic("ages", lambda r: np.array([sum(r["age"])]), np.array([MOST * 100.0]), sum)
+    with pytest.warns(BASecAggWarning, match="centre-03: leaves 1 of .* records out"):
+        assert study.ask(ages) == pytest.approx(np.nansum(rows["age"]))
 
 
 # --- what would isolate a centre --------------------------------------------------------------

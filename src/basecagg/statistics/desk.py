@@ -145,31 +145,51 @@ class Desk:
         )
 
     def _vector(self, question: Question[Any]) -> Vector:
-        """From the rows. With noise it must not be seen from outside that some do not suit the question."""
-        of_rows = question.statistic.of_rows
+        """From the rows that suit the question. That some do not, the centre is told, and nobody else."""
+        statistic, rows, notes = question.statistic, self._rows, list[str]()
         try:
-            return of_rows(self._rows)
+            vector = _numbers(statistic, rows)
         except DataError as unsuited:
-            if question.noise is None:
-                raise
-            warnings.warn(f"{self.name} leaves records out: {unsuited}", BASecAggWarning, 2)
-        try:
-            return of_rows(_suited(of_rows, self._rows))
-        except DataError:  # whatever the records: a column is missing
-            return np.zeros(question.statistic.bounds.size)
+            rows, left_out = _suited(statistic, rows)
+            notes.append(f"leaves {left_out} records out of {statistic.name}: {unsuited}")
+            try:
+                vector = _numbers(statistic, rows)
+            except DataError:  # whatever the records: a column is missing, which noise has to hide
+                if question.noise is None:
+                    raise
+                self._tell(notes)
+                return np.zeros(statistic.bounds.size)
+        self._tell([*notes, *statistic.notes(rows)])
+        return vector
+
+    def _tell(self, notes: list[str]) -> None:
+        for note in notes:
+            warnings.warn(f"{self.name}: {note}", BASecAggWarning, 2)
 
 
-def _suited(of_rows: Callable[[Rows], Vector], rows: Rows) -> Rows:
+def _numbers(statistic: Statistic[Any], rows: Rows) -> Vector:
+    """The vector of some rows; one value that is none must not take all others with it."""
+    vector = statistic.of_rows(rows)
+    if not np.isfinite(vector).all():
+        raise DataError("some values are missing or no numbers")
+    return vector
+
+
+def _suited(statistic: Statistic[Any], rows: Rows) -> tuple[Rows, str]:
     """The records that suit, each judged by itself: so one more that does not changes nothing."""
     columns = {name: np.asarray(rows[name]) for name in rows}
     count = min((values.shape[0] for values in columns.values()), default=0)
-    kept = [at for at in range(count) if _suits(of_rows, {n: v[[at]] for n, v in columns.items()})]
-    return {name: values[kept] for name, values in columns.items()}
+    kept = [
+        at for at in range(count) if _suits(statistic, {n: v[[at]] for n, v in columns.items()})
+    ]
+    return {
+        name: values[kept] for name, values in columns.items()
+    }, f"{count - len(kept)} of {count}"
 
 
-def _suits(of_rows: Callable[[Rows], Vector], record: Rows) -> bool:
+def _suits(statistic: Statistic[Any], record: Rows) -> bool:
     try:
-        of_rows(record)
+        _numbers(statistic, record)
     except DataError:
         return False
     return True

@@ -32,6 +32,8 @@ class Statistic(Generic[Result]):
     per_record: float | None = None
     """Δ: how far one record can move the vector, in the 2-norm. None: nobody can say, and no noise makes the
     statistic private."""
+    notes: Callable[[Rows], list[str]] = lambda rows: []
+    """For the centre's own eyes: which of its values do not count as they are. This is never sent."""
 
 
 def together(*statistics: Statistic[Any]) -> Statistic[tuple[Any, ...]]:
@@ -50,6 +52,7 @@ def together(*statistics: Statistic[Any]) -> Statistic[tuple[Any, ...]]:
         bounds=np.concatenate([each.bounds for each in statistics]),
         of_sum=of_sum,
         per_record=math.hypot(*lengths) if whole else None,
+        notes=lambda rows: [note for each in statistics for note in each.notes(rows)],
     )
 
 
@@ -80,12 +83,17 @@ def over_records(
 
 def column(rows: Rows, name: str) -> Vector:
     """A column as numbers; what is missing or no number is refused."""
+    values = numbers(rows, name)
+    if not np.isfinite(values).all():
+        raise DataError(f"column {name!r} has values that are missing or no numbers")
+    return values
+
+
+def numbers(rows: Rows, name: str) -> Vector:
+    """A column as numbers, of which some may be missing: NaN."""
     try:
-        values = np.asarray(rows[name], np.float64)
+        return np.asarray(rows[name], np.float64)
     except KeyError:
         raise DataError(f"these rows have no column {name!r}") from None
     except (TypeError, ValueError):  # whose message would show the value
         raise DataError(f"column {name!r} has values that are no numbers") from None
-    if not np.isfinite(values).all():
-        raise DataError(f"column {name!r} has values that are missing or no numbers")
-    return values

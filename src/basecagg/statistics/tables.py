@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from basecagg.errors import DataError
-from basecagg.statistics.statistic import Rows, Statistic, Vector, column
+from basecagg.statistics.statistic import Rows, Statistic, Vector, numbers
 
 
 class Summary(NamedTuple):
@@ -21,10 +21,13 @@ class Summary(NamedTuple):
 
 
 def count(name: str, *, most: int) -> Statistic[float]:
-    """How many records there are; `name` is any column, and a centre has `most` records at most."""
+    """How many records there are; `name` is any column, and a centre has `most` records at most.
+
+    A record counts whether its value is there or missing.
+    """
     return Statistic(
         name="count",
-        of_rows=lambda rows: np.array([column(rows, name).size], np.float64),
+        of_rows=lambda rows: np.array([numbers(rows, name).size], np.float64),
         bounds=np.array([most], np.float64),
         of_sum=lambda total: float(total[0]),
         per_record=1.0,
@@ -32,11 +35,15 @@ def count(name: str, *, most: int) -> Statistic[float]:
 
 
 def mean(name: str, low: float, high: float, *, most: int) -> Statistic[Summary]:
-    """Mean and standard deviation of a column whose values are between `low` and `high`."""
+    """Mean and standard deviation of a column whose values are between `low` and `high`.
+
+    A value that lies outside counts as the nearer of the two, and one that is missing not at all: `records` of
+    the result says how many there were. Each centre is told of its own, and nobody else is.
+    """
     middle, half = (low + high) / 2, (high - low) / 2
 
     def of_rows(rows: Rows) -> Vector:
-        scaled = (within(column(rows, name), name, low, high) - middle) / half
+        scaled = (np.clip(_present(rows, name), low, high) - middle) / half
         return np.array([scaled.size, scaled.sum(), (scaled * scaled).sum()], np.float64)
 
     def of_sum(total: Vector) -> Summary:
@@ -48,19 +55,57 @@ def mean(name: str, low: float, high: float, *, most: int) -> Statistic[Summary]
         return Summary(records, middle + half * average, half * spread)
 
     bounds = np.full(3, most, np.float64)
-    return Statistic(f"mean of {name}", of_rows, bounds, of_sum, per_record=math.sqrt(3))
+    notes = _notes(name, low, high, "count as the nearer end")
+    return Statistic(
+        f"mean of {name}", of_rows, bounds, of_sum, per_record=math.sqrt(3), notes=notes
+    )
 
 
-def histogram(name: str, edges: Sequence[float], *, most: int) -> Statistic[Vector]:
-    """How many values lie between each two neighbours of `edges`; the last interval has both its ends."""
-    cells = len(edges) - 1
+def histogram(
+    name: str, edges: Sequence[float], *, most: int, outside: Literal["clip", "count"] = "clip"
+) -> Statistic[Vector]:
+    """How many values lie between each two neighbours of `edges`; the last interval has both its ends.
+
+    What lies outside of all is in the first or the last interval, or with `outside="count"` apart: the result
+    has then one number more at each end. A value that is missing is in none. Each centre is told of its own.
+    """
+    apart, low, high = outside == "count", edges[0], edges[-1]
+    # The end of the last interval belongs to it: what lies above begins with the next number.
+    cuts = [-np.inf, *edges[:-1], np.nextafter(high, np.inf), np.inf] if apart else list(edges)
+
+    def of_rows(rows: Rows) -> Vector:
+        values = _present(rows, name)
+        return np.histogram(values if apart else np.clip(values, low, high), cuts)[0].astype(float)
+
     return Statistic(
         name=f"histogram of {name}",
-        of_rows=lambda rows: np.histogram(column(rows, name), edges)[0].astype(float),
-        bounds=np.full(cells, most, np.float64),
+        of_rows=of_rows,
+        bounds=np.full(len(cuts) - 1, most, np.float64),
         of_sum=lambda total: total,
         per_record=1.0,
+        notes=_notes(name, low, high, "are counted apart" if apart else "count as the nearer end"),
     )
+
+
+def _present(rows: Rows, name: str) -> Vector:
+    values = numbers(rows, name)
+    return values[np.isfinite(values)]
+
+
+def _notes(name: str, low: float, high: float, fate: str) -> Callable[[Rows], list[str]]:
+    """What a centre should know of a column: how many values are missing, and how many lie outside."""
+
+    def notes(rows: Rows) -> list[str]:
+        present, records = _present(rows, name), numbers(rows, name).size
+        beyond = int(((present < low) | (present > high)).sum())
+        counted = {
+            "are missing and do not count": records - present.size,
+            f"lie outside {low:g}…{high:g} and {fate}": beyond,
+        }
+        values = f"of {records} values in column {name!r}"
+        return [f"{found} {values} {what}" for what, found in counted.items() if found]
+
+    return notes
 
 
 def within(values: Vector, name: str, low: float, high: float) -> Vector:
