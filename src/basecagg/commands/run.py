@@ -5,12 +5,9 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime
-from functools import partial
-from io import FileIO
-from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
@@ -30,12 +27,7 @@ from basecagg.commands._kernels import load_kernels
 from basecagg.commands._options import options
 from basecagg.errors import BASecAggError, DataError, MissingExtraError, StorageError
 from basecagg.extras import require
-from basecagg.planning.recorder import Recorder
-from basecagg.planning.transcript import AnyLine, EpochLine, Scribe, chain_of, read_transcript
 from basecagg.protections.pairs import PRESETS, PROTECTIONS, SCHEDULES
-from basecagg.protocol.chain import Chain
-from basecagg.protocol.epoch import Agreement
-from basecagg.protocol.ports import Signer
 from basecagg.protocol.step_rule import OPTIMISERS
 from basecagg.simulation.checkpoint import replace_file
 from basecagg.simulation.config import (
@@ -45,10 +37,7 @@ from basecagg.simulation.config import (
     parse_override,
     read_settings,
 )
-from basecagg.simulation.loopback import Loopback
-from basecagg.simulation.run_folder import CONFIG, TOTALS, transcript_path, transcripts
-from basecagg.simulation.summing import Watch
-from basecagg.storage import disk
+from basecagg.simulation.run_folder import CONFIG, TOTALS
 
 DEFAULT_METHODS = ("fedavg", "fedbuff", "basecagg")
 Observer: TypeAlias = Callable[[Any], None]
@@ -187,70 +176,11 @@ def _run_all(
                     for observe in observers:
                         observe(record)
 
-                with _transcript(folder / name) as watch:
-                    simulate(
-                        config, folder=folder / name, resume=resume, progress=tell, watch=watch
-                    )
+                simulate(config, folder=folder / name, resume=resume, progress=tell)
     except KeyboardInterrupt:
         console.print(f"\nStopped. Go on with: basecagg run --resume {folder}")
         raise SystemExit(130) from None
     report_on(console, [folder / name for name in configs], folder)
-
-
-@contextmanager
-def _transcript(folder: Path) -> Iterator[Watch]:
-    """Write what the server of a secure run sees, for the audit. A resumed run adds to it.
-
-    Each epoch has its own, locked while it grows, and closed when the epoch or the run comes to its end.
-    """
-    end: Callable[[], None] = lambda: None  # noqa: E731
-    with ExitStack() as opened:
-
-        def watch(agreement: Agreement, network: Loopback, signer: Signer) -> None:
-            nonlocal end
-            end()
-            path, chain = _unfinished(folder)
-            # Without a buffer, so that a checkpoint knows how much has been seen.
-            file = opened.enter_context(path.open("ab", buffering=0))
-            _lock(file)
-            scribe = Scribe(lambda text: _write_all(file, text.encode()), chain)
-
-            def note(line: AnyLine) -> None:
-                if chain is None or not isinstance(line, EpochLine):  # it is there already
-                    scribe.add(line)
-
-            recorder = Recorder(agreement, note)
-            network.observers.append(lambda letter: recorder.see(letter.sender, letter.message))
-            end = partial(scribe.close, signer)
-
-        yield watch
-        end()
-
-
-def _unfinished(folder: Path) -> tuple[Path, Chain | None]:
-    """The first transcript that has no end, and how far it has come: those before are of earlier epochs."""
-    ended = len(list(takewhile(_has_ended, transcripts(folder))))
-    path = transcript_path(folder, ended + 1)
-    return path, chain_of(path) if path.exists() and path.stat().st_size else None
-
-
-def _has_ended(path: Path) -> bool:
-    return path.stat().st_size > 0 and read_transcript(path).ending in ("signed", "closed")
-
-
-def _lock(file: FileIO) -> None:
-    try:
-        disk.lock(file.fileno())
-    except OSError:
-        raise StorageError(f"{file.name} is being written by another run") from None
-
-
-def _write_all(file: FileIO, content: bytes) -> None:
-    try:
-        while content:
-            content = content[file.write(content) :]
-    except OSError as error:
-        raise StorageError(f"{file.name} cannot be written: {error.strerror}") from None
 
 
 def _bars(console: Console) -> Progress:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
+
+import torch
 
 from basecagg.errors import BudgetSpent
 from basecagg.learning import Task, built_in_task
@@ -17,6 +19,7 @@ from basecagg.simulation.config import SimulationConfig
 from basecagg.simulation.logbook import VersionRecord
 from basecagg.simulation.run_folder import NO_FOLDER, NoFolder, open_folder
 from basecagg.simulation.summing import Watch
+from basecagg.simulation.transcribing import transcribed
 
 Progress: TypeAlias = Callable[[VersionRecord], None]
 
@@ -45,13 +48,14 @@ def simulate(
     config: SimulationConfig,
     *,
     task: Task | None = None,
-    folder: Path | None = None,
+    folder: Path | str | None = None,
     resume: bool = False,
     progress: Progress = lambda record: None,
     watch: Watch = lambda agreement, network, signer: None,
 ) -> SimulationResult:
     """Simulate a federation. A `folder` keeps metrics and checkpoints, from which `resume` goes on.
 
+    Of a secure run it also keeps the transcript of what the server saw, which `audit` reads.
     `progress` is told of every version; `watch` gets the epoch, the network and the server's signer of a
     secure run at its start, and again with every epoch that auto-tuning begins.
     The run ends with its last version, or when users have no budget of privacy left: updates that then wait in
@@ -60,12 +64,27 @@ def simulate(
     task = task or built_in_task(
         config.model, config.dataset, data_dir=Path(config.data_dir), download=config.download
     )
-    kept = open_folder(folder, config, task.name, resume=resume, score=task.score_name)
+    place = Path(folder) if folder else None
+    kept = open_folder(place, config, task.name, resume=resume, score=task.score_name)
+    with _threads_as_before():
+        return _simulate(config, task, place, kept, progress=progress, watch=watch)
+
+
+def _simulate(
+    config: SimulationConfig,
+    task: Task,
+    folder: Path | None,
+    kept: NoFolder,
+    *,
+    progress: Progress,
+    watch: Watch,
+) -> SimulationResult:
     parts = build(config, task, kept.state)
     started, stopped = time.perf_counter(), {}
-    with closing(parts.workshop):
+    with closing(parts.workshop), transcribed(folder, resumed=bool(kept.state)) as transcribe:
         kept.begin()
-        parts.summing.watch(watch)
+        # Both see every epoch: auto-tuning begins several.
+        parts.summing.watch(lambda *epoch: [see(*epoch) for see in (transcribe, watch)])
         try:
             play(parts, kept, progress)
         except BudgetSpent as reason:
@@ -75,6 +94,16 @@ def simulate(
     kept.finish(totals, parts.schedule.model)
     records = tuple(parts.logbook.records)
     return SimulationResult(config, records, totals, parts.schedule.model)
+
+
+@contextmanager
+def _threads_as_before() -> Iterator[None]:
+    """Users in this process train with one thread of torch; the program that called may want its own again."""
+    threads = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def play(

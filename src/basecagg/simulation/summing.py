@@ -14,7 +14,7 @@ from basecagg.protocol.ports import Signer
 from basecagg.simulation.loopback import Loopback
 from basecagg.simulation.metering import plain_bytes
 
-Watch: TypeAlias = Callable[[Agreement, Loopback, Signer], None]
+Watch: TypeAlias = Callable[[Agreement, Loopback, Signer], object]
 """Is shown an epoch, its network and its server's signer."""
 
 
