@@ -10,7 +10,8 @@ from typing import Any
 
 from reproduction.machine import in_words
 
-FOLDER = Path(__file__).parent.parent / "benchmarks" / "results" / "mutants"
+ROOT = Path(__file__).parent.parent
+FOLDER = ROOT / "benchmarks" / "results" / "mutants"
 LEAST_KILLED, MOST_EQUIVALENT = 0.95, 0.10
 Entry = dict[str, Any]
 
@@ -77,7 +78,7 @@ def page(header: str) -> str:
         f" **{_verdict(killed >= LEAST_KILLED)}**\n\n"
         f"> At most 10 % are called equivalent: {equivalent:.1%}."
         f" **{_verdict(equivalent <= MOST_EQUIVALENT)}**\n\n"
-        f"## By file\n\n{_table(mutants, lambda mutant: str(mutant['module']), 'file')}\n\n"
+        f"## By file\n\n{_table(mutants, _file, 'file')}\n\n"
         f"## By kind of change\n\n{_table(mutants, _kind, 'kind')}\n\n"
         f"## Survivors\n\n{_listed(mutants, 'survived')}\n\n"
         f"## Equivalent\n\n{_listed(mutants, 'equivalent')}\n\n"
@@ -85,7 +86,8 @@ def page(header: str) -> str:
         f"- {run['changes']:,} changes in {run['places']:,} places. A sample of {len(mutants)} places with one"
         f" mutant each, drawn with seed {run['seed']}, on the sources of commit {run['sources']}."
         f" At first {at_first:.1%} of those that mean something else were killed; {again} survivors were tried"
-        " again with the tests that were written for them.\n"
+        " again with the tests that were written for them. A file that is gone since has been renamed or"
+        " divided; its figures are those of that commit.\n"
         f"{NOTES}\n"
         f"Tried on: {in_words(machine)}. `make mutants` tries it on yours."
         " [Why this tool, and how](../decisions/0020-mutation-tests.md).\n"
@@ -105,15 +107,21 @@ def _verdict(held: bool) -> str:
     return "Held." if held else "Not held."
 
 
+def _file(mutant: Entry) -> str:
+    """Its file, and whether that is still there: the mutants are of one commit, the page is read later."""
+    there = (ROOT / "src" / "basecagg" / mutant["module"]).exists()
+    return f"`{mutant['module']}`" + ("" if there else " (gone since)")
+
+
 def _kind(mutant: Entry) -> str:
     """Cosmic Ray's name without the operators it exchanges."""
-    return str(mutant["kind"]).partition("_")[0]
+    return f"`{str(mutant['kind']).partition('_')[0]}`"
 
 
 def _table(mutants: Sequence[Entry], group: Callable[[Entry], str], title: str) -> str:
     lines = [f"| {title} | tried | killed | equivalent | survived |", "|---|---|---|---|---|"]
     for name in sorted({group(mutant) for mutant in mutants}):
-        lines.append(_row(f"`{name}`", [each for each in mutants if group(each) == name]))
+        lines.append(_row(name, [each for each in mutants if group(each) == name]))
     return "\n".join([*lines, _row("all", mutants)])
 
 
@@ -128,7 +136,7 @@ def _listed(mutants: Sequence[Entry], fate: str) -> str:
         return "None."
     head = "| file | was | now | why |\n|---|---|---|---|\n"
     return head + "\n".join(
-        f"| `{each['module']}` | {_code(each['was'])} | {_code(each['now'])} | {each['why']} |"
+        f"| {_file(each)} | {_code(each['was'])} | {_code(each['now'])} | {each['why']} |"
         for each in some
     )
 

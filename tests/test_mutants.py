@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -46,3 +47,14 @@ def test_nearly_all_mutants_are_killed_and_few_called_equivalent() -> None:
     assert len(mutants) >= 400
     assert page.share_killed(mutants) >= page.LEAST_KILLED
     assert page.share_equivalent(mutants) <= page.MOST_EQUIVALENT
+
+
+def test_the_page_says_which_files_are_no_longer_there() -> None:
+    """The sample is of one commit. A file that was renamed since must not look like one of today."""
+    text = page.page("")
+    listed = set(re.findall(r"^\| `([\w/]+\.py)`([^|]*)\|", text, re.M))
+    source = ROOT / "src" / "basecagg"
+    assert {name for name, mark in listed if not mark.strip()} == {
+        name for name, _ in listed if (source / name).exists()
+    }
+    assert all("gone since" in mark for name, mark in listed if not (source / name).exists())

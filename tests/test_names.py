@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -48,3 +49,37 @@ def test_the_table_of_rooms_has_every_room() -> None:
 
 INNER = {"maths/kernels"}
 """Rooms within a room that nobody outside it needs to know."""
+
+
+# --- texts about the code, beside it -----------------------------------------------------------------
+
+
+def lost_words(root: Path) -> list[str]:
+    """Classes that the text above a file names, and that the file has nothing to do with."""
+    found = []
+    for path in sorted(root.rglob("*.py")):
+        source = path.read_text(encoding="utf-8")
+        said = ast.get_docstring(ast.parse(source)) or ""
+        below = source.split('"""', 2)[-1]
+        for name in re.findall(r"`([A-Z][a-z]+\w*)`", said):
+            if path.name != "__init__.py" and not re.search(rf"\b{name}\b", below):
+                found.append(f"{path.relative_to(root)}: {name}")
+    return found
+
+
+def test_the_text_above_a_file_names_what_is_in_it() -> None:
+    assert lost_words(SOURCE) == []
+
+
+def test_a_class_that_was_renamed_is_noticed(tmp_path: Path) -> None:
+    (tmp_path / "here.py").write_text('"""`Thing` does it."""\n\nclass Other: ...\n')
+    assert lost_words(tmp_path) == ["here.py: Thing"]
+
+
+def test_the_kernels_room_lists_its_files() -> None:
+    room = SOURCE / "maths" / "kernels"
+    text = (room / "README.md").read_text("utf-8")
+    listed = re.findall(r"^\| `(\w+\.py)` \|", text, re.M)
+    assert sorted(listed) == sorted(
+        path.name for path in room.glob("*.py") if path.name != "__init__.py"
+    )

@@ -1,7 +1,7 @@
 """What travels between strategy and mod: an order there, a report back, letters of the protocol in both.
 
 A visit is one Flower message and its reply. Small facts go as a ConfigRecord; letters, which may be large, as
-one array of bytes with their lengths. `Report` lists all that a node says in clear.
+one array of bytes with their lengths. `NodeReport` lists all that a node says in clear.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Devices: how fast each user computes and communicates, and when it fails to come back."""
+"""Devices: how fast each user computes and communicates. Whether it comes back is the clock's to draw."""
 
 from __future__ import annotations
 
