@@ -21,6 +21,7 @@ from typing import Literal, NamedTuple, NoReturn
 import numpy as np
 
 from basecagg.errors import DataError
+from basecagg.flower.failures import AppFailedError, told_of
 from basecagg.protocol.global_model import Model
 from basecagg.storage import disk
 
@@ -135,8 +136,9 @@ def _run(folder: Path, train: Callable[[], Model], remember: Callable[[], bytes]
         update = train()
         _put(folder, "memory", remember())
     except BaseException as error:
-        traceback.print_exc()
-        _put(folder, "problem", type(error).__name__.encode())
+        of_app = isinstance(error, AppFailedError)
+        traceback.print_exception((error.__cause__ if of_app else None) or error)
+        _put(folder, "problem", told_of(error).encode())
     else:
         with open(folder / "update.new", "wb") as file:
             np.save(file, update)

@@ -15,6 +15,7 @@ from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.recorddict_pb2 import RecordDict as WrittenRecords
 
 from basecagg.errors import DataError
+from basecagg.flower.failures import AppFailedError
 from basecagg.flower.flat import Layout, as_app_reads, only_arrays
 from basecagg.flower.metrics import Charge, numbers
 from basecagg.flower.node import BegunTraining, OpenNode
@@ -47,7 +48,10 @@ class Call:
         content = self.message.content
         own = RecordDict({key: record for key, record in content.items() if key not in _OURS})
         own[self.order.arrays_key] = as_app_reads(content.array_records[self.order.arrays_key])
-        answer = self.call_next(_with(self.message, own), self.context)
+        try:
+            answer = self.call_next(_with(self.message, own), self.context)
+        except Exception as error:
+            raise AppFailedError(error) from error
         if answer.has_error():
             raise DataError(f"the app answered with error {answer.error.code}")
         return answer.content

@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import ceil
 from typing import TypeAlias
 
 from flwr.app import ArrayRecord, MetricRecord
@@ -105,9 +106,23 @@ class Loop:
             self._publish()
             if self.coordinator.version >= self.versions:
                 return True
+        begins = self.coordinator.machine is None
         self.coordinator.tick(self.clock())
+        if begins and self.coordinator.machine is not None:
+            self._compare_with_rounds()
         self._publish()
         return bool(heard)
+
+    def _compare_with_rounds(self) -> None:
+        """What a newcomer asked for in rounds of FedAvg, in versions that train as often."""
+        present = sum(view.present for view in self.coordinator.nodes.values())
+        size, cohort = self.coordinator.settings.chosen_buffer_size, self.concurrency(present)
+        if size != cohort:
+            equal = ceil(self.versions * cohort / size)
+            LOG.info(
+                "K = %d: %d versions equal your %d rounds of %d nodes; num_rounds counts versions",
+                *(size, equal, self.versions, cohort),
+            )
 
     def _note_shortage(self, now: float) -> None:
         """Say what is waited for, or that it can never come: to a simulation no node is ever added."""

@@ -13,6 +13,7 @@ from flwr.clientapp.typing import ClientAppCallable
 
 from basecagg.errors import BASecAggError, LocalProtocolError, WrongModel
 from basecagg.flower import detached
+from basecagg.flower.failures import told_of
 from basecagg.flower.lesson import Call, Lesson
 from basecagg.flower.metrics import numbers
 from basecagg.flower.node import BegunTraining, OpenNode
@@ -200,6 +201,6 @@ def _evaluate(call: Call, report: NodeReport, *, hidden: bool = False) -> NodeRe
 
 
 def _failed(report: NodeReport, error: Exception, *, hidden: bool = False) -> NodeReport:
-    """The type of an error may leave the node, its text may not: it can quote the data."""
-    problem = _HIDDEN if hidden else type(error).__name__
+    """The type of an error may leave the node, and the text if it is ours: any other can quote the data."""
+    problem = _HIDDEN if hidden else told_of(error)
     return replace(report, activity="failed", problem=problem)

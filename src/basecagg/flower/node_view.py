@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 
+from basecagg.flower.failures import bounded
 from basecagg.flower.visits import NodeReport, Task
 from basecagg.protocol.messages import HolderKey, MaskName, Parcel, Receipt
 from basecagg.protocol.messages import Message as Letter
@@ -126,7 +127,7 @@ class NodeView:
             else:
                 self.goes_on(now, interval)
         elif report.activity == "failed":
-            self.lapse(now, f"its app failed with {report.problem}")
+            self.lapse(now, f"its app failed with {bounded(report.problem)}")
         elif report.activity == "no mask":  # receipts were lost: have it ask for them again
             self.doing, self.resume = "", True
         elif report.activity == "idle":  # it was visited for something else, or has not joined yet

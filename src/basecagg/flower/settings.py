@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
 from functools import cached_property
+from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, Concatenate, Literal, ParamSpec, TypeAlias
+from types import NoneType, UnionType
+from typing import (
+    Any,
+    Concatenate,
+    Literal,
+    ParamSpec,
+    TypeAlias,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from flwr.app import MetricRecord, RecordDict
 
@@ -109,7 +122,7 @@ class Settings:
     weighted_by_key: str = "num-examples"
     """What the app calls n_i."""
     train_metrics_aggr_fn: MetricsFunction | None = None
-    """Flower's own, with protection="none" only: otherwise the server has nothing to aggregate."""
+    """Flower's own, with protection="none" only; else refused, for the server has nothing to aggregate."""
     evaluate_metrics_aggr_fn: MetricsFunction | None = None
     """The same for evaluations."""
 
@@ -155,6 +168,12 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Refuse what cannot work before any node is asked."""
+        for name, kind in get_type_hints(Settings).items():
+            if not _fits(getattr(self, name), kind):
+                wanted = _in_words(kind)
+                raise ParameterError(
+                    f"{name} = {getattr(self, name)!r} must be {wanted}", rule=f"{name} is {wanted}"
+                )
         for name, fits, wanted in self._rules():
             if not fits:
                 raise ParameterError(
@@ -179,6 +198,9 @@ class Settings:
         positive = examples is None or 0 < examples < float("inf")
         named = not self.evaluate or self.protection == "none" or bool(self.evaluate_metrics)
         few = not self.evaluate or size is None or self.min_evaluate_nodes <= size
+        if self.protection != "none":
+            for name in _IN_CLEAR:
+                yield name, getattr(self, name) is None, _NOTHING_TO_AGGREGATE
         yield "max_burns", 0 <= self.max_burns < 2**16, "from 0 to 65535"
         yield "fraction_train", 0 < self.fraction_train <= 1, "above 0 and at most 1"
         yield "fraction_evaluate", 0 <= self.fraction_evaluate <= 1, "between 0 and 1"
@@ -318,7 +340,50 @@ _WITH_PRIVACY = {
     "weight_levels": _CHOSEN,
 }
 """What has to be as it is unless told, with `privacy`."""
+_IN_CLEAR = ("train_metrics_aggr_fn", "evaluate_metrics_aggr_fn")
+_NOTHING_TO_AGGREGATE = (
+    "left out unless protection='none': the server sees no node's metrics that it could aggregate. Name in"
+    " train_metrics and evaluate_metrics what is averaged inside the sum"
+)
 _UNNAMED = "0 unless evaluate_metrics names what is to be averaged inside the sum, e.g. {'eval_loss': 10.0}"
+
+
+_NUMBERS = {int: Integral, float: Real}
+"""numpy has numbers of its own."""
+
+
+def _fits(value: object, kind: Any) -> bool:
+    """Whether a value is of a type that an option was declared with."""
+    origin = get_origin(kind)
+    if origin in (Union, UnionType):
+        return any(_fits(value, each) for each in get_args(kind))
+    if origin is Literal:
+        return value in get_args(kind)
+    if kind in _NUMBERS:
+        return isinstance(value, _NUMBERS[kind]) and not isinstance(value, bool)
+    if origin is Sequence and isinstance(value, str):
+        return False
+    return isinstance(value, origin or kind)
+
+
+def _in_words(kind: Any) -> str:
+    if get_origin(kind) in (Union, UnionType):
+        *others, last = (_in_words(each) for each in get_args(kind))
+        return f"{', '.join(others)} or {last}"
+    if get_origin(kind) is Literal:
+        return ", ".join(map(repr, get_args(kind)))
+    return "None" if kind is NoneType else str((get_origin(kind) or kind).__name__)
+
+
+def _require_known(options: Iterable[str]) -> None:
+    known = [each.name for each in fields(Settings)]
+    for name in options:
+        if name not in known:
+            like = get_close_matches(name, known, n=1)
+            hint = f"did you mean {like[0]}?" if like else "help(BufferedSecAgg) lists them."
+            raise TypeError(
+                f"BufferedSecAgg has no option '{name}': {hint} When a run ends, num_rounds of start() says"
+            )
 
 
 def as_keywords(
@@ -330,6 +395,7 @@ def as_keywords(
         init: Callable[[Any, Settings], None],
     ) -> Callable[Concatenate[Any, Options], None]:
         def made(self: Any, /, *none: Options.args, **options: Options.kwargs) -> None:
+            _require_known(options)
             init(self, settings(*none, **options))
 
         own, fields = inspect.signature(init), inspect.signature(settings)

@@ -66,7 +66,8 @@ class NodeReport:
     activity: Activity = "idle"
     """What became of training."""
     problem: str = ""
-    """The type of the error that ended training; its text stays on the node, and with privacy its type too."""
+    """What ended training: the type of the app's error, whose text stays on the node, or our own error in our
+    words. With privacy nothing of either is told."""
     declined: str = ""
     """The code of the refusal, if it did not take the epoch that it was offered."""
     spent: bool = False
