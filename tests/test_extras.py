@@ -135,3 +135,16 @@ def test_the_study_installs_what_its_next_step_needs() -> None:
 
     assert installed_by("federation") == {"learn", "service"}
     assert installed_by("study") >= installed_by("federation")
+
+
+def test_every_python_that_is_claimed_is_tried_and_the_other_way_round() -> None:
+    claimed = {
+        words.rpartition(" ")[2]
+        for words in PROJECT["project"]["classifiers"]
+        if re.fullmatch(r"Programming Language :: Python :: 3\.\d+", words)
+    }
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+    (matrix,) = re.findall(r"python: \[(.*)\]", workflow)
+    assert claimed == set(re.findall(r"3\.\d+", matrix)) >= {"3.11", "3.14"}
+    (said,) = re.findall(r"Linux, with Python (.*?):", (ROOT / "docs" / "faq.md").read_text())
+    assert set(re.findall(r"3\.\d+", said)) == claimed
