@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 LOGGED = "basecagg.logged"
@@ -9,13 +11,19 @@ LOGGED = "basecagg.logged"
 
 
 def begin_log(level: str = "INFO") -> None:
-    """From here on nothing but JSON lines is written, and the kernels are ready."""
-    from basecagg.commands._kernels import load_kernels
-    from basecagg.service.logs import Log, log_everything
+    """From here on nothing but JSON lines is written."""
+    from basecagg.service.logs import log_everything
 
     log_everything(level)
     click.get_current_context().meta[LOGGED] = True
-    load_kernels(lambda text: Log("basecagg").info("kernels", reason=text))
+
+
+def ready_kernels(state: Path) -> None:
+    """Load the kernels. A user without a home keeps them in the program's own folder."""
+    from basecagg.commands._kernels import load_kernels
+    from basecagg.service.logs import Log
+
+    load_kernels(lambda text: Log("basecagg").info("kernels", reason=text), state / "kernels")
 
 
 def log_end(reason: str, status: int) -> click.exceptions.Exit:

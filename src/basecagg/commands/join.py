@@ -20,7 +20,7 @@ from basecagg.commands._options import (
     Seconds,
     options,
 )
-from basecagg.commands._program import begin_log, log_end
+from basecagg.commands._program import begin_log, log_end, ready_kernels
 from basecagg.errors import DataError, ServerCaught, TooLarge, TurnedAway, printable
 from basecagg.privacy import Unit
 from basecagg.protocol.floor import LocalFloor
@@ -120,6 +120,7 @@ def command(
     if function is not None:
         function.require()  # a slip of the pen shows now, and not after the first download
     profile = Profile.open(state or Path(invited.name), invited)
+    ready_kernels(profile.folder)
     chosen = AgentOptions(
         floor=LocalFloor(
             consistency="honest-server" if trust_server else "certified",

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import click
 
 from basecagg.commands._options import POSITIVE, Anchors, Count, Folder, options
-from basecagg.commands._program import begin_log
+from basecagg.commands._program import begin_log, ready_kernels
 from basecagg.service.server.serving import ServeOptions, run
 from basecagg.service.server_folder import renew_server_key
 from basecagg.service.training import UserFunction
@@ -62,6 +62,7 @@ def command(*, state: Path, new_key: bool, memory: int, log_level: str, **others
         click.echo("Restart the server, then: basecagg operator rotate --server-key KEY", err=True)
         return
     begin_log(log_level)
+    ready_kernels(state)
     if others["evaluate"]:
         with closing(UserFunction(others["evaluate"])) as function:
             function.require()

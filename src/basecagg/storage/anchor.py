@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from basecagg.errors import DataError
 from basecagg.storage import disk
 from basecagg.storage.faults import explain
 
@@ -25,6 +26,7 @@ _SLOTS = (0, 4096)
 _BODY = struct.Struct("<8s16sQQ")
 _MAGIC = b"basecagB"
 _CHECKSUM = 32
+_ELSEWHERE = "choose another folder for anchors (--anchors, or set XDG_STATE_HOME)"
 
 
 class Mark(NamedTuple):
@@ -48,7 +50,7 @@ class Anchor:
     def __init__(self, path: Path, *, lock: bool = True) -> None:
         """Open the file, or create it empty, and lock it unless something else keeps others out."""
         self.path = path
-        with self._explaining("opened: choose another folder for anchors (--anchors)"):
+        with self._explaining(f"opened: {_ELSEWHERE}"):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -100,7 +102,10 @@ class Anchor:
 
 def default_folder() -> Path:
     """Where anchors are kept: the user's state, which belongs to this machine alone."""
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    try:
+        state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    except RuntimeError:
+        raise DataError(f"nobody knows where your home is: {_ELSEWHERE}") from None
     return Path(state) / "basecagg" / "anchors"
 
 

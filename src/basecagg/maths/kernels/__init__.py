@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 
-def warm_up() -> float:
+def warm_up(spare: Path | None = None) -> float:
     """Compile every kernel, or load it from numba's cache; give the seconds that took.
+
+    Where numba finds no folder for its cache that can be written to, it is in the spare one.
 
     Worth calling where a pause is welcome: a fresh installation compiles for some seconds. The
     imports stand here because they are most of what is loaded.
@@ -16,12 +19,14 @@ def warm_up() -> float:
 
     from basecagg.maths.clipping import round_within
     from basecagg.maths.kernels.accumulate import add_row, reduce_totals, subtract_row
+    from basecagg.maths.kernels.compiler import find_cache
     from basecagg.maths.mds_code import MaskCode
     from basecagg.maths.noise import noise_and_mask, noise_table
     from basecagg.maths.prime_field import PrimeField
     from basecagg.maths.quantization import clip_update, quantize
     from basecagg.maths.randomness import WordStream
 
+    find_cache(spare)
     field, one = PrimeField(), np.ones(1, np.uint32)
     field.sub(one, one)
     field.weighted_sum([one], [1])

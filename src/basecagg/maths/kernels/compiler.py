@@ -8,6 +8,7 @@ take plain pointers: whoever calls one has checked the shapes, and keeps the arr
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import CellType, FunctionType
@@ -44,6 +45,9 @@ _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck"
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
+_uncached: list[Any] = []
+"""Kernels that every process compiles again, because no folder for a cache can be written to."""
+
 
 def inner(function: _F) -> _F:
     """A part of a kernel: compiled into the kernels that call it."""
@@ -61,7 +65,30 @@ def kernel(function: _F) -> _F:
     code = plain.__code__.replace(co_freevars=("room",))
     stamped = FunctionType(code, plain.__globals__, closure=(CellType(_ROOM),))
     stamped.__doc__ = plain.__doc__
-    return cast(_F, numba.njit(cache=True, **_OPTIONS)(stamped))
+    compiled = numba.njit(**_OPTIONS)(stamped)
+    if not _cached(compiled):
+        _uncached.append(compiled)
+    return cast(_F, compiled)
+
+
+def find_cache(spare: Path | None = None) -> bool:
+    """Whether all kernels so far have a cache; those without one get it in the spare folder, if given."""
+    if _uncached and spare is not None:
+        _config.CACHE_DIR = str(spare.absolute())
+        _uncached[:] = [each for each in _uncached if not _cached(each)]
+    return not _uncached
+
+
+def _cached(compiled: Any) -> bool:
+    """Give a kernel a cache, unless numba finds no folder for it that can be written to."""
+    place = _config.CACHE_DIR or os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~")
+    if not os.path.isabs(place):
+        return False  # nobody knows a home: numba would use the working directory, which may be anybody's
+    try:
+        compiled.enable_caching()
+    except RuntimeError:
+        return False
+    return True
 
 
 def digest_of(directory: Path) -> str:

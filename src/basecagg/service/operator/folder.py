@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 from urllib.parse import urlsplit
@@ -17,7 +18,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from basecagg.channels.identity import Identity
-from basecagg.errors import DataError
+from basecagg.errors import BASecAggError, DataError
 from basecagg.protocol.audit_log import AuditLog
 from basecagg.protocol.messages import Suite
 from basecagg.protocol.operator import OPERATOR, found, require_name
@@ -104,7 +105,7 @@ def create(
     write_private(folder / "server" / "server.json", to_json(for_server))
     if authority is not None:
         write_private(folder / "ca.pem", authority.certificate)
-    with open_store(folder, anchor_folder) as store:
+    with _removed_on_failure(folder / "operator.db"), open_store(folder, anchor_folder) as store:
         noted = AuditLog(federation, OPERATOR, store).note(
             operator, int(time.time()), "founded", url=url
         )
@@ -113,6 +114,16 @@ def create(
     if not public_pki:
         certify_server(folder, folder / "server", hosts, lambda: passphrase)
     return folder / "server"
+
+
+@contextmanager
+def _removed_on_failure(path: Path) -> Iterator[None]:
+    """A store in which nobody was founded must not be taken for an operator's when `create` is tried again."""
+    try:
+        yield
+    except BASecAggError:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def require_address(url: str) -> str:
