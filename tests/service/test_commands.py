@@ -181,7 +181,7 @@ async def test_the_life_of_a_federation_in_commands(tmp_path: Path) -> None:
         assert status.output.startswith("epoch 2 is closed")
         await fed.stop("user-3")
         replaced = await desk("replace", "user-3", *out)
-        assert replaced.output == f"{tmp_path / 'user-3.invitation'}\n"
+        assert replaced.stdout == f"{tmp_path / 'user-3.invitation'}\n"
         assert read_invitation(tmp_path / "user-3.invitation").after == 2
         six = ("--dropouts", "1", "--colluders", "2", "--buffer", "4")
         again = await desk("start", *model, "--without", "user-3", *six)

@@ -40,7 +40,15 @@ def test_it_looks_at_everything_and_joins_nothing(
         async with federation(tmp_path) as fed:
             write_invitation(tmp_path / "ann.invitation", await fed.invite("ann"))
             good = await look(fed, "ann")
-            everything = ["invitation", "function", "disk", "server", "certificate", "clock"]
+            everything = [
+                "invitation",
+                "operator",
+                "function",
+                "disk",
+                "server",
+                "certificate",
+                "clock",
+            ]
             assert found(good, "ok") == everything, good.output
             assert good.exit_code == 0
             assert not (tmp_path / "ann").exists()

@@ -43,7 +43,7 @@ def _versions(text: str) -> range:
 
 class _VerifyOptions:
     operator_key: Annotated[str | None, _values.public_key, "HEX"] = None
-    """The operator's key, as you know it from your invitation or from a safe place. Without it the key that a
+    """The operator's key, as `basecagg operator key` or `join --check` prints it. Without it the key that a
     file names is used and printed: compare it yourself."""
     folder: Annotated[str | None, _EXISTING, "--as", "FOLDER"] = None
     """Ask the running server, as the member whose folder (`join --state`) this is."""

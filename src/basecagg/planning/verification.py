@@ -37,6 +37,8 @@ class Finding(NamedTuple):
     """equal: as it should be. CHEAT: proven. not checked: it cannot be read, or proves nothing."""
     detail: str
     """Why, in words."""
+    named_key: str = ""
+    """The operator's key that the file names, in hexadecimal digits, where nobody gave one: compare it."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -61,9 +63,13 @@ class Findings(Shown):
         why = Column("why", overflow="fold")
         table = Table(*columns, why, box=box.SIMPLE_HEAD, show_edge=False)
         for finding in self.findings:
-            table.add_row(*(Text(printable(text)) for text in finding))
+            table.add_row(*(Text(printable(text)) for text in finding[:3]))
         equal = sum(finding.verdict == "equal" for finding in self.findings)
-        return Group(table, Text(f"{equal} of {len(self.findings)} checked and equal"))
+        lines = [f"{equal} of {len(self.findings)} checked and equal"]
+        # A line of its own for each key: in the table it would be cut into pieces that nobody can copy.
+        if named := sorted({finding.named_key for finding in self.findings} - {""}):
+            lines += ["signed by; compare with `operator key` or `join --check`:", *named]
+        return Group(table, *map(Text, lines))
 
 
 def verify(*files: Path | str, operator_key: bytes | str | None = None) -> Findings:
@@ -72,8 +78,8 @@ def verify(*files: Path | str, operator_key: bytes | str | None = None) -> Findi
     A file is one of three. Evidence, left behind by a participant that stopped: does it convict the server? The
     parts of a version: are they what the server released, to the bit? A `model.safetensors` of an operator: are
     these the numbers of a version in this operator's chain of models? Without `operator_key` (32 bytes, or as
-    hexadecimal text) the key that a file names is used, and named in the finding: compare it with the one in
-    your invitation.
+    hexadecimal text) the key that a file names is used, and named in the finding: compare it with what
+    `operator key` or `join --check` prints.
     """
     if not files:
         raise DataError("there is nothing to verify: give at least one file")
@@ -100,10 +106,7 @@ def check_file(path: Path, operator_key: bytes | None) -> Finding:
         finding = finding or _check(path.name, filed, key)
     except (BASecAggError, OSError) as error:
         return Finding(path.name, "not checked", str(error))
-    if operator_key is not None:
-        return finding
-    whose = f"signed by operator key {key.hex()}: compare it with yours"
-    return finding._replace(detail=f"{finding.detail}; {whose}")
+    return finding if operator_key is not None else finding._replace(named_key=key.hex())
 
 
 def check_account(name: str, account: Account, agreement: Agreement) -> Finding:

@@ -14,7 +14,7 @@ _WRONG_NAME = "its certificate is for another name than the one that was called"
 _CERTIFICATE = {
     7: _UNKNOWN_CA,
     9: "its certificate is not valid yet, by this machine's clock",
-    10: "its certificate has expired, by this machine's clock: `basecagg operator certificate` makes another",
+    10: "its certificate has expired, by this machine's clock: `operator certificate --out DIR` makes another",
     18: _UNKNOWN_CA,
     19: _UNKNOWN_CA,
     20: _UNKNOWN_CA,

@@ -8,12 +8,12 @@ from pathlib import Path
 import click
 
 from basecagg.commands._options import Anchors, File, Folder, options
-from basecagg.commands.operator import epochs, keys, log, people
+from basecagg.commands.operator import addresses, epochs, keys, log, people
 from basecagg.commands.operator.office import Place
 from basecagg.service.operator.custody import read_passphrase
 
 _COMMANDS = (
-    *(keys.init, keys.certificate),
+    *(keys.init, keys.key, addresses.address, addresses.certificate),
     *(people.invite, people.replace, people.enrol, people.revoke, people.status, log.log),
     *(epochs.start, epochs.rotate, epochs.close),
     *(keys.recover, keys.passphrase, epochs.export),

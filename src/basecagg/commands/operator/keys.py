@@ -1,4 +1,4 @@
-"""`basecagg operator init`, `certificate`, `passphrase` and `recover`: the operator's own keys and folder."""
+"""`basecagg operator init`, `key`, `passphrase` and `recover`: the operator's own keys and folder."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import Annotated, Any
 
 import click
 
-from basecagg.commands._options import File, Folder, options
+from basecagg.commands._options import File, options
+from basecagg.commands.operator.addresses import serve_commands
 from basecagg.commands.operator.office import Place, connected
 from basecagg.protocol.messages import Suite
 from basecagg.protocol.operator import PRESENT
 from basecagg.service.connection import Connection
 from basecagg.service.operator.custody import read_passphrase, require_long
-from basecagg.service.operator.folder import certify_server, change_passphrase, create
+from basecagg.service.operator.folder import change_passphrase, create, public_key
 from basecagg.service.operator.office import Office
 
 
@@ -42,24 +43,20 @@ def init(
     chosen |= {"standbys": standbys, "anchor_folder": place.anchors, "passphrase": words}
     server = create(place.folder, name, url, **chosen)
     click.echo(f"The operator's keys are in {place.folder}: keep them here, and safe.")
-    click.echo(f"Move {server} to the server and start it there:")
-    click.echo(f"  basecagg serve --state {server.name}")
+    where = f"copy it to each of {', '.join(urls)}" if standbys else "move it to the server"
+    click.echo(f"The server's folder is {server}: {where}, and start it there:")
+    for line in serve_commands(Path(server.name), urls):
+        click.echo(f"  {line}")
 
 
-class _Certificate:
-    hosts: Annotated[tuple[str, ...], "--host"]
-    """A name or address of the server."""
-    out: Folder
-    """Where tls.pem and tls.key are written."""
-
-
-@click.command("certificate")
-@options(_Certificate)
+@click.command("key")
 @click.pass_obj
-def certificate(place: Place, *, hosts: tuple[str, ...], out: Path) -> None:
-    """Make a new TLS certificate for the server, from the federation's own CA."""
-    certify_server(place.folder, out, list(hosts), place.passphrase)
-    click.echo(f"{out}/tls.pem and tls.key: restart the server with them.")
+def key(place: Place) -> None:
+    """Print the operator's public key, as `verify --operator-key` takes it.
+
+    `join --check` and `verify` print the same digits, so that people can compare them.
+    """
+    click.echo(public_key(place.folder, place.passphrase).hex())
 
 
 class _Passphrase:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -72,6 +73,9 @@ def _write_invitation(out: Path, invitation: Invitation) -> None:
     path = out / f"{invitation.name}.invitation"
     write_invitation(path, invitation)
     click.echo(f"{path}")
+    if invitation.expires:
+        last = f"{datetime.fromtimestamp(invitation.expires, UTC):%Y-%m-%d %H:%M} UTC"
+        click.echo(f"{invitation.name} is expected until {last}", err=True)
 
 
 @click.command("enrol")

@@ -37,6 +37,8 @@ class Look(NamedTuple):
 def look(invitation: Invitation, folder: Path, train: str | None) -> Iterator[Look]:
     """One finding after the other; a bad one ends nothing."""
     yield _look_at("invitation", lambda: _admitted_by(invitation))
+    key = invitation.operator_key.hex()
+    yield Look("operator", good=True, said=f"{key} signs epochs: compare with `operator key`")
     if train is not None:
         yield _look_at("function", lambda: _importable(train))
     yield _look_at("disk", lambda: _room(folder))

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
+from cryptography import x509
 
 from basecagg.channels.identity import Identity
 from basecagg.errors import BASecAggError, DataError
@@ -59,6 +60,11 @@ class OperatorKeys(Document, frozen=True):
     """Where else the server may be."""
     format: Literal[2] = 2
 
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """All places where the server may be."""
+        return (self.url, *self.standbys)
+
     def __repr__(self) -> str:
         """Never show a key."""
         return "OperatorKeys(…)"
@@ -80,7 +86,8 @@ def create(
     With a passphrase no secret key of the operator is ever written in clear.
     """
     require_name(federation)
-    hosts = [require_address(each) for each in (url, *standbys)]
+    for each in (url, *standbys):
+        require_address(each)
     if any((folder / name).exists() for name in ("operator.json", "operator.db")):
         raise DataError(f"{folder} has an operator already")
     operator, enrolment, server = (Identity.create() for _ in range(3))
@@ -112,7 +119,7 @@ def create(
         store.commit([*found(), *noted])
     write_private(folder / "operator.json", to_json(stored))
     if not public_pki:
-        certify_server(folder, folder / "server", hosts, lambda: passphrase)
+        certify_server(folder, folder / "server", hosts_of(stored), lambda: passphrase)
     return folder / "server"
 
 
@@ -128,10 +135,35 @@ def _removed_on_failure(path: Path) -> Iterator[None]:
 
 def require_address(url: str) -> str:
     """The host in an address that users can call, or `DataError`."""
-    host = urlsplit(url).hostname
-    if not url.startswith("https://") or host is None:
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:  # brackets, or a port that is none
+        host = None
+    if not url.startswith("https://") or not host:
         raise DataError(f"'{url}' is not an address like https://host:8443")
     return host
+
+
+def hosts_of(stored: OperatorKeys) -> list[str]:
+    """The names or addresses that the server's certificate has to be for."""
+    return list(dict.fromkeys(map(require_address, stored.addresses)))
+
+
+def keep_addresses(folder: Path, urls: Sequence[str]) -> OperatorKeys:
+    """Write down where the server is from now on; give all that is stored."""
+    for each in urls:
+        require_address(each)
+    path, (url, *standbys) = folder / "operator.json", urls
+    moved = msgspec.structs.replace(read_keys(path), url=url, standbys=tuple(standbys))
+    write_private(path, to_json(moved))
+    return moved
+
+
+def public_key(folder: Path, passphrase: Passphrase = nobody_knows) -> bytes:
+    """The key that everybody trusts, of which the folder holds the secret half."""
+    stored = read_keys(folder / "operator.json")
+    return Identity.from_secret(unseal(stored.operator, passphrase)).public_key
 
 
 def open_store(folder: Path, anchor_folder: Path | None) -> ParticipantStore:
@@ -141,13 +173,20 @@ def open_store(folder: Path, anchor_folder: Path | None) -> ParticipantStore:
 
 def certify_server(
     folder: Path, target: Path, hosts: list[str], passphrase: Passphrase = nobody_knows
-) -> None:
-    """A TLS certificate for the server, from the operator's own authority."""
-    key = _authority(folder, read_keys(folder / "operator.json"))
+) -> float:
+    """A TLS certificate for the server, from the operator's own authority; give the second when it ends."""
+    stored = read_keys(folder / "operator.json")
+    if stored.public_pki:
+        raise DataError(
+            "this federation was founded with --public-pki, without an authority of its own: get a certificate"
+            " as for any web server"
+        )
+    key = _authority(folder, stored)
     authority = Certified(read_file(folder / "ca.pem", "the CA"), unseal(key, passphrase))
     certified = make_server_certificate(authority, hosts)
     write_private(target / "tls.pem", certified.certificate)
     write_private(target / "tls.key", certified.key)
+    return x509.load_pem_x509_certificate(certified.certificate).not_valid_after_utc.timestamp()
 
 
 def change_passphrase(folder: Path, old: Passphrase, new: str) -> None:

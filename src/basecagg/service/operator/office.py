@@ -47,7 +47,7 @@ from basecagg.service.documents import (
 )
 from basecagg.service.logs import Log
 from basecagg.service.operator.custody import Passphrase, nobody_knows, unseal
-from basecagg.service.operator.folder import open_store, read_keys
+from basecagg.service.operator.folder import keep_addresses, open_store, read_keys
 from basecagg.service.problems import STORE_FAULT, Problem
 from basecagg.service.signing import Caller
 from basecagg.service.training import Vector
@@ -98,9 +98,12 @@ class Office:
     def connect(self) -> Connection:
         """A line to the server; requests on it are signed with the operator's key."""
         s = self._stored
-        return Connection(
-            (s.url, *s.standbys), self._ca(), Caller(s.federation, OPERATOR, self.identity)
-        )
+        return Connection(s.addresses, self._ca(), Caller(s.federation, OPERATOR, self.identity))
+
+    def move(self, urls: Sequence[str]) -> None:
+        """The server is at these addresses from now on: invitations name them, and `connect` calls there."""
+        self._stored = keep_addresses(self.folder, urls)
+        self._perform(self._note("addresses changed", urls=" ".join(urls)))
 
     # --- members ----------------------------------------------------------------------------------
 
