@@ -8,12 +8,15 @@ from contextlib import closing
 from pathlib import Path
 
 import httpx
+import numpy as np
+import pytest
 from click.testing import CliRunner
 from service_harness import GIVE_UP, SMALL, Federation, Nudge, federation
 from test_lying_server import MANY, PEOPLE, Lies, announced, office
 
 from basecagg.channels.identity import Identity
 from basecagg.commands.serve import command
+from basecagg.errors import DataError
 from basecagg.protocol.operator import OPERATOR
 from basecagg.service.connection import Connection
 from basecagg.service.documents import from_json
@@ -116,6 +119,30 @@ def test_the_command_makes_a_key_and_keeps_the_former_one(tmp_path: Path) -> Non
     assert Identity.from_secret(now.server).public_key.hex() in said.output
     assert now.former == (former.server,)
     assert (now.page_token, now.operator_key) == (former.page_token, former.operator_key)
+
+
+async def test_a_standby_without_the_new_key_says_which_file_to_copy(tmp_path: Path) -> None:
+    async with federation(tmp_path) as fed:
+        path = fed.options.folder / "server.json"
+        before = path.read_bytes()
+        made = CliRunner().invoke(command, ["--state", str(path.parent), "--new-key"])
+        key = made.stdout.strip()
+        assert str(path) in made.stderr  # to be copied
+        assert f"basecagg operator rotate --server-key {key}" in made.stderr
+        await fed.stop_server()
+        await fed.start_server()
+        await fed.join(NAMES, lambda name: Nudge(seconds=0.05))
+        await fed.operator.set_model(fed.connection, np.zeros(SMALL.model_size, "<f4"))
+        await fed.operator.start(fed.connection, SMALL, server_key=bytes.fromhex(key))
+        await fed.reach(1)
+        await fed.stop_server()
+        after = path.read_bytes()
+        path.write_bytes(before)  # as the other machine has it, which takes over
+        with pytest.raises(DataError, match=rf"{key}.*copy server\.json"):
+            await fed.start_server()
+        path.write_bytes(after)  # the way on, and the control
+        await fed.start_server()
+        await fed.reach(2)
 
 
 def read_folder(folder: Path) -> ServerFolder:

@@ -58,8 +58,13 @@ def command(*, state: Path, new_key: bool, memory: int, log_level: str, **others
     its database. The operator's page is at https://HOST:PORT/, its token in DIR/server.json.
     """
     if new_key:
-        click.echo(renew_server_key(state).hex())
-        click.echo("Restart the server, then: basecagg operator rotate --server-key KEY", err=True)
+        key = renew_server_key(state).hex()
+        click.echo(key)
+        click.echo(f"If another machine stands by, copy {state / 'server.json'} there.", err=True)
+        click.echo(
+            "Restart the server. Then the operator types, with the epoch's other options:", err=True
+        )
+        click.echo(f"  basecagg operator rotate --server-key {key}", err=True)
         return
     begin_log(log_level)
     ready_kernels(state)

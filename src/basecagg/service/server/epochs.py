@@ -13,7 +13,7 @@ import numpy as np
 
 from basecagg.channels.identity import Ed25519Verifier, Identity
 from basecagg.channels.wire import MAX_CONTROL_BYTES, is_of_another_version, pack
-from basecagg.errors import BASecAggError
+from basecagg.errors import BASecAggError, DataError
 from basecagg.protocol.audit_log import AuditLog, Fact
 from basecagg.protocol.effects import Forget, Persist
 from basecagg.protocol.epoch import SERVER, Agreement, Epoch, accept
@@ -310,7 +310,7 @@ class Epochs:
     def _make_host(self, agreement: Agreement, charter: Charter, model: Model) -> EpochHost:
         host = EpochHost(
             agreement,
-            self._identities[agreement.epoch.server_key],
+            self._signer(agreement.epoch.server_key),
             self._open(EPOCH + agreement.id.hex()),
             model,
             retries=self._settings.retries,
@@ -318,6 +318,16 @@ class Epochs:
         )
         host.phase = charter.phase
         return host
+
+    def _signer(self, key: bytes) -> Identity:
+        """Whoever signs with the key that the epoch names; another machine may have made it."""
+        if key not in self._identities:
+            self.close()
+            raise DataError(
+                f"the present epoch names the server's key {key.hex()}, which is not in this server.json: copy"
+                " server.json from the machine where `basecagg serve --new-key` made it, then start again"
+            )
+        return self._identities[key]
 
     def _resume_host(self) -> EpochHost | None:
         charter = self.registry.charter
