@@ -376,6 +376,21 @@ def test_more_updates_than_may_wait(monkeypatch):
     assert federation.server.version == 2
 
 
+@pytest.mark.parametrize(("last", "reached", "left"), [(None, 2, 0), (2, 2, 0), (1, 1, 3)])
+def test_no_sum_is_opened_beyond_the_last_version(last, reached, left):
+    """Six updates wait, and three make a version."""
+    federation = make_federation()
+    names = [f"phone-{index}" for index in range(6)]
+    deal(federation, *names)
+    federation.server.last_version = last
+    for name in names:
+        submit(federation, name, base=0)
+    federation.network.run()
+    assert federation.server.version == reached
+    assert len(federation.server.buffer.waiting) == left
+    assert not federation.server.is_opening
+
+
 # --- the sum ----------------------------------------------------------------------------------
 
 

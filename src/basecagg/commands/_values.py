@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from typing import NamedTuple
 
@@ -54,6 +55,14 @@ def staleness(text: str) -> StalenessFunction:
         return of_shape(kind, *map(float, numbers))
     except ValueError as error:  # of float, or a broken rule
         raise click.BadParameter(f"'{text}' is not {forms()} with numbers ≥ 0") from error
+
+
+def moment(text: str) -> int:
+    """Read 2026-12-31 or 2026-12-31T18:00, by this machine's clock unless an offset or Z says otherwise."""
+    try:
+        return int(datetime.fromisoformat(text).astimezone().timestamp())
+    except (ValueError, OverflowError):
+        raise click.BadParameter(f"'{text}' is no moment like 2026-12-31T18:00") from None
 
 
 def public_key(text: str) -> bytes:

@@ -386,6 +386,11 @@ class Operator:
         return [_kept(self._standing)]
 
     @property
+    def has_ended(self) -> bool:
+        """Whether the end of the last epoch is signed."""
+        return self._standing.end is not None
+
+    @property
     def _present(self) -> Epoch | None:
         """The last epoch, unless it has ended."""
         return self._standing.epoch if self._standing.end is None else None

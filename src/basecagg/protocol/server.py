@@ -108,6 +108,8 @@ class Server:
         outstanding = set(opening.outstanding())
         members = [update for update in stored.values() if update.name in outstanding]
         self._members = sorted(members, key=lambda member: member.name)
+        self.last_version: int | None = None
+        """No sum is opened for a later one, though K updates wait; None: there is no last one."""
         self._stage: Stage | None = None
         self._asked_at = 0.0
         waiting = [update for update in stored.values() if update.name not in outstanding]
@@ -134,6 +136,11 @@ class Server:
     def is_opening(self) -> bool:
         """Whether a sum is being opened: the driver's deadline runs while it is."""
         return bool(self._members)
+
+    @property
+    def may_open(self) -> bool:
+        """Whether another version is wanted."""
+        return self.last_version is None or self.version < self.last_version
 
     def head_of(self, version: int) -> bytes | None:
         """What the chain of models had come to at a recent version."""
@@ -228,7 +235,7 @@ class Server:
     def _open_next(self) -> list[Effect]:
         """While no sum is being opened and K updates wait, open the next."""
         effects: list[Effect] = []
-        while not self._members and self.opening.may_begin(self.version):
+        while not self._members and self.may_open and self.opening.may_begin(self.version):
             members = self.buffer.take(partial(self.opening.openable_together, at=self.version))
             if members is None:
                 break

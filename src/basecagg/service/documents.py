@@ -139,17 +139,21 @@ class AskForKeys(Document, frozen=True, tag=True):
     names: tuple[Name, ...]
 
 
-class StartEpoch(Document, frozen=True, tag=True):
+class StartEpoch(Document, frozen=True, tag=True, omit_defaults=True):
     """A signed epoch (a frame) with the credentials (frames) of its contributors, by name."""
 
     epoch: bytes
     credentials: dict[str, bytes]
+    last_version: Version | None = None
+    """With this version the server closes the epoch by itself."""
+    closes: Moment = 0
+    """The server closes it then, by its own clock; 0 for never."""
 
 
 Order: TypeAlias = Invite | Admit | Revoke | CloseEpoch | EndEpoch | AskForKeys | StartEpoch
 
 
-class Overview(Document, frozen=True):
+class Overview(Document, frozen=True, omit_defaults=True):
     """Server → operator: who waits, who is in, and where the epoch stands.
 
     The operator signs some of it, so it has the types of what is signed. Hashes are zeros without an epoch.
@@ -180,6 +184,10 @@ class Overview(Document, frozen=True):
     """How many seconds ago each member was last heard of, since the server started."""
     retired: tuple[str, ...] = ()
     """Holders that said since that they answer nothing more in this epoch: their stores were older copies."""
+    last_version: Version | None = None
+    """With this version the epoch closes by itself."""
+    closes: Moment = 0
+    """When it closes by itself; 0 for never."""
 
 
 class AuditPage(Document, frozen=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from functools import partial
@@ -12,10 +13,10 @@ from typing import Annotated, Any
 import click
 
 from basecagg.commands import _values
-from basecagg.commands._options import POSITIVE, Seconds, options, stacked
+from basecagg.commands._options import POSITIVE, Count, Seconds, options, stacked
 from basecagg.commands._wishes import plan_for, wishes_options
 from basecagg.commands.operator.office import connected
-from basecagg.commands.operator.people import admit
+from basecagg.commands.operator.people import admit, closing_words
 from basecagg.errors import DataError, MissingHolders
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.epoch import Epoch
@@ -53,6 +54,10 @@ class _Step:
 class _Committee:
     days: Annotated[float, POSITIVE] = 365.0
     """How long the epoch may last. After that no agent answers in it, by its own clock: rotate before."""
+    versions: Annotated[Count | None, "N"] = None
+    """Close the epoch by itself after so many versions. Its end is signed by the next `close` or `rotate`."""
+    until: Annotated[int | None, _values.moment, "WHEN"] = None
+    """Close it by itself at a moment like 2026-12-31T18:00, by the server's clock."""
     max_burns: Annotated[int, click.IntRange(min=0, max=2**16 - 1), "B"] = 1
     """How often a version's sum may be given up for another. Each could be opened, so few are better."""
     server_key: Annotated[str | None, _values.public_key, "HEX"] = None
@@ -88,6 +93,7 @@ async def start(
 
     If the last epoch never reached the server, the same wishes send the very same one again.
     """
+    _require_in_time(**chosen)
     overview = await office.look(connection)
     if overview.phase in ("open", "closing"):
         raise DataError(
@@ -112,17 +118,48 @@ async def start(
 @connected
 async def rotate(office: Office, connection: Connection, **chosen: Any) -> None:
     """End the present epoch and start the next, with fresh keys and the present members."""
+    _require_in_time(**chosen)
     await _close(office, connection)
     await office.set_model(connection, None)  # a `start` that failed may have left one behind
     overview = await office.look(connection)
     await _begin(office, connection, overview.model_size, **chosen)
 
 
+def _require_in_time(*, days: float, until: int | None, **_: Any) -> None:
+    """Refuse a moment that has passed, or at which no agent answers any more, before anything is ended."""
+    if until is None:
+        return
+    when = f"{datetime.fromtimestamp(until, UTC):%Y-%m-%d %H:%M} UTC"
+    if until <= time.time():
+        raise DataError(f"--until {when} has passed")
+    if until > time.time() + days * 86_400:
+        raise DataError(f"--until {when} is later than the epoch may last: --days is {days:g}")
+
+
 @click.command("close")
+@click.option(
+    "--when-due",
+    is_flag=True,
+    help="Wait until it closes by itself, as `start --versions` or `--until` told the server.",
+)
 @connected
-async def close(office: Office, connection: Connection) -> None:
+async def close(office: Office, connection: Connection, *, when_due: bool) -> None:
     """End the present epoch; the model stays."""
+    if when_due:
+        await _wait_until_due(office, connection)
     await _close(office, connection)
+
+
+async def _wait_until_due(office: Office, connection: Connection) -> None:
+    shown = -1
+    while (overview := await office.look(connection)).phase == "open":
+        when = closing_words(overview.last_version, overview.closes)
+        if not when:
+            raise DataError("the epoch was not told when to close: close it without --when-due")
+        if overview.version != shown:
+            shown = overview.version
+            click.echo(f"version {shown}; it {when}", err=True)
+        await asyncio.sleep(_POLL)
 
 
 @click.command("export")
@@ -153,9 +190,11 @@ async def _begin(
     holders: int | None,
     without: tuple[str, ...],
     patience: float,
+    until: int | None,
     **chosen: Any,
 ) -> None:
-    terms = {name: chosen.pop(name) for name in ("days", "max_burns", "server_key")}
+    terms = {name: chosen.pop(name) for name in ("days", "max_burns", "server_key", "versions")}
+    terms["until"] = until or 0
     step = _step(**{name: chosen.pop(name) for name in _Step.__annotations__})
     step.require_fits(model_size)
     while holders is not None and len(office.machine.holders(without)) < holders:
@@ -170,6 +209,9 @@ async def _begin(
         f" m = {p.least_per_version}, d = {p.model_size:,}, {p.consistency}, {p.correctness}; it ends"
         f" on {datetime.fromtimestamp(epoch.ends, UTC):%Y-%m-%d} at the latest"
     )
+    last = None if terms["versions"] is None else epoch.first_version + terms["versions"]
+    if when := closing_words(last, terms["until"]):
+        click.echo(f"it {when}, whichever comes first" if last and until else f"it {when}")
     if p.privacy is not None:
         click.echo(
             f"every contributor adds noise z = {p.privacy.noise:g} and uploads {p.privacy.max_uses} times: ε ="

@@ -109,7 +109,12 @@ async def revoke(office: Office, connection: Connection, *, name: str) -> None:
 async def status(office: Office, connection: Connection) -> None:
     """Say where the federation stands, or what keeps its server from going on."""
     overview = await office.look(connection, patient=False)
-    click.echo(f"epoch {overview.epoch_number} is {overview.phase}, version {overview.version}")
+    said = f"epoch {overview.epoch_number} is {overview.phase}, version {overview.version}"
+    if overview.phase == "open" and (when := closing_words(overview.last_version, overview.closes)):
+        said += f"; it {when}"
+    if overview.phase == "closed" and not office.machine.has_ended:
+        said += "; `operator close` signs its end"
+    click.echo(said)
     if office.machine.suspended:
         click.echo("an older copy of the operator, which signs nothing: `operator recover` it")
     missing = office.machine.missing()
@@ -125,6 +130,13 @@ async def status(office: Office, connection: Connection) -> None:
         click.echo(f"  {enrolment.name:30} waits for `enrol`")
     if overview.trouble:
         click.echo(printable(f"no sum is opened: {overview.trouble}"))
+
+
+def closing_words(last_version: int | None, closes: int) -> str:
+    """When an epoch closes by itself, if it does."""
+    when = [f"at version {last_version}"] if last_version is not None else []
+    when += [f"on {datetime.fromtimestamp(closes, UTC):%Y-%m-%d %H:%M} UTC"] if closes else []
+    return f"closes {' or '.join(when)}" if when else ""
 
 
 def _presence(name: str, person: Person, overview: Overview) -> str:

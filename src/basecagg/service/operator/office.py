@@ -250,8 +250,13 @@ class Office:
         *,
         max_burns: int = 1,
         server_key: bytes | None = None,
+        versions: int | None = None,
+        until: int = 0,
     ) -> Epoch:
-        """Sign the next epoch with all holders but those left out by name, and start it for some days."""
+        """Sign the next epoch with all holders but those left out by name, and start it for some days.
+
+        The server closes it by itself after so many versions, or at the second `until`, if either is given.
+        """
         overview = await self.look(connection)
         if overview.phase in ("open", "closing"):
             raise LocalProtocolError("an epoch is open: rotate, or close it first")
@@ -267,9 +272,10 @@ class Office:
         sends = self._perform(effects, "epoch signed", number=self.machine.number)
         frames = {send.recipient: pack(send.message) for send in sends}
         epoch = frames.pop(SERVER)
-        order = StartEpoch(epoch=epoch, credentials=frames)
-        await self._order(connection, order)
         assert self.epoch is not None
+        last = None if versions is None else self.epoch.first_version + versions
+        order = StartEpoch(epoch=epoch, credentials=frames, last_version=last, closes=until)
+        await self._order(connection, order)
         return self.epoch
 
     async def close_epoch(self, connection: Connection) -> None:

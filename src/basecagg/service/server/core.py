@@ -327,6 +327,8 @@ class Service:
             await self._quietly(self._look_for_holders)
             if self.host is not None and self.host.is_opening:
                 await self._quietly(self._ask_holders_again)
+            if self.epochs.is_due:
+                await self._quietly(self.epochs.begin_closing)
             if self.epochs.may_finish_closing:
                 await self._quietly(self.epochs.finish_closing)
             if self.registry.leaving:

@@ -147,6 +147,8 @@ class Epochs:
             uptime=uptime,
             seen={name: age for name, age in seen.items() if name in registry.members},
             retired=tuple(sorted(host.retired)) if host else (),
+            last_version=registry.charter.last_version if registry.charter else None,
+            closes=registry.charter.closes if registry.charter else 0,
         )
 
     # --- the audit log ----------------------------------------------------------------------------
@@ -185,6 +187,14 @@ class Epochs:
         """Take no more updates."""
         if self.phase == "open":
             self._enter("closing")
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the last version is there, or the moment, for which the operator wished."""
+        charter, host = self.registry.charter, self.host
+        if charter is None or host is None or charter.phase != "open":
+            return False
+        return not host.machine.may_open or 0 < charter.closes <= time.time()
 
     @property
     def may_finish_closing(self) -> bool:
@@ -246,7 +256,12 @@ class Epochs:
         self._require_successor(agreement.epoch)
         for name, frame in order.credentials.items():
             check_credential(agreement, name, frame)
-        charter = Charter(epoch=order.epoch, phase="open")
+        charter = Charter(
+            epoch=order.epoch,
+            phase="open",
+            last_version=order.last_version,
+            closes=order.closes,
+        )
         host = self._make_host(agreement, charter, self._model_for(agreement))
         self.registry.begin(charter, order.credentials)
         self.store.commit([Forget("initial-model", "")])
@@ -315,6 +330,7 @@ class Epochs:
             model,
             retries=self._settings.retries,
             keep=self._settings.keep_versions,
+            last_version=charter.last_version,
         )
         host.phase = charter.phase
         return host

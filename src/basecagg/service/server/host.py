@@ -75,11 +75,12 @@ class EpochHost:
         *,
         retries: int = 5,
         keep: int = 1,
+        last_version: int | None = None,
     ) -> None:
         """Go on where the store says the epoch was, or begin it with the initial model.
 
         `retries` is at least 1: after a restart the first one asks again for the answers that were lost. What
-        the last `keep` versions (R) were made from can be fetched.
+        the last `keep` versions (R) were made from can be fetched. No sum is opened beyond `last_version`.
         """
         self.agreement = agreement
         self.frame = pack(agreement.epoch)
@@ -94,6 +95,7 @@ class EpochHost:
         self._initial_model = initial_model
         self._retries = retries
         self._keep = keep
+        self._last_version = last_version
         self._packed: tuple[int, bytes] | None = None
         """The parts that were asked for last: all members want the same ones at about the same time."""
         self.phase: Phase = "open"
@@ -113,6 +115,7 @@ class EpochHost:
         self._recovery = recovery
         settings = ServerSettings.of(self.agreement)
         self.machine = Server(settings, recovery, self._store, self._initial_model)
+        self.machine.last_version = self._last_version
         self.published = self._publication()
         self.mailboxes = Mailboxes(self._store, recovery.mailroom)
         self.ledger = Ledger(self._store, self.agreement.holder_names)

@@ -28,6 +28,10 @@ class Charter(Struct, kw_only=True):
 
     epoch: bytes
     phase: Phase
+    last_version: int | None = None
+    """With this version the epoch closes by itself."""
+    closes: int = 0
+    """The second since 1970 when it does; 0 for never."""
 
     @property
     def signed_epoch(self) -> Epoch:
