@@ -169,7 +169,7 @@ def test_ray_trains_to_the_same_result() -> None:
 
 def test_a_missing_ray_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MissingExtraError, match=r"basecagg\[ray\]"):
+    with pytest.raises(MissingExtraError, match=r"\.\[ray\]"):
         run(tiny_config(executor="ray"))
 
 

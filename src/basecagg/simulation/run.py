@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
-
-import torch
 
 from basecagg.errors import BudgetSpent
 from basecagg.learning import Task, built_in_task
@@ -19,6 +17,7 @@ from basecagg.simulation.config import SimulationConfig
 from basecagg.simulation.logbook import VersionRecord
 from basecagg.simulation.run_folder import NO_FOLDER, NoFolder, open_folder
 from basecagg.simulation.summing import Watch
+from basecagg.simulation.training import threads_as_before
 from basecagg.simulation.transcribing import transcribed
 
 Progress: TypeAlias = Callable[[VersionRecord], None]
@@ -66,7 +65,7 @@ def simulate(
     )
     place = Path(folder) if folder else None
     kept = open_folder(place, config, task.name, resume=resume, score=task.score_name)
-    with _threads_as_before():
+    with threads_as_before():
         return _simulate(config, task, place, kept, progress=progress, watch=watch)
 
 
@@ -94,16 +93,6 @@ def _simulate(
     kept.finish(totals, parts.schedule.model)
     records = tuple(parts.logbook.records)
     return SimulationResult(config, records, totals, parts.schedule.model)
-
-
-@contextmanager
-def _threads_as_before() -> Iterator[None]:
-    """Users in this process train with one thread of torch; the program that called may want its own again."""
-    threads = torch.get_num_threads()
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def play(

@@ -7,8 +7,9 @@ import os
 import pickle
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
@@ -56,6 +57,16 @@ class Worker:
         return train_locally(
             self.task, self._model, start, examples, self.training, seed=seed, user=user
         )
+
+
+@contextmanager
+def threads_as_before() -> Iterator[None]:
+    """Users in this process train with one thread of torch; the program that called may want its own again."""
+    threads = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 _worker: Worker | None = None
