@@ -198,7 +198,7 @@ class TurnedAway(BASecAggError):  # noqa: N818 - the server's word, which may ch
     """
 
 
-class TooLarge(BASecAggError):  # noqa: N818 - a fact about this message and this line
+class TooLarge(ChannelError):  # noqa: N818 - a fact about this message and this line
     """The server, or a proxy before it, takes no message of this size: the same bytes never get through."""
 
 
