@@ -25,7 +25,7 @@ import uvicorn
 from basecagg.channels.identity import Identity
 from basecagg.protocol.effects import Forget, Persist, Write
 from basecagg.service.operator.folder import create
-from basecagg.service.server.limits import BodyReader, ByteBudget
+from basecagg.service.server.limits import BodyReader, ByteBudget, declared
 from basecagg.service.server.worker import MachineThread
 from basecagg.service.signing import Caller, Guard
 from basecagg.storage.server import configure
@@ -88,9 +88,9 @@ class Bare:
         claim = self._guard.check(
             scope["method"], scope["path"], headers[b"authorization"].decode()
         )
-        with self._budget.account() as take:
-            length = headers[b"content-length"].decode()
-            body, digest = await self._reader.read(_chunks(receive), length, 2**27, take)
+        with self._budget.account(claim.name, 2**27) as take:
+            length = declared(headers[b"content-length"].decode(), 2**27)
+            body, digest = await self._reader.read(_chunks(receive), length, take)
             assert digest == claim.body_hash
             if kind in _STORED:
                 await self._worker.do(lambda: self._store(kind, body))

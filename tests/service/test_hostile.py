@@ -179,8 +179,10 @@ async def test_whoever_asks_too_often_is_told_to_slow_down(tmp_path: Path) -> No
 
 async def test_too_many_bytes_at_one_time_are_put_off(tmp_path: Path) -> None:
     async with direct(tmp_path) as scene:
-        scene.api._budget = ByteBudget(1000)
-        reply = await send(scene, scene.caller(NAMES[0]), "POST", "/v1/messages", bytes(2000))
+        budget = scene.api._budget = ByteBudget(4000)
+        with budget.account(NAMES[1], 2000) as take:
+            take(2000)
+            reply = await send(scene, scene.caller(NAMES[0]), "POST", "/v1/messages", bytes(2000))
         assert (reply.status_code, reply.json()["code"]) == (503, "Busy")
         assert "retry-after" in reply.headers
         refusal = pack(Refusal("X", "y"))  # the budget was given back

@@ -16,7 +16,7 @@ from service_harness import Federation, federation
 from basecagg.errors import ChannelError
 from basecagg.service.connection import Connection
 from basecagg.service.problems import Problem
-from basecagg.service.server.limits import Strangers
+from basecagg.service.server.crowd import Crowd
 from basecagg.service.server.serving import ServeOptions
 
 Line = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -192,16 +192,30 @@ def peer(line: Line) -> tuple[str, int]:
     return line[1].get_extra_info("sockname")
 
 
+class Silent:
+    """A line that says nothing."""
+
+    is_idle = False
+
+    def __init__(self, name: str, cut: list[str]) -> None:
+        self._name, self._cut = name, cut
+
+    def cut(self) -> None:
+        self._cut.append(self._name)
+
+
 def test_the_address_with_most_silent_lines_gives_way() -> None:
     cut: list[str] = []
-    strangers = Strangers(4)
-    for number in range(3):
-        strangers.enter("flood", f"flood-{number}", lambda n=number: cut.append(f"flood-{n}"))
-    strangers.enter("home", "home-0", lambda: cut.append("home-0"))
+    strangers = Crowd(4, spare_busy=False)
+    flood = [Silent(f"flood-{number}", cut) for number in range(3)]
+    for line in flood:
+        strangers.enter("flood", line)
+    home = Silent("home-0", cut)
+    strangers.enter("home", home)
     assert cut == []
-    strangers.enter("clinic", "clinic-0", lambda: cut.append("clinic-0"))
+    strangers.enter("clinic", Silent("clinic-0", cut))
     assert cut == ["flood-0"]
-    strangers.leave("flood", "flood-0")
-    strangers.leave("home", "home-0")  # it has shown its key
-    strangers.enter("school", "school-0", lambda: cut.append("school-0"))
+    strangers.leave("flood", flood[0])
+    strangers.leave("home", home)  # it has shown its key
+    strangers.enter("school", Silent("school-0", cut))
     assert cut == ["flood-0"]

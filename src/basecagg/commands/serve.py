@@ -38,7 +38,7 @@ class _ServeOptions:
     keep_versions: Annotated[Count, "R"] = ServeOptions.keep_versions
     """Versions of the model whose parts are kept, for members who make them again."""
     memory: Annotated[Count, "MB"] = ServeOptions.memory // 2**20
-    """Bodies that may be in memory at one time; beyond that callers get 503."""
+    """Bodies that may be in memory at one time; beyond that callers get 503. An eighth is the operator's."""
     member_rate: Annotated[float, POSITIVE, "R"] = ServeOptions.member_rate
     """Requests per second of one participant; beyond that it gets 429."""
     evaluate: Annotated[str | None, "MODULE:FUNCTION"] = None

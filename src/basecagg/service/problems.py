@@ -13,6 +13,9 @@ MessageType = TypeVar("MessageType", bound=Message)
 STORE_FAULT = "StoreFault"
 """The code of a server whose disk or database fails at present: it goes on by itself."""
 
+BUSY = "Busy"
+"""The code of a server that has no room at present for one more line, job or byte."""
+
 
 class Problem(BASecAggError):  # noqa: N818 - an answer, not a fault
     """A request that is not carried out. `retry_after` (seconds) invites the caller to come back."""
@@ -40,4 +43,4 @@ def unpacked(frame: bytes, limit: int, *kinds: type[MessageType]) -> MessageType
 
 def busy(reason: str, retry_after: float = 1.0) -> Problem:
     """The service has too much to do at the moment."""
-    return Problem(503, "Busy", reason, retry_after=retry_after)
+    return Problem(503, BUSY, reason, retry_after=retry_after)

@@ -48,7 +48,7 @@ from basecagg.service.documents import (
 from basecagg.service.logs import Log
 from basecagg.service.operator.custody import Passphrase, nobody_knows, unseal
 from basecagg.service.operator.folder import keep_addresses, open_store, read_keys
-from basecagg.service.problems import STORE_FAULT, Problem
+from basecagg.service.problems import BUSY, STORE_FAULT, Problem
 from basecagg.service.signing import Caller
 from basecagg.service.training import Vector
 
@@ -389,12 +389,12 @@ class Office:
 
 
 async def _while_it_waits(call: Callable[[], Awaitable[Reply]]) -> Reply:
-    """Call again while the server says that it waits for its store, for a minute or so."""
+    """Call again while the server waits for its store, or has no room at present, for a minute or so."""
     for _ in range(_REPEATS):
         try:
             return await call()
         except Problem as problem:
-            if problem.code != STORE_FAULT:
+            if problem.code not in (STORE_FAULT, BUSY):
                 raise
             _LOG.warning(problem.reason)
             await asyncio.sleep(_PAUSE)

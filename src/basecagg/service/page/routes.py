@@ -15,7 +15,7 @@ from basecagg.service.page.view import view
 from basecagg.service.problems import Problem
 from basecagg.service.server.app import Routes
 from basecagg.service.server.core import Service
-from basecagg.service.server.limits import BodyReader, RateLimit
+from basecagg.service.server.limits import BodyReader, RateLimit, declared
 
 _COOKIE = "basecagg-page"
 _LOOPBACK = ("127.0.0.1", "::1")
@@ -107,8 +107,8 @@ class Page:
 
 async def _form_value(request: Request) -> bytes:
     """The one field of the login form."""
-    length = request.headers.get("content-length")
-    body, _ = await BodyReader().read(request.stream(), length, _LOGIN_BYTES, lambda count: None)
+    length = declared(request.headers.get("content-length"), _LOGIN_BYTES)
+    body, _ = await BodyReader().read(request.stream(), length, lambda count: None)
     return body.removeprefix(b"token=")
 
 

@@ -21,11 +21,21 @@ from basecagg.channels.wire import pack
 from basecagg.errors import BASecAggError, DataError
 from basecagg.protocol.operator import OPERATOR
 from basecagg.service import framing
-from basecagg.service.documents import MAX_KEY_BYTES, Enrolment, Order, from_json, to_json
+from basecagg.service.documents import (
+    MAX_KEY_BYTES,
+    Admit,
+    Enrolment,
+    Order,
+    Revoke,
+    StartEpoch,
+    from_json,
+    to_json,
+)
 from basecagg.service.logs import Log
 from basecagg.service.problems import Problem
 from basecagg.service.server.core import Service
-from basecagg.service.server.limits import BodyReader, ByteBudget, Limits, RateLimit
+from basecagg.service.server.crowd import Lines
+from basecagg.service.server.limits import BodyReader, ByteBudget, Limits, RateLimit, declared
 from basecagg.service.server.streaming import Pieces
 from basecagg.service.signing import TIME_HEADER, Claim, Guard, steady_ms
 
@@ -38,8 +48,10 @@ _PARTS = 25
 _JSON_BYTES = 64 * 2**10
 _OPERATOR_BYTES = 64 * 2**20
 _MODEL_BYTES = 2**30
-KNOWN = "basecagg-known"
-"""In a request's state: to be called when its caller has shown a key."""
+GIVE = "basecagg-give"
+"""In a request's state: gives the line to the caller of this name, who may call."""
+_STRANGER = ""
+"""Strangers have one account together."""
 _KEY_HEADER = "basecagg-holder-key"
 _NOTHING = hashlib.sha256(b"").digest()
 """The hash of a body that is none."""
@@ -53,8 +65,9 @@ Routes: TypeAlias = Mapping[tuple[str, str], Handler]
 class Api:
     """The handlers, with the limits they share."""
 
-    def __init__(self, service: Service, limits: Limits) -> None:
+    def __init__(self, service: Service, limits: Limits, lines: Lines | None = None) -> None:
         self._service = service
+        self._lines = lines or Lines(limits)
         self._guard = Guard(service.folder.federation, service.key_of)
         self._budget = ByteBudget(limits.memory)
         self._members = RateLimit(limits.member_rate)
@@ -63,6 +76,7 @@ class Api:
         self._reader = BodyReader(limits.body_grace)
         self._boot = os.urandom(8).hex()
         """Numbers of letters are worth something to this process only."""
+        self._compare_memory()
 
     def routes(self) -> Routes:
         """Every address of the service but those of the page, and who may call there."""
@@ -108,7 +122,7 @@ class Api:
     async def enrolment(self, request: Request) -> Response:
         """Somebody invited hands in its keys."""
         self._strangers.require(_address(request))
-        with self._budget.account() as take:
+        with self._budget.account(_STRANGER, _JSON_BYTES) as take:
             body = await self._read(request, _JSON_BYTES, take)
         enrolment: Enrolment = _document(body, Enrolment)
         await self._service.enrol(enrolment)
@@ -190,8 +204,16 @@ class Api:
 
     async def order(self, request: Request, name: str, body: bytes) -> Response:
         """The operator's word."""
-        overview = await self._service.obey(_document(body, Order))
-        return Response(to_json(overview), media_type="application/json")
+        order: Order = _document(body, Order)
+        await self._service.obey(order)
+        match order:
+            case Revoke():
+                self._lines.cut(order.name)
+            case Admit():  # lines of a key that was replaced
+                self._lines.cut(order.member.name)
+            case StartEpoch():
+                self._compare_memory()
+        return Response(status_code=204)
 
     async def audit(self, request: Request, name: str, body: bytes) -> Response:
         """The server's audit log, some entries at a time."""
@@ -204,6 +226,19 @@ class Api:
         await self._service.worker.do(lambda: self._service.epochs.set_model(body))
         return Response(status_code=204)
 
+    def _compare_memory(self) -> None:
+        """Say in time that one member's messages could leave no room for another's, or find none themselves."""
+        if self._service.host is None:
+            return
+        largest, room = self._service.message_limit(), self._budget.room
+        if 2 * largest > room:
+            _LOG.warning(
+                "little memory",
+                message=largest,
+                room=room,
+                advice=f"--memory {self._budget.memory_for(2 * largest)}",
+            )
+
     # --- who calls --------------------------------------------------------------------------------
 
     def _check(self, request: Request) -> Claim:
@@ -214,10 +249,13 @@ class Api:
         except Problem:
             self._strangers.require(_address(request))
             raise
-        request.scope.get("state", {}).get(KNOWN, _nothing)()
         self._members.require(claim.name)
-        self._service.activity.last_seen[claim.name] = time.time()
         return claim
+
+    def _welcome(self, request: Request, name: str) -> None:
+        """The caller is active and within its rate. From here on the line is its own."""
+        request.scope.get("state", {}).get(GIVE, _nothing)(name)
+        self._service.activity.last_seen[name] = time.time()
 
     def _for(
         self, require: Callable[[str], None], answer: _Answer, limit: int | None = 0
@@ -227,8 +265,9 @@ class Api:
         async def handle(request: Request) -> Response:
             claim = self._check(request)
             require(claim.name)
+            self._welcome(request, claim.name)
             most = self._service.message_limit() if limit is None else limit
-            with self._budget.account() as take:
+            with self._budget.account(claim.name, most) as take:
                 body = await self._read(request, most, take, claim)
                 return await answer(request, claim.name, body)
 
@@ -256,7 +295,9 @@ class Api:
         if limit == 0 and length is None:
             length = "0"
         if length != "0" or _header(request, b"transfer-encoding") is not None:
-            body, digest = await self._reader.read(request.stream(), length, limit, take)
+            expected = declared(length, limit)
+            self._budget.require_possible(claim.name if claim else _STRANGER, expected)
+            body, digest = await self._reader.read(request.stream(), expected, take)
             self._service.activity.bytes_in += len(body)
         if claim is not None and digest != claim.body_hash:
             raise Problem(401, "WrongBody", "the signature is for another body")
@@ -336,8 +377,8 @@ def _document(body: bytes, kind: Any) -> Any:
         raise Problem(400, "Malformed", str(error)) from None
 
 
-def _nothing() -> None:
-    """Without a connection there is nobody to tell."""
+def _nothing(name: str) -> None:
+    """Without a connection there is nothing to give."""
 
 
 def _address(request: Request) -> str:

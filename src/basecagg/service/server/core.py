@@ -286,13 +286,12 @@ class Service:
         now, activity = time.time(), self.activity
         seen = {name: int(now - last) for name, last in activity.last_seen.items()}
         uptime = int(now - activity.started)
-        return await self.worker.do(lambda: self.epochs.overview(uptime, seen))
+        return await self.worker.do(lambda: self.epochs.overview(uptime, seen), is_reserved=True)
 
-    async def obey(self, order: Order) -> Overview:
+    async def obey(self, order: Order) -> None:
         """Carry out what the operator signed."""
-        await self.worker.do(lambda: self._obey(order))
+        await self.worker.do(lambda: self._obey(order), is_reserved=True)
         self._waiting.change()
-        return await self.overview()
 
     def _obey(self, order: Order) -> None:
         match order:

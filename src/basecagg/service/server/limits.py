@@ -1,18 +1,21 @@
-"""How much a caller may ask for: requests per second, bytes in memory, how slowly, and on how many lines."""
+"""How much a caller may ask for: requests per second, bytes in memory, and how slowly."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import time
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Hashable, Iterator
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from basecagg.protocol.operator import OPERATOR
 from basecagg.service.problems import Problem, busy
 
 _REMEMBERED_CALLERS = 10_000
+_RESERVED = 8
+"""One part of so many of the budget is the operator's alone, and one is what any member may have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +30,11 @@ class Limits:
     """Seconds that a body may take, besides those for its length."""
     header_seconds: float = 15.0
     strangers: int = 1024
-    """Connections of callers that have not shown a key yet; far fewer than there may be in all."""
+    """Lines of callers that have not shown yet that they may call."""
+    lines: int = 7040
+    """Lines of all members."""
+    member_lines: int = 32
+    """Lines of one member: an agent needs about five."""
 
 
 class RateLimit:
@@ -52,56 +59,62 @@ class RateLimit:
             raise Problem(429, "TooMany", "slow down", retry_after=wait)
 
 
-class Strangers:
-    """Connections whose caller has shown no key yet. If they are too many, the greediest address gives way."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._count = 0
-        self._lines: dict[str, dict[Hashable, Callable[[], None]]] = {}
-
-    def enter(self, address: str, line: Hashable, hang_up: Callable[[], None]) -> None:
-        """Somebody connects; if there is no room, the oldest line of the address with most is cut."""
-        self._lines.setdefault(address, {})[line] = hang_up
-        self._count += 1
-        if self._count > self._most:
-            greediest = max(self._lines, key=lambda each: len(self._lines[each]))
-            oldest, cut = next(iter(self._lines[greediest].items()))
-            self.leave(greediest, oldest)
-            cut()
-
-    def leave(self, address: str, line: Hashable) -> None:
-        """The line is closed, or its caller is known now."""
-        lines = self._lines.get(address, {})
-        if lines.pop(line, None) is not None:
-            self._count -= 1
-            if not lines:
-                del self._lines[address]
-
-
 class ByteBudget:
-    """Bytes of bodies that may be in memory at one time, over all callers."""
+    """Bytes of bodies that may be in memory at once. No member can take all, and some are the operator's."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
+        self._held: Counter[str] = Counter()
+
+    @property
+    def room(self) -> int:
+        """What members and strangers may use together."""
+        return self.limit - self.limit // _RESERVED
+
+    def memory_for(self, count: int) -> int:
+        """The option `--memory` (MB) of a server with room for so many bytes."""
+        return -(-count * _RESERVED // ((_RESERVED - 1) * 2**20))
+
+    def require_possible(self, owner: str, count: int) -> None:
+        """Refuse a body, for good, that is larger than all that its sender could ever have."""
+        most = self.limit if owner == OPERATOR else self.room
+        if count > most:
+            wanted = self.memory_for(count)
+            raise Problem(
+                413,
+                "TooLarge",
+                f"{count} bytes never fit into the {most} that this server has for bodies: it has to be started"
+                f" with --memory {wanted} or more",
+            )
 
     @contextmanager
-    def account(self) -> Iterator[Callable[[int], None]]:
-        """Give a function that takes bytes from the budget; they are all given back at the end."""
+    def account(self, owner: str, largest: int) -> Iterator[Callable[[int], None]]:
+        """Give a function that takes bytes for an owner; they are all given back at the end.
+
+        The largest body that the owner may send fits into its share.
+        """
         taken = 0
+        share = max(self.limit // _RESERVED, largest)
+        most, share = (self.limit, self.limit) if owner == OPERATOR else (self.room, share)
 
         def take(count: int) -> None:
             nonlocal taken
-            if self.used + count > self.limit:
+            if self._held[owner] + count > share:
+                raise busy("too many bytes of yours are on their way here")
+            if self.used + count > most:
                 raise busy("too many bytes are on their way here")
             self.used += count
+            self._held[owner] += count
             taken += count
 
         try:
             yield take
         finally:
             self.used -= taken
+            self._held[owner] -= taken
+            if not self._held[owner]:
+                del self._held[owner]
 
 
 class BodyReader:
@@ -115,12 +128,10 @@ class BodyReader:
     async def read(
         self,
         chunks: AsyncIterator[bytes],
-        length: str | None,
-        limit: int,
+        expected: int,
         take: Callable[[int], None],
     ) -> tuple[bytes, bytes]:
-        """The body and its SHA-256, or 411, 413, 408, 503."""
-        expected = _declared(length, limit)
+        """The body of this length and its SHA-256, or 413, 408, 503."""
         digest, parts, received = hashlib.sha256(), list[bytes](), 0
         try:
             async with asyncio.timeout(self._grace + expected / self._slowest):
@@ -138,7 +149,8 @@ class BodyReader:
         return b"".join(parts), digest.digest()
 
 
-def _declared(length: str | None, limit: int) -> int:
+def declared(length: str | None, limit: int) -> int:
+    """How long a body will be, by its head, or 411, 413."""
     if length is None or not (length.isascii() and length.isdigit()) or len(length) > 15:
         raise Problem(411, "LengthRequired", "declare the Content-Length")
     if int(length) > limit:

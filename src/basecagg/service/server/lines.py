@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from basecagg.service.server.app import KNOWN
-from basecagg.service.server.limits import Strangers
+from basecagg.service.server.app import GIVE
+from basecagg.service.server.crowd import Lines
 
 _HEAD_BYTES = 64 * 2**10
 """The parser itself would take a head without end."""
 
 
-def impatient(seconds: float, strangers: Strangers) -> type[HttpToolsProtocol]:
-    """A protocol that gives callers so many seconds for what they owe, and bounds the strangers among them."""
+def impatient(seconds: float, lines: Lines) -> type[HttpToolsProtocol]:
+    """A protocol that gives callers so many seconds for what they owe, and has its lines among the others."""
 
     class Impatient(HttpToolsProtocol):
         """Hangs up on callers who begin a request and do not get on with it."""
 
         _timer: asyncio.TimerHandle | None = None
-        _address = ""
         _is_within = False
         """Whether a request has begun whose last byte has not come."""
         _awaits_head = True
@@ -29,12 +29,20 @@ def impatient(seconds: float, strangers: Strangers) -> type[HttpToolsProtocol]:
         """Bytes of a head that is not complete."""
 
         def connection_made(self, transport: Any) -> None:
-            """Somebody calls. A request on this line with a good signature makes it somebody known."""
+            """Somebody calls. A request from a caller who may call gives it this line."""
             super().connection_made(transport)
-            self._address = self.client[0] if self.client else ""
-            self.app_state = self.app_state | {KNOWN: self._leave_strangers}
-            strangers.enter(self._address, self, transport.abort)
+            self.app_state = self.app_state | {GIVE: partial(lines.give, self)}
+            lines.open(self, self.client[0] if self.client else "")
             self._watch()
+
+        @property
+        def is_idle(self) -> bool:
+            """Whether no request waits for its answer."""
+            return self.cycle is None or self.cycle.response_complete
+
+        def cut(self) -> None:
+            """Hang up at once."""
+            self.transport.abort()
 
         def data_received(self, data: bytes) -> None:
             """Bytes came. The time runs from the first byte that is owed: one more byte wins no more time."""
@@ -68,16 +76,15 @@ def impatient(seconds: float, strangers: Strangers) -> type[HttpToolsProtocol]:
 
         def shutdown(self) -> None:
             """The server stops. An idle line is cut: its caller does not read, so TLS would never end."""
-            is_idle = self.cycle is None or self.cycle.response_complete
-            if is_idle and not self.transport.get_write_buffer_size():
-                self.transport.abort()
+            if self.is_idle and not self.transport.get_write_buffer_size():
+                self.cut()
             else:
                 super().shutdown()
 
         def connection_lost(self, exc: Exception | None) -> None:
             """The line is gone."""
             self._stop_timer()
-            self._leave_strangers()
+            lines.close(self)
             super().connection_lost(exc)
 
         def _watch(self) -> None:
@@ -85,7 +92,7 @@ def impatient(seconds: float, strangers: Strangers) -> type[HttpToolsProtocol]:
 
             A body that somebody waits for has the clock of `BodyReader`.
             """
-            if self.cycle is not None and not self.cycle.response_complete:
+            if not self.is_idle:
                 self._stop_timer()
             elif self._timer is None:
                 self._timer = self.loop.call_later(seconds, self.transport.close)
@@ -94,8 +101,5 @@ def impatient(seconds: float, strangers: Strangers) -> type[HttpToolsProtocol]:
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
-
-        def _leave_strangers(self) -> None:
-            strangers.leave(self._address, self)
 
     return Impatient

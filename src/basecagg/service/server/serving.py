@@ -22,9 +22,10 @@ from basecagg.service.server import memory
 from basecagg.service.server.app import Api, App
 from basecagg.service.server.certificate import ServerCertificate
 from basecagg.service.server.core import Service
+from basecagg.service.server.crowd import Lines
 from basecagg.service.server.epochs import EPOCH, SERVICE, ServiceSettings
 from basecagg.service.server.evaluation import Evaluator
-from basecagg.service.server.limits import Limits, Strangers
+from basecagg.service.server.limits import Limits
 from basecagg.service.server.lines import impatient
 from basecagg.service.server_folder import ServerFolder
 from basecagg.storage import anchor, lease
@@ -32,8 +33,10 @@ from basecagg.storage.server import ServerStore
 from basecagg.storage.standby import Standby
 
 _LOG = Log("basecagg.service")
-_OPEN_FILES = 16_384
-"""Twice as many as there may be lines: silent callers must not use them up."""
+MOST_LINES = 8192
+"""Beyond that uvicorn answers 503 to everybody, so strangers, members and operator have fewer in all."""
+_OPEN_FILES = 2 * MOST_LINES
+"""Silent callers must not use them up."""
 _LOOK_TICKS = 10
 """Of uvicorn, ten a second, between two looks at the certificate's files."""
 
@@ -90,8 +93,10 @@ async def running(options: ServeOptions) -> AsyncIterator[uvicorn.Server]:
     evaluator = Evaluator(service, options.evaluate) if options.evaluate else None
     _LOG.info("serving", federation=folder.federation, port=options.port)
     try:
-        app = App(service, {**Api(service, options).routes(), **page.routes()})
-        yield _Server(_configuration(options, certificate, app), service)
+        lines = Lines(options)
+        app = App(service, {**Api(service, options, lines).routes(), **page.routes()})
+        protocol = impatient(options.header_seconds, lines)
+        yield _Server(_configuration(options, certificate, app, protocol), service)
     finally:
         if evaluator is not None:
             await evaluator.close()
@@ -122,14 +127,14 @@ class _Server(uvicorn.Server):
 
 
 def _configuration(
-    options: ServeOptions, certificate: ServerCertificate | None, app: Any
+    options: ServeOptions, certificate: ServerCertificate | None, app: Any, protocol: Any
 ) -> uvicorn.Config:
     chain, key = certificate.files if certificate is not None else (None, None)
     return uvicorn.Config(
         app,
         host=options.host,
         port=options.port,
-        http=impatient(options.header_seconds, Strangers(options.strangers)),
+        http=protocol,
         ws="none",
         lifespan="off",
         log_config=None,
@@ -138,7 +143,7 @@ def _configuration(
         proxy_headers=False,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=3,  # idle lines do not see that they are closed
-        limit_concurrency=8192,
+        limit_concurrency=MOST_LINES,
         backlog=1024,
         ssl_certfile=chain,
         ssl_keyfile=key,

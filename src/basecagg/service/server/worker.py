@@ -68,11 +68,14 @@ class MachineThread:
         """Whether the thread is alive, be it that it waits for its disk, and will be."""
         return self.defect is None and self._thread.is_alive()
 
-    async def do(self, run: Callable[[], Result]) -> Result:
-        """Run the job in the thread; its effects are durable when this returns. 503 if that cannot be now."""
+    async def do(self, run: Callable[[], Result], *, is_reserved: bool = False) -> Result:
+        """Run the job in the thread; its effects are durable when this returns. 503 if that cannot be now.
+
+        There is always room for one that is reserved: members' messages do not keep the operator out.
+        """
         if self.fault is not None or self.defect is not None:
             raise self._put_off()
-        if self.waiting >= self._most_waiting:
+        if self.waiting >= self._most_waiting and not is_reserved:
             raise busy(f"{self.waiting} messages wait already")
         future: asyncio.Future[Result] = self._loop.create_future()
         self._jobs.put(_Job(run, future))
