@@ -190,3 +190,27 @@ def test_setting_the_machines_clock_changes_nothing(
 
 def test_the_clock_begins_with_the_systems_in_milliseconds() -> None:
     assert abs(steady_ms() - time.time_ns() // 1_000_000) < 60_000
+
+
+def test_an_unknown_name_costs_as_much_as_a_known_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or the time of an answer tells who belongs to the federation."""
+    verified: list[tuple[int, int, int]] = []
+    verify = Ed25519Verifier.verify
+
+    def count(self: Ed25519Verifier, key: bytes, statement: bytes, signature: bytes) -> bool:
+        verified.append((len(key), len(statement), len(signature)))
+        return verify(self, key, statement, signature)
+
+    monkeypatch.setattr(Ed25519Verifier, "verify", count)
+    door, thief = Door(), Identity.create()
+    for name in ("alice", "nobod"):
+        assert door.admits(signed(caller=Caller("test", name, thief))) == "BadSignature"
+    known, unknown = verified
+    assert known == unknown
+
+
+def test_nobodys_key_admits_nobody() -> None:
+    """A caller who had the key that unknown names are checked with is refused all the same."""
+    door = Door()
+    door.guard._nobodys_key = IDENTITY.public_key
+    assert door.admits(signed(caller=Caller("test", "nobody", IDENTITY))) == "BadSignature"

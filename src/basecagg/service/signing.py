@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from basecagg.channels.identity import Ed25519Verifier
+from basecagg.channels.identity import Ed25519Verifier, Identity
 from basecagg.protocol.messages import Digest, Message, Name, Signature, signed, statement
 from basecagg.protocol.ports import Signer
 from basecagg.service.problems import Problem
@@ -95,6 +95,7 @@ class Guard:
         self._seen: set[bytes] = set()
         self._order: deque[tuple[int, bytes]] = deque()
         self._verifier = Ed25519Verifier()
+        self._nobodys_key = Identity.create().public_key
 
     def check(self, method: str, target: str, header: str | None) -> Claim:
         """The caller, or 401. Nothing of the body is needed yet."""
@@ -105,8 +106,9 @@ class Guard:
         nonce, body_hash, signature = (_bytes(match[group]) for group in (3, 4, 5))
         said = HttpRequest(self._federation, name, method, target, time_ms, nonce, body_hash)
         key = self._key_of(name)
-        # One answer for an unknown name and for a wrong signature: names are not given away.
-        if key is None or not self._verifier.verify(key, statement(said), signature):
+        # The same work and the same answer for an unknown name and a wrong signature: names are not given away.
+        is_good = self._verifier.verify(key or self._nobodys_key, statement(said), signature)
+        if key is None or not is_good:
             raise Problem(401, "BadSignature", "no enrolled key made this signature")
         self._require_once(time_ms, nonce)
         return Claim(name, body_hash)
