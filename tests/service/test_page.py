@@ -51,6 +51,41 @@ async def test_behind_a_proxy_a_login_is_needed_even_then(tmp_path: Path) -> Non
             assert replies == [303, 401, 401]
 
 
+@pytest.mark.parametrize(
+    ("host", "is_open"),
+    [
+        ("localhost", True),
+        ("LocalHost:8443", True),
+        ("127.0.0.1", True),
+        ("[::1]:8443", True),
+        ("evil.example", False),
+        ("evil.example:8443", False),
+        ("localhost.evil.example", False),
+        ("127.0.0.1.evil.example", False),
+        ("localhost:8443@evil.example", False),
+        ("::1", False),
+        ("", False),
+    ],
+)
+async def test_a_page_from_elsewhere_cannot_lead_a_browser_here(
+    tmp_path: Path, host: str, is_open: bool
+) -> None:
+    """Its own name leads to this machine, once the browser has loaded it: the browser still says the name."""
+    async with federation(tmp_path, open_here=True) as fed, client(fed) as browser:
+        replies = [(await browser.get(page, headers={"host": host})).status_code for page in PAGES]
+        assert replies == ([200, 200, 200] if is_open else [303, 401, 401])
+
+
+async def test_two_names_are_none(tmp_path: Path) -> None:
+    async with federation(tmp_path, open_here=True) as fed:
+        for names, status in ((["localhost"], b" 200 "), (["localhost", "evil.example"], b" 401 ")):
+            reader, writer = await asyncio.open_connection("127.0.0.1", fed.port, ssl=fed.tls)
+            hosts = "".join(f"host: {name}\r\n" for name in names)
+            writer.write(f"GET /status HTTP/1.1\r\n{hosts}\r\n".encode())
+            assert status in await reader.readline()
+            writer.transport.abort()
+
+
 @pytest.mark.usefixtures("limits_without_clock")
 @pytest.mark.parametrize("path", ["/readyz", "/v1/enrolment", "/v1/model"])
 async def test_strangers_who_ask_too_often_are_told_to_slow_down(tmp_path: Path, path: str) -> None:
@@ -90,6 +125,33 @@ async def test_tokens_cannot_be_guessed_at_leisure(tmp_path: Path) -> None:
         ]
         assert replies[0] == 403
         assert replies[-1] == 429
+
+
+@pytest.mark.usefixtures("limits_without_clock")
+@pytest.mark.parametrize("path", ["/status", "/metrics", "/"])
+async def test_bearers_cannot_be_guessed_at_leisure(tmp_path: Path, path: str) -> None:
+    """Then even the right one is not heard, or a guess would be known by its answer."""
+    async with federation(tmp_path) as fed, client(fed) as browser:
+        good = {"authorization": f"Bearer {token(fed)}"}
+        for _ in range(15):  # whoever knows it may ask as often as it likes
+            assert (await browser.get(path, headers=good)).status_code == 200
+        for guess in range(15):
+            wrong = {"authorization": f"Bearer {guess}"}
+            reply = await browser.get(path, headers=wrong)
+            assert reply.status_code in (303, 401, 429)
+        assert reply.status_code == 429
+        assert (await browser.get(path, headers=good)).status_code == 429
+
+
+@pytest.mark.usefixtures("limits_without_clock")
+async def test_guesses_of_others_do_not_end_a_session(tmp_path: Path) -> None:
+    async with federation(tmp_path) as fed, client(fed) as browser:
+        await browser.post("/login", data={"token": token(fed)})
+        for guess in range(15):
+            await browser.post("/login", data={"token": f"{guess}"})
+        assert (await browser.get("/status")).status_code == 200
+        browser.cookies.clear()
+        assert (await browser.get("/status")).status_code == 401  # shows nothing: no guess
 
 
 async def test_the_page_holds_no_secrets_and_no_names(tmp_path: Path) -> None:

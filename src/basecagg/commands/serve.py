@@ -44,7 +44,7 @@ class _ServeOptions:
     evaluate: Annotated[str | None, "MODULE:FUNCTION"] = None
     """Your own test of a model, f(vector, info) → number; shown on the page."""
     open_here: bool = False
-    """Show the page on this machine without its token; not behind a proxy."""
+    """Show the page on this machine, called localhost, without its token; not behind a proxy."""
     log_level: Literal["DEBUG", "INFO", "WARNING"] = "INFO"
     """How much to log; DEBUG has a line for every request."""
 

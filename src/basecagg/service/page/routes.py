@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from functools import partial
 from importlib.resources import files
 
@@ -19,6 +20,9 @@ from basecagg.service.server.limits import BodyReader, RateLimit, declared
 
 _COOKIE = "basecagg-page"
 _LOOPBACK = ("127.0.0.1", "::1")
+_OWN_NAMES = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?", re.ASCII | re.IGNORECASE)
+"""What a browser on this machine calls it. A page from elsewhere can make its own name lead here, not these."""
+_BEARER = "Bearer "
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip")
 _LOGIN_BYTES = 1024
 _SAFE = {
@@ -72,14 +76,11 @@ class Page:
 
     async def login(self, request: Request) -> Response:
         """Take the token, give a cookie."""
-        self._attempts.require(request.client.host if request.client else "")
-        token = await _form_value(request)
-        session = hmac.new(token, b"basecagg/page", hashlib.sha256).hexdigest()
-        if not hmac.compare_digest(session, self._session):
+        if not self._is_token(request, await _form_value(request)):
             raise Problem(403, "WrongToken", "that is not the token")
         reply = RedirectResponse("/", 303, _SAFE)
         reply.set_cookie(
-            _COOKIE, session, max_age=43_200, httponly=True, secure=True, samesite="strict"
+            _COOKIE, self._session, max_age=43_200, httponly=True, secure=True, samesite="strict"
         )
         return reply
 
@@ -94,15 +95,26 @@ class Page:
         """At this machine, and not a proxy on it that speaks for somebody else."""
         forwarded = any(header in request.headers for header in _FORWARDED)
         host = request.client.host if request.client else ""
-        return self._open_here and not forwarded and host in _LOOPBACK
+        called = request.headers.getlist("host")
+        named = len(called) == 1 and _OWN_NAMES.fullmatch(called[0]) is not None
+        return self._open_here and not forwarded and named and host in _LOOPBACK
 
     def _has_session(self, request: Request) -> bool:
-        bearer = request.headers.get("authorization", "").removeprefix("Bearer ").encode()
-        shown = hmac.new(bearer, b"basecagg/page", hashlib.sha256).hexdigest()
-        cookie = request.cookies.get(_COOKIE, "")
-        return hmac.compare_digest(shown, self._session) or hmac.compare_digest(
-            cookie.encode(), self._session.encode()
-        )
+        cookie, said = request.cookies.get(_COOKIE, ""), request.headers.get("authorization", "")
+        if hmac.compare_digest(cookie.encode(), self._session.encode()):
+            return True
+        bearer = said.removeprefix(_BEARER).encode()
+        return said.startswith(_BEARER) and self._is_token(request, bearer)
+
+    def _is_token(self, request: Request, token: bytes) -> bool:
+        """Whether a token is right. Only wrong ones count; a caller who showed too many of them gets 429."""
+        address = request.client.host if request.client else ""
+        self._attempts.require(address)
+        session = hmac.new(token, b"basecagg/page", hashlib.sha256).hexdigest()
+        is_right = hmac.compare_digest(session, self._session)
+        if is_right:
+            self._attempts.give_back(address)
+        return is_right
 
 
 async def _form_value(request: Request) -> bytes:

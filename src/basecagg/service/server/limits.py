@@ -58,6 +58,11 @@ class RateLimit:
             wait = (1 - tokens) / self._rate
             raise Problem(429, "TooMany", "slow down", retry_after=wait)
 
+    def give_back(self, caller: str) -> None:
+        """The token that was just taken does not count."""
+        tokens, since = self._buckets[caller]
+        self._buckets[caller] = tokens + 1, since
+
 
 class ByteBudget:
     """Bytes of bodies that may be in memory at once. No member can take all, and some are the operator's."""
