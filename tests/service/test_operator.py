@@ -308,3 +308,18 @@ async def test_a_recovered_operator_leads_members_out_of_an_epoch_that_it_forgot
         assert begun is not None
         await desk.reach(int(begun[1]) + 2)
         assert "epoch found again" in (await desk("log")).output
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "pt"])
+def test_an_export_follows_no_link(tmp_path: Path, kind: str) -> None:
+    """Somebody else who may write to the folder has laid links where the export goes."""
+    precious = tmp_path / "precious"
+    precious.write_bytes(b"keep")
+    path = tmp_path / f"model.{kind}"
+    for link in (path, tmp_path / f"model.{kind}.new"):
+        link.symlink_to(precious)
+    export.export(np.ones(3, np.float32), path)
+    assert precious.read_bytes() == b"keep"
+    assert not path.is_symlink()
+    assert path.stat().st_size > 12
+    assert sorted(each.name for each in tmp_path.iterdir()) == [path.name, "precious"]

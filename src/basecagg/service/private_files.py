@@ -1,4 +1,4 @@
-"""Files that only their owner may read, replaced as a whole or not at all."""
+"""Files that are replaced as a whole or not at all; most of them only their owner may read."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from basecagg.storage.faults import explain
 def write_private(path: Path, data: bytes) -> None:
     """Replace the file, readable by its owner only, and wait until it is on the disk."""
     try:
-        _write(path, data)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        replace_file(path, data, 0o600)
     except OSError as error:
         raise explain(f"{path} cannot be written", error) from None
 
 
-def _write(path: Path, data: bytes) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+def replace_file(path: Path, data: bytes, mode: int = 0o666) -> None:
+    """Replace the file, and wait until it is on the disk. No link that somebody laid there is followed."""
     fresh = path.with_name(path.name + ".new")
     fresh.unlink(missing_ok=True)
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
         file.flush()

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from basecagg.channels.safetensors import Tensors, proof, safetensors
 from basecagg.errors import DataError
 from basecagg.extras import require
+from basecagg.service.private_files import replace_file
 from basecagg.service.training import Vector
 
 
@@ -51,12 +52,10 @@ def export(
     made = _Named({"model": vector}, ("model",)) if builder is None else _named(vector, builder)
     proven = path.suffix == ".safetensors" and pedigree is not None and made.is_of(vector)
     metadata = proof(pedigree, made.order) if proven and pedigree else {}
-    fresh = path.with_name(path.name + ".new")
-    if path.suffix == ".pt":
-        _write_state_dict(fresh, made.tensors)
-    else:
-        fresh.write_bytes(safetensors(made.tensors, metadata))
-    fresh.replace(path)
+    is_torch = path.suffix == ".pt"
+    replace_file(
+        path, _state_dict(made.tensors) if is_torch else safetensors(made.tensors, metadata)
+    )
     return proven
 
 
@@ -70,11 +69,11 @@ class _Named(NamedTuple):
         return b"".join(self.tensors[name].tobytes() for name in self.order) == vector.tobytes()
 
 
-def _write_state_dict(path: Path, tensors: Tensors) -> None:
+def _state_dict(tensors: Tensors) -> bytes:
     torch = _torch()
     buffer = io.BytesIO()
     torch.save({name: torch.from_numpy(np.array(t)) for name, t in tensors.items()}, buffer)
-    path.write_bytes(buffer.getvalue())
+    return buffer.getvalue()
 
 
 def _named(vector: Vector, builder: str) -> _Named:
