@@ -221,6 +221,16 @@ class MissingExtraError(MissingPartError):
         self.extra = extra
 
 
+LONGEST_QUOTE = 500
+"""Characters of what a peer said that people are shown."""
+
+
+def quoted(text: str) -> str:
+    """What a peer said, for a terminal or a log: in one line that does nothing, and not without end."""
+    cut = text[:LONGEST_QUOTE]
+    return printable(cut) + ("…" if len(text) > len(cut) else "")
+
+
 def printable(text: str, keep: str = "") -> str:
     """Text that may quote what somebody sent, with escapes for all that a terminal would act on but `keep`."""
     return "".join(

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from itertools import accumulate
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from basecagg.errors import DataError
 from basecagg.protocol.chain import Chain
@@ -22,13 +22,15 @@ from basecagg.protocol.records import recall, version_key, write
 
 Fact: TypeAlias = str | int
 _ENTRY, _END = "audit", "audit-end"
+_YEAR_9999 = 253_370_764_800
+"""In seconds since 1970: later moments cannot be written as dates."""
 _ENCODER = msgspec.json.Encoder()
 
 
 class AuditEntry(Struct, frozen=True, forbid_unknown_fields=True):
     """One thing that was done, at which second of its writer's clock."""
 
-    time: int
+    time: Annotated[int, Meta(ge=0, lt=_YEAR_9999)]
     event: str
     facts: dict[str, Fact]
 
@@ -39,6 +41,15 @@ class AuditEnd(Struct, frozen=True, forbid_unknown_fields=True):
     chain: Chain
     key: PublicKey
     signature: Signature
+
+    def require_signed(self, purpose: str, keys: Collection[bytes], verifier: Verifier) -> None:
+        """One of these keys has signed it, or `DataError`."""
+        if self.key not in keys:
+            raise DataError(
+                f"the audit log is signed with a key that is not its writer's: {self.key.hex()}"
+            )
+        if not verifier.verify(self.key, self.chain.statement(purpose), self.signature):
+            raise DataError("the end of the audit log is not signed by its writer")
 
 
 def purpose_of(federation: str, writer: str) -> str:
@@ -93,7 +104,11 @@ class CheckedLog:
         self.heads = [*accumulate(entries, Chain.after, initial=Chain.begin(purpose))]
         """What the chain had come to after each number of entries, none at first."""
         if entries or end is not None:
-            self._require_signed(purpose, end, keys, verifier)
+            if end is None or end.chain != self.head:
+                raise DataError(
+                    "the audit log is not whole: an entry was changed, moved or taken out"
+                )
+            end.require_signed(purpose, keys, verifier)
         try:
             self.entries = [msgspec.json.decode(entry, type=AuditEntry) for entry in entries]
         except msgspec.MsgspecError as error:
@@ -103,18 +118,6 @@ class CheckedLog:
     def head(self) -> Chain:
         """What it has come to."""
         return self.heads[-1]
-
-    def _require_signed(
-        self, purpose: str, end: AuditEnd | None, keys: Collection[bytes], verifier: Verifier
-    ) -> None:
-        if end is None or end.chain != self.head:
-            raise DataError("the audit log is not whole: an entry was changed, moved or taken out")
-        if end.key not in keys:
-            raise DataError(
-                f"the audit log is signed with a key that is not its writer's: {end.key.hex()}"
-            )
-        if not verifier.verify(end.key, end.chain.statement(purpose), end.signature):
-            raise DataError("the end of the audit log is not signed by its writer")
 
     def require_extends(self, seen: Chain) -> None:
         """Refuse a log that is not what was seen before, with more at its end."""

@@ -7,8 +7,9 @@ more must be said by the last entry, or by a signature over the head.
 from __future__ import annotations
 
 import hashlib
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 _TAG = b"basecagg/chain/"
 
@@ -17,7 +18,7 @@ class Chain(Struct, frozen=True):
     """How far a chain has come."""
 
     head: bytes
-    length: int
+    length: Annotated[int, Meta(ge=0, lt=2**62)]
 
     @classmethod
     def begin(cls, purpose: str) -> Chain:

@@ -19,7 +19,7 @@ import httpx
 import msgspec
 
 from basecagg.channels.wire import MAX_CONTROL_BYTES
-from basecagg.errors import ChannelError, TurnedAway
+from basecagg.errors import ChannelError, TurnedAway, quoted
 from basecagg.service import framing, line_faults
 from basecagg.service.logs import Log
 from basecagg.service.problems import Problem
@@ -35,7 +35,6 @@ _SLOWEST = 16_000
 """Bytes a second: a reply that takes longer is given up."""
 _TELL_AGAIN = 600.0
 """Seconds after which a fault that lasts is told again."""
-_LONGEST_REASON = 500
 _UNCHANGED = 304
 _CODING, _PLAIN = "accept-encoding", "identity"
 _NUMBER = re.compile(r"[0-9]{1,15}")
@@ -186,7 +185,7 @@ class Reply(NamedTuple):
         except (msgspec.MsgspecError, ValueError, RecursionError):
             said = _Said(code="Http", reason=f"status {self.status}")
         after = _digits(self.headers.get("retry-after", ""))
-        return Problem(self.status, said.code, said.reason[:_LONGEST_REASON], retry_after=after)
+        return Problem(self.status, quoted(said.code), quoted(said.reason), retry_after=after)
 
     def number(self, header: str) -> int:
         """A header that is a number."""

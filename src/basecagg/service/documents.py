@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from basecagg.errors import DataError
+from basecagg.errors import DataError, quoted
 from basecagg.protocol.audit_log import AuditEnd
 from basecagg.protocol.messages import Digest, Name, PublicKey, Suite, Version
 from basecagg.protocol.records import Role
@@ -41,7 +41,7 @@ def from_json(data: bytes, kind: type[DocumentType] | Any) -> DocumentType:
     try:
         document: DocumentType = msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise DataError(f"not a valid document: {error}") from None
+        raise DataError(f"not a valid document: {quoted(str(error))}") from None
     return document
 
 

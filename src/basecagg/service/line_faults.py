@@ -9,6 +9,8 @@ from ssl import SSLCertVerificationError
 
 import httpx
 
+from basecagg.errors import ChannelError
+
 _UNKNOWN_CA = "its certificate is not signed by the authority that the invitation names (wrong CA)"
 _WRONG_NAME = "its certificate is for another name than the one that was called"
 _CERTIFICATE = {
@@ -48,7 +50,7 @@ def other_fault(error: BaseException) -> str:
                 return "what listens there speaks no TLS"
             case TimeoutError() | httpx.TimeoutException():
                 return "nothing came in time"
-    return type(error).__name__
+    return str(error) if isinstance(error, ChannelError) else type(error).__name__
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

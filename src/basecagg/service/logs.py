@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from functools import partialmethod
 from typing import TextIO
 
+from basecagg.errors import printable
+
 
 class Log:
     """Where a program logs events. Fields are values, not parts of a sentence; none of them is a secret."""
@@ -44,7 +46,32 @@ class JsonFormatter(logging.Formatter):
         line |= getattr(record, "fields", {})
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False, default=str)
+        return json_line(line)
+
+
+def json_line(values: dict[str, object]) -> str:
+    """One line of JSON. What a terminal would act on is escaped, so that it reads back as it was."""
+    text = json.dumps(values, ensure_ascii=False, default=str)
+    return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
+
+
+class PlainFormatter(logging.Formatter):
+    """Writes a record as a line for people."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The event, its fields, and a traceback if there is one."""
+        fields = getattr(record, "fields", {})
+        said = ", ".join(f"{name}: {value}" for name, value in fields.items())
+        line = printable(f"{record.getMessage()} ({said})" if said else record.getMessage())
+        if record.exc_info:
+            line += "\n" + printable(self.formatException(record.exc_info), keep="\n")
+        return line
+
+
+def log_plainly() -> None:
+    """Let warnings that no other handler takes be lines for people: for a command that somebody types."""
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(PlainFormatter())
 
 
 def log_everything(level: str = "INFO") -> None:

@@ -10,6 +10,7 @@ import click
 from basecagg.commands._options import Anchors, File, Folder, options
 from basecagg.commands.operator import addresses, epochs, keys, log, people
 from basecagg.commands.operator.office import Place
+from basecagg.service.logs import log_plainly
 from basecagg.service.operator.custody import read_passphrase
 
 _COMMANDS = (
@@ -38,6 +39,7 @@ def command(
 
     The operator needs no machine that is always on: a command connects to the server, does its work and ends.
     """
+    log_plainly()
     context.obj = Place(folder, anchors, cache(partial(_passphrase, passphrase_file)))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -13,6 +12,7 @@ from basecagg.commands.operator.office import connected
 from basecagg.errors import DataError, printable
 from basecagg.protocol.audit_log import AuditEntry, CheckedLog
 from basecagg.service.connection import Connection
+from basecagg.service.logs import json_line
 from basecagg.service.operator.office import Office
 
 _BROKEN = 4
@@ -47,7 +47,7 @@ async def log(
             logs["server"] = await office.server_log(connection)
         _require_heads(logs, heads)
     except DataError as error:
-        click.echo(f"Error: {error}", err=True)
+        click.echo(printable(f"Error: {error}", keep="\n"), err=True)
         raise click.exceptions.Exit(_BROKEN) from None
     entries = [(each.time, who, each) for who, log in logs.items() for each in log.entries]
     for _, who, entry in sorted(entries, key=lambda found: found[0]):
@@ -72,4 +72,4 @@ def _as_text(who: str, entry: AuditEntry) -> str:
 
 def _as_json(who: str, entry: AuditEntry) -> str:
     moment = datetime.fromtimestamp(entry.time, UTC).isoformat()
-    return json.dumps({"time": moment, "by": who, "event": entry.event, **entry.facts})
+    return json_line({"time": moment, "by": who, "event": entry.event, **entry.facts})

@@ -11,7 +11,7 @@ import click
 
 from basecagg.commands._options import POSITIVE, Folder, options
 from basecagg.commands.operator.office import Place, at_work, connected
-from basecagg.errors import printable
+from basecagg.errors import quoted
 from basecagg.protocol.operator import require_free
 from basecagg.protocol.records import Person, Role
 from basecagg.service.connection import Connection
@@ -129,7 +129,7 @@ async def status(office: Office, connection: Connection) -> None:
     for enrolment in overview.enrolments:
         click.echo(f"  {enrolment.name:30} waits for `enrol`")
     if overview.trouble:
-        click.echo(printable(f"no sum is opened: {overview.trouble}"))
+        click.echo(f"no sum is opened: {quoted(overview.trouble)}")
 
 
 def closing_words(last_version: int | None, closes: int) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from basecagg.channels.identity import Ed25519Verifier, Identity
-from basecagg.channels.wire import pack, unpack, unpack_file
+from basecagg.channels.wire import MAX_CONTROL_BYTES, pack, unpack, unpack_file
 from basecagg.errors import ChannelError, DataError, LocalProtocolError, Refused
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.audit_log import AuditLog, CheckedLog, Fact, purpose_of
@@ -60,6 +60,10 @@ _REPEATS, _PAUSE = 60, 1.0
 _LOG = Log("basecagg.operator")
 _DAY = 86_400
 """Seconds."""
+PERSON_BYTES = 6 * 2**10
+"""What a server says of one person at most: a member with its sealing key, and another enrolment."""
+MAX_LOG_BYTES = 2**28
+"""Of a server's audit log: millions of entries."""
 
 
 class Office:
@@ -201,7 +205,8 @@ class Office:
 
     async def look(self, connection: Connection, *, patient: bool = True) -> Overview:
         """What the server says about itself; keys in it that people signed are heard."""
-        ask = partial(connection.call, "GET", "/v1/operator")
+        limit = MAX_CONTROL_BYTES + PERSON_BYTES * len(self.machine.people)
+        ask = partial(connection.call, "GET", "/v1/operator", limit=limit)
         reply = await (_while_it_waits(ask) if patient else ask())
         overview: Overview = from_json(reply.content, Overview)
         self._hear(overview)
@@ -209,7 +214,9 @@ class Office:
 
     async def fetch_model(self, connection: Connection) -> tuple[int, Vector, bytes]:
         """The present version and its numbers, and the frame that leads to them from my key; it was checked."""
-        size = 4 * (await self.look(connection)).model_size
+        if self.epoch is None:
+            raise DataError("no epoch was ever signed here: there is no model to fetch")
+        size = 4 * self.epoch.parameters.model_size
         for _ in range(_TRIES):
             reply = await connection.call("GET", "/v1/model", limit=size)
             frame = (await connection.call("GET", "/v1/pedigree")).content
@@ -345,19 +352,34 @@ class Office:
 
     async def server_log(self, connection: Connection) -> CheckedLog:
         """What the server did. `DataError` if its log was changed, or is not what was seen here before."""
-        entries: list[bytes] = []
+        purpose, keys = purpose_of(self._stored.federation, SERVER), self.machine.server_keys
         page = await self._audit_page(connection, 0)
-        while page.entries:
-            entries += page.entries
-            page = await self._audit_page(connection, len(entries))
-        purpose = purpose_of(self._stored.federation, SERVER)
-        keys = self.machine.server_keys
-        log = CheckedLog(purpose, entries, page.end, keys, Ed25519Verifier())
+        end, entries = page.end, page.entries
+        if end is not None:
+            end.require_signed(purpose, keys, Ed25519Verifier())
+            entries = await self._audit_entries(connection, page, end.chain.length)
+        log = CheckedLog(purpose, entries, end, keys, Ed25519Verifier())
         seen = self._store.read("seen-log", "")
         if seen is not None:
             log.require_extends(parse(seen, Chain))
         self._perform([write("seen-log", "", log.head)])
         return log
+
+    async def _audit_entries(
+        self, connection: Connection, page: AuditPage, length: int
+    ) -> list[bytes]:
+        """As many entries as the server has signed for, or fewer if it stops. What it adds later is left."""
+        entries, size = list(page.entries), 0
+        while page.entries and len(entries) < length:
+            size += sum(map(len, page.entries))
+            if size > MAX_LOG_BYTES:
+                raise DataError(
+                    f"the first {len(entries)} of {length} entries of the server's audit log have more than"
+                    f" {MAX_LOG_BYTES // 2**20} MB: nobody reads on"
+                )
+            page = await self._audit_page(connection, len(entries))
+            entries += page.entries
+        return entries[:length]
 
     async def _audit_page(self, connection: Connection, start: int) -> AuditPage:
         reply = await connection.call("GET", "/v1/audit", query={"start": start})
@@ -396,6 +418,6 @@ async def _while_it_waits(call: Callable[[], Awaitable[Reply]]) -> Reply:
         except Problem as problem:
             if problem.code not in (STORE_FAULT, BUSY):
                 raise
-            _LOG.warning(problem.reason)
+            _LOG.warning("the server does not go on yet", reason=problem.reason)
             await asyncio.sleep(_PAUSE)
     return await call()
