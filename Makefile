@@ -10,7 +10,7 @@ MUTANTS := $(VENV)/.installed-mutants
 PEERS   := $(VENV)/bench-peers
 
 .DEFAULT_GOAL := help
-.PHONY: help run federation study kernels test wheels coverage check format bench soak mutants docs clean
+.PHONY: help run federation study kernels test journeys wheels coverage check format bench soak mutants docs clean
 
 help:            ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,7 +52,7 @@ study: $(STUDY)  ## survival on dialysis over 67 centres that show no patient; a
 # The programs that tests start find the package compiled, whatever the shell says about bytecode; and the kernels,
 # which three workers would otherwise compile and store at the same time.
 WORKERS ?= 3
-TESTS := -m pytest -m "not soak" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+TESTS := -m pytest -m "not soak and not journey" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 test coverage: export PYTHONDONTWRITEBYTECODE :=
 
 kernels: $(DEV)
@@ -60,6 +60,10 @@ kernels: $(DEV)
 
 test: kernels    ## the tests
 	$(BIN)/python $(TESTS) $(ARGS)
+
+journeys: kernels ## what people do, by the programs of the built wheel, at sizes that people have (about half an hour)
+	$(BIN)/python -m pytest tests/journeys -m journey -v $(ARGS)
+	$(BIN)/python scripts/results.py
 
 wheels: $(DEV)   ## the wheel alone and with each extra alone, in new environments; EXTRA=learn for one of them
 	$(BIN)/python -m pytest tests/test_wheel.py -m "soak or not soak" $(if $(EXTRA),-k "[$(EXTRA)") $(ARGS)

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     PublicFormat,
 )
-from deployment_processes import Processes, short_folder
+from processes import Processes, short_folder
 
 from basecagg.service.operator.certificates import make_authority, make_server_certificate
 from free_ports import free_port

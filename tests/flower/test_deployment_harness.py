@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from deployment_processes import Processes
+from processes import Processes
 from deployment_stores import AnswerBook
 
 from basecagg.protocol.messages import MaskName

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from deployment_processes import Processes, short_folder
+from processes import Processes, short_folder
 
 HERE = Path(__file__).parent
 MEMORY = Path("/dev/shm")

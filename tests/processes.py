@@ -12,10 +12,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 PROGRAMS = Path(sys.executable).parent
 _MARK = "FLOWER_TEST_MEMBER"
@@ -35,12 +35,20 @@ def short_folder(inside: Path | None = None) -> Iterator[Path]:
 class Processes:
     """Programs by name, with a log each."""
 
+    programs = PROGRAMS
+    """Where they are found first."""
+    whose: Mapping[str, Any] = {}
+    """What `subprocess` is told about the user who starts them: nothing if that is ourselves."""
+    surroundings: Mapping[str, str] = os.environ
+    """The environment to which the one of these programs is added."""
+
     def __init__(self, folder: Path, **environment: str) -> None:
         self.folder = folder
         for name in ("home", "tmp", "logs", "work"):
             (folder / name).mkdir()
-        self._environment = os.environ | {
-            "PATH": os.pathsep.join([str(PROGRAMS), os.environ.get("PATH", "")]),
+        self.environment = {
+            **self.surroundings,
+            "PATH": os.pathsep.join([str(self.programs), self.surroundings.get("PATH", "")]),
             "HOME": str(folder / "home"),
             "TMPDIR": str(folder / "tmp"),
             "FLWR_HOME": str(folder / "flwr"),
@@ -60,10 +68,11 @@ class Processes:
             self._started[name] = subprocess.Popen(
                 command,
                 cwd=self.folder / "work",
-                env=self._environment | {_MARK: self._mark(name)},
+                env=self.marked(name),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                **self.whose,
             )
 
     def finish(self, name: str) -> str:
@@ -130,6 +139,10 @@ class Processes:
 
     def _log(self, name: str) -> Path:
         return self.folder / "logs" / f"{name}.log"
+
+    def marked(self, name: str) -> dict[str, str]:
+        """The environment of a program of this name."""
+        return self.environment | {_MARK: self._mark(name)}
 
     def _mark(self, name: str) -> str:
         return f"{self.folder}:{name}:"

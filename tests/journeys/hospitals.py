@@ -1,0 +1,97 @@
+"""A federation of hospitals on this machine: server, operator and agents by their commands."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from traveller import Figures, Traveller
+
+from basecagg.service.invitation_file import read_invitation
+from free_ports import free_port
+
+MY_PACKAGE = '''"""What a hospital and the operator write themselves."""
+
+import numpy as np
+
+
+def train(model, info):
+    """A step towards where this hospital's patients are."""
+    goal = np.full(model.shape, sum(map(ord, info.name)) % 7, "float32")
+    return model + 0.1 * (goal - model)
+
+
+def build_model():
+    return np.zeros({size}, "float32")
+'''
+
+
+class Federation:
+    """One federation, its server, and those who joined."""
+
+    def __init__(self, traveller: Traveller, size: int, database: str = "") -> None:
+        self.traveller = traveller
+        self.database = database
+        self.port = free_port()
+        self.url = f"https://127.0.0.1:{self.port}"
+        traveller.write("my_package.py", MY_PACKAGE.format(size=size))
+
+    def operator(self, words: str, **how: object) -> str:
+        return self.traveller.type(f"basecagg operator {words}", **how)  # type: ignore[arg-type]
+
+    def found(self, *more_urls: str) -> None:
+        """Make the keys, move the server's folder, start the server."""
+        urls = " ".join(f"--url {url}" for url in (self.url, *more_urls))
+        self.operator(f"init --name ten-hospitals {urls}")
+        self.traveller.type("mv operator/server server")
+        self.serve()
+
+    def serve(self, options: str = "", name: str = "server") -> None:
+        """Start the server and wait until it answers."""
+        self.traveller.leave_running(
+            name,
+            f"basecagg serve --state server --host 127.0.0.1 --port {self.port}"
+            f" {self.database} {options}",
+        )
+        work = self.traveller.work
+        self.figures = Figures(self.port, work / "server", work / "operator" / "ca.pem")
+        self.traveller.wait_until(lambda: bool(self.figures.read()), "the server answers", 120)
+
+    def invite(self, *names: str) -> None:
+        self.operator(f"invite {' '.join(names)}")
+
+    def join(self, name: str, options: str = "--longest-wait 2") -> None:
+        command = f"basecagg join {name}.invitation --train my_package:train {options}"
+        self.traveller.leave_running(name, command)
+
+    def wait_until_enrolled(self, *names: str) -> None:
+        for name in names:
+            self.traveller.wait_until(
+                lambda name=name: self.traveller.has_logged(name, "enrolled"), f"{name} enrols", 180
+            )
+
+    def start(self, holders: int, plan: str) -> str:
+        model = "--model my_package:build_model"
+        return self.operator(f"start {model} --holders {holders} {plan}")
+
+    def reach(self, version: int, seconds: float = 600) -> None:
+        """Wait until the model has come so far."""
+        what = f"version {version}"
+        self.traveller.wait_until(lambda: self.figures.version >= version, what, seconds)
+
+    def refusals(self) -> Counter[str]:
+        """HTTP status from 400 on → how many requests met it."""
+        found = self.figures.statuses().items()
+        return Counter({status: count for status, count in found if status >= "400"})
+
+    def export_and_verify(self) -> None:
+        """The model so far, with its proof, which somebody else checks."""
+        exported = self.operator("export model.safetensors")
+        assert "model.safetensors" in exported
+        verify = f"basecagg verify model.safetensors --operator-key {self.operator_key}"
+        assert "1 of 1 checked and equal" in self.traveller.type(verify)
+
+    @property
+    def operator_key(self) -> str:
+        """In hexadecimal, from an invitation."""
+        invitation = next(self.traveller.work.glob("*.invitation"))
+        return read_invitation(invitation).operator_key.hex()
