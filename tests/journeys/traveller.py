@@ -26,6 +26,7 @@ class Traveller(Processes):
 
     def __init__(self, folder: Path, installation: Installation) -> None:
         self.installation = installation
+        self._lines = 0
         self.programs, self.whose = installation.programs, installation.whose
         self.surroundings = installation.surroundings
         folder.chmod(0o755)
@@ -54,20 +55,32 @@ class Traveller(Processes):
         return path
 
     def type(self, line: str, *, status: int = 0, answers: str = "", seconds: float = 900) -> str:
-        """Type a line, answer what it asks, wait for its end; give what it printed."""
+        """Type a line, answer what it asks, wait for its end; give what it printed.
+
+        What it exports and where it goes is so for the next line too, as in any shell.
+        """
         print(f"$ {line}", flush=True)
-        done = subprocess.run(
-            ["bash", "-c", line],
-            cwd=self.work,
-            env=self.marked("typed"),
-            input=answers.encode(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=seconds,
-            check=False,
-            **self.whose,
+        session = self.folder / "session"
+        script = (
+            f"[ -e {session} ] && source {session}\n{line}\nstatus=$?\n"
+            f'{{ export -p; printf "cd %q\\n" "$PWD"; }} > {session}\nexit $status'
         )
-        said = done.stdout.decode("utf-8", "replace")
+        self._lines += 1
+        log_name = f"typed-{self._lines}.log"  # no pipe, which a program in the background would keep
+        with (self.folder / "logs" / log_name).open("wb+") as log:
+            done = subprocess.run(
+                ["bash", "-c", script],
+                cwd=self.work,
+                env=self.marked("typed"),
+                input=answers.encode(),
+                stdout=log,
+                stderr=log,
+                timeout=seconds,
+                check=False,
+                **self.whose,
+            )
+            log.seek(0)
+            said = log.read().decode("utf-8", "replace")
         print(said, end="", flush=True)
         assert done.returncode == status, f"`{line}` ended with {done.returncode}:\n{said[-3000:]}"
         return said
