@@ -97,18 +97,19 @@ def main() -> None:
     parser.add_argument(
         "--folder", type=Path, help="where to keep everything; temporary unless given"
     )
+    parser.add_argument("--users", type=int, default=USERS, help="how many begin, four or more")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="federation-") as temporary:
         folder = given.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         processes = Processes(folder.resolve())
         try:
-            tell(processes, given.versions)
+            tell(processes, given.versions, given.users)
         finally:
             processes.stop()
 
 
-def tell(processes: Processes, versions: int) -> None:
+def tell(processes: Processes, versions: int, users: int = USERS) -> None:
     """Set up, learn, lose one, win one, finish."""
     port = free_port()
     url = f"https://127.0.0.1:{port}"
@@ -120,22 +121,23 @@ def tell(processes: Processes, versions: int) -> None:
     )
     wait_until_listening(port, processes)
     print(f"the operator's page: {url}/ (with the CA {processes.folder}/operator/ca.pem)")
-    names = [f"user-{index}" for index in range(USERS)]
+    names, newcomer = [f"user-{index}" for index in range(users)], f"user-{users}"
     processes.run("operator", "invite", *names)
     for index, name in enumerate(names):
-        _join(processes, name, index)
+        _join(processes, name, f"{index}/{users + 1}")
     began = time.monotonic()
     processes.run(
-        *("operator", "start", "--model", "digits:build", "--holders", str(USERS)),
-        *("--dropouts", "3", "--colluders", "3", "--buffer", "5"),
+        *("operator", "start", "--model", "digits:build", "--holders", str(users)),
+        *("--dropouts", str(users // 4), "--colluders", str(users // 4)),
+        *("--buffer", str(min(5, users - 1))),  # one is killed
     )
     wait_for_version(processes, versions // 3)
     print("user-0 is killed")
     processes.kill("user-0")
-    processes.run("operator", "invite", "user-12")
-    _join(processes, "user-12", USERS)
+    processes.run("operator", "invite", newcomer)
+    _join(processes, newcomer, f"{users}/{users + 1}")
     wait_for_version(processes, 2 * versions // 3)
-    wait_for_event(processes, "user-12", "enrolled")
+    wait_for_event(processes, newcomer, "enrolled")
     processes.run("operator", "enrol")
     wait_for_version(processes, versions)
     print(f"{versions} versions in {time.monotonic() - began:.0f} s")
@@ -143,8 +145,7 @@ def tell(processes: Processes, versions: int) -> None:
     print(f"accuracy on the operator's test digits: {last_score(processes):.1%}")
 
 
-def _join(processes: Processes, name: str, part: int) -> None:
-    data = f"{part}/{USERS + 1}"
+def _join(processes: Processes, name: str, data: str) -> None:
     processes.start(
         name,
         *("join", f"{name}.invitation", "--state", name, "--anchors", "anchors"),

@@ -1,4 +1,4 @@
-"""Variants of the example for tests: slower, so that a test can see a node train, and with other options."""
+"""Variants of the example for tests: slower, with other options; and Flower's quickstart, converted."""
 
 from __future__ import annotations
 
@@ -9,6 +9,13 @@ from pathlib import Path
 
 from deployment_harness import EXAMPLE, copy_of
 
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "flower.md"
+DIFFS = dict(
+    re.findall(r"^```diff\n--- (\S+)\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+)
+"""File → what changes in it."""
+QUICKSTART = Path(__file__).parent / "quickstart"
+"""The shape of Flower's quickstart for PyTorch."""
 _SLOW = '''
 
 def train(*arguments, quick=train):
@@ -39,6 +46,31 @@ def slow_app(folder: Path, seconds: float | str, **options: object) -> Path:
     added = "".join(f"        {name}={value!r},\n" for name, value in options.items())
     server.write_text(text.replace("BufferedSecAgg(\n", f"BufferedSecAgg(\n{added}"), "utf-8")
     task.write_text(task.read_text("utf-8") + _SLOW % seconds, "utf-8")
+    return app
+
+
+def side(diff: str, sign: str) -> list[str]:
+    """The text before (sign -) or after (sign +), in the pieces that `@@` separates."""
+    pieces = re.split(r"^@@\n", diff, flags=re.MULTILINE)
+    wanted = (" ", sign)
+    return [
+        "".join(f"{line[1:]}\n" for line in piece.splitlines() if line.startswith(wanted))
+        for piece in pieces
+    ]
+
+
+def converted(folder: Path, **options: object) -> Path:
+    """The quickstart with the diff applied, line by line as it stands; `options` go to the strategy as well."""
+    app = copy_of(QUICKSTART, folder)
+    for name, diff in DIFFS.items():
+        file = app / name.replace("flower_mnist", "pytorchexample")
+        text = file.read_text("utf-8")
+        for before, after in zip(side(diff, "-"), side(diff, "+"), strict=True):
+            if file.suffix == ".py":
+                assert text.count(before) == 1, f"{file.name} does not hold once:\n{before}"
+            text = text.replace(before, after)
+        added = "".join(f"        {name}={value!r},\n" for name, value in options.items())
+        file.write_text(text.replace("BufferedSecAgg(\n", f"BufferedSecAgg(\n{added}"), "utf-8")
     return app
 
 

@@ -16,10 +16,10 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     PublicFormat,
 )
-from processes import Processes, short_folder
 
 from basecagg.service.operator.certificates import make_authority, make_server_certificate
 from free_ports import free_port
+from processes import Processes, short_folder
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower-mnist"
 

@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from processes import Processes
 from deployment_stores import AnswerBook
 
 from basecagg.protocol.messages import MaskName
 from basecagg.protocol.records import HeldShare
+from processes import Processes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
 _RUNAWAY = "import subprocess as s; s.run(['sleep', '60'], start_new_session=True)"

@@ -7,33 +7,16 @@ import re
 from pathlib import Path
 
 import pytest
-from deployment_apps import accuracies
+from deployment_apps import DIFFS, PAGE, accuracies, converted, side
 from deployment_harness import EXAMPLE, Simulation, copy_of
 
 from basecagg.flower import BufferedSecAgg
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "how-to" / "flower.md"
-DIFFS = dict(
-    re.findall(r"^```diff\n--- (\S+)\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
-)
-"""File → what changes in it."""
 MOST_CHANGED_LINES = 12
 """Without pyproject.toml."""
-QUICKSTART = Path(__file__).parent / "quickstart"
-"""The shape of Flower's quickstart for PyTorch."""
 FIGURES = ROOT / "benchmarks" / "results" / "flower-deployment.json"
 DECISION = ROOT / "docs" / "decisions" / "0013-flower.md"
-
-
-def side(diff: str, sign: str) -> list[str]:
-    """The text before (sign -) or after (sign +), in the pieces that `@@` separates."""
-    pieces = re.split(r"^@@\n", diff, flags=re.MULTILINE)
-    wanted = (" ", sign)
-    return [
-        "".join(f"{line[1:]}\n" for line in piece.splitlines() if line.startswith(wanted))
-        for piece in pieces
-    ]
 
 
 def plain_app(folder: Path) -> Path:
@@ -45,21 +28,6 @@ def plain_app(folder: Path) -> Path:
             assert text.count(after) == 1, f"{name} does not hold once:\n{after}"
             text = text.replace(after, before)
         (app / name).write_text(text, "utf-8")
-    return app
-
-
-def converted(folder: Path, **options: object) -> Path:
-    """The quickstart with the diff applied, line by line as it stands; `options` go to the strategy as well."""
-    app = copy_of(QUICKSTART, folder)
-    for name, diff in DIFFS.items():
-        file = app / name.replace("flower_mnist", "pytorchexample")
-        text = file.read_text("utf-8")
-        for before, after in zip(side(diff, "-"), side(diff, "+"), strict=True):
-            if file.suffix == ".py":
-                assert text.count(before) == 1, f"{file.name} does not hold once:\n{before}"
-            text = text.replace(before, after)
-        added = "".join(f"        {name}={value!r},\n" for name, value in options.items())
-        file.write_text(text.replace("BufferedSecAgg(\n", f"BufferedSecAgg(\n{added}"), "utf-8")
     return app
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from processes import Processes, short_folder
 
 HERE = Path(__file__).parent

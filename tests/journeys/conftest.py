@@ -17,8 +17,9 @@ sys.path += [str(HERE), str(HERE.parent / "service"), str(HERE.parent / "flower"
 from figures import keep  # noqa: E402
 from installation import Installation, install  # noqa: E402
 from private_postgres import find_binaries, running_postgres  # noqa: E402
-from processes import short_folder  # noqa: E402
 from traveller import Traveller  # noqa: E402
+
+from processes import short_folder  # noqa: E402
 
 DATABASES = ["SQLite", "PostgreSQL"] if find_binaries() else ["SQLite"]
 

@@ -7,7 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ("README.md", "docs/index.md", "docs/tutorial/*.md", "docs/how-to/*.md", "examples/*/README.md")
+SOURCES = (
+    "README.md",
+    "docs/index.md",
+    "docs/tutorial/*.md",
+    "docs/how-to/*.md",
+    "examples/*/README.md",
+)
 PAGES = [str(path.relative_to(ROOT)) for name in SOURCES for path in sorted(ROOT.glob(name))]
 _BLOCK = re.compile(r"^ *```(bash|sh|shell|console)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 

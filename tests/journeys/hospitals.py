@@ -52,6 +52,10 @@ class Federation:
             f"basecagg serve --state server --host 127.0.0.1 --port {self.port}"
             f" {self.database} {options}",
         )
+        self.wait_until_serving()
+
+    def wait_until_serving(self) -> None:
+        """Wait until the server answers at its port."""
         work = self.traveller.work
         self.figures = Figures(self.port, work / "server", work / "operator" / "ca.pem")
         self.traveller.wait_until(lambda: bool(self.figures.read()), "the server answers", 120)

@@ -35,8 +35,9 @@ class Installation(NamedTuple):
 
     @property
     def surroundings(self) -> dict[str, str]:
-        """All that the shell of such a user says; nothing of ours."""
+        """All that the shell of such a user says; of ours only where this machine has its packages."""
         return {
+            **{name: value for name, value in os.environ.items() if name.startswith("PIP_")},
             "PATH": "/usr/local/bin:/usr/bin:/bin",
             "LANG": "C.UTF-8",
             "HOME": NO_HOME,

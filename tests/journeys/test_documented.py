@@ -34,7 +34,8 @@ def test_a_step_without_a_command_is_noticed() -> None:
 
 
 def test_a_page_has_its_commands_in_order_without_comments_and_answers() -> None:
-    page = "```console\n$ one  # first\nan answer\n$ two \\\n    --more\n```\n```sh\nfor i in 1; do\n  x\ndone\n```\n"
+    console = "```console\n$ one  # first\nan answer\n$ two \\\n    --more\n```\n"
+    page = f"{console}```sh\nfor i in 1; do\n  x\ndone\n```\n"
     assert commands(page) == ["one", "two --more", "for i in 1; do\n  x\ndone"]
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from installation import Installation, hand_over
+
 from processes import Processes
 
 T = TypeVar("T")
@@ -24,10 +25,13 @@ T = TypeVar("T")
 class Traveller(Processes):
     """Programs that run in the background have a log each; the others are waited for."""
 
-    def __init__(self, folder: Path, installation: Installation) -> None:
+    def __init__(
+        self, folder: Path, installation: Installation, *, with_programs: bool = True
+    ) -> None:
         self.installation = installation
         self._lines = 0
-        self.programs, self.whose = installation.programs, installation.whose
+        self.programs = installation.programs if with_programs else Path("/usr/local/bin")
+        self.whose = installation.whose
         self.surroundings = installation.surroundings
         folder.chmod(0o755)
         super().__init__(
@@ -66,7 +70,9 @@ class Traveller(Processes):
             f'{{ export -p; printf "cd %q\\n" "$PWD"; }} > {session}\nexit $status'
         )
         self._lines += 1
-        log_name = f"typed-{self._lines}.log"  # no pipe, which a program in the background would keep
+        log_name = (
+            f"typed-{self._lines}.log"  # no pipe, which a program in the background would keep
+        )
         with (self.folder / "logs" / log_name).open("wb+") as log:
             done = subprocess.run(
                 ["bash", "-c", script],
@@ -90,6 +96,10 @@ class Traveller(Processes):
         print(f"$ {line} &", flush=True)
         self.start(name, "bash", "-c", f"exec {line}")
 
+    def forget(self, name: str) -> None:
+        """One that was killed is not missed."""
+        del self._started[name]
+
     def stop(self, name: str) -> int:
         """Ask it to end, and wait; give its status."""
         process = self._started.pop(name)
@@ -101,7 +111,9 @@ class Traveller(Processes):
         deadline = time.monotonic() + seconds
         while (found := look()) is None:
             self.require_alive()
-            assert time.monotonic() < deadline, f"not seen in {seconds:.0f} s: {what}\n{self._last_words()}"
+            assert time.monotonic() < deadline, (
+                f"not seen in {seconds:.0f} s: {what}\n{self._last_words()}"
+            )
             time.sleep(0.1)
         return found
 
@@ -117,7 +129,9 @@ class Traveller(Processes):
 
     def _stop(self) -> None:
         super()._stop()
-        for pid in self.leftovers():  # what a typed command left behind, such as Flower's own SuperLink
+        for (
+            pid
+        ) in self.leftovers():  # what a typed command left behind, such as Flower's own SuperLink
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.wait_for_nobody()

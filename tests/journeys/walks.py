@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from documented import commands, text_of
 from hospitals import Federation
@@ -107,14 +106,21 @@ USUAL: Substitutions = (
 """The wheel instead of a published package; our server instead of theirs."""
 
 
+def typed(begins: str, *substitutions: tuple[str, str], **more: object) -> Step:
+    return Step(begins, substitutions, **more)  # type: ignore[arg-type]
+
+
+def elsewhere(begins: str, journey: str) -> Step:
+    return Step(begins, elsewhere=journey)
+
+
+def not_run(begins: str, reason: str) -> Step:
+    return Step(begins, reason=reason)
+
+
 def unmatched(steps: Sequence[Step], text: str) -> list[str]:
     """The commands of a page that no step is for, and the steps that have no command."""
     typed = commands(text)
     pairs = zip(typed, steps, strict=False)
     wrong = [command for command, step in pairs if not command.startswith(step.begins)]
     return wrong + typed[len(steps) :] + [step.begins for step in steps[len(typed) :]]
-
-
-def copy(story: Story, source: Path, name: str) -> None:
-    """Put something from the sources into the traveller's folder."""
-    story.traveller.type(f"cp -r {source} {name}")
