@@ -15,9 +15,10 @@ import numpy as np
 
 
 def train(model, info):
-    """A step towards where this hospital's patients are."""
-    goal = np.full(model.shape, sum(map(ord, info.name)) % 7, "float32")
-    return model + 0.1 * (goal - model)
+    """A step towards where this hospital's patients are, from a sample of them: no two are equal."""
+    goal = sum(map(ord, info.name)) % 7
+    sample = np.random.default_rng().normal(goal, 0.1, model.shape).astype("float32")
+    return model + 0.1 * (sample - model)
 
 
 def build_model():
@@ -45,14 +46,15 @@ class Federation:
         self.traveller.type("mv operator/server server")
         self.serve()
 
-    def serve(self, options: str = "", name: str = "server") -> None:
+    def serve(self, options: str = "") -> None:
         """Start the server and wait until it answers."""
-        self.traveller.leave_running(
-            name,
-            f"basecagg serve --state server --host 127.0.0.1 --port {self.port}"
-            f" {self.database} {options}",
-        )
+        self.launch("server", "server", self.port, options)
         self.wait_until_serving()
+
+    def launch(self, name: str, state: str, port: int, options: str = "") -> None:
+        """Start a server with this folder, and do not wait."""
+        where = f"--state {state} --host 127.0.0.1 --port {port}"
+        self.traveller.leave_running(name, f"basecagg serve {where} {self.database} {options}")
 
     def wait_until_serving(self) -> None:
         """Wait until the server answers at its port."""

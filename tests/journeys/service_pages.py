@@ -239,7 +239,7 @@ SERVICE: dict[str, Walk] = {
             not_run("sudo systemctl start basecagg-server", SYSTEMD),
             typed("basecagg operator start --holders 10", then=see_versions),
             typed("basecagg operator init", first=go_elsewhere, answers=PASSPHRASE * 2),
-            typed("basecagg operator passphrase", answers=PASSPHRASE + 2 * f"another {PASSPHRASE}"),
+            typed("basecagg operator passphrase", answers=2 * f"another {PASSPHRASE}" + PASSPHRASE),
         ],
         first=ten_hospitals,
     ),

@@ -100,6 +100,10 @@ class Traveller(Processes):
         """One that was killed is not missed."""
         del self._started[name]
 
+    def see_it_end(self, name: str, seconds: float = 120) -> int:
+        """Wait until it ends of its own accord; give its status."""
+        return self._started.pop(name).wait(seconds)
+
     def stop(self, name: str) -> int:
         """Ask it to end, and wait; give its status."""
         process = self._started.pop(name)
