@@ -13,6 +13,7 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).parent.parent))
 
 import faults_page
+import journeys_page
 import mutants_page
 import service_page
 from basecagg.reports import plots
@@ -61,6 +62,7 @@ def main() -> None:
     pages["redo"] = redo_page(found)
     pages["mutants"] = mutants_page.page(HEADER)
     pages["faults"] = faults_page.page(HEADER)
+    pages["journeys"] = journeys_page.page(HEADER)
     pages["service"] = service_page.page(HEADER)
     stale = [name for name, text in pages.items() if _read(PAGES / f"{name}.md") != text]
     if "--check" in sys.argv:

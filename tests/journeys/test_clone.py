@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from installation import ROOT, Installation
 from traveller import Traveller
 
+from browser import CHROMIUM, browser
 from processes import short_folder
 
 
@@ -34,6 +37,18 @@ def install(somebody: Traveller, mark: str, figures: dict[str, Any]) -> None:
     figures["seconds to install"] = round(time.monotonic() - began, 1)
 
 
+def look(report: Path) -> str:
+    """Who has seen it: Chromium, where there is one. It asks nobody else for anything."""
+    if CHROMIUM is None:
+        assert report.exists()
+        return "nobody, for there is no Chromium here"
+    with tempfile.TemporaryDirectory() as profile, browser(Path(profile)) as tab:
+        tab.open(report.as_uri())
+        assert tab.run("document.title")
+        assert not [url for url in tab.requests if url.startswith("http")]
+    return "Chromium"
+
+
 @pytest.mark.journey
 def test_make_run(clone: Traveller, figures: dict[str, Any]) -> None:
     install(clone, ".installed", figures)
@@ -41,7 +56,7 @@ def test_make_run(clone: Traveller, figures: dict[str, Any]) -> None:
     accuracies = re.findall(r"(\d+\.\d)\s?%", said)
     figures["accuracy in per cent"] = accuracies
     (report,) = re.findall(r"\S+report\.html", said)
-    assert "<html" in (clone.work / "basecagg" / report).read_text("utf-8")
+    figures["report seen by"] = look(clone.work / "basecagg" / report)
     for method in ("fedavg", "fedbuff", "basecagg"):
         assert method in said
 
@@ -50,7 +65,7 @@ def test_make_run(clone: Traveller, figures: dict[str, Any]) -> None:
 def test_make_study(clone: Traveller, figures: dict[str, Any]) -> None:
     install(clone, ".installed-study", figures)
     clone.type("make study", seconds=1500)
-    assert (clone.work / "basecagg" / "runs" / "study" / "report.html").exists()
+    figures["report seen by"] = look(clone.work / "basecagg" / "runs" / "study" / "report.html")
 
 
 @pytest.mark.journey
