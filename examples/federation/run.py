@@ -168,7 +168,7 @@ def wait_for_version(processes: Processes, version: int) -> None:
         found = re.search(r"version (\d+)", done.stdout.decode())
         if found and int(found[1]) >= version:
             return print(done.stdout.decode().splitlines()[0], flush=True)
-        time.sleep(1)
+        time.sleep(2)
 
 
 def wait_for_event(processes: Processes, name: str, event: str) -> None:

@@ -58,7 +58,7 @@ FLOWER: dict[str, Walk] = {
             (f"/path/to/{APP}", "{app}"),
         ],
         steps=[
-            typed("pip install 'basecagg[learn,flower,ray]'"),
+            typed("pip install "),
             typed("cd examples/flower-mnist"),
             typed("export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1"),
             typed("flwr run . --stream", QUICK, then=see_accuracy),
@@ -73,7 +73,7 @@ FLOWER: dict[str, Walk] = {
     "examples/flower-mnist/README.md": Walk(
         first=go_there,
         steps=[
-            typed("pip install 'basecagg[learn,flower,ray]'"),
+            typed("pip install "),
             typed("export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1"),
             typed("flwr run . --stream", QUICK, then=see_accuracy),
         ],

@@ -6,7 +6,6 @@ from collections import Counter
 
 from traveller import Figures, Traveller
 
-from basecagg.service.invitation_file import read_invitation
 from free_ports import free_port
 
 MY_PACKAGE = '''"""What a hospital and the operator write themselves."""
@@ -65,7 +64,7 @@ class Federation:
     def invite(self, *names: str) -> None:
         self.operator(f"invite {' '.join(names)}")
 
-    def join(self, name: str, options: str = "--longest-wait 2") -> None:
+    def join(self, name: str, options: str = "--longest-wait 2 --pause 0.1") -> None:
         command = f"basecagg join {name}.invitation --train my_package:train {options}"
         self.traveller.leave_running(name, command)
 
@@ -98,6 +97,5 @@ class Federation:
 
     @property
     def operator_key(self) -> str:
-        """In hexadecimal, from an invitation."""
-        invitation = next(self.traveller.work.glob("*.invitation"))
-        return read_invitation(invitation).operator_key.hex()
+        """As the operator tells it to those who verify."""
+        return self.operator("key").split()[-1]

@@ -81,7 +81,7 @@ RUNS: dict[str, Walk] = {
         steps=[
             elsewhere("make run", RUN),
             elsewhere("make test", TEST),
-            typed("pip install '.[learn]'"),
+            typed("pip install "),
             typed("basecagg plan --holders 100"),
             typed("basecagg run --method fedbuff --method basecagg", FEW),
             typed("basecagg audit runs/mnist/basecagg/transcript.jsonl"),
@@ -92,14 +92,14 @@ RUNS: dict[str, Walk] = {
         steps=[
             elsewhere("make run", RUN),
             elsewhere("make test", TEST),
-            typed("pip install '.[learn]'"),
+            typed("pip install "),
         ]
     ),
     "docs/tutorial/dialysis.md": Walk(
         steps=[
             elsewhere("make study", "test_clone.py::test_make_study"),
             elsewhere(
-                "python examples/dialysis/service.py",
+                ".venv/bin/python examples/dialysis/service.py",
                 "test_clone.py::test_the_step_after_the_study",
             ),
             elsewhere(
@@ -110,7 +110,7 @@ RUNS: dict[str, Walk] = {
     ),
     "docs/tutorial/training-run.md": Walk(
         steps=[
-            typed("pip install 'basecagg[learn]'"),
+            typed("pip install "),
             typed("basecagg run"),
             typed("basecagg run --settings"),
             typed("basecagg run --method fedbuff --method basecagg --set partition", SHORT),

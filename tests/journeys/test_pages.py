@@ -12,7 +12,7 @@ from pages import WALKS
 from private_postgres import find_binaries, running_postgres
 from traveller import Traveller
 
-QUICK = ("docs/how-to/plan-a-federation.md", "docs/how-to/audit.md")
+QUICK = ("docs/how-to/audit.md",)
 """Pages whose walk takes seconds; these are walked in `make test` too."""
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hospitals import Federation
 from traveller import Traveller
+from year import Year
 
 WAITING = {"401"}
 """What an agent is told until the operator has admitted it. Afterwards no request is in vain."""
@@ -16,7 +17,7 @@ WAITING = {"401"}
 def tell(
     traveller: Traveller, figures: dict[str, Any], *, size: int, names: list[str], versions: int,
     plan: str, database: str = "",
-) -> None:  # fmt: skip
+) -> Federation:  # fmt: skip
     """All join, the operator starts, versions come, and no request was in vain."""
     federation = Federation(traveller, size, database)
     federation.found()
@@ -39,17 +40,26 @@ def tell(
     figures["refused afterwards"] = afterwards = federation.refusals() - before
     assert set(before) <= WAITING, before
     assert not afterwards
-    federation.export_and_verify()
+    return federation
 
 
 def test_four_hospitals(traveller: Traveller) -> None:
+    """Versions come; then one more comes, one goes, and the rest begin another epoch: a year in short."""
     names = [f"hospital-{index}" for index in range(1, 5)]
     plan = "--dropouts 1 --buffer 3"
-    tell(traveller, {}, size=10**5, names=names, versions=2, plan=plan)
+    federation = tell(traveller, {}, size=10**5, names=names, versions=2, plan=plan)
+    year = Year(federation)
+    year.welcome("hospital-5")
+    year.dismiss("hospital-4")
+    year.rotate()
+    federation.export_and_verify()
 
 
 @pytest.mark.journey
 def test_ten_hospitals(traveller: Traveller, figures: dict[str, Any], database: str) -> None:
     names = [f"hospital-{index}" for index in range(1, 11)]
     plan = "--dropouts 2 --buffer 5"
-    tell(traveller, figures, size=10**6, names=names, versions=20, plan=plan, database=database)
+    federation = tell(
+        traveller, figures, size=10**6, names=names, versions=20, plan=plan, database=database
+    )
+    federation.export_and_verify()
