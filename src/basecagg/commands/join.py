@@ -33,7 +33,7 @@ from basecagg.service.logs import Log
 from basecagg.service.training import UserFunction
 
 _CAUGHT, _TURNED_AWAY = 3, 4
-"""The exit status when the server was caught cheating, and when it says that this user does not belong."""
+"""The exit status when the server was caught cheating, and when it takes nothing from this user."""
 
 
 class _JoinOptions:
