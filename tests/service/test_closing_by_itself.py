@@ -10,6 +10,7 @@ import numpy as np
 from service_harness import SMALL, Federation, Nudge, federation
 from test_commands import Desk
 
+from basecagg.commands.operator.people import closing_words
 from basecagg.errors import DataError
 from basecagg.service.documents import Overview
 from basecagg.service.invitation_file import read_invitation
@@ -65,6 +66,10 @@ async def test_an_epoch_that_was_told_nothing_goes_on(tmp_path: Path) -> None:
         await fed.reach(4)
         said = await fed.operator.look(fed.connection)
         assert (said.phase, said.last_version, said.closes) == ("open", None, 0)
+
+
+def test_a_moment_that_a_server_made_up_is_no_crash() -> None:
+    assert closing_words(None, 2**62 - 1) == "closes on 9999-12-31 23:59 UTC"
 
 
 async def test_in_commands(tmp_path: Path) -> None:

@@ -19,6 +19,9 @@ from basecagg.service.documents import ONLINE_SECONDS, Invitation, Overview
 from basecagg.service.invitation_file import write_invitation
 from basecagg.service.operator.office import Office
 
+_LAST_MOMENT = 253_402_300_799
+"""The end of the year 9999, in seconds since 1970: a calendar knows no later one, but a server may name it."""
+
 
 class _Out:
     days: Annotated[float, POSITIVE] = 14.0
@@ -135,7 +138,8 @@ async def status(office: Office, connection: Connection) -> None:
 def closing_words(last_version: int | None, closes: int) -> str:
     """When an epoch closes by itself, if it does."""
     when = [f"at version {last_version}"] if last_version is not None else []
-    when += [f"on {datetime.fromtimestamp(closes, UTC):%Y-%m-%d %H:%M} UTC"] if closes else []
+    moment = datetime.fromtimestamp(min(closes, _LAST_MOMENT), UTC)
+    when += [f"on {moment:%Y-%m-%d %H:%M} UTC"] if closes else []
     return f"closes {' or '.join(when)}" if when else ""
 
 
