@@ -56,7 +56,7 @@ IMPORTING = "importing"
 NO_TESTS = 5
 BROKEN = 70
 OPTIONS = (
-    *("-q", "-m", "not soak", "-p", "no:cacheprovider"),
+    *("-q", "-m", "not soak and not journey", "-p", "no:cacheprovider"),
     *("--disable-plugin-autoload", "-p", "_hypothesis_pytestplugin"),
     *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # the fork has the plugins loaded
     "--hypothesis-profile=mutants",

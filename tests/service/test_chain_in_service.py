@@ -23,7 +23,7 @@ from service_harness import SMALL, Federation, Nudge, federation
 from basecagg.channels.identity import Ed25519Verifier, Identity
 from basecagg.channels.wire import limit_for, pack, unpack
 from basecagg.commands import join, verify
-from basecagg.errors import PassingFault, ServerCaught, TurnedAway
+from basecagg.errors import PassingFault, ServerCaught, TooLarge, TurnedAway
 from basecagg.protocol.epoch import Agreement, Epoch
 from basecagg.protocol.floor import LocalFloor
 from basecagg.protocol.global_model import model_hash
@@ -289,7 +289,7 @@ def test_a_full_disk_changes_nothing_about_a_server_that_was_caught(
     asyncio.run(again())
 
 
-@pytest.mark.parametrize(("error", "status"), [(ServerCaught, 3), (TurnedAway, 4)])
+@pytest.mark.parametrize(("error", "status"), [(ServerCaught, 3), (TooLarge, 4), (TurnedAway, 4)])
 def test_the_command_ends_with_a_status_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception], status: int
 ) -> None:
@@ -331,6 +331,7 @@ def _join(monkeypatch: pytest.MonkeyPatch, run: object, *options: str) -> tuple[
     agent, profile = "basecagg.service.agent.agent.Agent", "basecagg.service.agent.profile.Profile"
     monkeypatch.setattr(f"{agent}.run", run)
     monkeypatch.setattr(f"{agent}.__init__", lambda self, _, options, *__: made.append(options))
-    monkeypatch.setattr(f"{profile}.open", lambda *_: None)
+    monkeypatch.setattr(f"{profile}.open", lambda *_: SimpleNamespace(folder=Path(ANN)))
+    monkeypatch.setattr(join, "ready_kernels", lambda folder: None)
     monkeypatch.setattr(join, "read_invitation", lambda path: invited)
     return CliRunner().invoke(join.command, ["x", "--holder-only", *options]), made

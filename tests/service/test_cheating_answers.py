@@ -18,13 +18,14 @@ from service_harness import announced
 
 from basecagg.channels.identity import Identity
 from basecagg.channels.sealing import SealingSecret
-from basecagg.channels.wire import pack
-from basecagg.errors import LONGEST_QUOTE, DataError, printable
+from basecagg.channels.wire import pack, unpack_file
+from basecagg.errors import LONGEST_QUOTE, DataError, Refused, printable
 from basecagg.protocol.audit_log import AuditEnd, AuditEntry, purpose_of
 from basecagg.protocol.chain import Chain
 from basecagg.protocol.epoch import SERVER
 from basecagg.protocol.messages import HolderKey, signed
 from basecagg.protocol.operator import OPERATOR
+from basecagg.protocol.proofs import Pedigree
 from basecagg.service import logs
 from basecagg.service.connection import Connection, Reply, Unreachable
 from basecagg.service.documents import (
@@ -148,9 +149,12 @@ async def test_a_model_is_as_large_as_the_epoch_that_the_operator_signed(tmp_pat
     def answer(request: httpx.Request) -> httpx.Response:
         if request.url.path == "/v1/operator":
             return httpx.Response(200, json=overview(model_size=10**15))
+        if request.url.path == "/v1/pedigree":
+            return httpx.Response(200, content=frame)
         return httpx.Response(200, headers={"basecagg-version": "1"}, content=flood())
 
     async with direct(tmp_path) as scene:
+        frame = (await scene.boss.call("GET", "/v1/pedigree")).content
         with pytest.raises(Unreachable, match="200 bytes at most"):
             await scene.operator.fetch_model(Liar(scene, answer).line)
         assert sent <= 2**17
@@ -158,12 +162,31 @@ async def test_a_model_is_as_large_as_the_epoch_that_the_operator_signed(tmp_pat
         assert (version, len(vector)) == (0, 50)
 
 
-def test_there_is_no_model_to_export_before_an_epoch_was_signed(tmp_path: Path) -> None:
-    with cheating_server(tmp_path) as cheat:
-        done = cheat.operate("export", "model.safetensors")
-    assert done.returncode == 2
-    assert "no epoch" in done.stderr
-    assert cheat.asked == []
+async def test_an_epoch_that_another_signed_bounds_no_model(tmp_path: Path) -> None:
+    """A server that signs an epoch by itself could have any size in it."""
+    async with direct(tmp_path) as scene:
+        frame = (await scene.boss.call("GET", "/v1/pedigree")).content
+        pedigree = unpack_file(frame)
+        assert isinstance(pedigree, Pedigree)
+        thief = signed(msgspec.structs.replace(pedigree.epoch, signature=b""), Identity.create())
+        false = pack(msgspec.structs.replace(pedigree, epoch=thief))
+        liar = Liar(scene, lambda request: httpx.Response(200, content=false))
+        with pytest.raises(Refused):
+            await scene.operator.fetch_model(liar.line)
+        assert liar.calls == 1
+
+
+@pytest.mark.parametrize("size", [0, 3, 199])
+async def test_a_torn_model_is_not_read(tmp_path: Path, size: int) -> None:
+    async with direct(tmp_path) as scene:
+        frame = (await scene.boss.call("GET", "/v1/pedigree")).content
+
+        def answer(request: httpx.Request) -> httpx.Response:
+            said = frame if request.url.path == "/v1/pedigree" else bytes(size)
+            return httpx.Response(200, headers={"basecagg-version": "0"}, content=said)
+
+        with pytest.raises(DataError, match=f"has {size} bytes, not 200"):
+            await scene.operator.fetch_model(Liar(scene, answer).line)
 
 
 def entries_of(count: int) -> list[bytes]:

@@ -105,9 +105,9 @@ def command(
     the agent goes on answering for others.
 
     Exit status: 3 if the server was caught cheating; the evidence is in a file in DIR. Start it again when the
-    operator has another server. 4 if the server says that you were revoked, or that the invitation has expired:
-    ask the operator; nothing is deleted, and it can be started again. 2 if something that was typed is wrong;
-    with --check 1 if something is amiss.
+    operator has another server. 4 if the server says that you were revoked, that the invitation has expired or
+    that your messages are too large: ask the operator; nothing is deleted, and it can be started again. 2 if
+    something that was typed is wrong; with --check 1 if something is amiss.
     """
     if holder_only == (train is not None):
         raise DataError("give either --train MODULE:FUNCTION or --holder-only")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -15,13 +16,14 @@ import click
 from basecagg.commands import _values
 from basecagg.commands._options import POSITIVE, Count, Seconds, options, stacked
 from basecagg.commands._wishes import plan_for, wishes_options
-from basecagg.commands.operator.office import connected
+from basecagg.commands.operator.office import Place, at_work, connected
 from basecagg.commands.operator.people import admit, closing_words
 from basecagg.errors import DataError, MissingHolders
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.epoch import Epoch
 from basecagg.protocol.step_rule import OPTIMISERS, PAPER_STEP, StepRule
-from basecagg.service.connection import Connection
+from basecagg.service.connection import Connection, Unreachable
+from basecagg.service.documents import Overview
 from basecagg.service.operator.export import export as write
 from basecagg.service.operator.export import initial_model
 from basecagg.service.operator.office import Office
@@ -30,6 +32,8 @@ _RATES = {name: each.usual_rate for name, each in OPTIMISERS.items()} | {"sgd": 
 """η_g where nobody chose one."""
 _POLL = 0.3
 """Seconds between two looks at the server."""
+_LOOK = 2.0
+"""The same, while nobody types anything."""
 _ASK_AGAIN = 3.0
 """Seconds between two requests for the same keys."""
 _KNOWN = ", ".join(f"{name} ({each.about})" for name, each in OPTIMISERS.items())
@@ -142,24 +146,32 @@ def _require_in_time(*, days: float, until: int | None, **_: Any) -> None:
     is_flag=True,
     help="Wait until it closes by itself, as `start --versions` or `--until` told the server.",
 )
-@connected
-async def close(office: Office, connection: Connection, *, when_due: bool) -> None:
+@click.pass_obj
+def close(place: Place, *, when_due: bool) -> None:
     """End the present epoch; the model stays."""
     if when_due:
-        await _wait_until_due(office, connection)
-    await _close(office, connection)
+        _wait_until_due(place)
+    at_work(place, _close)
 
 
-async def _wait_until_due(office: Office, connection: Connection) -> None:
-    shown = -1
-    while (overview := await office.look(connection)).phase == "open":
+def _wait_until_due(place: Place) -> None:
+    """Look from time to time. In between the folder is free for other commands, and the server may restart."""
+    seen: list[Overview] = []
+
+    async def look(office: Office, connection: Connection) -> None:
+        overview = await office.look(connection)
         when = closing_words(overview.last_version, overview.closes)
-        if not when:
+        if overview.phase == "open" and not when:
             raise DataError("the epoch was not told when to close: close it without --when-due")
-        if overview.version != shown:
-            shown = overview.version
-            click.echo(f"version {shown}; it {when}", err=True)
-        await asyncio.sleep(_POLL)
+        if overview.phase == "open" and (not seen or seen[-1].version != overview.version):
+            click.echo(f"version {overview.version}; it {when}", err=True)
+        seen[:] = [overview]
+
+    at_work(place, look)  # an address that is wrong shows now
+    while seen[-1].phase == "open":
+        time.sleep(_LOOK)
+        with suppress(Unreachable):
+            at_work(place, look)
 
 
 @click.command("export")

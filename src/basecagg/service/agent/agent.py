@@ -272,6 +272,9 @@ class Agent:
             await self._train_and_send(member)
         except TooLarge as fault:
             if not await self._in_thread(lambda: member.participant.holder is not None):
+                # Perhaps the server is in an epoch of smaller models by now: then this says so instead.
+                look = partial(self._wait_for, "/v1/mailbox", _LARGEST_MAIL, epoch=member.epoch)
+                await self._persist(look, *_ELSEWHERE)
                 raise
             _LOG.error("no updates in this epoch", reason=str(fault), holds="as before")
 
@@ -381,6 +384,7 @@ class Agent:
 
         `TooLarge` if nothing of this size can get through.
         """
+        too_large = ""
         for message in messages:
             frame, kind = pack(message), type(message).__name__
             send = partial(self._connection.call, "POST", "/v1/messages", frame)
@@ -389,9 +393,12 @@ class Agent:
             except Problem as problem:
                 if problem.code in _ELSEWHERE:
                     raise
-                if problem.status == 413:
-                    raise TooLarge(_too_large(kind, len(frame), problem)) from None
-                _LOG.warning("refused", kind=kind, code=problem.code, reason=problem.reason)
+                if problem.status == 413:  # the others may be smaller
+                    too_large = _too_large(kind, len(frame), problem)
+                else:
+                    _LOG.warning("refused", kind=kind, code=problem.code, reason=problem.reason)
+        if too_large:
+            raise TooLarge(too_large)
 
     async def _in_thread(self, job: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._thread, job)

@@ -109,6 +109,8 @@ class LocalMember:
         messages = [message for each in frames if (message := self._parse(each.frame))]
         ends = [message for message in messages if isinstance(message, EpochEnd)]
         take(self.participant, self._store, ends, _tell_of_refusal, self._tell)
+        if any(end.epoch.hex() == self.declined for end in ends):
+            self.declined = ""
         offered = next((message for message in messages if isinstance(message, Epoch)), None)
         if offered is None:
             return

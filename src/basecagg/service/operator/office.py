@@ -18,7 +18,7 @@ from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.audit_log import AuditLog, CheckedLog, Fact, purpose_of
 from basecagg.protocol.chain import Chain
 from basecagg.protocol.effects import Effect, Persist, Send, perform, writes_of
-from basecagg.protocol.epoch import SERVER, Epoch
+from basecagg.protocol.epoch import SERVER, Epoch, accept
 from basecagg.protocol.invitations import admission_hash
 from basecagg.protocol.judging import trace
 from basecagg.protocol.messages import HolderKey, Link
@@ -58,6 +58,8 @@ INVITATION_DAYS = 14.0
 _REPEATS, _PAUSE = 60, 1.0
 """Of one call, and the seconds in between, while the server waits for its store."""
 _LOG = Log("basecagg.operator")
+_ENTRY_BYTES = 64
+"""What an entry of a log takes in memory besides its bytes, of which it may have none."""
 _DAY = 86_400
 """Seconds."""
 PERSON_BYTES = 6 * 2**10
@@ -214,18 +216,28 @@ class Office:
 
     async def fetch_model(self, connection: Connection) -> tuple[int, Vector, bytes]:
         """The present version and its numbers, and the frame that leads to them from my key; it was checked."""
-        if self.epoch is None:
-            raise DataError("no epoch was ever signed here: there is no model to fetch")
-        size = 4 * self.epoch.parameters.model_size
         for _ in range(_TRIES):
+            pedigree, frame = await self._fetch_pedigree(connection)
+            # The server says how large its model is; what this operator signed bounds what is read.
+            agreement = accept(pedigree.epoch, self.identity.public_key, Ed25519Verifier())
+            size = 4 * agreement.parameters.model_size
             reply = await connection.call("GET", "/v1/model", limit=size)
-            frame = (await connection.call("GET", "/v1/pedigree")).content
-            pedigree, version = unpack_file(frame, len(frame)), reply.number("basecagg-version")
-            if isinstance(pedigree, Pedigree) and pedigree.version == version:
+            if len(reply.content) != size:
+                raise DataError(f"the server's model has {len(reply.content)} bytes, not {size}")
+            version = reply.number("basecagg-version")
+            if pedigree.version == version:
                 vector = np.frombuffer(reply.content, "<f4")
                 trace(pedigree, vector, self.identity.public_key, Ed25519Verifier())
                 return version, vector, frame
         raise DataError("the server moved on whenever its model was fetched: try again")
+
+    async def _fetch_pedigree(self, connection: Connection) -> tuple[Pedigree, bytes]:
+        """What leads from a key to the server's present model, and the frame that it came in."""
+        frame = (await connection.call("GET", "/v1/pedigree")).content
+        pedigree = unpack_file(frame, len(frame))
+        if not isinstance(pedigree, Pedigree):
+            raise DataError("the server does not show the epoch that it is in")
+        return pedigree, frame
 
     def _hear(self, overview: Overview) -> None:
         heard: list[Effect] = []
@@ -317,10 +329,7 @@ class Office:
         await self._send_end(connection, overview.version, overview.head)
 
     async def _adopt(self, connection: Connection) -> None:
-        frame = (await connection.call("GET", "/v1/pedigree")).content
-        pedigree = unpack_file(frame, len(frame))
-        if not isinstance(pedigree, Pedigree):
-            raise DataError("the server does not show the epoch that it is in")
+        pedigree, _ = await self._fetch_pedigree(connection)
         effects = self.machine.adopt(pedigree.epoch)
         self._perform(effects, "epoch found again", number=pedigree.epoch.number)
 
@@ -371,7 +380,7 @@ class Office:
         """As many entries as the server has signed for, or fewer if it stops. What it adds later is left."""
         entries, size = list(page.entries), 0
         while page.entries and len(entries) < length:
-            size += sum(map(len, page.entries))
+            size += sum(len(entry) + _ENTRY_BYTES for entry in page.entries)
             if size > MAX_LOG_BYTES:
                 raise DataError(
                     f"the first {len(entries)} of {length} entries of the server's audit log have more than"

@@ -50,6 +50,8 @@ _OPERATOR_BYTES = 64 * 2**20
 _MODEL_BYTES = 2**30
 GIVE = "basecagg-give"
 """In a request's state: gives the line to the caller of this name, who may call."""
+_CALLER = "basecagg-caller"
+"""In a request's scope: the name of the caller, once it is known."""
 _STRANGER = ""
 """Strangers have one account together."""
 _KEY_HEADER = "basecagg-holder-key"
@@ -255,7 +257,8 @@ class Api:
     def _welcome(self, request: Request, name: str) -> None:
         """The caller is active and within its rate. From here on the line is its own."""
         request.scope.get("state", {}).get(GIVE, _nothing)(name)
-        self._service.activity.last_seen[name] = time.time()
+        request.scope[_CALLER] = name
+        self._service.activity.begin(name)
 
     def _for(
         self, require: Callable[[str], None], answer: _Answer, limit: int | None = 0
@@ -331,6 +334,8 @@ class App:
             response = await self._answer(Request(scope, receive))
             await response(scope, receive, observe)
         finally:
+            if _CALLER in scope:
+                activity.end(scope[_CALLER])
             activity.requests[f"{status}"] += 1
             activity.bytes_out += sent
             _LOG.debug(

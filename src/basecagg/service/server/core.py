@@ -28,7 +28,7 @@ from basecagg.storage.server import ServerStore
 _REMEMBERED_ENTRIES = 200
 _PROBE_SECONDS = 0.8
 _SILENT = 50.0
-"""Seconds: a holder that has not asked for its letters for so long is not there. Agents ask every 25 s."""
+"""Seconds: a holder that has not called for so long is not there. Agents ask for letters every 25 s."""
 Result = TypeVar("Result")
 _LOG = Log("basecagg.service")
 
@@ -39,8 +39,10 @@ class Activity:
 
     started: float = field(default_factory=time.time)
     last_seen: dict[str, float] = field(default_factory=dict)
-    last_mail: dict[str, float] = field(default_factory=dict)
-    """When each member last asked for its letters of the present epoch."""
+    busy: Counter[str] = field(default_factory=Counter)
+    """Requests of each caller that are not answered yet."""
+    takes_part: set[str] = field(default_factory=set)
+    """Members that have asked for their letters of the present epoch."""
     requests: Counter[str] = field(default_factory=Counter)
     bytes_in: int = 0
     bytes_out: int = 0
@@ -51,6 +53,21 @@ class Activity:
     scores: list[tuple[int, float]] = field(default_factory=list)
     certificate: ServerCertificate | None = None
     """What callers are shown; None behind a proxy that has its own."""
+
+    def begin(self, name: str) -> None:
+        """A caller's request begins."""
+        self.last_seen[name] = time.time()
+        self.busy[name] += 1
+
+    def end(self, name: str) -> None:
+        """It was answered, to the last byte; a slow line may have taken minutes."""
+        self.last_seen[name] = time.time()
+        self.busy[name] -= 1
+
+    def is_there(self, name: str, since: float) -> bool:
+        """Whether a member takes part in the present epoch, and calls or has called since a moment."""
+        is_heard = self.busy[name] > 0 or self.last_seen.get(name, 0.0) > since
+        return name in self.takes_part and is_heard
 
     def note(self, entries: Sequence[LedgerEntry]) -> None:
         """Buffers have ended."""
@@ -224,7 +241,7 @@ class Service:
         if self.host is None:
             raise Problem(409, "WrongEpoch", "no epoch is open: look for the next one")
         if epoch == self.host.agreement.id.hex():
-            self.activity.last_mail[name] = time.time()
+            self.activity.takes_part.add(name)
         deadline = self._waiting.until(wait)
         if self._may_wait(name, epoch, acknowledged):
             await self._waiting.mail(name, deadline)
@@ -343,9 +360,10 @@ class Service:
             return
         if host is not self._looked_after:  # nobody can have asked for its letters yet
             self._looked_after, self._since = host, time.time()
-            self.activity.last_mail = {}
+            self.activity.takes_part = set()
         members, absent = self.registry.members, dict[str, str]()
         silent = time.time() - _SILENT
+        is_new = self._since > silent
         for seat in host.agreement.epoch.holders:
             member = members.get(seat.name)
             if member is None or member.revoked:
@@ -354,7 +372,7 @@ class Service:
                 absent[seat.name] = "replaced"
             elif seat.name in host.retired:
                 absent[seat.name] = "retired"
-            elif max(self._since, self.activity.last_mail.get(seat.name, 0.0)) < silent:
+            elif not is_new and not self.activity.is_there(seat.name, silent):
                 absent[seat.name] = "silent"
         host.hear_of_absence(absent)
 

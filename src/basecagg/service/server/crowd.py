@@ -12,7 +12,7 @@ OPERATOR_LINES = 64
 """Reserved: neither members nor strangers can take them."""
 
 
-class Line(Protocol):
+class CallerLine(Protocol):
     """A connection, as far as others may decide about it."""
 
     @property
@@ -32,18 +32,28 @@ class Crowd:
         self._most_each = most if most_each is None else most_each
         self._spare_busy = spare_busy
         self._count = 0
-        self._lines: dict[str, dict[Line, None]] = {}
+        self._lines: dict[str, dict[CallerLine, None]] = {}
 
-    def enter(self, owner: str, line: Line) -> None:
+    def enter(self, owner: str, line: CallerLine) -> None:
         """One more line. If nothing can give way: 429 to an owner that has too many, else 503."""
         if len(self._lines.get(owner, ())) >= self._most_each:
             said = f"{self._most_each} lines of yours are in use: wait for their answers"
             self._make_room(owner, Problem(429, "TooManyLines", said, retry_after=1.0))
         elif self._count >= self._most:
-            greediest = max(self._lines, key=lambda each: len(self._lines[each]))
-            self._make_room(greediest, busy("all lines are in use"))
+            self._make_room(self._greediest(), busy("all lines are in use"))
         self._lines.setdefault(owner, {})[line] = None
         self._count += 1
+
+    def _greediest(self) -> str:
+        """The owner with most lines, if it can be one that has an idle line."""
+        may_cut = (
+            owner
+            for owner, lines in self._lines.items()
+            if not self._spare_busy or any(line.is_idle for line in lines)
+        )
+        return max(
+            may_cut, key=lambda each: len(self._lines[each]), default=next(iter(self._lines))
+        )
 
     def _make_room(self, owner: str, refusal: Problem) -> None:
         lines = self._lines[owner]
@@ -53,7 +63,7 @@ class Crowd:
         self.leave(owner, line)
         line.cut()
 
-    def leave(self, owner: str, line: Line) -> None:
+    def leave(self, owner: str, line: CallerLine) -> None:
         """The line is closed, or another's now."""
         lines = self._lines.get(owner, {})
         if line in lines:
@@ -62,7 +72,7 @@ class Crowd:
             if not lines:
                 del self._lines[owner]
 
-    def of(self, owner: str) -> list[Line]:
+    def of(self, owner: str) -> list[CallerLine]:
         """An owner's lines, the oldest first."""
         return list(self._lines.get(owner, ()))
 
@@ -75,14 +85,14 @@ class Lines:
         self._strangers = Crowd(limits.strangers, spare_busy=False)
         self._members = Crowd(limits.lines, limits.member_lines)
         self._operator = Crowd(OPERATOR_LINES)
-        self._places: dict[Line, tuple[Crowd, str]] = {}
+        self._places: dict[CallerLine, tuple[Crowd, str]] = {}
 
-    def open(self, line: Line, address: str) -> None:
+    def open(self, line: CallerLine, address: str) -> None:
         """Somebody connects."""
         self._strangers.enter(address, line)
         self._places[line] = self._strangers, address
 
-    def give(self, line: Line, name: str) -> None:
+    def give(self, line: CallerLine, name: str) -> None:
         """The request that came on the line is a known caller's. A proxy may send the next one for another."""
         place = (self._operator if name == OPERATOR else self._members), name
         before = self._places.get(line)
@@ -92,7 +102,7 @@ class Lines:
         before[0].leave(before[1], line)
         self._places[line] = place
 
-    def close(self, line: Line) -> None:
+    def close(self, line: CallerLine) -> None:
         """The line is gone."""
         if line in self._places:
             crowd, owner = self._places.pop(line)
