@@ -28,21 +28,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--versions", type=int, default=40, help="when to stop")
     parser.add_argument("--made-up", action="store_true", help="made-up patients: needs no package")
-    parser.add_argument("--centres", type=int, default=CENTRES, help="how many, four or more")
     given = parser.parse_args()
-    centres = patients.made_up(given.centres) if given.made_up else patients.real()
+    centres = patients.made_up(CENTRES) if given.made_up else patients.real()
     with tempfile.TemporaryDirectory(prefix="dialysis-") as folder:
         processes = Processes(Path(folder), Path(__file__).parent)
-        names = hand_out(centres, processes.folder, given.centres)
+        names = hand_out(centres, processes.folder)
         try:
             tell(processes, names, given.versions)
         finally:
             processes.stop()
 
 
-def hand_out(centres: dict[str, patients.Rows], folder: Path, most: int) -> list[str]:
-    """A file for each of the largest centres, and one for the operator's test."""
-    largest = sorted(centres, key=lambda name: -len(centres[name]["time"]))[:most]
+def hand_out(centres: dict[str, patients.Rows], folder: Path) -> list[str]:
+    """A file for each of the twelve largest centres, and one for the operator's test."""
+    largest = sorted(centres, key=lambda name: -len(centres[name]["time"]))[:CENTRES]
     chosen = {name: centres[name] for name in sorted(largest)}
     for name, rows in chosen.items():
         np.savez(folder / f"{name}.npz", **_part(rows, held_back=False))
@@ -76,9 +75,8 @@ def tell(processes: Processes, names: list[str], versions: int) -> None:
             *("--train", "network:train", "--data", f"{name}.npz", "--longest-wait", "2"),
         )
     processes.run(
-        *("operator", "start", "--model", "network:build", "--holders", str(len(names))),
-        *("--dropouts", str(len(names) // 4), "--colluders", str(len(names) // 4)),
-        *("--buffer", str(min(5, len(names) - 1))),
+        *("operator", "start", "--model", "network:build", "--holders", str(CENTRES)),
+        *("--dropouts", "3", "--colluders", "3", "--buffer", "5"),
     )
     wait_for_version(processes, 1)
     before = last_score(processes)
