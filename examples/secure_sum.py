@@ -44,7 +44,7 @@ for index, user in enumerate(users):
     contributor = Contributor(agreement, credential, signing[user], sealer, store)
     network.add(Address("contributor", user), contributor, store)
 
-# 1. Deal: a mask is encoded, sealed to the holders, confirmed.  2. Train, quantise, mask, upload.
+# 1. Deal: a mask is encoded, sealed, confirmed.  2. Quantise an update (before − after), mask it, upload.
 updates = np.random.default_rng(1).normal(scale=0.1, size=(3, 1000))
 for user, update in zip(users[:3], updates, strict=True):
     address = Address("contributor", user)

@@ -97,7 +97,9 @@ class Year:
             self.federation.join(name, f"--longest-wait 2 {both}")
         self.train()
         self.traveller.type("mkdir server-b && cp server/server.json server/tls.* server-b/")
-        if not self.federation.database:  # a file, and one for both: a copy would be an older server
+        if (
+            not self.federation.database
+        ):  # a file, and one for both: a copy would be an older server
             file = self.traveller.work / "server" / "server.db"
             self.federation.database = f"--database sqlite:///{file}"
         self.federation.launch("standby", "server-b", self.second_port, "--standby --anchors b")

@@ -233,13 +233,19 @@ def test_when_all_lines_are_taken_the_greediest_gives_way_or_nobody() -> None:
     crowd.enter("greedy", busy)
     crowd.enter("greedy", idle)
     crowd.enter("ann", one)
-    crowd.enter("bob", Puppet(True))
+    bob = Puppet(False)
+    crowd.enter("bob", bob)
     assert (busy.was_cut, idle.was_cut, one.was_cut) == (False, True, False)
     crowd.leave("greedy", idle)  # again, when its socket is closed
     crowd.leave("ann", one)
     crowd.enter("greedy", Puppet(False))
     with pytest.raises(Problem, match="all lines"):
         crowd.enter("carl", Puppet(True))
+    bob.is_idle = (
+        True  # the greedy one has no line to give, and bob need not keep one that nobody uses
+    )
+    crowd.enter("carl", Puppet(True))
+    assert bob.was_cut
 
 
 # --- bytes --------------------------------------------------------------------------------------

@@ -13,7 +13,10 @@ from service_harness import SMALL, Nudge, federation
 from basecagg.channels.wire import limit_for
 from basecagg.errors import TooLarge
 from basecagg.planning.planner import plan
-from basecagg.protocol.messages import Shipment
+from basecagg.protocol.messages import MaskName, PlainUpdate, Refusal, Shipment
+from basecagg.service.agent.agent import Agent
+from basecagg.service.connection import Patience
+from basecagg.service.problems import Problem
 from basecagg.service.server import host
 
 NAMES = ["ann", "bob", "cem", "dee"]
@@ -77,6 +80,28 @@ def test_what_is_too_large_is_not_sent_for_ever(
 
     with caplog.at_level(logging.INFO):
         asyncio.run(story())
+
+
+async def test_small_messages_pass_beside_one_that_is_too_large() -> None:
+    """A holder's receipts still reach their dealers."""
+    sent: list[int] = []
+
+    class Narrow:
+        async def call(self, method: str, path: str, body: bytes) -> None:
+            if len(body) > 1000:
+                raise Problem(413, "TooLarge", "1000 bytes at most")
+            sent.append(len(body))
+
+    agent = object.__new__(Agent)
+    agent._connection = Narrow()  # type: ignore[assignment]
+    agent._persist = Patience().persist
+    small, large = (
+        Refusal("X", "y"),
+        PlainUpdate(MaskName("ann", bytes(16)), 0, bytes(32), bytes(2000)),
+    )
+    with pytest.raises(TooLarge, match="a PlainUpdate of"):
+        await agent._send([large, small])
+    assert len(sent) == 1
 
 
 def _said(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -69,6 +69,22 @@ async def test_silent_holders_are_missed_and_welcome_back(
         ]
 
 
+def test_a_holder_on_a_slow_line_is_there() -> None:
+    """Its answer takes minutes to come in; and one that never took part in the epoch is not there."""
+    activity = core.Activity()
+    activity.begin("ann")
+    activity.begin("bob")
+    activity.end("bob")
+    activity.takes_part |= {"ann", "bob", "cem"}
+    later = activity.last_seen["bob"] + 100
+    assert activity.is_there("ann", later)
+    assert not activity.is_there("bob", later)
+    assert activity.is_there("bob", later - 101)
+    assert not activity.is_there("cem", later)
+    activity.begin("dee")
+    assert not activity.is_there("dee", later)
+
+
 async def test_a_rotation_does_not_wait_for_holders_that_were_revoked(tmp_path: Path) -> None:
     """A server asks twenty times, half a minute each: 600 s. It is told at once that nobody can answer."""
     async with federation(tmp_path, answer_timeout=30.0) as fed:
