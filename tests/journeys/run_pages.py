@@ -6,6 +6,7 @@ import gzip
 import re
 import struct
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 from documented import ROOT, blocks
@@ -23,8 +24,7 @@ def have(*names: str) -> Callable[[Story], None]:
 
     def bring(story: Story) -> None:
         for name in names:
-            (story.traveller.work / name).parent.mkdir(exist_ok=True)
-            story.traveller.type(f"cp -r {ROOT / name} {name}")
+            story.traveller.type(f"mkdir -p {Path(name).parent} && cp -r {ROOT / name} {name}")
 
     return bring
 
