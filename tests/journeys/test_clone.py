@@ -42,7 +42,9 @@ def look(report: Path) -> str:
     if CHROMIUM is None:
         assert report.exists()
         return "nobody, for there is no Chromium here"
-    with tempfile.TemporaryDirectory() as profile, browser(Path(profile)) as tab:
+    # Chromium's helpers may still write into its profile when it is deleted.
+    place = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+    with place as profile, browser(Path(profile)) as tab:
         tab.open(report.as_uri())
         assert tab.run("document.title")
         assert not [url for url in tab.requests if url.startswith("http")]
