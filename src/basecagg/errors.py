@@ -114,6 +114,10 @@ class SlotTaken(Refused):
     """Another sum was endorsed for this attempt of the version, or there were too many attempts."""
 
 
+class VersionTaken(Refused):
+    """The contributor was in a sum with an update from this version: one that was opened, or too many."""
+
+
 class MaskExpired(Refused):
     """The mask's last version has passed."""
 

@@ -68,6 +68,9 @@ class ProtocolParameters:
     min_per_version: int | None = None
     """m: members that each base version in a sum must have, so that no version singles a user out; unless given
     3 in certified mode, or K if that is less, and 1 for an honest server."""
+    repeated_versions: bool = False
+    """Whether a contributor may be summed more than once with updates from one version. In certified mode only
+    the simulated clock that draws the version of every update by itself needs it; a floor refuses it."""
     mask_lifetime: int = 100
     """Versions after which an unused mask expires and its shares are deleted."""
     mask_quota: int = 4
@@ -124,6 +127,11 @@ class ProtocolParameters:
         """m: `min_per_version` with its default filled in. Where K < 2m a sum is of one version."""
         assert self.min_per_version is not None
         return self.min_per_version
+
+    @property
+    def once_per_version(self) -> bool:
+        """Whether a contributor is in one sum with an update from a version, unless that sum is given up."""
+        return self.consistency == "certified" and not self.repeated_versions
 
     @property
     def submasks(self) -> int:

@@ -43,7 +43,7 @@ def test_not_exactly_k(consistency, count):
 
 @MODES
 def test_k_contributors_with_more_than_k_masks(consistency):
-    federation = make_federation(consistency=consistency)
+    federation = make_federation(consistency=consistency, repeated_versions=True)
     members = uploads(federation, "ann", "ann", "bob", "cat")
     all_refuse(federation, request_for(federation, members), WrongMembers)
 
@@ -68,7 +68,7 @@ def test_one_mask_twice(consistency):
 @MODES
 def test_one_contributor_twice(consistency):
     """Two masks of one user: the server would need one honest update less."""
-    federation = make_federation(consistency=consistency)
+    federation = make_federation(consistency=consistency, repeated_versions=True)
     members = uploads(federation, "ann", "ann", "bob")
     all_refuse(federation, request_for(federation, members), WrongMembers)
 
@@ -171,7 +171,7 @@ def test_control_a_sum_of_one_is_that_update(monkeypatch, consistency):
 def test_control_friends_of_one_name_surround_the_victim(monkeypatch):
     """Two masks of one friend: the sum minus what the friend knows is the victim's update."""
     monkeypatch.setattr(Holder, "_require_members", lambda self, request: None)
-    federation = make_federation()
+    federation = make_federation(repeated_versions=True)
     members = uploads(federation, "friend", "friend", "victim")
     request = request_for(federation, members)
     collected = answers(federation, certify(federation, request))

@@ -54,7 +54,7 @@ def trap(federation):
     previous = None
     for version in (0, 1):
         members = [
-            intercept(federation, name, base=0, update=noise)
+            intercept(federation, name, base=version, update=noise)
             for name in USERS[3:6]
             for noise in [np.random.default_rng((version, USERS.index(name))).normal(size=SIZE)]
         ]

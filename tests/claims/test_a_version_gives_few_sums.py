@@ -23,9 +23,9 @@ from parties import (
     unmasked_sum,
 )
 
-from basecagg.errors import SlotTaken
+from basecagg.errors import LocalProtocolError, SlotTaken
 from basecagg.maths.quantization import signed as with_sign
-from basecagg.protocol.messages import Verdict
+from basecagg.protocol.messages import Closing, Verdict, signed
 
 FOUR = USERS[:4]
 NOISE = 1e-3
@@ -37,10 +37,15 @@ def ask_for_all(federation, base, attempts=(0, 1, 2, 3)):
     p, rng = federation.agreement.parameters, np.random.default_rng(1)
     members_of, sums = [], []
     for attempt, names in zip(attempts, combinations(FOUR, 3), strict=True):
-        members = [
-            intercept(federation, name, base[name] + rng.normal(scale=NOISE, size=p.model_size))
-            for name in names
-        ]
+        try:
+            members = [
+                intercept(federation, name, base[name] + rng.normal(scale=NOISE, size=p.model_size))
+                for name in names
+            ]
+        except (
+            LocalProtocolError
+        ):  # burned as often as the epoch says: it waits for a newer version
+            break
         question = certify(federation, request_for(federation, members, attempt=attempt))
         shares = answers(federation, question)
         if len(shares) >= p.recovery_threshold:
@@ -53,12 +58,15 @@ def ask_for_all(federation, base, attempts=(0, 1, 2, 3)):
 
 
 def say_burned(federation, members):
-    """The server's unsigned word, after which a contributor trains again."""
-    for member in members:
-        mask = member.ticket.mask
+    """The server's word, after which a contributor trains again."""
+    masks = tuple(member.ticket.mask for member in members)
+    closing = Closing(federation.agreement.id, 0, masks, "burned")
+    closing = signed(closing, federation.identity("server"))
+    for mask in masks:
         verdict = Verdict(federation.agreement.id, mask, "burned", "so it says")
         contributor = federation.contributor(mask.contributor)
-        federation.network.perform(at(mask.contributor), contributor.receive(verdict))
+        for word in (closing, verdict):
+            federation.network.perform(at(mask.contributor), contributor.receive(word))
     federation.network.in_flight.clear()
 
 

@@ -100,9 +100,7 @@ def test_a_share_of_the_first_dealt_again_in_the_second_does_not_open(first, sec
     credential = enrol(first.identity("enrolment"), second.agreement.id, "ann", ann.public_key)
     old = parcels[0].dealing
     levels = merkle.tree([merkle.leaf(p.holder, p.sealed) for p in parcels])
-    dealing = signed(
-        Dealing(second.agreement.id, old.masks, old.expires, levels[-1][0], credential), ann
-    )
+    dealing = signed(Dealing(second.agreement.id, old.masks, levels[-1][0], credential), ann)
     for parcel in parcels:
         moved = Parcel(dealing, parcel.holder, parcel.path, parcel.sealed)
         with pytest.raises(WrongRecipient, match="does not open here"):
@@ -113,7 +111,7 @@ def test_a_credential_of_the_first_is_worth_nothing_in_the_second(first, second)
     shipments = caught(first, Shipment, lambda: deal(first, "ann"))
     old = shipments[0].dealing
     relabelled = signed(
-        Dealing(second.agreement.id, old.masks, old.expires, old.root, old.credential),
+        Dealing(second.agreement.id, old.masks, old.root, old.credential),
         first.identity("ann"),
     )
     moved = Shipment(relabelled, shipments[0].leaves, shipments[0].sealed)

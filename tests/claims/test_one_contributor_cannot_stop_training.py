@@ -102,7 +102,7 @@ def test_a_receipt_that_was_missing_makes_them_fit():
 
 def test_a_buffer_in_which_no_version_is_common_enough_gives_way():
     """m = K = 3, and seven users come with models of four versions: fewer than K are left waiting, at rest."""
-    federation = make_federation(min_per_version=3)
+    federation = make_federation(min_per_version=3, repeated_versions=True)
     downloads = []
     for names in (USERS[:3], USERS[3:6], USERS[:3]):
         downloads.append((federation.server.version, federation.server.head))

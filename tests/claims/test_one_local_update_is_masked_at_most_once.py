@@ -33,7 +33,8 @@ from basecagg.protocol.sent_updates import SentUpdates
 
 @pytest.fixture
 def federation():
-    return make_federation()
+    """Whoever trains once from each version has no occasion to send an update twice from one."""
+    return make_federation(repeated_versions=True)
 
 
 def uploads_in(effects):

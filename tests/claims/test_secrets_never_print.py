@@ -166,7 +166,7 @@ def test_nothing_is_logged(federation, caplog):
 
 
 SECRET = bytes(range(32))
-MASK = OwnMask(name=MaskName("ann", bytes(16)), dealing="d", seed=SECRET, expires=9, state="ready")
+MASK = OwnMask(name=MaskName("ann", bytes(16), 9), dealing="d", seed=SECRET, state="ready")
 SHOWN = [
     (MASK, f"OwnMask({MASK.name.key}, ready)", {"name": MASK.name.key, "state": "ready"}),
     (Lock(SECRET, SECRET), "Lock(…)", {}),

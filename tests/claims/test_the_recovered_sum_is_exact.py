@@ -36,7 +36,10 @@ def test_of_one_buffer(consistency):
 def test_of_updates_made_from_different_versions(consistency):
     """Downloads of versions 0, 1 and 2 meet in one buffer; each counts by its age."""
     federation = make_federation(
-        consistency=consistency, weight_rounding="nearest", min_per_version=1
+        consistency=consistency,
+        weight_rounding="nearest",
+        min_per_version=1,
+        repeated_versions=True,
     )
     downloads = []
     for names in (USERS[:3], USERS[3:6]):
@@ -61,7 +64,7 @@ def test_with_coins_for_the_weights(consistency):
     """64/(1 + 2) = 21.33… becomes 21 or 22, the same for all parties; the sum is exact with either."""
     seen = set()
     while seen != {21, 22}:
-        federation = make_federation(consistency=consistency)
+        federation = make_federation(consistency=consistency, repeated_versions=True)
         old = federation.server.version, federation.server.head
         one_round(federation, USERS[:3])
         one_round(federation, USERS[3:6])

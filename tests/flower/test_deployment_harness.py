@@ -23,7 +23,6 @@ def shares(**digests: bytes) -> dict[str, HeldShare]:
             name=MaskName(mask, bytes(16)),
             dealer_key=b"",
             parcel_hash=b"",
-            expires=9,
             state="spent" if digest else "held",
             digest=digest,
         )

@@ -81,6 +81,7 @@ class Recorded:
             consistency=self.consistency,
             correctness="honest-holders",
             min_per_version=1,
+            repeated_versions=True,
         )
         self.network = CheatingServer()
         self.federation = Federation(

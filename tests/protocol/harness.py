@@ -37,7 +37,6 @@ from basecagg.protocol.messages import (
     Endorsement,
     MaskName,
     RecoveryRequest,
-    Shipment,
     Ticket,
     Upload,
     Verdict,
@@ -91,7 +90,6 @@ class Judge:
         self.parameters = parameters
         self.letters: list[Letter] = []
         self.updates: dict[MaskName, tuple[list[int], int]] = {}
-        self.expires: dict[MaskName, int] = {}
         self.uploads: dict[MaskName, set[bytes]] = defaultdict(set)
         self.tickets: dict[MaskName, Ticket] = {}
         self.requests: dict[bytes, RecoveryRequest] = {}
@@ -116,10 +114,7 @@ class Judge:
     def sent(self, letter: Letter) -> None:
         self.letters.append(letter)
         message = letter.message
-        if isinstance(message, Shipment):
-            for mask in message.dealing.masks:
-                self.expires[mask] = message.dealing.expires
-        elif isinstance(message, Upload):
+        if isinstance(message, Upload):
             self.tickets[message.ticket.mask] = message.ticket
             self._one(self.uploads[message.ticket.mask], encode(message), "uploads of a mask")
         elif isinstance(message, RecoveryRequest):
@@ -162,7 +157,7 @@ class Judge:
         mask = verdict.mask
         if verdict.outcome == "admitted":
             self.admitted.add(mask)
-        elif verdict.outcome == "refused" and self.expires[mask] >= len(self.released):
+        elif verdict.outcome == "refused" and mask.expires >= len(self.released):
             assert mask not in self.admitted, "an admitted update was refused afterwards"
 
     def _opened(self, released: Released) -> None:
@@ -452,7 +447,12 @@ class World:
         states = contributor.states().values()
         if "uploaded" in states:
             return
-        if contributor.ready:
-            self.submit(name, max(0, self.server.version - lag % self.parameters.max_staleness))
-        elif "dealt" not in states:
-            self.deal(name, 1 + lag % 2)
+        if not contributor.ready:
+            if "dealt" not in states:
+                self.deal(name, 1 + lag % 2)
+            return
+        version = self.server.version
+        old = max(0, version - lag % self.parameters.max_staleness)
+        allowed = [base for base in (old, version) if contributor.may_train_from(base)]
+        if allowed:
+            self.submit(name, allowed[0])

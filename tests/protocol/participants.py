@@ -251,7 +251,7 @@ class Judge:
                 assert was.digest in (b"", slots[key].digest) or slots[key].state != "endorsed"
             else:
                 progress = parse(ann.store.read("progress", "") or b"", Progress)
-                assert was.expires < progress.version, f"what was {was.state} is forgotten"
+                assert was.name.expires < progress.version, f"what was {was.state} is forgotten"
 
     def excuse(self, ann: Ann, *, number: int = 0) -> None:
         """Her files were replaced: only what is in the new ones can be known. Keys and words still count."""

@@ -111,8 +111,8 @@ def make_samples() -> dict[type[Message], Message]:
     epoch, history = agreement().epoch, agreement().beginning
     link = Link(8, fixed("model 8"), fixed("optimiser 8"), fixed("request 7"))
     now = history.after(link, 10)
-    masks = {name: MaskName(name, fixed(f"mask/{name}")[:16]) for name in ("ann", "bob", "cat")}
-    shipment = _shipment(epoch, (masks["ann"], MaskName("ann", fixed("mask/ann/2")[:16])))
+    masks = {name: _mask(name, f"mask/{name}") for name in ("ann", "bob", "cat")}
+    shipment = _shipment(epoch, (masks["ann"], _mask("ann", "mask/ann/2")))
     parcel_path = merkle.path(merkle.tree(shipment.leaves), 2)
     tickets = tuple(_ticket(epoch, mask, history.root) for mask in masks.values())
     first = Certificate(epoch.id, 7, 0, history.root, fixed("request 7"), ())
@@ -164,12 +164,16 @@ def make_samples() -> dict[type[Message], Message]:
     return {type(message): message for message in messages}
 
 
+def _mask(name: str, serial: str) -> MaskName:
+    return MaskName(name, fixed(serial)[:16], 107)
+
+
 def _shipment(epoch: Epoch, masks: tuple[MaskName, ...]) -> Shipment:
     ann = identity("ann")
     credential: Credential = enrol(identity("enrolment"), epoch.id, "ann", ann.public_key)
     sealed = tuple(fixed(f"envelope {index}") for index in range(len(HOLDERS)))
     leaves = tuple(merkle.leaf(index, envelope) for index, envelope in enumerate(sealed))
-    dealing = Dealing(epoch.id, masks, 107, merkle.tree(leaves)[-1][0], credential)
+    dealing = Dealing(epoch.id, masks, merkle.tree(leaves)[-1][0], credential)
     return Shipment(signed(dealing, ann), leaves, sealed)
 
 

@@ -190,7 +190,7 @@ def test_a_receipt_for_somebody_elses_masks_is_passed_over(federation, ann):
 def test_the_mask_that_expires_first_is_used_first(federation, ann):
     deal(federation, "ann", version=5)
     deal(federation, "ann", version=3)
-    assert [ann._masks[name.key].expires for name in ann.ready] == [103, 105]
+    assert [name.expires for name in ann.ready] == [103, 105]
 
 
 def test_of_masks_that_expire_together_the_first_by_name(federation, ann):
@@ -205,9 +205,9 @@ def test_of_masks_that_expire_together_the_first_by_name(federation, ann):
 def test_an_upload_is_written_before_it_is_sent(federation, ann):
     deal(federation, "ann")
     effects = ann.submit(fresh_update(), 0, federation.server.head)
-    assert [type(effect) for effect in effects] == [*[Persist] * 5, Send, Uploaded]
-    lasting = {effect.kind for effect in effects[:5] if effect.irreversible}
-    assert lasting == {"mask", "ticket", "upload"}
+    assert [type(effect) for effect in effects] == [*[Persist] * 6, Send, Uploaded]
+    lasting = {effect.kind for effect in effects[:6] if effect.irreversible}
+    assert lasting == {"mask", "base", "ticket", "upload"}
 
 
 def test_the_ticket_says_what_and_from_which_model(federation, ann):
@@ -288,7 +288,7 @@ def test_a_verdict_ends_the_mask(federation, ann, outcome):
     federation.network.perform(at("ann"), effects)
     assert ann.states() == {}
     store = federation.network.nodes[at("ann")].store
-    assert set(store.snapshot()) == {"epoch", "salt", "sent"}
+    assert set(store.snapshot()) == {"base", "epoch", "salt", "sent"}
     with pytest.raises(UnknownMask):
         ann.receive(verdict)
 

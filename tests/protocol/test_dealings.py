@@ -9,6 +9,7 @@ from basecagg.errors import (
     KnownMask,
     LocalProtocolError,
     Malformed,
+    MaskExpired,
     NotEnrolled,
     QuotaExceeded,
     WrongRecipient,
@@ -264,7 +265,7 @@ def test_a_mask_of_somebody_else_in_ones_dealing(federation):
     """Else the dealer could use up the other's quota, or take its names."""
     shipment = shipped(federation, count=2)
     first, second = shipment.dealing.masks
-    stolen = resigned(federation, shipment, masks=(first, MaskName("bob", second.serial)))
+    stolen = resigned(federation, shipment, masks=(first, replace(second, contributor="bob")))
     both_refuse(federation, shipment, stolen, NotEnrolled)
 
 
@@ -275,7 +276,7 @@ def test_a_known_name_among_new_ones(federation):
     holder = federation.holder("user-0")
     holder.receive(parcel)
     first = shipment.dealing.masks[0]
-    other = resigned(federation, shipment, masks=(first, MaskName("ann", bytes(16))))
+    other = resigned(federation, shipment, masks=(first, replace(first, serial=bytes(16))))
     with pytest.raises(KnownMask):
         federation.server.receive("ann", other)
     with pytest.raises(KnownMask):
@@ -375,7 +376,7 @@ def test_undelivered_masks_expire_with_their_locks(federation):
     assert [kind for kind in ("mask", "dealing", "locks") if store.keys(kind)] == []
 
 
-@pytest.mark.parametrize("change", ["order", "fewer", "expires"])
+@pytest.mark.parametrize("change", ["order", "fewer"])
 def test_the_same_envelopes_under_another_dealing(federation, change):
     """Holders would keep something else than the server believes."""
     shipment = shipped(federation, count=2)
@@ -384,33 +385,18 @@ def test_the_same_envelopes_under_another_dealing(federation, change):
     other = {
         "order": {"masks": names[::-1]},
         "fewer": {"masks": names[1:]},
-        "expires": {"expires": 3},
     }
     with pytest.raises(KnownMask):
         federation.server.receive("ann", resigned(federation, shipment, **other[change]))
 
 
-def test_a_name_that_has_expired_may_begin_another_dealing(federation):
-    """The first mask is deleted, the second still waits to be summed: two dealings, one first name."""
-    old = shipped(federation, count=2)
-    old = resigned(federation, old, expires=0)
-    mailroom = federation.server.opening.mailroom
-    mailroom.relay("ann", old, 0)
-    for index in range(7):
-        receipt = Receipt(federation.agreement.id, index, old.dealing.masks)
-        name = federation.agreement.holder_names[index]
-        mailroom.confirm(name, signed(receipt, federation.identity(name)))
-    first, second = old.dealing.masks
-    mailroom.move(second, "admit")
-    mailroom.expire(1)
-    assert mailroom.find(first) is None
-    fresh = resigned(
-        federation, shipped(federation, count=2), masks=(first, MaskName("ann", bytes(16)))
-    )
-    mailroom.relay("ann", fresh, 1)
-    for name in fresh.dealing.masks:
-        mailroom.end(name, "refuse")
-    assert mailroom.holders_of(second) == set(range(7))
+def test_masks_of_one_dealing_expire_together(federation):
+    """Their shares lie in one envelope, and what is deleted of one is deleted of all."""
+    shipment = shipped(federation, count=2)
+    first, second = shipment.dealing.masks
+    longer = replace(second, expires=second.expires + 1)
+    forged = resigned(federation, shipment, masks=(first, longer))
+    both_refuse(federation, shipment, forged, Malformed)
 
 
 def test_a_dealing_of_far_too_many_masks_is_not_even_hashed(federation):
@@ -461,19 +447,19 @@ def test_closing_one_mask_leaves_the_others(federation):
     assert holder.states() == {first.key: "closed"} | {name.key: "held" for name in others}
 
 
-def test_a_name_that_comes_back_does_not_touch_the_upload_that_it_hid_before(federation):
-    """Its dealer signs when it expires, and may use it again then: others may still check the old upload."""
+def test_a_name_does_not_come_back(federation):
+    """It says itself that it has expired, so server and holders may forget it."""
     federation = make_federation(mask_lifetime=1, max_staleness=0)
-    others = ("bob", "cat", "dan")
-    federation.contributor("ann")._entropy = bytes  # the same name each time
-    one_round(federation, ("ann", "bob", "cat"))
-    one_round(federation, others)
-    assert federation.server.version == 2
-    assert federation.server.opening.mailroom.find(MaskName("ann", bytes(16))) is None
-    with pytest.raises(KnownMask):
-        federation.server.receive("ann", shipped(federation, count=1))
-    for _ in range(2):
-        one_round(federation, others)
-    assert federation.server.version == 4
-    deal(federation, "ann")
-    assert federation.contributor("ann").ready
+    federation.contributor("ann")._entropy = bytes  # the same serial number each time
+    old = shipped(federation, count=1)
+    late = parcels(federation, old)[0]
+    for _ in range(3):
+        one_round(federation, ("bob", "cat", "dan"))
+    assert federation.server.version > old.dealing.expires
+    with pytest.raises(MaskExpired):
+        federation.server.receive("ann", old)
+    with pytest.raises(MaskExpired):
+        federation.holder("user-0").receive(late)
+    fresh = shipped(federation, count=1)
+    assert fresh.dealing.masks[0].serial == old.dealing.masks[0].serial
+    federation.server.receive("ann", fresh)

@@ -377,8 +377,10 @@ def test_when_she_may_train(ann, town):
     ann.submit(UPDATE)
     assert ann.machine.working().ready
     assert not ann.machine.may_train
-    ann.hear(*(Verdict(epoch.id, m.mask, "opened") for m in uploaded(ann)))
-    assert ann.machine.may_train
+    ann.hear(*(Verdict(epoch.id, m.mask, "refused") for m in uploaded(ann)))
+    assert not ann.machine.may_train  # from this version: it has uploaded an update from it
+    ann.hear(town.closing(epoch, *(m.mask for m in uploaded(ann))))
+    assert ann.machine.may_train  # the server has signed that it is burned
     ann.tick(NOW + 200)
     assert not ann.machine.may_train
 
@@ -711,7 +713,7 @@ def test_an_update_is_masked_once_in_all_federations_that_share_a_file(tmp_path)
     """Both machines are there before the first fingerprint is: their salt must be one."""
     anns = [Ann(Town(f"town-{i}"), tmp_path / "node", namespace=f"{i}") for i in range(2)]
     for ann in anns:
-        ann.ready_mask(ann.join())
+        ann.ready_mask(ann.join(parameters=small(repeated_versions=True)))
     anns[0].submit(UPDATE)
     with pytest.raises(LocalProtocolError, match="masked before"):
         anns[1].submit(UPDATE)

@@ -34,7 +34,7 @@ STEPS = {
 
 
 def make(step: StepRule, dtype=np.float32, store=None, **changes) -> Federation:
-    p = parameters(min_per_version=1, **changes)
+    p = parameters(min_per_version=1, repeated_versions=True, **changes)
     start = np.random.default_rng(p.model_size).normal(size=p.model_size).astype(dtype)
     server = store if store is not None else MemoryStore()
     stores = {AT_SERVER: server}

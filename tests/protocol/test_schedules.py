@@ -94,7 +94,9 @@ class Schedules(RuleBasedStateMachine):
         for name in who:
             contributor = self.contributor(name)
             if contributor and contributor.ready and self.server:
-                self.world.submit(name, max(0, self.server.version - lag))
+                base = max(0, self.server.version - lag)
+                if contributor.may_train_from(base):
+                    self.world.submit(name, base)
 
     @rule()
     def work(self):

@@ -138,12 +138,14 @@ def test_with_a_share_that_is_far_too_large(federation, shipment):
 @pytest.mark.parametrize("expires", [101, 2**61])
 def test_that_would_be_kept_for_longer_than_a_lifetime(federation, shipment, expires):
     """Tombstones are kept until they expire: nobody may make them eternal."""
-    dealing = resigned(federation, "ann", shipment.dealing, expires=expires)
+    masks = tuple(replace(mask, expires=expires) for mask in shipment.dealing.masks)
+    dealing = resigned(federation, "ann", shipment.dealing, masks=masks)
     server_refuses(federation, "ann", replace(shipment, dealing=dealing), MaskExpired)
 
 
 def test_that_has_expired(federation, shipment):
-    dealing = resigned(federation, "ann", shipment.dealing, expires=0)
+    masks = tuple(replace(mask, expires=0) for mask in shipment.dealing.masks)
+    dealing = resigned(federation, "ann", shipment.dealing, masks=masks)
     one_round(federation)
     server_refuses(federation, "ann", replace(shipment, dealing=dealing), MaskExpired)
 
@@ -244,8 +246,11 @@ def test_the_same_upload_after_its_end_gets_its_last_verdict(federation, outcome
         submitted = submit(federation, "user-0", base=9)
         federation.network.run()
     with nothing_changes(federation, AT_SERVER):
-        (send,) = federation.server.receive("user-0", submitted.upload)
-    assert send.message.outcome == outcome
+        *closing, verdict = federation.server.receive("user-0", submitted.upload)
+    assert verdict.message.outcome == outcome
+    assert [send.message.outcome for send in closing] == (
+        ["burned"] if outcome == "refused" else []
+    )
 
 
 def test_two_uploads_for_one_mask(federation):
@@ -345,7 +350,8 @@ def test_another_model(federation):
     assert "was another model" in reason
 
 
-def test_a_second_update_while_one_waits(federation):
+def test_a_second_update_while_one_waits():
+    federation = make_federation(repeated_versions=True)
     submit(federation, "ann")
     federation.network.run()
     assert "is waiting" in turned_away(federation, "ann")
@@ -552,7 +558,7 @@ def test_a_holder_that_is_asked_hears_also_what_else_it_missed():
 def test_nothing_is_left_of_a_sum_that_was_opened(federation):
     one_round(federation)
     left = federation.network.nodes[AT_SERVER].store.snapshot()
-    kept = ("model", "model-state", "certificate", "past", "made", "part", "upload")
+    kept = ("model", "model-state", "certificate", "past", "made", "part", "upload", "summed")
     assert {kind for kind in left if kind not in kept} == {
         "relayed"
     }  # the names, until they expire

@@ -23,7 +23,7 @@ HOLDERS = [f"holder-{index}" for index in range(5)]
 
 def parcel(holder: int = 3) -> Parcel:
     credential = Credential(bytes(32), "alice", bytes(32))
-    dealing = Dealing(bytes(32), (NAME,), 9, bytes(32), credential)
+    dealing = Dealing(bytes(32), (NAME,), bytes(32), credential)
     path = merkle.path(merkle.tree(LEAVES), holder)
     return Parcel(dealing, holder, path, b"sealed %d" % holder * 100)
 

@@ -73,11 +73,13 @@ def test_a_run_keeps_few_copies_of_a_vector(monkeypatch: pytest.MonkeyPatch) -> 
     finally:
         tracemalloc.stop()
     # The server keeps a shipment as it came, for all holders, until the last of them has it: that is one copy.
-    assert peak / (4 * result.totals["model size"]) < 25
+    # Users that rest until the next version train from two versions at a time here: that is another.
+    assert peak / (4 * result.totals["model size"]) < 26
 
 
 def test_dealing_late_changes_nothing_but_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = tiny_config("basecagg", versions=6, verify=False)
+    # A mask's name says when it expires, so the coin of its weight depends on when it was dealt: here all are 1.
+    config = tiny_config("basecagg", versions=6, verify=False, staleness="constant")
     monkeypatch.setattr(aggregation, "_AHEAD_BYTES", 0)
     early = simulate(config, task=tiny_task())
     monkeypatch.setattr(aggregation, "_HELD_BYTES", 0)

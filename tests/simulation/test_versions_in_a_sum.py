@@ -39,9 +39,11 @@ def test_few_users_of_many_speeds_go_on(cryptography: str, seed: int) -> None:
 def test_control_without_giving_way_they_all_wait_for_each_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Where they train again from one version at once; who waits for the next one meets others there."""
     monkeypatch.setattr(Buffer, "evict_lonely", lambda self: [])
+    trusting = {"consistency": "honest-server", "cryptography": "arithmetic"}
     with pytest.raises(LocalProtocolError, match="nobody trains"):
-        run(**STAGGERED, concurrency=5, min_per_version=3, cryptography="arithmetic")
+        run(**STAGGERED, **trusting, concurrency=5, min_per_version=3)
 
 
 @pytest.mark.parametrize("m", [1, 2])

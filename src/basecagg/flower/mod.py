@@ -127,7 +127,7 @@ def _exchange(call: Call, node: OpenNode) -> Reply:
     letters += node.take(unpack_letters(call.message.content))
     node.require_trust()
     done, collected = _collect(node, call)
-    letters += [*collected, *node.deal(call.order.version)]
+    letters += [*collected, *node.deal()]
     return replace(node.report(), activity=done.activity, problem=done.problem), letters
 
 
@@ -146,8 +146,8 @@ def _train(call: Call, report: NodeReport, lesson: Lesson) -> Reply:
         return _failed(report, error, hidden=lesson.private), []
     with OpenNode(call.folder) as node:
         node.wake()
-        done, letters = _submit(node, update, lesson.job, call.order.version)
-        letters += node.deal(call.order.version)
+        done, letters = _submit(node, update, lesson.job)
+        letters += node.deal()
         return replace(node.report(), activity=done.activity, problem=done.problem), letters
 
 
@@ -167,7 +167,7 @@ def _collect(node: OpenNode, call: Call) -> Reply:
     answer: Reply = NodeReport(activity="failed", problem=told), []
     if outcome.update is not None:
         call.remember(outcome.memory)
-        answer = _submit(node, outcome.update, job, call.order.version)
+        answer = _submit(node, outcome.update, job)
     else:
         _LOG.error(
             "training failed with %s; it printed last (all of it is in %s):\n%s",
@@ -178,10 +178,10 @@ def _collect(node: OpenNode, call: Call) -> Reply:
     return answer
 
 
-def _submit(node: OpenNode, update: Model, job: BegunTraining, version: int) -> Reply:
+def _submit(node: OpenNode, update: Model, job: BegunTraining) -> Reply:
     """Mask an update. One that cannot be masked is dropped: the node trains afresh."""
     try:
-        return NodeReport(activity="done"), node.submit(update, job, version)
+        return NodeReport(activity="done"), node.submit(update, job)
     except BASecAggError as error:
         _LOG.warning("an update is dropped: %s", error)
         return _failed(NodeReport(), error), []

@@ -155,12 +155,12 @@ class OpenNode(AbstractContextManager["OpenNode"]):
         sends = take(self._participant, self._store, letters, refused, self._tell)
         return [send.message for send in sends]
 
-    def deal(self, version: int) -> list[Message]:
+    def deal(self) -> list[Message]:
         """Have a mask ready for the next update, if there may be one."""
         contributor = self._participant.contributor if self._participant else None
         if contributor is None or self._declined or not contributor.may_spend:
             return []
-        return self._perform(self.participant.working().deal_ahead(version, _AHEAD))
+        return self._perform(self.participant.deal_ahead(_AHEAD))
 
     def require_trust(self) -> None:
         """Take no more part in a federation whose server was caught."""
@@ -178,10 +178,9 @@ class OpenNode(AbstractContextManager["OpenNode"]):
         agreement = self.participant.agreement
         return agreement is not None and agreement.parameters.privacy is not None
 
-    def submit(self, update: Model, job: BegunTraining, version: int) -> list[Message]:
-        """Mask an update and forget the evaluation that went with it; the model is at `version` now."""
-        contributor = self.participant.working()
-        messages = self._perform(contributor.submit(update, job.version, job.head, version))
+    def submit(self, update: Model, job: BegunTraining) -> list[Message]:
+        """Mask an update and forget the evaluation that went with it."""
+        messages = self._perform(self.participant.submit(update, job.version, job.head))
         self._store.commit([Forget("evaluation", ""), Forget("job", "")])
         return messages
 

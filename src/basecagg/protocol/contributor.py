@@ -21,6 +21,7 @@ from basecagg.protocol.ledger import PrivacyLedger
 from basecagg.protocol.masking import hide, hide_with_noise, shares_of
 from basecagg.protocol.messages import (
     MAX_MASKS,
+    Closing,
     Credential,
     Dealing,
     MaskName,
@@ -35,7 +36,17 @@ from basecagg.protocol.messages import (
     signed,
 )
 from basecagg.protocol.ports import Records, Sealer, Signer
-from basecagg.protocol.records import Locks, OwnMask, bind, load, parse, require, write
+from basecagg.protocol.records import (
+    LastBase,
+    Locks,
+    OwnMask,
+    bind,
+    load,
+    parse,
+    recall,
+    require,
+    write,
+)
 from basecagg.protocol.sent_updates import SentUpdates
 
 _SERIAL_BYTES = 16
@@ -66,6 +77,7 @@ class Contributor:
         self._masks = load(records, "mask", OwnMask)
         self._confirmed: defaultdict[str, set[int]] = defaultdict(set)
         """By dealing. Nothing is written before there are enough: a restart asks all holders again."""
+        self._base = recall(records, "base", LastBase) or LastBase()
         self._sent = SentUpdates(records, entropy)
         self.ledger = PrivacyLedger(records)
         """What uploads have cost in privacy, in this epoch and before."""
@@ -79,7 +91,7 @@ class Contributor:
         """Masks that can hide an update now, the first to expire first."""
         masks = [mask for mask in self._masks.values() if mask.state == "ready"]
         # By name among equals: a restarted contributor goes on in the same order.
-        return [m.name for m in sorted(masks, key=lambda mask: (mask.expires, mask.name.key))]
+        return [m.name for m in sorted(masks, key=lambda mask: (mask.name.expires, mask.name.key))]
 
     @property
     def may_spend(self) -> bool:
@@ -99,6 +111,8 @@ class Contributor:
                 return self._count_receipt(message)
             case Verdict():
                 return self._take_verdict(message)
+            case Closing():
+                return self._note_burned(message)
         raise Malformed(f"a contributor does not take a {type(message).__name__}", peer=SERVER)
 
     def start(self) -> list[Effect]:
@@ -141,14 +155,15 @@ class Contributor:
         self._require_believable(version)
         if self._ahead + count > self._parameters.mask_quota:
             raise LocalProtocolError(f"{self._ahead} masks are dealt ahead already: use one first")
-        names = (MaskName(self.name, self._entropy(_SERIAL_BYTES)) for _ in range(count))
+        expires, draw = version + self._parameters.mask_lifetime, self._entropy
+        names = (MaskName(self.name, draw(_SERIAL_BYTES), expires) for _ in range(count))
         seeds = {name: self._entropy(SEED_BYTES) for name in names}
         contexts = self._contexts(tuple(seeds))
         keys = [holder.sealing_key for holder in self.agreement.epoch.holders]
         locks = Locks(of_holders=self._sealer.locks(keys, contexts))
         leaves, sealed = self._seal(list(seeds.values()), locks, contexts)
-        root, expires = merkle.tree(leaves)[-1][0], version + self._parameters.mask_lifetime
-        dealing = Dealing(self.agreement.id, tuple(seeds), expires, root, self._credential)
+        root = merkle.tree(leaves)[-1][0]
+        dealing = Dealing(self.agreement.id, tuple(seeds), root, self._credential)
         dealing = signed(dealing, self._signer)
         masks = {name.key: _own(name, seed, dealing) for name, seed in seeds.items()}
         self._masks |= masks
@@ -233,6 +248,11 @@ class Contributor:
             raise DataError(
                 f"an update has d = {self._parameters.model_size} elements, not {update.shape}"
             )
+        if not self.may_train_from(base_version):
+            raise LocalProtocolError(
+                f"an update from version {base_version} was uploaded already, and the server has not signed"
+                " that it is burned: train from a newer version"
+            )
         staleness = self._own_staleness(base_version, version)
         ready = self.ready
         if not ready:
@@ -251,6 +271,7 @@ class Contributor:
         return [
             write("mask", key, mask, irreversible=True),
             *remembered,
+            self._note_base(base_version, key),
             write("ticket", key, upload.ticket, irreversible=True),
             Persist("upload", key, words, irreversible=True),
             Send(SERVER, upload),
@@ -288,6 +309,38 @@ class Contributor:
             return self.ledger.charge(self._paid, staleness)
         return self._sent.remember(self._sent.require_fresh(update))
 
+    # --- one upload from a version --------------------------------------------------------------
+
+    def may_train_from(self, version: int) -> bool:
+        """Whether an update from this version may be uploaded: the first, or one for each that was burned.
+
+        Two updates of one user from one model are almost the same, and sums of such are equations for them. The
+        server signs what it burns, and an epoch says how often it may.
+        """
+        base = self._base
+        if not self._parameters.once_per_version or version > base.version:
+            return True
+        burned = min(len(base.burned), self.agreement.epoch.max_burns)
+        return version == base.version and len(base.uploads) <= burned
+
+    def _note_base(self, version: int, mask: str) -> Persist:
+        same = version == self._base.version
+        uploads = self._base.uploads if same else frozenset()
+        burned = self._base.burned if same else frozenset()
+        newest = max(version, self._base.version)
+        self._base = LastBase(version=newest, uploads=uploads | {mask}, burned=burned)
+        return write("base", "", self._base, irreversible=True)
+
+    def _note_burned(self, closing: Closing) -> list[Effect]:
+        """The server signs that an upload of mine will not be opened: another may take its place."""
+        self.agreement.require_id(closing.epoch)
+        self.agreement.require_signed(closing, self.agreement.epoch.server_key, closing.signature)
+        mine = frozenset(mask.key for mask in closing.masks) & self._base.uploads
+        if closing.outcome != "burned" or mine <= self._base.burned:
+            return []
+        self._base.burned |= mine
+        return [write("base", "", self._base)]
+
     # --- endings ------------------------------------------------------------------------------
 
     def _take_verdict(self, verdict: Verdict) -> list[Effect]:
@@ -302,7 +355,7 @@ class Contributor:
 
     def expire(self, version: int) -> list[Effect]:
         """The model is at `version`: give up the masks whose last version has passed."""
-        old = [mask for mask in self._masks.values() if mask.expires < version]
+        old = [mask for mask in self._masks.values() if mask.name.expires < version]
         return [effect for mask in old for effect in self._end_by(mask, "expire")]
 
     def close(self) -> list[Effect]:
@@ -326,7 +379,6 @@ def _own(name: MaskName, seed: bytes, dealing: Dealing) -> OwnMask:
         name=name,
         dealing=dealing.key,
         seed=seed,
-        expires=dealing.expires,
         state=life.after(life.CONTRIBUTOR, "new", "deal"),
     )
 

@@ -213,6 +213,8 @@ class Agreement:
             raise NotEnrolled("not all of the masks are the dealer's own", peer=owner)
         if len(set(dealing.masks)) != len(dealing.masks):
             raise Malformed("a mask is named twice in one dealing", peer=owner)
+        if any(mask.expires != dealing.expires for mask in dealing.masks):
+            raise Malformed("not all masks of the dealing expire together", peer=owner)
         self.require_signed(dealing, dealing.credential.signing_key, dealing.signature)
 
     def require_certificate(self, certificate: Certificate) -> None:

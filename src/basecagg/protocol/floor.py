@@ -45,6 +45,10 @@ class LocalFloor:
         """Refuse what lies below."""
         if self.consistency == "certified" and parameters.consistency != "certified":
             raise WrongEpoch("my floor is consistency 'certified'")
+        if self.consistency == "certified" and not parameters.once_per_version:
+            raise WrongEpoch(
+                "my floor is consistency 'certified': this epoch allows many sums of one version's updates"
+            )
         if self.correctness == "agreed" and not parameters.agreed:
             raise WrongEpoch(
                 "my floor is correctness 'agreed': T liars could write this epoch's sums"

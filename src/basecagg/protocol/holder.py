@@ -52,6 +52,7 @@ from basecagg.protocol.messages import (
     sealing_context,
     signed,
 )
+from basecagg.protocol.once_per_version import OncePerVersion
 from basecagg.protocol.ports import Opener, Records, Signer
 from basecagg.protocol.records import HeldShare, Progress, bind, load, recall, require, write
 from basecagg.protocol.weighing import Weighing
@@ -84,8 +85,11 @@ class Holder:
         """The digests of all requests that were endorsed here in this epoch."""
         first = Progress(version=agreement.epoch.first_version, heads={})
         self._progress = recall(records, "progress", Progress) or first
+        self._once = OncePerVersion(agreement, records)
         self._live = Counter(h.name.contributor for h in self._held.values() if h.state in _LIVE)
-        self._first_expiry = min((held.expires for held in self._held.values()), default=_NEVER)
+        self._first_expiry = min(
+            (held.name.expires for held in self._held.values()), default=_NEVER
+        )
         self._unacknowledged: list[MaskName] = []
 
     @property
@@ -167,7 +171,6 @@ class Holder:
                 name=mask,
                 dealer_key=dealing.credential.signing_key,
                 parcel_hash=parcel_hash,
-                expires=dealing.expires,
                 state="unknown",
             )
             self._move(held, "parcel")
@@ -245,6 +248,7 @@ class Holder:
             return self._answer(request, digest)
         return [
             *self._bind(request, digest, "endorse"),
+            *self._once.note(request),
             *self._vote(digest),
             *self._advance(request),
             Send(SERVER, self._endorsement(request)),
@@ -303,6 +307,7 @@ class Holder:
         self._answers[digest.hex()] = answer
         return [
             *self._bind(request, digest, "answer"),
+            *self._once.note(request),
             *(Forget("share", mask.key) for mask in request.masks),
             write("answer", digest.hex(), answer, irreversible=True),
             *self._advance(request),
@@ -332,6 +337,8 @@ class Holder:
                     f"{ticket.mask.contributor} had another model of version {ticket.base_version}",
                     peer=SERVER,
                 )
+        if not certified:
+            self._require_free(request)
 
     def _require_members(self, request: RecoveryRequest) -> None:
         wanted, masks = self._parameters.buffer_size, request.masks
@@ -402,6 +409,15 @@ class Holder:
                 peer=SERVER,
             )
 
+    def _require_free(self, request: RecoveryRequest) -> None:
+        """Nobody is in a second sum with an update from one version, unless the first was given up.
+
+        Two certificates have an honest holder in common, who endorsed both: so a certificate needs no check.
+        """
+        opened, digest = request.history.opened, request.digest
+        for ticket in request.tickets:
+            self._once.require_free(ticket.mask.contributor, ticket.base_version, opened, digest)
+
     def _require_usable(self, ticket: Ticket, version: int, *, certified: bool) -> None:
         self.agreement.require_id(ticket.epoch)
         held = self._held.get(ticket.mask.key)
@@ -411,8 +427,8 @@ class Holder:
             raise MaskTaken(f"mask {ticket.mask.key} is endorsed for another request", peer=SERVER)
         if held.state not in _LIVE:
             raise MaskTaken(f"mask {ticket.mask.key} is {held.state}", peer=SERVER)
-        if held.expires < version:
-            raise MaskExpired(f"mask {ticket.mask.key} expired at {held.expires}", peer=SERVER)
+        if ticket.mask.expires < version:
+            raise MaskExpired(f"mask {ticket.mask.key} has expired at {version}", peer=SERVER)
         self.agreement.require_signed(ticket, held.dealer_key, ticket.signature)
 
     # --- time and endings ---------------------------------------------------------------------
@@ -453,10 +469,10 @@ class Holder:
         """
         if self.version <= self._first_expiry:
             return []
-        expired = [key for key, held in self._held.items() if held.expires < self.version]
+        expired = [key for key, held in self._held.items() if held.name.expires < self.version]
         for key in expired:
             self._move(self._held.pop(key), "expire")
-        kept = (held.expires for held in self._held.values())
+        kept = (held.name.expires for held in self._held.values())
         self._first_expiry = min(kept, default=_NEVER)
         return [Forget(kind, key) for key in expired for kind in ("share", "held")]
 

@@ -90,7 +90,6 @@ class Mailroom:
                 name=name,
                 dealing=dealing.key,
                 dealer_key=dealing.credential.signing_key,
-                expires=dealing.expires,
                 state=life.after(life.SERVER, "unknown", "shipment"),
             )
             for name in dealing.masks
@@ -187,7 +186,7 @@ class Mailroom:
         """
         effects: list[Effect] = []
         for key, mask in list(self._masks.items()):
-            if mask.expires < version and life.allows(life.SERVER, mask.state, "expire"):
+            if mask.name.expires < version and life.allows(life.SERVER, mask.state, "expire"):
                 del self._masks[key]
                 effects += [
                     Forget("relayed", key),

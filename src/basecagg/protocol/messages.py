@@ -31,7 +31,7 @@ from basecagg.protocol.chain import Chain
 if TYPE_CHECKING:
     from basecagg.protocol.ports import Signer
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 MAX_HOLDERS = 100_000
 MAX_MASKS = 256
 """Of one dealing."""
@@ -73,18 +73,20 @@ class Message(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, 
 
 
 class MaskName(Message, frozen=True, tag="MaskName", order=True, dict=True, gc=True):
-    """A mask's name within its epoch.
+    """A mask's name within its epoch. It says when the mask expires, so no name ever comes back.
 
     Differs from the paper: its (i, t_i) collides when a user downloads one version twice.
     """
 
     contributor: Name
     serial: Annotated[bytes, Meta(min_length=16, max_length=16)]
+    expires: Version = 0
+    """The last version that the mask may be used at; 0 for an update in clear, which no mask hides."""
 
     @cached_property
     def key(self) -> str:
         """The name as a key of stores and logs."""
-        return f"{self.contributor}/{self.serial.hex()}"
+        return f"{self.contributor}/{self.serial.hex()}-{self.expires}"
 
 
 # --- enrolment --------------------------------------------------------------------------------
@@ -163,6 +165,11 @@ class History(Message, frozen=True, tag="History", dict=True, gc=True):
         return self.heads[self.last]
 
     @property
+    def opened(self) -> frozenset[bytes]:
+        """The digests of the sums that its versions were made from."""
+        return frozenset(link.digest for link in self.links)
+
+    @property
     def is_whole(self) -> bool:
         """Whether each link is of the version after the one before."""
         versions = [link.version for link in self.links]
@@ -200,15 +207,19 @@ class Dealing(Message, frozen=True, tag="Dealing", dict=True, gc=True):
 
     epoch: Digest
     masks: Annotated[tuple[MaskName, ...], Meta(min_length=1, max_length=MAX_MASKS)]
-    expires: Version
     root: Digest
     credential: Credential
     signature: Signature = b""
 
     @cached_property
     def key(self) -> str:
-        """What a dealing goes by in stores. Names come back when they have expired; this never does."""
+        """What a dealing goes by in stores."""
         return digest_of(self).hex()
+
+    @property
+    def expires(self) -> int:
+        """The last version that its masks may be used at: the same for all of them."""
+        return self.masks[0].expires
 
 
 class Shipment(Message, frozen=True, tag="Shipment"):

@@ -35,6 +35,10 @@ class ModelWatch:
             **load(records, "released", Release),
             **load(records, "asked", RecoveryRequest),
         }
+        heard = (word.history.last for word in self._words.values())
+        self.newest = max(agreement.epoch.first_version, *heard, 0)
+        """The newest version that the server has signed something about."""
+        self._begun: int | None = None
 
     def hear(self, word: Word) -> list[Effect]:
         """Remember what the server signed, unless it contradicts what it signed before."""
@@ -54,6 +58,7 @@ class ModelWatch:
     def remember(self, word: Word) -> list[Effect]:
         """Keep what is consistent, to be compared with what comes."""
         kind, key = _place(word)
+        self.newest = max(self.newest, word.history.last)
         if key in self._words:
             return []
         self._words[key] = word
@@ -84,8 +89,17 @@ class ModelWatch:
             *(Forget("checked", version_key(each)) for each in sorted(old)),
         ]
 
+    def begin(self) -> None:
+        """A model is asked for now: versions that are signed while it is on its way do not make it old."""
+        self._begun = self.newest
+
     def head_of(self, version: int, model: Model) -> bytes:
-        """The head that a ticket names, if these are the very numbers that the server released."""
+        """The head that a ticket names, if these are the very numbers that the server released.
+
+        A version that was not the newest any more when it was asked for is not trained from: a server that
+        keeps serving one model would get many sums of it.
+        """
+        self._require_newest(version)
         first, told = self._agreement.epoch.first, model_hash(version, model)
         if version == first.version:
             if first.model_hash != told:
@@ -100,6 +114,14 @@ class ModelWatch:
         if release.history.links[-1].model_hash != told:
             raise WrongModel(f"this is not the model that was released as {version}", peer=SERVER)
         return release.history.head
+
+    def _require_newest(self, version: int) -> None:
+        least = self.newest if self._begun is None else self._begun
+        if self._agreement.parameters.once_per_version and version < least:
+            raise WrongModel(
+                f"the server sends version {version}, though the newest that it has signed is {least}",
+                peer=SERVER,
+            )
 
 
 def _place(word: Word) -> tuple[str, str]:

@@ -66,8 +66,11 @@ class Opening(Protocol):
     def last_verdict(self, name: MaskName) -> LastVerdict | None:
         """What became of an update that is over, for as long as a late copy of it could look like a new one."""
 
-    def require_openable(self, update: BufferedUpdate, at: int) -> None:
-        """Refuse an update that could not be opened at version `at`, whoever it is summed with."""
+    def require_openable(self, update: BufferedUpdate, at: int, history: History) -> None:
+        """Refuse an update that could not be opened at version `at`, whoever it is summed with.
+
+        The history tells which sums were opened so far.
+        """
 
     def openable_together(self, updates: Sequence[BufferedUpdate], at: int) -> list[BufferedUpdate]:
         """Those of the updates, in their order, that can be opened in one sum at version `at`."""
@@ -109,6 +112,10 @@ class Opening(Protocol):
 
     def end(self, version: int, names: Sequence[MaskName], how: Ending) -> list[Effect]:
         """Delete what is stored of these updates, and tell whoever keeps shares of them."""
+
+    def repeat_end(self, version: int, name: MaskName) -> list[Effect]:
+        """What was signed about the end of an update, for a contributor that sends it once more."""
+        return []
 
     def expire(self, version: int) -> list[Effect]:
         """Delete what can no longer be used at this version."""

@@ -38,12 +38,14 @@ from basecagg.protocol.effects import (
 )
 from basecagg.protocol.epoch import SERVER, Agreement, Epoch, accept
 from basecagg.protocol.floor import LocalFloor
+from basecagg.protocol.global_model import Model
 from basecagg.protocol.holder import Holder
 from basecagg.protocol.key_ring import KeyRing
 from basecagg.protocol.ledger import PrivacyLedger
 from basecagg.protocol.messages import (
     PROTOCOL_VERSION,
     CertifiedRequest,
+    Closing,
     Credential,
     EpochEnd,
     HolderKey,
@@ -65,7 +67,7 @@ GRACE = 86_400
 """Seconds an epoch is kept since the clock first said that it is over, if nobody else does: clocks jump."""
 _MACHINES = (
     *("held", "share", "answer", "progress", "vote"),
-    *("mask", "dealing", "locks", "ticket", "upload"),
+    *("mask", "dealing", "locks", "ticket", "upload", "base", "summed"),
     *("epoch", "coin", "released", "asked", "checked"),
 )
 """The kinds of records that end with an epoch."""
@@ -171,10 +173,15 @@ class Participant:
 
     @property
     def may_train(self) -> bool:
-        """Whether a mask is ready, no earlier update is on its way, and its budget allows another."""
-        if self.contributor is None or self._is_over or not self.contributor.may_spend:
+        """Whether a mask is ready, no earlier update is on its way, and its budget allows another.
+
+        And whether there is a version that it may train from: one that is newer than the last, for most.
+        """
+        contributor = self.contributor
+        if contributor is None or self._is_over or not contributor.may_spend:
             return False
-        return bool(self.contributor.ready) and "uploaded" not in self.contributor.states().values()
+        free = "uploaded" not in contributor.states().values()
+        return free and bool(contributor.ready) and contributor.may_train_from(self.watch.newest)
 
     # --- joining ------------------------------------------------------------------------------
 
@@ -321,6 +328,9 @@ class Participant:
             if self.contributor is None:
                 raise NotEnrolled("this participant does not contribute")
             return self.contributor.receive(message)
+        if isinstance(message, Closing):
+            machines = (self.holder, self.contributor)
+            return [e for machine in machines if machine for e in machine.receive(message)]
         if self.holder is None:
             raise Retired("this participant holds no shares in this epoch")
         return self._ask(self.holder, message)
@@ -356,6 +366,14 @@ class Participant:
     def reconnect(self) -> list[Effect]:
         """The server can be reached again: send again what has had no outcome yet."""
         return self.contributor.reconnect() if self.contributor and not self._is_over else []
+
+    def deal_ahead(self, ahead: int) -> list[Effect]:
+        """Have so many masks ready; how far the model is, is what the server has signed last."""
+        return self.working().deal_ahead(self.watch.newest, ahead)
+
+    def submit(self, update: Model, base_version: int, head: bytes) -> list[Effect]:
+        """Mask an update that was trained from the model with this head, and upload it."""
+        return self.working().submit(update, base_version, head, self.watch.newest)
 
     def working(self) -> Contributor:
         """The contributor, which there must be."""

@@ -60,7 +60,7 @@ class PlainOpening(Opening):
         ended = self._ended.get(name.key)
         return ended.verdict if ended else None
 
-    def require_openable(self, update: BufferedUpdate, at: int) -> None:
+    def require_openable(self, update: BufferedUpdate, at: int, history: History) -> None:
         """Anything in clear can be summed."""
 
     def admit(self, update: Update) -> list[Effect]:

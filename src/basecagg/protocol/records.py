@@ -106,11 +106,19 @@ class OwnMask(Discreet, Record):
     name: MaskName
     dealing: str
     seed: bytes
-    expires: int
     state: str
 
     def _shown(self) -> dict[str, object]:
         return {"name": self.name.key, "state": self.state}
+
+
+class LastBase(Record):
+    """The newest version that a contributor has uploaded from in this epoch, and by which masks."""
+
+    version: int = -1
+    uploads: frozenset[str] = frozenset()
+    burned: frozenset[str] = frozenset()
+    """Those of them that the server has signed to be burned."""
 
 
 class Locks(Record):
@@ -136,9 +144,15 @@ class HeldShare(Record):
     name: MaskName
     dealer_key: bytes
     parcel_hash: bytes
-    expires: int
     state: str
     digest: bytes = b""
+
+
+class Summed(Record):
+    """A sum that was asked for, and who was in it with an update from which version."""
+
+    version: int
+    members: tuple[tuple[str, int], ...]
 
 
 class Progress(Record):
@@ -159,7 +173,6 @@ class RelayedMask(Record):
     name: MaskName
     dealing: str
     dealer_key: bytes
-    expires: int
     state: str
 
 

@@ -13,7 +13,6 @@ from typing import Literal
 
 from basecagg.errors import (
     AlreadyBuffered,
-    KnownMask,
     Malformed,
     MaskExpired,
     NotEnrolled,
@@ -30,7 +29,6 @@ from basecagg.protocol.messages import (
     Certificate,
     CertifiedRequest,
     Closing,
-    Dealing,
     Endorsement,
     History,
     MaskName,
@@ -49,6 +47,7 @@ from basecagg.protocol.messages import (
     signed_digest,
     statement,
 )
+from basecagg.protocol.once_per_version import OncePerVersion
 from basecagg.protocol.opening import (
     LAST_VERDICT,
     Burned,
@@ -103,6 +102,7 @@ class Recovery(Opening):
         self._parameters = agreement.parameters
         self._request = recall(records, "request", RecoveryRequest)
         self._past = recall(records, "past", Past) or Past()
+        self._once = OncePerVersion(agreement, records)
         self._doubt = Doubt(agreement, self._past.slot) if records.rolled_back else None
         made = [made for version in self._versions if (made := self._made(version))]
         kept = [mask for each in made for mask in each.request.masks]
@@ -154,11 +154,15 @@ class Recovery(Opening):
         state = mask.state if mask else ""
         return next((verdict for verdict in LAST_VERDICT.values() if verdict == state), None)
 
-    def require_openable(self, update: BufferedUpdate, at: int) -> None:
-        """Refuse an update whose mask expires too early, or too few holders keep."""
+    def require_openable(self, update: BufferedUpdate, at: int, history: History) -> None:
+        """Refuse an update whose mask expires too early or too few holders keep, or that they would refuse."""
         mask = self.mailroom.find(update.name)
         assert mask is not None
-        if mask.expires < at:
+        present = {self._request.digest} if self._request else set()
+        self._once.require_free(
+            update.name.contributor, update.base_version, history.opened | present
+        )
+        if update.name.expires < at:
             raise MaskExpired(f"mask {update.name.key} expires before its buffer opens")
         if not life.allows(life.SERVER, mask.state, "admit"):
             raise AlreadyBuffered(f"mask {update.name.key} has hidden another update")
@@ -180,10 +184,8 @@ class Recovery(Opening):
         common = set(range(self._parameters.num_holders))
         together: list[BufferedUpdate] = []
         for update in updates:
-            mask = self.mailroom.find(update.name)
-            assert mask is not None
             both = common & self.mailroom.holders_of(update.name)
-            if len(both) >= self.agreement.holders_needed and mask.expires >= at:
+            if len(both) >= self.agreement.holders_needed and update.name.expires >= at:
                 common = both
                 together.append(update)
         return together
@@ -245,6 +247,7 @@ class Recovery(Opening):
         return [
             write("request", "", self._request),
             write("past", "", self._past, irreversible=True),
+            *self._once.note(self._request),
             *moves,
             *self._ask(self._asked),
         ], None
@@ -292,7 +295,6 @@ class Recovery(Opening):
         """Handle what contributors deal and holders say."""
         match message:
             case Shipment():
-                self._require_unused(message.dealing)
                 return self.mailroom.relay(sender, message, version), None
             case Receipt():
                 return self.mailroom.confirm(sender, message), None
@@ -301,14 +303,6 @@ class Recovery(Opening):
             case Endorsement() | Answer():
                 return self._hear(sender, message)
         return super().receive(sender, message, version)
-
-    def _require_unused(self, dealing: Dealing) -> None:
-        """A name comes back when its mask has expired, but not while the update that it hid can be checked."""
-        for name in dealing.masks:
-            if name in self._uploads:
-                raise KnownMask(
-                    f"mask {name.key} hides an update that is kept here", peer=name.contributor
-                )
 
     def _hear_witness(self, sender: str, witness: Witness) -> list[Effect]:
         """In doubt until all holders have said how far they saw me go, and none saw more than I know."""
@@ -476,7 +470,10 @@ class Recovery(Opening):
     def end(self, version: int, names: Sequence[MaskName], how: Ending) -> list[Effect]:
         """Delete everything about these masks, and tell the holders that they are over."""
         closing = self._closing(version, names, how)
-        effects: list[Effect] = [Send(holder, closing) for holder in self.agreement.holder_names]
+        told = dict.fromkeys(self.agreement.holder_names)
+        if how != "open":  # a contributor trains from the same version again only if this is signed
+            told |= dict.fromkeys(name.contributor for name in names)
+        effects: list[Effect] = [Send(name, closing) for name in told]
         if self._request is not None and set(names) >= set(self._request.masks):
             self._request = None
             effects.append(Forget("request", ""))
@@ -488,6 +485,12 @@ class Recovery(Opening):
             gone = [self._uploads.forget(name)] if how != "open" else []
             effects += [*gone, *self.mailroom.end(name, how)]
         return effects
+
+    def repeat_end(self, version: int, name: MaskName) -> list[Effect]:
+        """The signed word on an update that was not opened, for its contributor, who may have missed it."""
+        if self.last_verdict(name) == "opened":
+            return []
+        return [Send(name.contributor, self._closing(version, [name], "burn"))]
 
     def _closing(self, version: int, names: Sequence[MaskName], how: Ending) -> Closing:
         outcome: Literal["opened", "burned"] = "opened" if how == "open" else "burned"

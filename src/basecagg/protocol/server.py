@@ -185,7 +185,8 @@ class Server:
             return self._take_again(update)
         last = self.opening.last_verdict(update.name)
         if last is not None:
-            return [self._verdict(update.name, last, "it came again after it was over")]
+            again = self._verdict(update.name, last, "it came again after it was over")
+            return [*self.opening.repeat_end(self.version, update.name), again]
         try:
             self._require_admissible(update)
         except (AlreadyBuffered, QuotaExceeded) as refusal:
@@ -206,7 +207,7 @@ class Server:
         opens_at = self.buffer.require_admissible(update, self.version, opening=bool(self._members))
         if self.head_of(update.base_version) != update.head:
             raise WrongModel(f"version {update.base_version} was another model: download again")
-        self.opening.require_openable(update, opens_at)
+        self.opening.require_openable(update, opens_at, self.history)
 
     def _turn_away(self, update: BufferedUpdate, reason: str) -> list[Effect]:
         """The contributor will not send this update again, so its mask is over."""

@@ -90,6 +90,9 @@ class ServerAggregation(Summing):
     def __init__(self, beginning: Beginning) -> None:
         """Publish the first model at once, or go on from a saved state."""
         self._config, self._devices = beginning.config, beginning.devices
+        self._uploaded: dict[int, int] = {}
+        """The last version that each user uploaded from, where nobody may upload from one twice."""
+        self._once = False
         self.network = self._wire(beginning)
         self.now = 0.0
         self.steps = StepLog()
@@ -115,8 +118,18 @@ class ServerAggregation(Summing):
         return bool(self.pending)
 
     def waiting(self) -> set[int]:
-        """The users whose updates wait to be summed."""
-        return {user_number(update.name.contributor) for update in self.server.buffer.waiting}
+        """The users whose updates wait to be summed, or who may not train from the present version again."""
+        buffered = {user_number(update.name.contributor) for update in self.server.buffer.waiting}
+        resting = (user for user, base in self._uploaded.items() if base >= self.version)
+        return buffered.union(filter(self._rests, resting))
+
+    def _rests(self, user: int) -> bool:
+        """Whether a user that has uploaded from the present version has to wait for the next."""
+        return True
+
+    def _note_upload(self, user: int, base_version: int) -> None:
+        if self._once:
+            self._uploaded[user] = base_version
 
     def advance(self, now: float) -> float:
         """Publish what is due; returns when the next version is."""
@@ -168,6 +181,7 @@ class ServerAggregation(Summing):
             "waiting": [list(publication) for publication in self.pending],
             "steps": self.steps.state(),
             "counts": dict(self.counts),
+            "uploaded": self._uploaded,
             "seconds": dict(self.network.meter.seconds),
             "bytes": dict(self.network.meter.bytes_sent),
             "messages": dict(self.network.meter.messages),
@@ -184,6 +198,7 @@ class ServerAggregation(Summing):
         self.version, self.model = state["published"]
         self.steps = StepLog.restored(state["steps"])
         self.counts = Counter(state["counts"])
+        self._uploaded = dict(state.get("uploaded", {}))
         meter = self.network.meter
         meter.seconds.update(state["seconds"])
         meter.bytes_sent = Counter(state["bytes"])
@@ -223,6 +238,7 @@ class PlainAggregation(ServerAggregation):
         digest = self.server.head_of(base_version) or bytes(32)
         values = update.astype("<f4", copy=False).tobytes()
         message = PlainUpdate(mask, base_version, digest, values)
+        self._note_upload(user, base_version)
         self.network.post(Letter(name, AT_SERVER, message))
         self.network.run()
         self._collect_news()
@@ -287,6 +303,7 @@ class SecureAggregation(ServerAggregation):
         self._dormant = state.get("stores", {})
         self._entropy = SeededEntropy(config.seed, state.get("entropy", {}))
         self._parameters = config.protocol_parameters(beginning.model.size)
+        self._once = self._parameters.once_per_version
         self._spending = Spending(self._parameters.mechanism, state.get("spent", 0.0))
         self._prices = Prices(self._parameters, cryptography=True)
         self._absent = np.random.default_rng((config.seed, 0xAB5E))
@@ -321,6 +338,9 @@ class SecureAggregation(ServerAggregation):
     def agreement(self) -> Agreement:
         """The epoch."""
         return self._federation.agreement
+
+    def _rests(self, user: int) -> bool:
+        return not self._federation.contributor(user_name(user)).may_train_from(self.version)
 
     def affords(self, user: int) -> bool:
         """As its own machine says."""
@@ -381,6 +401,7 @@ class SecureAggregation(ServerAggregation):
         except LocalProtocolError:  # the same examples from the same version gave the same update
             self.counts["updates sent before"] += 1
             return
+        self._note_upload(user, base_version)
         self._spending.note(self._federation.contributor(name).ledger)
         masking = self.network.charge("contributor", started, remembered)
         self._choose_absent_holders()

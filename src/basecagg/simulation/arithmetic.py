@@ -62,6 +62,7 @@ class ArithmeticAggregation(SummedHere):
 
     def _weighing(self, beginning: Beginning) -> tuple[Weighing, int]:
         p = self._parameters = beginning.config.protocol_parameters(beginning.model.size)
+        self._once = p.once_per_version
         self._prices = Prices(p, cryptography=False)
         self._field = PrimeField(p.modulus)
         self._code = MaskCode(p.num_holders, p.recovery_threshold, p.max_colluders, p.modulus)

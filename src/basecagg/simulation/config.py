@@ -319,6 +319,8 @@ class SimulationConfig:
             model_size=model_size,
             correctness=self.correctness or None,
             min_per_version=self.min_per_version or None,
+            # This clock draws the version of every update by itself, and may draw one twice for a user.
+            repeated_versions=self.clock == "uniform-staleness",
             **chosen,
         )
 

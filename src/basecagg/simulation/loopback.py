@@ -21,7 +21,7 @@ from basecagg.protocol.effects import Effect, News, Store, perform
 from basecagg.protocol.epoch import SERVER
 from basecagg.protocol.holder import Holder
 from basecagg.protocol.letters import BATCHED, answered
-from basecagg.protocol.messages import Message
+from basecagg.protocol.messages import Closing, Message
 from basecagg.protocol.participant import TO_CONTRIBUTORS
 from basecagg.protocol.server import Server
 
@@ -86,8 +86,8 @@ class Loopback:
     def perform(self, address: Address, effects: Sequence[Effect]) -> None:
         """Do what a machine wants done: first everything durable, then everything sent."""
         for send in perform(self.nodes[address].store, effects, self.news.append):
-            to = _destination(send.recipient, type(send.message))
-            self.post(Letter(address.name, to, send.message))
+            for to in _destinations(send.recipient, send.message):
+                self.post(Letter(address.name, to, send.message))
 
     def post(self, letter: Letter) -> None:
         """Put a message on its way, in sight of the observers."""
@@ -132,6 +132,15 @@ class Loopback:
         if isinstance(node.machine, Holder):
             effects += node.machine.acknowledge()
         self.perform(address, effects)
+
+
+def _destinations(recipient: str, message: Message) -> list[Address]:
+    """One, but what a contributor lost concerns it both as a contributor and as a holder."""
+    to = [_destination(recipient, type(message))]
+    burned = message.masks if isinstance(message, Closing) and message.outcome == "burned" else ()
+    if any(mask.contributor == recipient for mask in burned):
+        to.append(Address("contributor", recipient))
+    return to
 
 
 @lru_cache(maxsize=1 << 14)

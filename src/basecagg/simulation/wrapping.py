@@ -58,6 +58,7 @@ class WrappingAggregation(SummedHere):
 
     def _weighing(self, beginning: Beginning) -> tuple[Weighing, int]:
         parameters = beginning.config.protocol_parameters(beginning.model.size)
+        self._once = parameters.once_per_version
         self._field = PrimeField(parameters.modulus)
         self.errors = FieldErrors()
         """What the field did so far."""

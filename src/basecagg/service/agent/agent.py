@@ -298,8 +298,8 @@ class Agent:
         """Deal masks until one is ready and the last update is over."""
         while True:
             self._moved.clear()
-            version = await self._version()
-            await self._send(await self._in_thread(partial(member.deal, version)))
+            await self._hear_of_newest(member)
+            await self._send(await self._in_thread(member.deal))
             if await self._in_thread(lambda: member.participant.may_train):
                 return
             try:
@@ -323,11 +323,10 @@ class Agent:
         if trained.shape != model.shape:
             raise DataError(f"training returned {trained.size} numbers, not {model.size}")
         update = model - trained
-        present = await self._version() if privacy else version
+        if privacy:  # an update is weighed by how far the model has come meanwhile
+            await self._hear_of_newest(member)
         try:
-            messages = await self._in_thread(
-                lambda: member.submit(update, version, head, present, privacy)
-            )
+            messages = await self._in_thread(lambda: member.submit(update, version, head, privacy))
         except LocalProtocolError as error:  # its mask expired, or it trained to no effect
             _LOG.warning("update", outcome="dropped", reason=str(error))
             messages = []
@@ -341,6 +340,7 @@ class Agent:
         while True:
             # Its epoch may be over by now: then this raises.
             agreement = (await self._in_thread(member.participant.working)).agreement
+            await self._in_thread(member.begin)
             fetch = partial(self._fetch_model, 4 * agreement.parameters.model_size)
             version, model = await self._persist(fetch, *_ELSEWHERE)
             if version == agreement.epoch.first_version or await self._hear_of(member, version):
@@ -369,15 +369,17 @@ class Agent:
             return await self._make_one_again(member, version)
         return is_heard
 
-    async def _version(self) -> int:
-        """The present version, without the model."""
+    async def _hear_of_newest(self, member: LocalMember) -> None:
+        """Hear what the server signs about its present version. That it names one is only a hint to ask."""
 
         async def attempt() -> int:
             query = {"newer_than": 10**14}
             reply = await self._connection.call("GET", "/v1/model", query=query)
             return reply.number("basecagg-version")
 
-        return await self._persist(attempt, *_ELSEWHERE)
+        version = await self._persist(attempt, *_ELSEWHERE)
+        if not await self._in_thread(partial(member.has_heard_of, version)):
+            await self._hear_of(member, version)
 
     async def _send(self, messages: Sequence[Message]) -> None:
         """Deliver, however long it takes. What the server refuses would be refused again: it is dropped.

@@ -135,13 +135,20 @@ class LocalMember:
         """Whether a version has to be made again before it is used."""
         return self.participant.state == "inside" and self.participant.watch.is_due(version)
 
-    def deal(self, version: int) -> list[Message]:
+    def deal(self) -> list[Message]:
         """Have enough masks ready for the next updates."""
-        contributor = self.participant.working()
-        is_large = shares_bytes(contributor.agreement.parameters) > _LARGE
+        is_large = shares_bytes(self.participant.working().agreement.parameters) > _LARGE
         counts = range(1, _AHEAD + 1) if is_large else (_AHEAD,)
-        deal = contributor.deal_ahead
-        return [message for ahead in counts for message in self._perform(deal(version, ahead))]
+        deal = self.participant.deal_ahead
+        return [message for ahead in counts for message in self._perform(deal(ahead))]
+
+    def begin(self) -> None:
+        """A model is about to be asked for, to train from it."""
+        self.participant.watch.begin()
+
+    def has_heard_of(self, version: int) -> bool:
+        """Whether the server has signed something about this version or a later one."""
+        return self.participant.state != "inside" or version <= self.participant.watch.newest
 
     def head_of(self, version: int, model: Vector) -> bytes:
         """What the chain of models had come to with this model, or `WrongModel` if it is another."""
@@ -153,13 +160,12 @@ class LocalMember:
         return self.participant.working().agreement.parameters.privacy
 
     def submit(
-        self, update: Vector, version: int, head: bytes, present: int, privacy: Privacy | None
+        self, update: Vector, version: int, head: bytes, privacy: Privacy | None
     ) -> list[Message]:
-        """Mask an update that was trained from the model with this head; the model is at `present` now."""
-        contributor = self.participant.working()
+        """Mask an update that was trained from the model with this head."""
         if self.privacy != privacy:  # its records were clipped for another epoch
             raise LocalProtocolError("another epoch has begun meanwhile, with another privacy")
-        return self._perform(contributor.submit(update.astype(np.float32), version, head, present))
+        return self._perform(self.participant.submit(update.astype(np.float32), version, head))
 
     def reconnect(self) -> list[Message]:
         """Send again what the server has not confirmed."""
