@@ -16,12 +16,14 @@ from parties import (
     answers,
     at,
     certify,
+    deal,
     endorse,
     fresh_update,
     head_at,
     holder_at,
     intercept,
     make_federation,
+    one_hop,
     one_round,
     request_for,
     submit,
@@ -36,6 +38,7 @@ from basecagg.protocol.effects import MaskEnded
 from basecagg.protocol.messages import Closing, RecoveryRequest, Verdict, signed
 from basecagg.protocol.model_watch import ModelWatch
 from basecagg.protocol.once_per_version import OncePerVersion
+from basecagg.protocol.opening import Burned
 from basecagg.simulation.loopback import AT_SERVER
 from basecagg.storage.memory import MemoryStore
 
@@ -235,3 +238,49 @@ def test_nobody_begins_to_train_below_the_newest_version_that_the_server_signed(
         watch.hear(request)
     with pytest.raises(WrongModel, match="newest"):
         watch.head_of(0, first)
+
+
+# --- nobody is left who may upload ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("max_burns", [1, 2])
+def test_a_federation_of_k_users_goes_on_after_every_burn(monkeypatch, max_burns):
+    """All of them have uploaded from this version; the server signs what it burns, so all may train again."""
+    federation, names = make_federation(max_burns=max_burns), USERS[:3]
+    opening = federation.server.opening
+    for version in range(4):
+        monkeypatch.setattr(opening, "_open", lambda: Burned("as it happens"))
+        for _ in range(max_burns):
+            one_round(federation, names)
+            assert federation.server.version == version
+        monkeypatch.undo()
+        one_round(federation, names)
+        assert federation.server.version == version + 1
+
+
+def test_a_federation_of_k_users_goes_on_after_an_update_was_turned_away():
+    """Its mask is kept by too few holders: another mask hides the next update from the same version."""
+    federation, names = make_federation(), USERS[:3]
+    deal(federation, names[0])
+    mailroom, (mask,) = federation.server.opening.mailroom, federation.contributor(names[0]).ready
+    mailroom.holders_of(mask).difference_update(range(3, 7))
+    one_round(federation, names)
+    assert federation.server.version == 0
+    one_round(federation, names[:1])
+    assert federation.server.version == 1
+
+
+def test_a_lost_word_is_said_again():
+    """The burn did not reach its contributor: it sends the same upload again and hears what became of it."""
+    federation, names = make_federation(), USERS[:3]
+    submitted = submit(federation, names[0], head=bytes(32))  # of another model: turned away
+    one_hop(federation)
+    federation.network.in_flight.clear()
+    contributor = federation.contributor(names[0])
+    assert not contributor.may_train_from(0)
+    federation.network.perform(at(names[0]), contributor.reconnect())
+    assert federation.network.in_flight[-1].message == submitted.upload
+    federation.network.run()
+    assert contributor.may_train_from(0)
+    one_round(federation, names)
+    assert federation.server.version == 1

@@ -78,7 +78,7 @@ def test_a_run_keeps_few_copies_of_a_vector(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_dealing_late_changes_nothing_but_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    # A mask's name says when it expires, so the coin of its weight depends on when it was dealt: here all are 1.
+    # A mask's name says when it expires, so the coin of its weight depends on when it is dealt: here all are 1.
     config = tiny_config("basecagg", versions=6, verify=False, staleness="constant")
     monkeypatch.setattr(aggregation, "_AHEAD_BYTES", 0)
     early = simulate(config, task=tiny_task())
