@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -177,16 +177,22 @@ def test_a_model_that_was_not_released_is_not_trained_from(
 # --- a version that was left behind while it came ------------------------------------------------------
 
 
+async def no_more() -> None:
+    """Nothing else happens."""
+
+
 class Hurried(Impostor):
-    """Hands out version 1, then 3: the time in which a model comes is enough for two more."""
+    """Hands out version 1 and then 3; something may happen while a model is on its way."""
 
     def __init__(self, model: np.ndarray) -> None:
         super().__init__(model, model)
         self.left = [1, 3]
+        self.meanwhile: Callable[[], Awaitable[None]] = no_more
 
     async def __call__(self, request: httpx.Request) -> httpx.Response:
         path = request.url.path.removeprefix("/v1/")
         if path == "model" and not request.url.query:
+            await self.meanwhile()
             headers = {"basecagg-version": str(self.left.pop(0))}
             return httpx.Response(200, content=self.shown.astype("<f4").tobytes(), headers=headers)
         if path.startswith("releases/"):
@@ -204,24 +210,66 @@ class Hurried(Impostor):
         return pack(signed(release, self.town.identities["server"]))
 
 
-async def test_a_model_that_was_left_behind_while_it_came_is_fetched_again_at_once(
-    tmp_path: Path,
-) -> None:
-    """Not after the pause for a training that failed: under load an agent was in no sum for a minute."""
+async def test_a_model_that_was_left_behind_while_it_came_is_trained_from(tmp_path: Path) -> None:
+    """It was the newest when it was asked for. Else whoever has a thin line would never be in a sum."""
     server = Hurried(np.zeros(PARAMETERS.model_size, np.float32))
 
     async with agent_of(server, tmp_path, Nudge(), after_failure=3600.0) as agent:
-        await server.until(lambda: server.keys)
-        epoch = server.town.epoch(server.keys[-1], 1, first=first_link(server.released))
-        server.epoch = [epoch, server.town.credential(epoch)]
-        await server.until(lambda: agent.member.epoch)
-        await agent._take(agent.member, [Numbered(0, server.release(3))])
-        await server.received(Shipment)
-        masks = next(m for m in server.inbox if isinstance(m, Shipment)).dealing.masks
-        server.post(*server.town.receipts(epoch, *masks))
+
+        async def overtake() -> None:
+            await agent._take(agent.member, [Numbered(0, server.release(3))])
+
+        server.meanwhile = overtake
+        await server.begin()
         await server.received(Upload)
         (upload,) = (m for m in server.inbox if isinstance(m, Upload))
-        assert upload.ticket.base_version == 3
+        assert upload.ticket.base_version == 1
+
+
+class Frozen(Hurried):
+    """Signs versions, and goes on serving the first model of the epoch."""
+
+    def __init__(self, model: np.ndarray, named: int, signs: bool) -> None:
+        super().__init__(model)
+        self.left, self._named, self._signs = [0] * 1000, named, signs
+
+    async def __call__(self, request: httpx.Request) -> httpx.Response:
+        path = request.url.path.removeprefix("/v1/")
+        if path == "model" and request.url.query:
+            return httpx.Response(304, headers={"basecagg-version": str(self._named)})
+        if path.startswith("releases/") and not self._signs:
+            return httpx.Response(404, json={"code": "NotFound", "reason": "it is not kept"})
+        self.downloads += path == "model"
+        return await super().__call__(request)
+
+
+@pytest.mark.parametrize("named", [0, 2], ids=["control", ""])
+def test_nobody_trains_from_a_model_below_the_newest_that_was_signed(
+    tmp_path: Path, named: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    server, train = Frozen(np.zeros(PARAMETERS.model_size, np.float32), named, signs=True), Nudge()
+
+    async def story() -> None:
+        async with agent_of(server, tmp_path, train, after_failure=0.01):
+            await server.begin()
+            await server.until(lambda: train.calls if named == 0 else server.downloads >= 6)
+
+    logging.getLogger("basecagg").propagate = True
+    with caplog.at_level(logging.ERROR, "basecagg.agent"):
+        asyncio.run(story())
+    assert bool(train.calls) == (named == 0)
+    said = [record.message for record in caplog.records]
+    assert ("wrong model, not trained" in said) == (named != 0)
+
+
+async def test_an_unsigned_version_takes_nobody_out(tmp_path: Path) -> None:
+    """One number of a million in a header: masks are dealt, and used, by what the server has signed."""
+    server = Frozen(np.zeros(PARAMETERS.model_size, np.float32), 10**6, signs=False)
+    async with agent_of(server, tmp_path, Nudge(), after_failure=0.01):
+        await server.begin()
+        await server.received(Upload)
+        dealt = [m.dealing.expires for m in server.inbox if isinstance(m, Shipment)]
+        assert set(dealt) == {PARAMETERS.mask_lifetime}
 
 
 # --- a server that is caught ---------------------------------------------------------------------------
