@@ -3,6 +3,7 @@
 So Newton's steps by sums come to the same coefficients as all rows in one place. Ties by Efron (1977). But a
 patient is in the terms of everybody who was at risk with it: the partial likelihood is no sum over patients,
 nobody can say how much one of them changes, and no noise makes it private. `hazard` has the model for that.
+Nor is it additive within a centre, so a centre approves each model before it answers: see `makers`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from basecagg.statistics.newton import NewtonStep, newton, packed, unpacked
-from basecagg.statistics.statistic import Marks, Rows, Statistic, Vector, column
+from basecagg.statistics.recipe import built_in
+from basecagg.statistics.statistic import Marks, Rows, Statistic, Vector, ascending, column
 from basecagg.statistics.tables import within
 
 
@@ -56,7 +58,13 @@ def cox_step(
     time: str = "time",
     event: str = "event",
 ) -> Statistic[NewtonStep]:
-    """Log likelihood, gradient and information at some coefficients, of centres with `most` records at most."""
+    """Log likelihood, gradient and information at some coefficients, of centres with `most` records at most.
+
+    A centre answers only for a model that it approved: `Desk.approve` takes a step of it, at any coefficients.
+    """
+    coefficients = np.asarray(coefficients, np.float64)
+    for each in covariates:
+        ascending((each.low, each.high), f"the ends of {each.name}")
 
     def of_rows(rows: Rows) -> Vector:
         x = centred(rows, covariates)
@@ -68,6 +76,14 @@ def cox_step(
         of_rows=of_rows,
         bounds=_bounds(covariates, coefficients, most),
         of_sum=lambda total: NewtonStep(coefficients, *unpacked(total, len(covariates))),
+        made_by=built_in(
+            "Cox",
+            most=most,
+            covariates=covariates,
+            coefficients=coefficients,
+            time=time,
+            event=event,
+        ),
     )
 
 
@@ -94,12 +110,12 @@ def _partial_likelihood(
     size = len(coefficients)
     likelihood, gradient, information = 0.0, np.zeros(size), np.zeros((size, size))
     linear = x @ coefficients
-    # Every weight is divided by the largest, which changes nothing but that none overflows.
-    top = linear.max(initial=0.0)
-    weight = np.exp(linear - top)
     for moment in np.unique(at[happened]):
-        dying = happened & (at == moment)
-        risk, dead = (_moments(weight[who], x[who]) for who in (at >= moment, dying))
+        dying, at_risk = happened & (at == moment), at >= moment
+        # Divided by the largest at risk, no weight overflows, and one of them is 1: they never add up to 0.
+        top = linear[at_risk].max()
+        weight = np.exp(np.minimum(linear - top, 0.0))
+        risk, dead = (_moments(weight[who], x[who]) for who in (at_risk, dying))
         deaths = int(dying.sum())
         likelihood += float(linear[dying].sum())
         gradient += x[dying].sum(axis=0)

@@ -3,31 +3,43 @@
 A sum of few centres says much about each. The same numbers in two sums of different centres are told apart by
 subtracting. So an exact answer goes into sums of at least so many centres, always the same ones; noisy answers
 go into any, and are paid for. What was answered is written down before the answer leaves.
+
+Whether a centre answers is decided before a row is read, by what it agreed on: with whom, how many records,
+which statistics. Of a question it takes names and numbers, and no function. What goes wrong later stays in its
+log.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any, Generic
 
 import numpy as np
 
 from basecagg.errors import BASecAggWarning, DataError, ParameterError, QuestionRefused
-from basecagg.maths.randomness import SEED_BYTES, system_entropy
+from basecagg.maths.randomness import SEED_BYTES, WordStream, derive_seed, system_entropy
+from basecagg.parameters import usual_tolerance
 from basecagg.privacy import Mechanism
 from basecagg.protections.budget import Budget
 from basecagg.protocol.effects import Persist, Store, perform
 from basecagg.protocol.ledger import PrivacyLedger
 from basecagg.statistics.fixed_point import element_bits, join, split
+from basecagg.statistics.makers import make
 from basecagg.statistics.private import blurred, private_sums
+from basecagg.statistics.recipe import written
 from basecagg.statistics.statistic import Result, Rows, Statistic, Vector
 
 LEAST_CENTRES = 5
 """Centres in a sum for whoever has not chosen: with two who work together there are three left."""
+CANNOT = "this centre cannot answer the question from its rows; its own log says why"
+"""All that leaves a centre about its rows, if they do not have what a question is about."""
+_LOG = logging.getLogger("basecagg.statistics")
+"""The centre's own: what stands here may be about its records."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,11 +52,19 @@ class Question(Generic[Result]):
     number: int
     """Each question has its own. It travels in the vector: in the sum it shows that all answered this one."""
     noise: Mechanism | None = None
+    recipe: str = field(init=False)
+    """What of the statistic reaches a centre: its name, its parameters and a hash, in JSON."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "recipe", written(self.statistic.recipe))
         if list(self.members) != sorted(set(self.members)):
             raise ParameterError(
                 "the members of a sum stand in order, each once", rule="members ascend"
+            )
+        if not 0 < self.number < 2**self.bits:
+            raise ParameterError(
+                f"number {self.number} of a question does not fit into {self.bits} bits",
+                rule="0 < number < 2ᵇ",
             )
 
     @property
@@ -60,12 +80,9 @@ class Question(Generic[Result]):
     def encode(self, vector: Vector, seed: bytes) -> Vector:
         """An answer as whole numbers for the field."""
         bounds = self.statistic.bounds
-        if vector.shape != bounds.shape:
-            raise DataError(
-                f"{self.statistic.name} gave {vector.shape}, its bounds are {bounds.shape}"
-            )
         if self.noise is None:
-            return np.concatenate([[self.number], split(vector, bounds, self.bits)])
+            coins = WordStream(derive_seed(seed, "carries")).draw(vector.size)
+            return np.concatenate([[self.number], split(vector, bounds, self.bits, coins)])
         return np.concatenate([[self.number], blurred(vector, bounds, self.noise, seed)])
 
     def decode(self, total: Vector) -> Result:
@@ -86,111 +103,178 @@ class Desk:
         rows: Rows,
         store: Store,
         *,
+        centres: Iterable[str],
+        most: int,
         least: int = LEAST_CENTRES,
         budget: Budget | None = None,
+        silent: int | None = None,
         entropy: Callable[[int], bytes] = system_entropy,
     ) -> None:
         """Go on with what the store remembers. Only an experiment replaces the entropy.
 
-        `budget` is what this centre grants: noisy questions are answered with the noise that it takes, no less.
+        All but the rows is agreed on beforehand: the `centres` that there are, and how many records each has at
+        `most`. `budget` is what this centre grants: noisy questions are answered with the noise that it takes,
+        no less, where `silent` centres may tell the server theirs: T, unless given.
         """
         self.name = name
         self._rows = rows
         self._store = store
+        self._centres = frozenset(centres)
+        self._most = most
         self._least = least
         self._budget = budget
+        self._silent = silent
         self._entropy = entropy
+        self._approved: dict[str, Statistic[Any]] = {}
+        """By hash; after a restart the centre approves again what it runs."""
         self.ledger = PrivacyLedger(store)
         """What noisy answers have cost."""
 
+    def approve(self, statistic: Statistic[Any]) -> None:
+        """Answer questions for this statistic. The centre calls this itself, with code that it has read.
+
+        What is run is this object, whatever an asker has under the same name and hash (`Statistic.digest`). Its
+        bounds and its `per_record` are approved with it. Sums over records that are built in need no approval;
+        a Cox model does, for all coefficients.
+        """
+        if "together" in statistic.recipe:
+            raise ParameterError(
+                "approve the parts of a statistic, one by one", rule="parts are approved"
+            )
+        if self._approved.setdefault(statistic.digest, statistic) is not statistic:
+            raise ParameterError(
+                f"{self.name} has approved another {statistic.name} of the same text: give it another name",
+                rule="a name and a hash are one statistic",
+            )
+
     def answer(self, question: Question[Any]) -> Vector:
         """The centre's part of a sum, or `QuestionRefused`, or `BudgetSpent`."""
-        self.require_hidden(question)
-        answer = question.encode(self._vector(question), self._entropy(SEED_BYTES))
+        own = self.require_hidden(question)
+        answer = own.encode(self._vector(own), self._entropy(SEED_BYTES))
         # What has to be known before the answer leaves: what it costs, or who else is in the sum.
-        exact = Persist("members", "", _digest(question), irreversible=True)
-        noted = [exact] if question.noise is None else self.ledger.charge(question.noise, 0)
+        exact = Persist("members", "", _digest(own), irreversible=True)
+        noted = [exact] if own.noise is None else self.ledger.charge(own.noise, 0)
         perform(self._store, noted)
         return answer
 
-    def require_hidden(self, question: Question[Any]) -> None:
-        """Refuse what would single a centre out."""
+    def require_hidden(self, question: Question[Any]) -> Question[Any]:
+        """The question as this centre understands it, unless it would single a centre out. No row is read."""
         members = question.members
         if self._store.rolled_back:
             raise QuestionRefused("this store is an older copy: what was answered is not known")
         if self.name not in members:
             raise QuestionRefused(f"{self.name} is not among the centres that are asked")
+        if strangers := sorted({*members} - self._centres):
+            raise QuestionRefused(f"{self.name} does not know {', '.join(strangers)}")
         if len(members) < self._least:
             raise QuestionRefused(
                 f"a sum of {len(members)} centres: {self.name} answers in sums of {self._least} or more"
             )
-        if question.noise is not None and question.noise != self._noise(question, question.noise):
+        own = self._own(question)
+        if own.noise is not None and own.noise != self._noise(own, own.noise):
             raise QuestionRefused(
                 f"this is not the noise that the budget of {self.name} takes: {self._budget}"
             )
         before = self._store.read("members", "")
-        if question.noise is None and before not in (None, _digest(question)):
+        if own.noise is None and before not in (None, _digest(own)):
             raise QuestionRefused(
                 f"{self.name} has answered exactly together with other centres: the difference of the two sums"
                 " would single somebody out; ask the same centres, or with noise"
             )
+        return own
+
+    def _own(self, question: Question[Any]) -> Question[Any]:
+        """The question with this centre's own statistic: the asker's functions are not called."""
+        try:
+            statistic = make(json.loads(question.recipe), self._approved, self._most)
+            own = Question(statistic, question.members, question.number, question.noise)
+        except QuestionRefused:
+            raise
+        except Exception as fault:  # whatever else an asker wrote
+            raise QuestionRefused(f"this is no question: {type(fault).__name__}: {fault}") from None
+        if own.recipe != question.recipe:
+            raise QuestionRefused("this is no question: it says more than its statistic has")
+        return own
 
     def _noise(self, question: Question[Any], asked: Mechanism) -> Mechanism | None:
-        """The noise by the centre's own budget: whoever asks could ask for less, or for another ε."""
-        if self._budget is None:
-            return None
+        """The noise by the centre's own budget: an asker could ask for less, or for another ε."""
         members = len(question.members)
+        silent = self._silent or usual_tolerance(members, members, "certified")[1]
+        if self._budget is None or asked.silent < silent:
+            return None
         return private_sums(
             question.statistic, self._budget, members, asked.silent, bits=question.bits
         )
 
     def _vector(self, question: Question[Any]) -> Vector:
-        """From the rows that suit the question. That some do not, the centre is told, and nobody else."""
-        statistic, rows, notes = question.statistic, self._rows, list[str]()
+        """This centre's numbers. Whether it has any for an exact question depends on its columns alone."""
+        statistic, notes = question.statistic, list[str]()
+        vector: Vector = np.zeros(statistic.bounds.size)
+        answerable = question.noise is not None  # where zeros with noise look like any other answer
         try:
-            vector = _numbers(statistic, rows)
-        except DataError as unsuited:
-            rows, left_out = _suited(statistic, rows)
-            notes.append(f"leaves {left_out} records out of {statistic.name}: {unsuited}")
-            try:
-                vector = _numbers(statistic, rows)
-            except DataError:  # whatever the records: a column is missing, which noise has to hide
-                if question.noise is None:
-                    raise
-                self._tell(notes)
-                return np.zeros(statistic.bounds.size)
-        self._tell([*notes, *statistic.notes(rows)])
-        return vector
-
-    def _tell(self, notes: list[str]) -> None:
+            columns = _columns(self._rows)
+            _numbers(statistic, {name: values[:0] for name, values in columns.items()})
+            answerable = True
+            vector, notes = self._suited(statistic, columns)
+        except Exception:
+            _LOG.warning("%s: no answer to %s", self.name, statistic.name, exc_info=True)
+        if not answerable:  # said outside of the handler, so that the fault does not travel with it
+            raise QuestionRefused(CANNOT)
         for note in notes:
             warnings.warn(f"{self.name}: {note}", BASecAggWarning, 2)
+        return vector
+
+    def _suited(self, statistic: Statistic[Any], rows: Rows) -> tuple[Vector, list[str]]:
+        """The vector of the rows that suit. That some do not, the centre is told, and nobody else."""
+        notes = list[str]()
+        try:
+            vector = _numbers(statistic, rows)
+        except Exception as unsuited:
+            rows, left_out = _suited(statistic, rows)
+            why = unsuited if isinstance(unsuited, DataError) else type(unsuited).__name__
+            notes.append(f"leaves {left_out} records out of {statistic.name}: {why}")
+            vector = _numbers(statistic, rows)
+        if (np.abs(vector) > statistic.bounds).any():
+            notes.append(
+                f"has more records than the {self._most} agreed on: {statistic.name} is clipped"
+            )
+        return vector, [*notes, *statistic.notes(rows)]
+
+
+def _columns(rows: Rows) -> dict[str, Any]:
+    """The rows as columns of the same length, whatever kind of table they are."""
+    columns = {name: np.asarray(rows[name]) for name in rows}
+    if len({values.shape[:1] for values in columns.values()}) > 1:
+        raise DataError("columns have different lengths")
+    return columns
 
 
 def _numbers(statistic: Statistic[Any], rows: Rows) -> Vector:
     """The vector of some rows; one value that is none must not take all others with it."""
-    vector = statistic.of_rows(rows)
+    vector = np.asarray(statistic.of_rows(rows), np.float64)
+    if vector.shape != statistic.bounds.shape:
+        raise DataError(
+            f"{statistic.name} gave {vector.shape}, its bounds are {statistic.bounds.shape}"
+        )
     if not np.isfinite(vector).all():
         raise DataError("some values are missing or no numbers")
     return vector
 
 
-def _suited(statistic: Statistic[Any], rows: Rows) -> tuple[Rows, str]:
+def _suited(statistic: Statistic[Any], columns: Rows) -> tuple[Rows, str]:
     """The records that suit, each judged by itself: so one more that does not changes nothing."""
-    columns = {name: np.asarray(rows[name]) for name in rows}
     count = min((values.shape[0] for values in columns.values()), default=0)
     kept = [
         at for at in range(count) if _suits(statistic, {n: v[[at]] for n, v in columns.items()})
     ]
-    return {
-        name: values[kept] for name, values in columns.items()
-    }, f"{count - len(kept)} of {count}"
+    suited = {name: values[kept] for name, values in columns.items()}
+    return suited, f"{count - len(kept)} of {count}"
 
 
 def _suits(statistic: Statistic[Any], record: Rows) -> bool:
     try:
         _numbers(statistic, record)
-    except DataError:
+    except Exception:
         return False
     return True
 

@@ -8,15 +8,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from basecagg.errors import ParameterError
 from basecagg.statistics.cox import Covariate, centred
 from basecagg.statistics.kaplan_meier import SurvivalCurve, kaplan_meier, last_intervals
 from basecagg.statistics.newton import NewtonStep, newton, packed, symmetric, unpacked
-from basecagg.statistics.statistic import Marks, Rows, Statistic, Vector, over_records
+from basecagg.statistics.recipe import Recipe, built_in, plain
+from basecagg.statistics.statistic import (
+    Marks,
+    Rows,
+    Statistic,
+    Vector,
+    ascending,
+    over_records,
+)
 
 _LEAST_SPREAD = 0.01
 """Of the covariates in any direction: noise must not make a matrix impossible."""
@@ -31,6 +40,11 @@ class HazardModel:
     most: int
     time: str = "time"
     event: str = "event"
+
+    def __post_init__(self) -> None:
+        ascending(self.times, "the ends of intervals")
+        for each in self.covariates:
+            ascending((each.low, each.high), f"the ends of {each.name}")
 
     @property
     def size(self) -> int:
@@ -68,13 +82,32 @@ class _Terms(NamedTuple):
     x: Vector
     risk: Marks
     event: Marks
-    hazard: Vector
+    logit: Vector
+
+    @property
+    def hazard(self) -> Vector:
+        return np.exp(-np.logaddexp(0.0, -self.logit))
 
 
 def _terms(model: HazardModel, at: Vector, rows: Rows) -> _Terms:
     x, (risk, event) = model.scaled(rows), model.periods(rows)
     alpha, beta = np.split(at, [len(model.times)])
-    return _Terms(x, risk, event, 1 / (1 + np.exp(-(alpha + (x @ beta)[:, None]))))
+    return _Terms(x, risk, event, alpha + (x @ beta)[:, None])
+
+
+def _made_by(maker: str, model: HazardModel, **parameters: Any) -> Callable[[], Recipe]:
+    """A recipe with the model's own parameters beside the others."""
+    whole = plain(model) | parameters
+    return built_in(maker, **whole)
+
+
+def _checked(model: HazardModel, at: Vector) -> Vector:
+    at = np.asarray(at, np.float64)
+    if at.shape != (model.size,) or not np.isfinite(at).all():
+        raise ParameterError(
+            f"α and β of this model are {model.size} finite numbers", rule="α and β are finite"
+        )
+    return at
 
 
 def _gradients(terms: _Terms) -> Vector:
@@ -95,11 +128,14 @@ def fit_hazard(
 
 def hazard_step(model: HazardModel, at: Vector) -> Statistic[NewtonStep]:
     """Log likelihood, gradient and information at α and β."""
+    at = _checked(model, at)
 
     def of_rows(rows: Rows) -> Vector:
         terms = _terms(model, at, rows)
-        x, risk, event, hazard = terms
-        said = np.log(np.where(event, hazard, 1 - hazard))[risk].sum()
+        x, risk, event, logit = terms
+        hazard = terms.hazard
+        # ln h and ln (1 − h), which are finite wherever the logit is.
+        said = -np.logaddexp(0.0, np.where(event, -logit, logit))[risk].sum()
         spread = hazard * (1 - hazard) * risk
         crossed = spread.T @ x
         by_record = spread.sum(axis=1)
@@ -119,6 +155,7 @@ def hazard_step(model: HazardModel, at: Vector) -> Statistic[NewtonStep]:
         of_rows=of_rows,
         bounds=bounds,
         of_sum=lambda total: NewtonStep(at, *unpacked(total, size)),
+        made_by=_made_by("hazard step", model, at=at),
     )
 
 
@@ -148,7 +185,8 @@ def fit_hazard_privately(
 
 def hazard_gradient(model: HazardModel, at: Vector, *, clip: float) -> Statistic[Vector]:
     """The gradient at α and β, each patient's part of it clipped to a length of `clip`."""
-    return over_records(
+    at = _checked(model, at)
+    clipped = over_records(
         "hazard, a gradient",
         lambda rows: _gradients(_terms(model, at, rows)),
         model.size,
@@ -156,6 +194,7 @@ def hazard_gradient(model: HazardModel, at: Vector, *, clip: float) -> Statistic
         clip=clip,
         most=model.most,
     )
+    return replace(clipped, made_by=_made_by("hazard gradient", model, at=at, clip=clip))
 
 
 def moments(model: HazardModel) -> Statistic[tuple[Vector, Vector]]:
@@ -174,9 +213,10 @@ def moments(model: HazardModel) -> Statistic[tuple[Vector, Vector]]:
 
     numbers = 1 + size + len(upper[0])
     longest = math.sqrt(numbers)  # every number is at most 1
-    return over_records(
+    clipped = over_records(
         "moments of the covariates", of_records, numbers, of_sum, clip=longest, most=model.most
     )
+    return replace(clipped, made_by=_made_by("moments", model))
 
 
 def _information(curve: SurvivalCurve, average: Vector, products: Vector) -> Vector:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from basecagg.statistics.statistic import Marks, Rows, Statistic, Vector, column
+from basecagg.statistics.recipe import built_in
+from basecagg.statistics.statistic import Marks, Rows, Statistic, Vector, ascending, column
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +53,7 @@ def kaplan_meier(
 
     A record is in one cell of the vector, so one record changes it by 1.
     """
-    ends = np.asarray(times, np.float64)
+    ends = ascending(times, "the ends of intervals")
 
     def of_rows(rows: Rows) -> Vector:
         cell, happened = last_intervals(rows, ends, time, event)
@@ -66,6 +67,7 @@ def kaplan_meier(
         bounds=np.full(2 * ends.size, most, np.float64),
         of_sum=lambda total: SurvivalCurve(ends, *np.split(total, 2)),
         per_record=1.0,
+        made_by=built_in("Kaplan–Meier", most=most, times=times, time=time, event=event),
     )
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from basecagg.errors import DataError
+from basecagg.errors import DataError, ParameterError
+from basecagg.statistics.recipe import Recipe, digest, of_ones_own
 
 Rows: TypeAlias = Mapping[str, Any]
 """One centre's records: columns by name, each as long as the others. A data frame will do."""
@@ -34,6 +35,33 @@ class Statistic(Generic[Result]):
     statistic private."""
     notes: Callable[[Rows], list[str]] = lambda rows: []
     """For the centre's own eyes: which of its values do not count as they are. This is never sent."""
+    made_by: Callable[[], Recipe] | None = None
+    """What questions say about it, if not the name and the hash of a statistic of one's own."""
+
+    def __post_init__(self) -> None:
+        bounds = np.array(self.bounds, np.float64)
+        bounds.flags.writeable = False  # they are approved with the statistic
+        if bounds.ndim != 1 or not (np.isfinite(bounds) & (bounds > 0)).all():
+            raise ParameterError(
+                f"{self.name}: a bound is no number above 0", rule="every number has a bound"
+            )
+        if self.per_record is not None and not 0 < self.per_record < math.inf:
+            raise ParameterError(
+                f"{self.name}: one record moves it by {self.per_record}", rule="0 < per_record < ∞"
+            )
+        object.__setattr__(self, "bounds", bounds)
+
+    @property
+    def recipe(self) -> Recipe:
+        """What a question says about it: a centre makes the statistic from that by its own code."""
+        if self.made_by is not None:
+            return self.made_by()
+        return of_ones_own(self.name, self.of_rows, self.bounds, self.per_record)
+
+    @property
+    def digest(self) -> str:
+        """The hash that a centre approves it by: of the recipe, without the coefficients of a Cox step."""
+        return digest(self.recipe)
 
 
 def together(*statistics: Statistic[Any]) -> Statistic[tuple[Any, ...]]:
@@ -53,6 +81,7 @@ def together(*statistics: Statistic[Any]) -> Statistic[tuple[Any, ...]]:
         of_sum=of_sum,
         per_record=math.hypot(*lengths) if whole else None,
         notes=lambda rows: [note for each in statistics for note in each.notes(rows)],
+        made_by=lambda: {"together": [each.recipe for each in statistics]},
     )
 
 
@@ -78,7 +107,15 @@ def over_records(
         # What is no number counts as nothing: that it happened must not be seen from outside.
         return np.where(np.isfinite(lengths), factors, 0.0) @ np.nan_to_num(vectors)
 
-    return Statistic(name, of_rows, np.full(size, most * clip), of_sum, per_record=clip)
+    bounds = np.full(size, most * clip)
+    return Statistic(
+        name=name,
+        of_rows=of_rows,
+        bounds=bounds,
+        of_sum=of_sum,
+        per_record=clip,
+        made_by=lambda: of_ones_own(name, of_records, bounds, clip),
+    )
 
 
 def column(rows: Rows, name: str) -> Vector:
@@ -92,8 +129,19 @@ def column(rows: Rows, name: str) -> Vector:
 def numbers(rows: Rows, name: str) -> Vector:
     """A column as numbers, of which some may be missing: NaN."""
     try:
-        return np.asarray(rows[name], np.float64)
+        values = np.asarray(rows[name], np.float64)
     except KeyError:
         raise DataError(f"these rows have no column {name!r}") from None
-    except (TypeError, ValueError):  # whose message would show the value
+    except (TypeError, ValueError, OverflowError):  # whose message would show the value
         raise DataError(f"column {name!r} has values that are no numbers") from None
+    if values.ndim != 1:  # else a record would count more than once
+        raise DataError(f"column {name!r} has more than one value for a record")
+    return values
+
+
+def ascending(numbers: Sequence[float] | Vector, what: str) -> Vector:
+    """Numbers of which each is larger than the one before: edges, times, the ends of a range."""
+    found = np.array(numbers, np.float64)
+    if found.size == 0 or not (np.isfinite(found).all() and (np.diff(found) > 0).all()):
+        raise ParameterError(f"{what} do not ascend, or are no numbers", rule=f"{what} ascend")
+    return found

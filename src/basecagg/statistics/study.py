@@ -62,18 +62,31 @@ class Study:
         self,
         centres: Mapping[str, Rows],
         *,
+        most: int,
         least: int = LEAST_CENTRES,
         budget: Budget | None = None,
         silent: int | None = None,
         entropy: Callable[[int], bytes] = system_entropy,
         observers: Iterable[Callable[[Letter], None]] = (),
     ) -> None:
-        """Give each centre its rows. `budget` is for noisy questions; `observers` see every message.
+        """Give each centre its rows, of which it has `most` at most: all questions have this bound.
 
-        Of the centres `silent` may tell the server their noise: T, unless given.
+        `budget` is for noisy questions; `observers` see every message. Of the centres `silent` may tell the
+        server their noise: T, unless given. Each desk begins with an empty store: what another study answered
+        from the same rows, it does not know.
         """
         self.desks = {
-            name: Desk(name, rows, MemoryStore(), least=least, budget=budget, entropy=entropy)
+            name: Desk(
+                name,
+                rows,
+                MemoryStore(),
+                centres=centres,
+                most=most,
+                least=least,
+                budget=budget,
+                silent=silent,
+                entropy=entropy,
+            )
             for name, rows in sorted(centres.items())
         }
         self.budget = budget

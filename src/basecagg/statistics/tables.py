@@ -9,7 +9,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from basecagg.errors import DataError
-from basecagg.statistics.statistic import Rows, Statistic, Vector, numbers
+from basecagg.statistics.recipe import built_in
+from basecagg.statistics.statistic import Rows, Statistic, Vector, ascending, numbers
 
 
 class Summary(NamedTuple):
@@ -31,6 +32,7 @@ def count(name: str, *, most: int) -> Statistic[float]:
         bounds=np.array([most], np.float64),
         of_sum=lambda total: float(total[0]),
         per_record=1.0,
+        made_by=built_in("count", most=most, name=name),
     )
 
 
@@ -40,6 +42,7 @@ def mean(name: str, low: float, high: float, *, most: int) -> Statistic[Summary]
     A value that lies outside counts as the nearer of the two, and one that is missing not at all: `records` of
     the result says how many there were. Each centre is told of its own, and nobody else is.
     """
+    ascending((low, high), f"the ends of {name}")
     middle, half = (low + high) / 2, (high - low) / 2
 
     def of_rows(rows: Rows) -> Vector:
@@ -54,10 +57,14 @@ def mean(name: str, low: float, high: float, *, most: int) -> Statistic[Summary]
         spread = math.sqrt(max(0.0, second / records - average * average))
         return Summary(records, middle + half * average, half * spread)
 
-    bounds = np.full(3, most, np.float64)
-    notes = _notes(name, low, high, "count as the nearer end")
     return Statistic(
-        f"mean of {name}", of_rows, bounds, of_sum, per_record=math.sqrt(3), notes=notes
+        name=f"mean of {name}",
+        of_rows=of_rows,
+        bounds=np.full(3, most, np.float64),
+        of_sum=of_sum,
+        per_record=math.sqrt(3),
+        notes=_notes(name, low, high, "count as the nearer end"),
+        made_by=built_in("mean", most=most, name=name, low=low, high=high),
     )
 
 
@@ -69,6 +76,7 @@ def histogram(
     What lies outside of all is in the first or the last interval, or with `outside="count"` apart: the result
     has then one number more at each end. A value that is missing is in none. Each centre is told of its own.
     """
+    ascending(edges, f"the edges of {name}")
     apart, low, high = outside == "count", edges[0], edges[-1]
     # The end of the last interval belongs to it: what lies above begins with the next number.
     cuts = [-np.inf, *edges[:-1], np.nextafter(high, np.inf), np.inf] if apart else list(edges)
@@ -84,6 +92,7 @@ def histogram(
         of_sum=lambda total: total,
         per_record=1.0,
         notes=_notes(name, low, high, "are counted apart" if apart else "count as the nearer end"),
+        made_by=built_in("histogram", most=most, name=name, edges=edges, outside=outside),
     )
 
 
