@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import linecache
 import re
 import shlex
 import subprocess
@@ -94,7 +95,10 @@ def tables_as_they_were() -> Iterator[None]:
 @pytest.mark.usefixtures("tables_as_they_were")
 @pytest.mark.parametrize("page", [page for page in PAGES if python_blocks(page)], ids=named)
 def test_the_python_on_a_page_runs(page: Path) -> None:
-    exec(compile(python_blocks(page), named(page), "exec"), {})
+    text = python_blocks(page)
+    # As if it stood in a file: a page's functions have a text, as a reader's have.
+    linecache.cache[named(page)] = (len(text), None, text.splitlines(keepends=True), named(page))
+    exec(compile(text, named(page), "exec"), {})
 
 
 @pytest.mark.parametrize("line", COMMANDS)

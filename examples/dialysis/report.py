@@ -122,7 +122,7 @@ def server(found: Found) -> str:
     saw = found["server"]
     return (
         f"{saw['sums']} sums, each of all {saw['smallest']} centres, and masked numbers, each of them random by"
-        f" itself. Of a single centre: {'nothing' if saw['only sums'] else 'SOMETHING'}."
+        f" itself. {'No sum of fewer centres follows' if saw['only sums'] else 'SOME OF A SINGLE CENTRE'}."
     )
 
 

@@ -31,6 +31,7 @@ from basecagg.statistics import (
     Question,
     Statistic,
     Study,
+    cox_step,
     fit_cox,
     fit_hazard,
     fit_hazard_privately,
@@ -53,6 +54,8 @@ ABOUT = together(
     kaplan_meier(MONTHS, most=MOST),
 )
 """The first question: who they are, and how long they live."""
+COX = cox_step(COVARIATES, np.zeros(len(COVARIATES)), most=MOST)
+"""The model that every centre approves, for whatever coefficients."""
 Ask = Callable[[Statistic[Any]], Any]
 
 
@@ -85,7 +88,13 @@ def main() -> None:
 def conduct(centres: dict[str, Rows], seeds: int) -> dict[str, Any]:
     """Everything that is to be told, as plain numbers."""
     uploads: list[Upload] = []
-    study = Study(centres, budget=BUDGET, observers=[lambda letter: _note(uploads, letter)])
+    study = Study(
+        centres, most=MOST, budget=BUDGET, observers=[lambda letter: _note(uploads, letter)]
+    )
+    for (
+        desk
+    ) in study.desks.values():  # which each centre does by itself, once it has read the model
+        desk.approve(COX)
     gone = int(0.3 * len(centres))
     say(f"{len(centres)} centres; {gone} of them are gone as holders as soon as they have answered")
     ask = at_their_own_pace(study.ask, list(centres), gone)
@@ -187,7 +196,16 @@ def _repeat(centres: dict[str, Rows], seed: int, silent: int) -> dict[str, list[
     """
     rng, names, numbers = np.random.default_rng(seed), tuple(sorted(centres)), itertools.count(1)
     desks = [
-        Desk(name, centres[name], MemoryStore(), budget=BUDGET, entropy=rng.bytes) for name in names
+        Desk(
+            name,
+            centres[name],
+            MemoryStore(),
+            centres=names,
+            most=MOST,
+            budget=BUDGET,
+            entropy=rng.bytes,
+        )
+        for name in names
     ]
 
     def ask(statistic: Statistic[Any]) -> Any:

@@ -221,8 +221,15 @@ class Desk:
         if not answerable:  # said outside of the handler, so that the fault does not travel with it
             raise QuestionRefused(CANNOT)
         for note in notes:
-            warnings.warn(f"{self.name}: {note}", BASecAggWarning, 2)
+            self._tell(f"{self.name}: {note}")
         return vector
+
+    @staticmethod
+    def _tell(note: str) -> None:
+        try:
+            warnings.warn(note, BASecAggWarning, 4)
+        except BASecAggWarning:  # by a filter, and it would leave in place of an answer
+            _LOG.warning(note)
 
     def _suited(self, statistic: Statistic[Any], rows: Rows) -> tuple[Vector, list[str]]:
         """The vector of the rows that suit. That some do not, the centre is told, and nobody else."""
