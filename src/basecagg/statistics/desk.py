@@ -28,7 +28,7 @@ from basecagg.privacy import Mechanism
 from basecagg.protections.budget import Budget
 from basecagg.protocol.effects import Persist, Store, perform
 from basecagg.protocol.ledger import PrivacyLedger
-from basecagg.statistics.fixed_point import element_bits, join, split
+from basecagg.statistics.fixed_point import ELEMENTS, element_bits, join, split
 from basecagg.statistics.makers import make
 from basecagg.statistics.private import blurred, private_sums
 from basecagg.statistics.recipe import written
@@ -75,13 +75,13 @@ class Question(Generic[Result]):
     @property
     def size(self) -> int:
         """Elements of an answer."""
-        return 1 + self.statistic.bounds.size * (2 if self.noise is None else 1)
+        return 1 + self.statistic.bounds.size * (ELEMENTS if self.noise is None else 1)
 
     def encode(self, vector: Vector, seed: bytes) -> Vector:
         """An answer as whole numbers for the field."""
         bounds = self.statistic.bounds
         if self.noise is None:
-            coins = WordStream(derive_seed(seed, "carries")).draw(vector.size)
+            coins = WordStream(derive_seed(seed, "carries")).draw(2 * vector.size)
             return np.concatenate([[self.number], split(vector, bounds, self.bits, coins)])
         return np.concatenate([[self.number], blurred(vector, bounds, self.noise, seed)])
 
@@ -216,8 +216,10 @@ class Desk:
             _numbers(statistic, {name: values[:0] for name, values in columns.items()})
             answerable = True
             vector, notes = self._suited(statistic, columns)
-        except Exception:
-            _LOG.warning("%s: no answer to %s", self.name, statistic.name, exc_info=True)
+        except Exception as fault:
+            known = isinstance(fault, DataError)
+            said = "%s: %s cannot be computed from these rows: %s"
+            _LOG.warning(said, self.name, statistic.name, fault, exc_info=not known)
         if not answerable:  # said outside of the handler, so that the fault does not travel with it
             raise QuestionRefused(CANNOT)
         for note in notes:

@@ -1,9 +1,9 @@
 """Numbers of known size as whole elements of the field, so that their sums are exact.
 
 K elements of up to 2ᵇ each have a sum that the field has room for: b = 24 for 67 centres. That is too coarse
-for a gradient, so a number takes two elements: it is written in fixed point with 3b/2 − 1 bits, 35 for b = 24,
-and its upper and its lower part are summed apart. What is left of the lower element hides how often it carries.
-The unit is a power of two, so whole numbers come back as they were.
+for a gradient, so a number takes three elements: it is written in fixed point with 3b/2 − 1 bits (35), of which
+the lower two elements have b/4 each. Elements are summed apart, and the room that is left in the lower ones
+hides how often they carry. The unit is a power of two, so whole numbers come back as they were.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from basecagg.maths.primes import PAPER_MODULUS
 from basecagg.maths.randomness import Words
 from basecagg.statistics.statistic import Vector
 
+ELEMENTS = 3
+"""Of one number."""
 _MOST_BITS = 24
 """Half as many again are fewer than the 53 of a float64, so that scaling and rounding are exact."""
 _LEAST_BITS = 8
@@ -29,20 +31,24 @@ def element_bits(members: int) -> int:
 
 
 def split(vector: Vector, bounds: Vector, bits: int, coins: Words) -> Vector:
-    """Two elements for each number, both at most 2ᵇ in size; a number beyond its bound counts as the bound.
+    """Three elements for each number, all at most 2ᵇ in size; a number beyond its bound counts as the bound.
 
-    The two are summed apart, and the sum of lower halves would say how often it carries: a function of each
-    centre's number, not of their sum. So a centre moves some of the upper half into the lower one, by coins.
+    A sum of lower elements would say how often it carries: that depends on each centre's number, not on their
+    sum. So a centre moves a random part from each element down to the next: two `coins` for each number.
     """
     # What is no number counts as 0: neither this nor the bound may be seen from outside.
     inside = np.clip(np.nan_to_num(vector), -bounds, bounds)
-    lower = _lower(bits)
-    # At most 2³⁵ in size, so the upper half is at most 2ᵇ⁻¹, and has room for what is moved.
+    digit = _digit_bits(bits)
+    # At most 2³ᵇᐟ²⁻¹ in size, so the highest element is at most 2ᵇ⁻¹. What is moved is less than 2ᵇ⁻¹ below, so
+    # that there is room for the digit and for what is moved on.
     whole = np.rint(inside / _units(bounds, bits)).astype(np.int64)
-    spare = bits - lower
-    moved = (coins >> (31 - spare)).astype(np.int64) - (1 << spare)
-    high, low = (whole >> lower) - moved, (whole & ((1 << lower) - 1)) + (moved << lower)
-    return np.concatenate([high, low]).astype(np.float64)
+    room = bits - digit
+    upper, lower = np.split((coins >> (32 - room)).astype(np.int64) - (1 << (room - 1)), 2)
+    mask = (1 << digit) - 1
+    high = (whole >> 2 * digit) - upper
+    middle = (whole >> digit & mask) + (upper << digit) - lower
+    low = (whole & mask) + (lower << digit)
+    return np.concatenate([high, middle, low]).astype(np.float64)
 
 
 def join(elements: Vector, bounds: Vector, bits: int) -> Vector:
@@ -50,17 +56,18 @@ def join(elements: Vector, bounds: Vector, bits: int) -> Vector:
 
     K·2ᵇ < 2³¹, so the whole numbers are at most 2³²⁺ᵇᐟ² ≤ 2⁴⁴ in size.
     """
-    high, low = np.split(elements.astype(np.int64), 2)
-    numbers: Vector = ((high << _lower(bits)) + low) * _units(bounds, bits)
+    high, middle, low = np.split(elements.astype(np.int64), ELEMENTS)
+    digit = _digit_bits(bits)
+    numbers: Vector = ((high << 2 * digit) + (middle << digit) + low) * _units(bounds, bits)
     return numbers
 
 
-def _lower(bits: int) -> int:
-    """Bits of a number in the lower element; the others of it hide the carry."""
-    return bits // 2
+def _digit_bits(bits: int) -> int:
+    """Of a number in each lower element; the others there hide the carry."""
+    return bits // 4
 
 
 def _units(bounds: Vector, bits: int) -> Vector:
     _, exponents = np.frexp(bounds)
-    units: Vector = np.ldexp(1.0, exponents - (bits + _lower(bits) - 1))
+    units: Vector = np.ldexp(1.0, exponents - (bits - 1 + 2 * _digit_bits(bits)))
     return units

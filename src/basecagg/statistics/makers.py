@@ -15,7 +15,7 @@ from basecagg.statistics.recipe import Recipe, digest, files_digest
 from basecagg.statistics.statistic import Statistic, together
 from basecagg.statistics.tables import count, histogram, mean
 
-BY_RECORD: Mapping[str, Callable[..., Statistic[Any]]] = {
+BY_RECORD: dict[str, Callable[..., Statistic[Any]]] = {
     "count": count,
     "mean": mean,
     "histogram": histogram,
@@ -27,7 +27,7 @@ BY_RECORD: Mapping[str, Callable[..., Statistic[Any]]] = {
     "moments": lambda most, **model: moments(_model(model, most)),
 }
 """Sums over records: whatever the parameters, all centres together are one table. Every centre answers them."""
-BY_CENTRE: Mapping[str, Callable[..., Statistic[Any]]] = {
+BY_CENTRE: dict[str, Callable[..., Statistic[Any]]] = {
     "Cox": lambda covariates, coefficients, **others: cox_step(
         _covariates(covariates), np.array(coefficients), **others
     ),

@@ -20,6 +20,7 @@ from basecagg.planning.recorder import Recorder
 from basecagg.planning.rounds import Rounds, over_all_rounds
 from basecagg.planning.transcript import Transcript, contributor_of
 from basecagg.protections.budget import Budget
+from basecagg.protocol.effects import Store
 from basecagg.simulation.federation import Federation
 from basecagg.simulation.loopback import Letter
 from basecagg.statistics.desk import LEAST_CENTRES, Desk, Question
@@ -66,20 +67,21 @@ class Study:
         least: int = LEAST_CENTRES,
         budget: Budget | None = None,
         silent: int | None = None,
+        stores: Mapping[str, Store] | None = None,
         entropy: Callable[[int], bytes] = system_entropy,
         observers: Iterable[Callable[[Letter], None]] = (),
     ) -> None:
         """Give each centre its rows, of which it has `most` at most: all questions have this bound.
 
         `budget` is for noisy questions; `observers` see every message. Of the centres `silent` may tell the
-        server their noise: T, unless given. Each desk begins with an empty store: what another study answered
-        from the same rows, it does not know.
+        server their noise: T, unless given. `stores` are the centres' memories of what they answered: without
+        them a study knows nothing of one before it, and two of different centres give away their difference.
         """
         self.desks = {
             name: Desk(
                 name,
                 rows,
-                MemoryStore(),
+                stores[name] if stores else MemoryStore(),
                 centres=centres,
                 most=most,
                 least=least,
