@@ -481,3 +481,31 @@ def test_how_many_may_tell_their_noise_is_not_the_askers_word() -> None:
     desk(budget=BUDGET, silent=1).answer(Question(statistic, NAMES, 1, noise))
     more = private_sums(statistic, BUDGET, len(NAMES), 5, bits=bits)
     desk(budget=BUDGET, silent=2).answer(Question(statistic, NAMES, 1, more))
+
+
+# --- one record, whatever the parameters --------------------------------------------------------
+
+
+@pytest.mark.xfail(strict=True, reason="between neighbouring numbers a value is scaled beyond ±1")
+@pytest.mark.parametrize("low", [0.1, 50.0, 1e300])
+def test_however_narrow_the_range_one_record_moves_a_mean_by_no_more_than_it_says(
+    low: float,
+) -> None:
+    """The middle of two neighbouring numbers is one of them, so the other is two halves away."""
+    narrow = mean("age", low, float(np.nextafter(low, np.inf)), most=MOST)
+    assert narrow.per_record is not None
+    for age in (0.0, low, 2 * low, 1e308):
+        assert np.linalg.norm(narrow.of_rows({"age": [age]})) <= narrow.per_record * (1 + 1e-12)
+
+
+@pytest.mark.xfail(strict=True, reason="one word in a list makes words of all its values")
+def test_one_word_in_a_column_leaves_out_its_own_record_only() -> None:
+    """A list with a word in it became an array of words, and "True" is no number."""
+    diabetes = [True, False, True, True]
+    question = Question(mean("diabetes", 0, 1, most=MOST), NAMES, 1)
+    found = []
+    for rows in ({"diabetes": diabetes}, {"diabetes": [*diabetes, "unknown"]}):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", BASecAggWarning)
+            found.append(desk(rows, entropy=bytes).answer(question).tolist())
+    assert found[0] == found[1]
