@@ -252,10 +252,16 @@ class Desk:
 
 def _columns(rows: Rows) -> dict[str, Any]:
     """The rows as columns of the same length, whatever kind of table they are."""
-    columns = {name: np.asarray(rows[name]) for name in rows}
+    columns = {name: _column(rows[name]) for name in rows}
     if len({values.shape[:1] for values in columns.values()}) > 1:
         raise DataError("columns have different lengths")
     return columns
+
+
+def _column(values: Any) -> Any:
+    """As numpy has it; but one word among numbers does not make words of them all."""
+    found = np.asarray(values)
+    return np.asarray(values, object) if found.dtype.kind in "US" else found
 
 
 def _numbers(statistic: Statistic[Any], rows: Rows) -> Vector:

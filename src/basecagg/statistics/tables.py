@@ -46,7 +46,8 @@ def mean(name: str, low: float, high: float, *, most: int) -> Statistic[Summary]
     middle, half = (low + high) / 2, (high - low) / 2
 
     def of_rows(rows: Rows) -> Vector:
-        scaled = (np.clip(_present(rows, name), low, high) - middle) / half
+        # Clipped again: between neighbouring numbers the middle is one of them, and the other 2 halves away.
+        scaled = np.clip((np.clip(_present(rows, name), low, high) - middle) / half, -1, 1)
         return np.array([scaled.size, scaled.sum(), (scaled * scaled).sum()], np.float64)
 
     def of_sum(total: Vector) -> Summary:
