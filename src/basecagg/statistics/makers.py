@@ -61,7 +61,7 @@ def _approved(recipe: Recipe, approved: Mapping[str, Statistic[Any]]) -> Statist
     if asked not in approved:
         name = recipe.get("own") or recipe["built-in"]
         raise QuestionRefused(
-            f"{name}, hash {asked[:12]}…, is no statistic that this centre approved"
+            f"{name}, hash {asked[:12]}…, is no statistic that this centre approved: Desk.approve"
         )
     return approved[asked]
 
