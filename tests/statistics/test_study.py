@@ -11,11 +11,13 @@ from made_up import COVARIATES, MONTHS, MOST, cox, made_up, pooled, survival
 from basecagg.errors import BASecAggWarning, BudgetSpent, DataError, QuestionRefused
 from basecagg.protections.budget import Budget
 from basecagg.statistics import (
+    HazardModel,
     Statistic,
     Study,
     count,
     cox_step,
     fit_cox,
+    fit_hazard,
     histogram,
     kaplan_meier,
     mean,
@@ -62,6 +64,17 @@ def test_a_study_comes_to_the_pooled_results_while_holders_leave() -> None:
     assert found.sums >= 5
     assert found.smallest == 9
     assert all(len(sums.exposed) == 0 for sums in found.epochs)
+
+
+def test_hazards_in_discrete_time_are_those_of_all_rows() -> None:
+    """Though every record is rounded by itself: Newton still comes to an end."""
+    centres, model = made_up(), HazardModel((2, 4, 8, 12), COVARIATES, MOST)
+
+    def in_clear(statistic: Statistic[Any]) -> Any:
+        return statistic.of_sum(np.sum([statistic.of_rows(r) for r in centres.values()], axis=0))
+
+    found, whole = (fit_hazard(ask, model) for ask in (Study(centres, most=MOST).ask, in_clear))
+    np.testing.assert_allclose(found.coefficients, whole.coefficients, atol=1e-6)
 
 
 @pytest.mark.soak

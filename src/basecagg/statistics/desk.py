@@ -15,7 +15,7 @@ import hashlib
 import json
 import logging
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic
 
@@ -28,7 +28,7 @@ from basecagg.privacy import Mechanism
 from basecagg.protections.budget import Budget
 from basecagg.protocol.effects import Persist, Store, perform
 from basecagg.protocol.ledger import PrivacyLedger
-from basecagg.statistics.fixed_point import ELEMENTS, element_bits, join, split
+from basecagg.statistics.fixed_point import ELEMENTS, element_bits, join, split, units
 from basecagg.statistics.makers import make
 from basecagg.statistics.private import blurred, private_sums
 from basecagg.statistics.recipe import written
@@ -215,7 +215,7 @@ class Desk:
             columns = _columns(self._rows)
             _numbers(statistic, {name: values[:0] for name, values in columns.items()})
             answerable = True
-            vector, notes = self._suited(statistic, columns)
+            vector, notes = self._computed(question, columns)
         except Exception as fault:
             known = isinstance(fault, DataError)
             said = "%s: %s cannot be computed from these rows: %s"
@@ -233,9 +233,9 @@ class Desk:
         except BASecAggWarning:  # by a filter, and it would leave in place of an answer
             _LOG.warning(note)
 
-    def _suited(self, statistic: Statistic[Any], rows: Rows) -> tuple[Vector, list[str]]:
+    def _computed(self, question: Question[Any], rows: Rows) -> tuple[Vector, list[str]]:
         """The vector of the rows that suit. That some do not, the centre is told, and nobody else."""
-        notes = list[str]()
+        statistic, notes = question.statistic, list[str]()
         try:
             vector = _numbers(statistic, rows)
         except Exception as unsuited:
@@ -243,6 +243,8 @@ class Desk:
             why = unsuited if isinstance(unsuited, DataError) else type(unsuited).__name__
             notes.append(f"leaves {left_out} records out of {statistic.name}: {why}")
             vector = _numbers(statistic, rows)
+        if question.noise is None and statistic.by_record:
+            vector = _summed(statistic, rows, units(statistic.bounds, question.bits))
         if (np.abs(vector) > statistic.bounds).any():
             notes.append(
                 f"has more records than the {self._most} agreed on: {statistic.name} is clipped"
@@ -278,12 +280,22 @@ def _numbers(statistic: Statistic[Any], rows: Rows) -> Vector:
 
 def _suited(statistic: Statistic[Any], columns: Rows) -> tuple[Rows, str]:
     """The records that suit, each judged by itself: so one more that does not changes nothing."""
-    count = min((values.shape[0] for values in columns.values()), default=0)
-    kept = [
-        at for at in range(count) if _suits(statistic, {n: v[[at]] for n, v in columns.items()})
-    ]
+    kept = np.array([_suits(statistic, each) for each in _records(columns)], bool)
     suited = {name: values[kept] for name, values in columns.items()}
-    return suited, f"{count - len(kept)} of {count}"
+    return suited, f"{(~kept).sum()} of {kept.size}"
+
+
+def _summed(statistic: Statistic[Any], columns: Rows, unit: Vector) -> Vector:
+    """The sum over records, each computed and rounded alone: the sum of centres is then one of all records."""
+    total = np.zeros(unit.size)
+    for record in _records(columns):
+        total += np.rint(_numbers(statistic, record) / unit)
+    return total * unit
+
+
+def _records(columns: Rows) -> Iterator[Rows]:
+    count = min((values.shape[0] for values in columns.values()), default=0)
+    return ({name: values[[at]] for name, values in columns.items()} for at in range(count))
 
 
 def _suits(statistic: Statistic[Any], record: Rows) -> bool:

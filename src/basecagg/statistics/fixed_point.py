@@ -41,7 +41,7 @@ def split(vector: Vector, bounds: Vector, bits: int, coins: Words) -> Vector:
     digit = _digit_bits(bits)
     # At most 2³ᵇᐟ²⁻¹ in size, so the highest element is at most 2ᵇ⁻¹. What is moved is less than 2ᵇ⁻¹ below, so
     # that there is room for the digit and for what is moved on.
-    whole = np.rint(inside / _units(bounds, bits)).astype(np.int64)
+    whole = np.rint(inside / units(bounds, bits)).astype(np.int64)
     room = bits - digit
     upper, lower = np.split((coins >> (32 - room)).astype(np.int64) - (1 << (room - 1)), 2)
     mask = (1 << digit) - 1
@@ -58,7 +58,7 @@ def join(elements: Vector, bounds: Vector, bits: int) -> Vector:
     """
     high, middle, low = np.split(elements.astype(np.int64), ELEMENTS)
     digit = _digit_bits(bits)
-    numbers: Vector = ((high << 2 * digit) + (middle << digit) + low) * _units(bounds, bits)
+    numbers: Vector = ((high << 2 * digit) + (middle << digit) + low) * units(bounds, bits)
     return numbers
 
 
@@ -67,7 +67,8 @@ def _digit_bits(bits: int) -> int:
     return bits // 4
 
 
-def _units(bounds: Vector, bits: int) -> Vector:
+def units(bounds: Vector, bits: int) -> Vector:
+    """The smallest part of each number that its elements can say: a power of two."""
     _, exponents = np.frexp(bounds)
-    units: Vector = np.ldexp(1.0, exponents - (bits - 1 + 2 * _digit_bits(bits)))
-    return units
+    powers: Vector = np.ldexp(1.0, exponents - (bits - 1 + 2 * _digit_bits(bits)))
+    return powers

@@ -155,6 +155,7 @@ def hazard_step(model: HazardModel, at: Vector) -> Statistic[NewtonStep]:
         of_rows=of_rows,
         bounds=bounds,
         of_sum=lambda total: NewtonStep(at, *unpacked(total, size)),
+        by_record=True,
         made_by=_made_by("hazard step", model, at=at),
     )
 

@@ -67,6 +67,7 @@ def kaplan_meier(
         bounds=np.full(2 * ends.size, most, np.float64),
         of_sum=lambda total: SurvivalCurve(ends, *np.split(total, 2)),
         per_record=1.0,
+        by_record=True,
         made_by=built_in("Kaplan–Meier", most=most, times=times, time=time, event=event),
     )
 

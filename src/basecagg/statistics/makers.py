@@ -39,7 +39,10 @@ centre approves each model, that is everything but the coefficients."""
 def make(recipe: Recipe, approved: Mapping[str, Statistic[Any]], most: int) -> Statistic[Any]:
     """The statistic of this recipe as the centre has it, or `QuestionRefused`. No row is read for it."""
     if "together" in recipe:
-        return together(*(make(each, approved, most) for each in recipe["together"]))
+        parts = [make(each, approved, most) for each in recipe["together"]]
+        if len({each.by_record for each in parts}) > 1:  # one of them would be rounded as a whole
+            raise QuestionRefused("sums over records are asked for apart from other statistics")
+        return together(*parts)
     if "own" in recipe:
         return _approved(recipe, approved)
     if recipe["files"] != files_digest():

@@ -34,12 +34,12 @@ def built_in(maker: str, *, most: int, **parameters: Any) -> Callable[[], Recipe
 
 
 def of_ones_own(
-    name: str, function: Callable[..., Any], bounds: Any, per_record: float | None
+    name: str, function: Callable[..., Any], bounds: Any, per_record: float | None, by_record: bool
 ) -> Recipe:
     """A statistic that somebody wrote, by its name and a hash.
 
-    The hash is of the function's own text, the values that it closes over, its defaults, the bounds and
-    `per_record`. It is not of what the function calls or finds in its module, nor of numpy or Python.
+    The hash is of the function's own text, the values that it closes over, its defaults, the bounds,
+    `per_record` and `by_record`. It is not of what the function calls or finds in its module, nor of numpy.
     """
     try:
         text = inspect.getsource(function)
@@ -54,7 +54,7 @@ def of_ones_own(
         for each in inspect.signature(function).parameters.values()
         if each.default is not each.empty
     }
-    bound = plain([name, text, around, defaults, bounds, per_record])
+    bound = plain([name, text, around, defaults, bounds, per_record, by_record])
     return {"own": name, "sha256": hashlib.sha256(written(bound).encode()).hexdigest()}
 
 

@@ -35,6 +35,9 @@ class Statistic(Generic[Result]):
     statistic private."""
     notes: Callable[[Rows], list[str]] = lambda rows: []
     """For the centre's own eyes: which of its values do not count as they are. This is never sent."""
+    by_record: bool = False
+    """Whether it is a sum over records, each by itself. A desk then computes each alone for an exact answer, so
+    that neither the function nor rounding sees the centre as a whole."""
     made_by: Callable[[], Recipe] | None = None
     """What questions say about it, if not the name and the hash of a statistic of one's own."""
 
@@ -56,7 +59,7 @@ class Statistic(Generic[Result]):
         """What a question says about it: a centre makes the statistic from that by its own code."""
         if self.made_by is not None:
             return self.made_by()
-        return of_ones_own(self.name, self.of_rows, self.bounds, self.per_record)
+        return of_ones_own(self.name, self.of_rows, self.bounds, self.per_record, self.by_record)
 
     @property
     def digest(self) -> str:
@@ -81,6 +84,7 @@ def together(*statistics: Statistic[Any]) -> Statistic[tuple[Any, ...]]:
         of_sum=of_sum,
         per_record=math.hypot(*lengths) if whole else None,
         notes=lambda rows: [note for each in statistics for note in each.notes(rows)],
+        by_record=all(each.by_record for each in statistics),
         made_by=lambda: {"together": [each.recipe for each in statistics]},
     )
 
@@ -114,7 +118,8 @@ def over_records(
         bounds=bounds,
         of_sum=of_sum,
         per_record=clip,
-        made_by=lambda: of_ones_own(name, of_records, bounds, clip),
+        by_record=True,
+        made_by=lambda: of_ones_own(name, of_records, bounds, clip, by_record=True),
     )
 
 

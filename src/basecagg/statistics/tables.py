@@ -32,6 +32,7 @@ def count(name: str, *, most: int) -> Statistic[float]:
         bounds=np.array([most], np.float64),
         of_sum=lambda total: float(total[0]),
         per_record=1.0,
+        by_record=True,
         made_by=built_in("count", most=most, name=name),
     )
 
@@ -65,6 +66,7 @@ def mean(name: str, low: float, high: float, *, most: int) -> Statistic[Summary]
         of_sum=of_sum,
         per_record=math.sqrt(3),
         notes=_notes(name, low, high, "count as the nearer end"),
+        by_record=True,
         made_by=built_in("mean", most=most, name=name, low=low, high=high),
     )
 
@@ -93,6 +95,7 @@ def histogram(
         of_sum=lambda total: total,
         per_record=1.0,
         notes=_notes(name, low, high, "are counted apart" if apart else "count as the nearer end"),
+        by_record=True,
         made_by=built_in("histogram", most=most, name=name, edges=edges, outside=outside),
     )
 
