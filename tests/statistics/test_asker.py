@@ -213,6 +213,14 @@ def test_whether_a_centre_answers_does_not_depend_on_the_coefficients(
     assert not caplog.records  # not even inside
 
 
+def test_hazards_of_nought_and_one_leave_no_record_out(caplog: pytest.LogCaptureFixture) -> None:
+    """A record that was left out by overflow would be a filter of the asker's making."""
+    for step in (900.0, -900.0):
+        assert outcome(desk(), hazard_step(MODEL, np.full(4, step))) == "answered"
+        assert outcome(desk(), hazard_gradient(MODEL, np.full(4, step), clip=1.0)) == "answered"
+    assert not caplog.records
+
+
 @pytest.mark.parametrize("slope", SLOPES)
 def test_weights_against_the_largest_of_all_would_add_up_to_nothing(slope: float) -> None:
     """The control: what one would divide by."""
@@ -406,6 +414,7 @@ def test_a_centre_that_approves_such_a_model_tells_who_is_at_risk_in_it() -> Non
 def test_a_model_is_approved_for_all_coefficients_and_no_other_column() -> None:
     centre, covariates = desk(), [Covariate("age", 0, 100)]
     centre.approve(cox_step(covariates, np.zeros(1), most=MOST))
+    centre.approve(cox_step(covariates, np.ones(1), most=MOST))  # which is the same model
     assert outcome(centre, cox_step(covariates, np.ones(1), most=MOST)) == "answered"
     others = [
         OF_ONE,

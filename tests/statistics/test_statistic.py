@@ -197,6 +197,11 @@ def test_rows_that_do_not_suit_are_refused_in_words(statistic: Statistic[Any], s
         statistic.of_rows(CENTRES["centre-00"])
 
 
+def test_a_number_beyond_all_floats_is_no_number() -> None:
+    with pytest.raises(DataError, match="no numbers"):
+        count("time", most=MOST).of_rows({"time": [10**400]})
+
+
 def test_missing_values_are_refused_where_a_record_counts_as_a_whole() -> None:
     with pytest.raises(DataError, match="missing"):
         kaplan_meier(MONTHS, most=MOST).of_rows({"time": [1.0, np.nan], "event": [1, 1]})

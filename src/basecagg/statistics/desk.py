@@ -137,11 +137,13 @@ class Desk:
         bounds and its `per_record` are approved with it. Sums over records that are built in need no approval;
         a Cox model does, for all coefficients.
         """
-        if "together" in statistic.recipe:
+        recipe = statistic.recipe
+        if "together" in recipe:
             raise ParameterError(
                 "approve the parts of a statistic, one by one", rule="parts are approved"
             )
-        if self._approved.setdefault(statistic.digest, statistic) is not statistic:
+        first = self._approved.setdefault(statistic.digest, statistic)
+        if "own" in recipe and first is not statistic:
             raise ParameterError(
                 f"{self.name} has approved another {statistic.name} of the same text: give it another name",
                 rule="a name and a hash are one statistic",
