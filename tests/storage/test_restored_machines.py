@@ -33,9 +33,9 @@ HOLDER, CONTRIBUTOR = Address("holder", "user-0"), Address("contributor", "user-
 class FederationOnFiles(Federation):
     """Each party has a folder of its own; the anchors are elsewhere."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, parameters=PARAMETERS):
         self.folder, self.sent = folder, []
-        super().__init__(PARAMETERS, np.zeros(5), make_store=self.open_store)
+        super().__init__(parameters, np.zeros(5), make_store=self.open_store)
         self.network.observers.append(self.sent.append)
 
     def place(self, address):
