@@ -1,0 +1,82 @@
+"""What a participant keeps of the server's words about its models, and which of them it may forget."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from parties import make_federation, one_round
+
+from basecagg.protocol.effects import writes_of
+from basecagg.protocol.messages import History, Link, Release, signed
+from basecagg.protocol.model_watch import ModelWatch
+from basecagg.protocol.proofs import Caught, Fork
+from basecagg.storage.memory import MemoryStore
+
+FAR = 999_999
+
+
+class Watching:
+    """A watch with its store, and a server that signs whatever it likes."""
+
+    def __init__(self) -> None:
+        self.federation = make_federation()
+        self.store = MemoryStore()
+        self.restart()
+
+    def restart(self) -> None:
+        self.watch = ModelWatch(self.federation.agreement, self.store)
+
+    def hear(self, word: Release) -> None:
+        self.store.commit(writes_of(self.watch.hear(word)))
+
+    def release(self, history: History) -> Release:
+        word = Release(self.federation.agreement.id, history, (), ())
+        return signed(word, self.federation.identity("server"))
+
+    def chain(self, model: bytes, version: int) -> Release:
+        """The word on a version, where all models have this hash."""
+        history = self.federation.agreement.beginning
+        for each in range(1, version + 1):
+            history = history.after(Link(each, model * 32, bytes(32), bytes(32)), 10)
+        return self.release(history)
+
+    def far(self, version: int = FAR) -> Release:
+        """The word on a version that nobody has come to."""
+        link = Link(version, os.urandom(32), bytes(32), bytes(32))
+        return self.release(History(version - 1, os.urandom(32), (link,)))
+
+    @property
+    def kept(self) -> list[int]:
+        return [int(key) for key in self.store.keys("released")]
+
+
+@pytest.mark.xfail(strict=True, reason="a word on a far version makes the watch forget the others")
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_far_version_makes_a_watch_forget_nothing(restarts: bool) -> None:
+    watching = Watching()
+    watching.hear(watching.chain(b"X", 3))
+    watching.hear(watching.far())
+    if restarts:
+        watching.restart()
+    with pytest.raises(Caught) as caught:
+        watching.hear(watching.chain(b"Y", 3))
+    assert isinstance(caught.value.proof, Fork)
+
+
+@pytest.mark.xfail(strict=True, reason="a word on a far version makes the watch forget the others")
+def test_after_a_far_version_a_watch_still_learns() -> None:
+    watching = Watching()
+    watching.hear(watching.far())
+    watching.hear(watching.chain(b"X", 4))
+    with pytest.raises(Caught):
+        watching.hear(watching.chain(b"Y", 4))
+
+
+def test_a_fork_is_caught_without_a_far_version() -> None:
+    """The control: the two words of these tests do contradict each other, and honest ones do not."""
+    watching = Watching()
+    watching.hear(watching.chain(b"X", 3))
+    watching.hear(watching.chain(b"X", 4))
+    with pytest.raises(Caught):
+        watching.hear(watching.chain(b"Y", 3))
