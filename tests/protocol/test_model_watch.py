@@ -51,7 +51,6 @@ class Watching:
         return [int(key) for key in self.store.keys("released")]
 
 
-@pytest.mark.xfail(strict=True, reason="a word on a far version makes the watch forget the others")
 @pytest.mark.parametrize("restarts", [False, True])
 def test_a_far_version_makes_a_watch_forget_nothing(restarts: bool) -> None:
     watching = Watching()
@@ -64,13 +63,42 @@ def test_a_far_version_makes_a_watch_forget_nothing(restarts: bool) -> None:
     assert isinstance(caught.value.proof, Fork)
 
 
-@pytest.mark.xfail(strict=True, reason="a word on a far version makes the watch forget the others")
 def test_after_a_far_version_a_watch_still_learns() -> None:
     watching = Watching()
     watching.hear(watching.far())
     watching.hear(watching.chain(b"X", 4))
     with pytest.raises(Caught):
         watching.hear(watching.chain(b"Y", 4))
+
+
+def test_words_are_forgotten_when_later_versions_are_used() -> None:
+    watching = Watching()
+    federation = watching.federation
+    for version in range(1, 6):
+        one_round(federation)
+        watching.hear(federation.server.opening.release(version))
+        watching.watch.head_of(version, federation.server.model)
+    assert watching.kept == [3, 4, 5]  # 3 goes with the next word
+
+
+def test_words_on_versions_that_nobody_used_stay() -> None:
+    """The control of the test before."""
+    watching = Watching()
+    for version in range(1, 6):
+        watching.hear(watching.chain(b"X", version))
+    assert watching.kept == [1, 2, 3, 4, 5]
+
+
+def test_a_flood_of_words_pushes_out_none_of_the_first() -> None:
+    watching = Watching()
+    watching.hear(watching.chain(b"X", 3))
+    for version in range(FAR - 200, FAR, 2):
+        watching.hear(watching.far(version))
+    assert len(watching.kept) == 64
+    assert watching.kept[0] == 3
+    assert watching.kept[-1] == FAR - 2  # the last one: whoever wants to train from it has the word on it
+    with pytest.raises(Caught):
+        watching.hear(watching.chain(b"Y", 3))
 
 
 def test_a_fork_is_caught_without_a_far_version() -> None:

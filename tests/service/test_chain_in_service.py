@@ -29,6 +29,7 @@ from basecagg.protocol.floor import LocalFloor
 from basecagg.protocol.global_model import model_hash
 from basecagg.protocol.messages import (
     Endorsement,
+    History,
     Link,
     Parts,
     Receipt,
@@ -313,6 +314,36 @@ def test_evidence_is_left_in_a_file_and_the_agent_ends(tmp_path: Path) -> None:
     asyncio.run(again())
     assert evidence.read_bytes() == kept
     assert server.inbox == []  # nothing more is said to that server
+
+
+def word_on(server: PuppetServer, epoch: Epoch, version: int, model: bytes) -> Release:
+    """The server's word on a version, in a chain where all models have this hash."""
+    history = Agreement(epoch, Ed25519Verifier()).beginning
+    for each in range(1, version + 1):
+        history = history.after(Link(each, model * 32, bytes(32), bytes(32)), 10)
+    return signed(Release(epoch.id, history, (), ()), server.town.identities["server"])
+
+
+@pytest.mark.parametrize("blinding", [True, False], ids=["", "control"])
+def test_an_agent_is_not_blinded_by_a_far_version(tmp_path: Path, blinding: bool) -> None:
+    server = PuppetServer()
+
+    async def fork() -> None:
+        async with agent_of(server, tmp_path):
+            epoch = await server.found()
+            link = Link(999_999, bytes(32), bytes(32), bytes(32))
+            far = Release(epoch.id, History(999_998, bytes(32), (link,)), (), ())
+            server.post(word_on(server, epoch, 3, b"X"))
+            if blinding:
+                server.post(signed(far, server.town.identities["server"]))
+            server.post(word_on(server, epoch, 3, b"Y"))
+            await server.until(lambda: False)
+
+    with pytest.raises(ServerCaught):
+        asyncio.run(asyncio.wait_for(fork(), 20))
+    (evidence,) = (tmp_path / ANN).glob("evidence-1-*.bin")
+    judged = CliRunner().invoke(verify.command, [str(evidence)])
+    assert judged.exit_code == 1, judged.output
 
 
 def test_a_full_disk_changes_nothing_about_a_server_that_was_caught(

@@ -2,6 +2,9 @@
 
 Whatever the server signs about its models is compared with what it signed before. Two words that contradict
 each other are kept together: they convict the server before anybody who has the operator's key.
+
+A word is forgotten when this participant itself has used a later version: when it trained from it, or answered a
+question about it. That the server speaks of a later version makes nobody forget anything.
 """
 
 from __future__ import annotations
@@ -19,7 +22,9 @@ from basecagg.protocol.recomputation import recompute
 from basecagg.protocol.records import load, version_key, write
 
 _LASTING = 1
-"""Versions that the server's word is kept for after the next one came."""
+"""Versions that the server's word is kept for after the next one was used."""
+_MOST = 64
+"""Words that are kept at a time, whatever a server signs about versions that nobody uses."""
 
 
 class ModelWatch:
@@ -39,6 +44,8 @@ class ModelWatch:
         self.newest = max(agreement.epoch.first_version, *heard, 0)
         """The newest version that the server has signed something about."""
         self._begun: int | None = None
+        self._used = 0
+        """The highest version that was used here since the start."""
 
     def hear(self, word: Word) -> list[Effect]:
         """Remember what the server signed, unless it contradicts what it signed before."""
@@ -56,18 +63,28 @@ class ModelWatch:
                 raise Caught(proof)
 
     def remember(self, word: Word) -> list[Effect]:
-        """Keep what is consistent, to be compared with what comes."""
+        """Keep what is consistent, to be compared with what comes. A request is kept once it was answered."""
         kind, key = _place(word)
         self.newest = max(self.newest, word.history.last)
+        if isinstance(word, RecoveryRequest):
+            self._used = max(self._used, word.version)
         if key in self._words:
             return []
         self._words[key] = word
-        newest = max(word.history.last for word in self._words.values())
-        old = [each for each in self._words.values() if each.history.last < newest - _LASTING]
-        places = [_place(each) for each in old]
+        places = [_place(each) for each in self._outdated(word)]
         for _, outdated in places:
             del self._words[outdated]
         return [write(kind, key, word), *(Forget(*place) for place in places)]
+
+    def _outdated(self, newest: Word) -> list[Word]:
+        """What is older than the versions in use; and of too many words those on the latest versions.
+
+        So a server that speaks of ever more versions loses none of the words on those that were used.
+        """
+        oldest = self._used - _LASTING
+        old = [word for word in self._words.values() if word.history.last < oldest]
+        others = [w for w in self._words.values() if w.history.last >= oldest and w is not newest]
+        return old + sorted(others, key=lambda word: word.history.last)[_MOST - 1 :]
 
     def is_due(self, version: int) -> bool:
         """Whether a version has to be made again before it is used. Asking again does not change the answer."""
@@ -97,7 +114,8 @@ class ModelWatch:
         """The head that a ticket names, if these are the very numbers that the server released.
 
         A version that was not the newest any more when it was asked for is not trained from: a server that
-        keeps serving one model would get many sums of it.
+        keeps serving one model would get many sums of it. Whoever asks for a head uses the version: words on
+        older ones are forgotten when the next one comes.
         """
         self._require_newest(version)
         first, told = self._agreement.epoch.first, model_hash(version, model)
@@ -113,6 +131,7 @@ class ModelWatch:
             raise LocalProtocolError(f"the server has not said yet what version {version} is")
         if release.history.links[-1].model_hash != told:
             raise WrongModel(f"this is not the model that was released as {version}", peer=SERVER)
+        self._used = max(self._used, version)
         return release.history.head
 
     def _require_newest(self, version: int) -> None:
