@@ -58,6 +58,30 @@ def test_evidence_of_every_cheat_convicts(cheat, file):
     assert verify(path, "--operator-key", Identity.create().public_key.hex())[0] == NOT_CHECKED
 
 
+@pytest.mark.xfail(strict=True, reason="a conviction does not say of whom")
+@pytest.mark.parametrize("given", [True, False])
+def test_a_conviction_names_federation_epoch_and_key(given, file):
+    federation, parts = after()
+    epoch = federation.agreement.epoch
+    convicting = file(evidence(federation, CHEATS["fork"](federation, parts)), "evidence.bin")
+    account = replace(account_of(federation), parts=replaced_model(federation, parts))
+    for path in (convicting, file(account, "bad.parts")):
+        key = ("--operator-key", key_of(federation)) if given else ()
+        status, said = verify(path, *key, columns=80)
+        assert status == CHEAT
+        lines = said.splitlines()
+        at = lines.index(f"convicted in epoch {epoch.number} of {epoch.federation}, the server's key:")
+        assert lines[at + 1] == epoch.server_key.hex()  # in one piece, to be copied
+
+
+def test_an_honest_server_is_not_called_convicted(file):
+    """The control."""
+    federation, _ = after()
+    _, said = verify(file(account_of(federation)), columns=80)
+    assert "convicted" not in said
+    assert federation.agreement.epoch.server_key.hex() not in said
+
+
 def test_without_the_operators_key_the_one_found_is_printed(file):
     federation, parts = after()
     path = file(evidence(federation, CHEATS["fork"](federation, parts)))
