@@ -96,7 +96,9 @@ def test_a_flood_of_words_pushes_out_none_of_the_first() -> None:
         watching.hear(watching.far(version))
     assert len(watching.kept) == 64
     assert watching.kept[0] == 3
-    assert watching.kept[-1] == FAR - 2  # the last one: whoever wants to train from it has the word on it
+    assert (
+        watching.kept[-1] == FAR - 2
+    )  # the last one: whoever wants to train from it has the word on it
     with pytest.raises(Caught):
         watching.hear(watching.chain(b"Y", 3))
 

@@ -58,7 +58,6 @@ def test_evidence_of_every_cheat_convicts(cheat, file):
     assert verify(path, "--operator-key", Identity.create().public_key.hex())[0] == NOT_CHECKED
 
 
-@pytest.mark.xfail(strict=True, reason="a conviction does not say of whom")
 @pytest.mark.parametrize("given", [True, False])
 def test_a_conviction_names_federation_epoch_and_key(given, file):
     federation, parts = after()
@@ -70,7 +69,9 @@ def test_a_conviction_names_federation_epoch_and_key(given, file):
         status, said = verify(path, *key, columns=80)
         assert status == CHEAT
         lines = said.splitlines()
-        at = lines.index(f"convicted in epoch {epoch.number} of {epoch.federation}, the server's key:")
+        at = lines.index(
+            f"convicted in epoch {epoch.number} of {epoch.federation}, the server's key:"
+        )
         assert lines[at + 1] == epoch.server_key.hex()  # in one piece, to be copied
 
 

@@ -9,7 +9,7 @@ from nacl.bindings import crypto_sign_open
 from nacl.exceptions import BadSignatureError
 
 from basecagg.channels.sealing import fits
-from basecagg.errors import ChannelError, LocalProtocolError
+from basecagg.errors import ChannelError, DataError, LocalProtocolError
 from basecagg.protocol.messages import Credential, signed
 from basecagg.protocol.ports import Signer, Verifier
 
@@ -51,6 +51,17 @@ class Identity:
 
     def __reduce__(self) -> NoReturn:
         raise LocalProtocolError("an identity is not pickled; keep secret_bytes() in a safe place")
+
+
+def read_public_key(given: bytes | str) -> bytes:
+    """A public key as people give it: its bytes, or as hexadecimal text."""
+    try:
+        key = bytes.fromhex(given) if isinstance(given, str) else bytes(given)
+    except ValueError:
+        key = b""
+    if len(key) != _KEY:
+        raise DataError(f"{given!r} is not a key: {_KEY} bytes, or as hexadecimal text")
+    return key
 
 
 class Ed25519Verifier:

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from basecagg.channels.identity import Ed25519Verifier
+from basecagg.channels.identity import Ed25519Verifier, read_public_key
 from basecagg.channels.safetensors import Exported, read_exported
 from basecagg.channels.wire import MAGIC, MAX_FILE_BYTES, Filed, unpack_file
 from basecagg.errors import BASecAggError, DataError, NotProven, printable
 from basecagg.planning.shown import Shown
-from basecagg.protocol.epoch import Agreement, accept
+from basecagg.protocol.epoch import Agreement, Epoch, accept
 from basecagg.protocol.judging import judge, trace
 from basecagg.protocol.proofs import Account, Caught, Evidence, Pedigree
 from basecagg.protocol.recomputation import recompute
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 Verdict: TypeAlias = Literal["equal", "not checked", "CHEAT"]
 VERDICTS: tuple[Verdict, ...] = ("equal", "not checked", "CHEAT")
 """From the best to what counts most."""
-_KEY_BYTES = 32
 
 
 class Finding(NamedTuple):
@@ -39,6 +38,10 @@ class Finding(NamedTuple):
     """Why, in words."""
     named_key: str = ""
     """The operator's key that the file names, in hexadecimal digits, where nobody gave one: compare it."""
+    cheated_in: str = ""
+    """The epoch and federation in which a server is proven to have cheated."""
+    server_key: str = ""
+    """That server's key, in hexadecimal digits: whoever knows it by this key knows who was convicted."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -67,6 +70,9 @@ class Findings(Shown):
         equal = sum(finding.verdict == "equal" for finding in self.findings)
         lines = [f"{equal} of {len(self.findings)} checked and equal"]
         # A line of its own for each key: in the table it would be cut into pieces that nobody can copy.
+        convicted = {(f.cheated_in, f.server_key) for f in self.findings if f.server_key}
+        for where, key in sorted(convicted):
+            lines += [f"convicted in {where}, the server's key:", key]
         if named := sorted({finding.named_key for finding in self.findings} - {""}):
             lines += ["signed by; compare with `operator key` or `join --check`:", *named]
         return Group(table, *map(Text, lines))
@@ -83,18 +89,8 @@ def verify(*files: Path | str, operator_key: bytes | str | None = None) -> Findi
     """
     if not files:
         raise DataError("there is nothing to verify: give at least one file")
-    key = None if operator_key is None else _public_key(operator_key)
+    key = None if operator_key is None else read_public_key(operator_key)
     return Findings(tuple(check_file(Path(file), key) for file in files))
-
-
-def _public_key(given: bytes | str) -> bytes:
-    try:
-        key = bytes.fromhex(given) if isinstance(given, str) else bytes(given)
-    except ValueError:
-        key = b""
-    if len(key) != _KEY_BYTES:
-        raise DataError(f"{given!r} is not a key: {_KEY_BYTES} bytes, or as hexadecimal text")
-    return key
 
 
 def check_file(path: Path, operator_key: bytes | None) -> Finding:
@@ -115,7 +111,7 @@ def check_account(name: str, account: Account, agreement: Agreement) -> Finding:
     try:
         recompute(agreement, account.parts)
     except Caught as caught:
-        return Finding(name, "CHEAT", f"version {version}: {caught}")
+        return _conviction(name, f"version {version}: {caught}", agreement.epoch)
     return Finding(name, "equal", f"version {version} is what its parts make, to the bit")
 
 
@@ -143,9 +139,14 @@ def _check(name: str, filed: Filed, key: bytes) -> Finding:
 
 def _check_evidence(name: str, evidence: Evidence, key: bytes) -> Finding:
     try:
-        return Finding(name, "CHEAT", judge(evidence, key, Ed25519Verifier()))
+        return _conviction(name, judge(evidence, key, Ed25519Verifier()), evidence.epoch)
     except NotProven as reason:
         return Finding(name, "not checked", str(reason))
+
+
+def _conviction(name: str, what: str, epoch: Epoch) -> Finding:
+    where = f"epoch {epoch.number} of {epoch.federation}"
+    return Finding(name, "CHEAT", what, cheated_in=where, server_key=epoch.server_key.hex())
 
 
 def _check_exported(name: str, filed: Filed, exported: Exported, key: bytes) -> Finding:
