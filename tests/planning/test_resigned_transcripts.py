@@ -18,7 +18,7 @@ from basecagg.parameters import ProtocolParameters
 from basecagg.planning.audit import audit
 from basecagg.planning.recorder import Recorder
 from basecagg.planning.transcript import AnyLine, EndLine, EpochLine, Scribe, UploadLine
-from basecagg.protocol.messages import signed
+from basecagg.protocol.messages import EpochEnd, signed
 from basecagg.simulation.federation import Federation
 
 STRANGER = Identity.create()
@@ -31,6 +31,8 @@ PARAMETERS = ProtocolParameters(
     model_size=20,
 )
 FINE, REFUSED, LEAK, CUT = 0, 2, 3, 4
+EMPTY = EpochEnd(bytes(32), 0, bytes(32))
+"""A message that is signed, and no epoch."""
 
 
 @pytest.fixture(scope="module")
@@ -83,9 +85,6 @@ def with_first(lines: list[AnyLine], **changes: object) -> list[AnyLine]:
     return [replace(first, **changes), *lines[1:]]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the key that signs a transcript is whatever its first line says"
-)
 def test_a_strangers_signature_is_refused(
     federation: Federation, honest: list[AnyLine], leaking: list[AnyLine], tmp_path: Path
 ) -> None:
@@ -99,3 +98,64 @@ def test_a_strangers_signature_is_refused(
         assert "not those of the epoch that it carries" in said.output
     # The control: the very same lines, signed by the server.
     assert judged(write(tmp_path / "good.jsonl", honest, server), *key).exit_code == FINE
+
+
+def test_without_the_operators_key_it_says_that_nothing_was_checked(
+    federation: Federation, honest: list[AnyLine], tmp_path: Path
+) -> None:
+    """A stranger can take the signed epoch out: then only somebody who knows the operator can tell."""
+    own = {"server_key": STRANGER.public_key.hex(), "operator_key": "", "signed": b"", "format": 2}
+    forged = write(tmp_path / "forged.jsonl", with_first(honest, **own), STRANGER)
+    said = judged(forged)
+    assert said.exit_code == FINE
+    assert "NOT checked" in said.output
+    assert STRANGER.public_key.hex() in map(str.strip, said.output.splitlines())
+    assert not json.loads(judged(forged, "--json").output)["operator_checked"]
+    refused = judged(forged, *by_operator(federation))
+    assert refused.exit_code == REFUSED
+    assert "carries no epoch that an operator signed" in refused.output
+
+
+def test_an_epoch_of_a_strangers_own_is_refused(
+    federation: Federation, honest: list[AnyLine], tmp_path: Path
+) -> None:
+    own = replace(federation.agreement.epoch, server_key=STRANGER.public_key, signature=b"")
+    first = EpochLine.of(signed(own, STRANGER), STRANGER.public_key)
+    forged = write(tmp_path / "forged.jsonl", [first, *honest[1:]], STRANGER)
+    assert judged(forged).exit_code == FINE  # its own operator's it is
+    refused = judged(forged, *by_operator(federation))
+    assert refused.exit_code == REFUSED
+    assert "not signed by the operator's key" in refused.output
+    # Nor does the operator's name help: it signed another epoch.
+    named = replace(first, operator_key=by_operator(federation)[1])
+    again = write(tmp_path / "again.jsonl", [named, *honest[1:]], STRANGER)
+    assert judged(again, *by_operator(federation)).exit_code == REFUSED
+
+
+def test_an_end_that_the_server_did_not_sign_is_none(
+    federation: Federation, honest: list[AnyLine], tmp_path: Path
+) -> None:
+    closed = write(tmp_path / "closed.jsonl", honest, None)
+    assert judged(closed).exit_code == FINE  # and says that it is not signed
+    assert judged(closed, *by_operator(federation)).exit_code == CUT
+
+
+def test_what_the_server_signed_says_so(
+    federation: Federation, honest: list[AnyLine], tmp_path: Path
+) -> None:
+    """The control of all of them, from Python too."""
+    path = write(tmp_path / "good.jsonl", honest, federation.identity("server"))
+    said = judged(path, *by_operator(federation))
+    assert said.exit_code == FINE
+    assert "NOT checked" not in said.output
+    assert federation.identity("server").public_key.hex() in said.output
+    report = audit(path, operator_key=by_operator(federation)[1])
+    assert report.operator_checked
+    named = judged(path)
+    assert by_operator(federation)[1] in map(str.strip, named.output.splitlines())
+
+
+@pytest.mark.parametrize("carried", [b"", b"x", pack(signed(EMPTY, STRANGER))], ids=str)
+def test_what_is_no_epoch_is_refused(carried: bytes, honest: list[AnyLine], tmp_path: Path) -> None:
+    path = write(tmp_path / "odd.jsonl", with_first(honest, signed=carried), STRANGER)
+    assert judged(path).exit_code == REFUSED

@@ -116,7 +116,7 @@ def test_a_bad_line_is_refused_with_its_number(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"format": 3}, "format"),
+        ({"format": 4}, "format"),
         ({"format": 1}, "format"),
         ({"format": None}, "missing required field `format`"),
         ({"modulus": 2**32 - 4}, "not prime"),

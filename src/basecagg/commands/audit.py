@@ -9,6 +9,7 @@ from typing import Annotated
 import click
 from rich.console import Console
 
+from basecagg.commands import _values
 from basecagg.commands._options import options
 from basecagg.planning.audit import audit
 from basecagg.planning.audit_rendering import as_dict
@@ -16,7 +17,7 @@ from basecagg.planning.audit_rendering import as_dict
 MORE_WAS_LEARNED = 3
 """The exit status when the server learned more than sums, or more from one contributor than its ε covers."""
 WAS_CUT = 4
-"""The exit status when the transcript has no end and nobody is writing it."""
+"""The exit status when the transcript has no end and nobody is writing it, or none that the server signed."""
 
 
 def _indices(text: str) -> tuple[int, ...]:
@@ -37,6 +38,9 @@ class _AuditOptions:
     shares are in the transcript."""
     insiders: Annotated[str | None, _names, "NAME,…"] = None
     """Suppose that these contributors show the server their updates and masks."""
+    operator_key: Annotated[str | None, _values.public_key, "HEX"] = None
+    """The operator's key, as `basecagg operator key` or `join --check` prints it: refuse a transcript unless
+    the server that this operator's epoch names has signed it. Without it nobody checks whose key signed."""
     as_json: Annotated[bool, "--json"] = False
     """Print the report as JSON."""
 
@@ -53,6 +57,7 @@ def command(
     transcript: Path,
     colluders: tuple[int, ...] | None,
     insiders: tuple[str, ...] | None,
+    operator_key: bytes | None,
     as_json: bool,
 ) -> None:
     """Say what a server learned, from a transcript of its view.
@@ -70,22 +75,25 @@ def command(
     Where sums have noise, every contributor's ε is counted again: all uploads, whatever became of them.
 
     The transcript's lines are chained and its end is signed by the server. One that is still being written is
-    called open; one without an end that nobody writes was cut, or its run was stopped.
+    called open; one without an end that nobody writes was cut, or its run was stopped. Anybody can cut a
+    transcript and sign it with a key of his own: --operator-key tells, by the signed epoch in the first line.
 
     Exit status: 0 if only sums of K updates were learned and every ε is kept, 3 if not, 4 if the transcript was
-    cut, 2 if it was changed or cannot be read.
+    cut (with --operator-key: if its server has not signed its end), 2 if it was changed, is of another operator
+    or cannot be read.
 
     \b
     Example: what was learned, and what had three holders added to it?
-      basecagg audit transcript.jsonl
+      basecagg audit transcript.jsonl --operator-key 5f1c…
       basecagg audit transcript.jsonl --colluders 0,4,7
     """
-    report = audit(transcript, colluders=colluders or (), insiders=insiders or ())
+    helpers = {"colluders": colluders or (), "insiders": insiders or ()}
+    report = audit(transcript, **helpers, operator_key=operator_key)
     if as_json:
         click.echo(json.dumps(as_dict(report), indent=2, ensure_ascii=False))
     else:
         Console(highlight=False).print(report)
     if not report.only_sums or report.over_budget:
         click.get_current_context().exit(MORE_WAS_LEARNED)
-    if report.ending == "cut":
+    if report.ending == "cut" or (report.operator_checked and report.ending != "signed"):
         click.get_current_context().exit(WAS_CUT)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from basecagg.channels.identity import read_public_key
 from basecagg.planning.broken_rules import broken_rules, is_whole
 from basecagg.planning.knowledge import Knowledge, View
 from basecagg.planning.rounds import Cohorts, Rounds, over_all_rounds, suggest_cohorts
@@ -92,6 +93,8 @@ class Report(Shown):
     """Updates that came without a mask."""
     ending: Ending
     """Whether the transcript has its end; one that was cut may hide anything."""
+    operator_checked: bool = False
+    """Whether the operator's key that was given signed the epoch, and so vouches for the server's key."""
     spent: tuple[UploadCosts, ...] = ()
     """What contributors' uploads have cost them in privacy, where there is noise; the largest first."""
 
@@ -129,14 +132,19 @@ def audit(
     *,
     colluders: Iterable[int] = (),
     insiders: Iterable[str] = (),
+    operator_key: bytes | str | None = None,
 ) -> Report:
     """Say what a server learned, from a transcript of its view: a file, or one that was read.
 
     `print` shows all of it. `colluders` are holders, by index, and `insiders` contributors, by name, of which
-    you suppose that they showed the server all they know.
+    you suppose that they showed the server all they know. With `operator_key` (32 bytes, or as hexadecimal
+    text) a transcript is refused unless it is of an epoch that this operator signed. Without it nobody has
+    checked whose key signed the end: anybody can cut a transcript and sign it with a key of his own.
     """
     if not isinstance(transcript, Transcript):
         transcript = read_transcript(Path(transcript))
+    if operator_key is not None:
+        transcript.require_signed_by(read_public_key(operator_key))
     view = View(transcript, colluders, insiders)
     groups = [_judge(view, *tied) for tied in _tied_together(view)]
     noteworthy = [group for group in groups if group.sums or group.leaked or group.causes]
@@ -162,6 +170,7 @@ def audit(
         insiders=tuple(sorted(view.insiders)),
         in_clear=in_clear,
         ending=transcript.ending,
+        operator_checked=operator_key is not None,
         spent=spending(transcript),
     )
 

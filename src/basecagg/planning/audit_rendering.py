@@ -42,6 +42,7 @@ def render(report: Report) -> RenderableType:
 def as_dict(report: Report) -> dict[str, Any]:
     """Give the same for JSON."""
     epoch = msgspec.to_builtins(report.epoch)
+    del epoch["signed"]  # as long as all holders' keys, and it was looked at
     told = {"only_sums": report.only_sums, "over_budget": len(report.over_budget)}
     return asdict(report) | {"epoch": epoch, **told}
 
@@ -86,7 +87,21 @@ def _answer(report: Report) -> RenderableType:
     good = report.only_sums and report.ending != "cut"
     answer.stylize("green" if good else "red", 0, len(_verdict(report)))
     measure = f"One sum has U − T = {pieces} dimensions; one of them is 1/{pieces} of an update."
-    return Lines(answer, Text(measure, style="dim"))
+    return Lines(answer, *map(Text, _signed_by(report)), Text(measure, style="dim"))
+
+
+def _signed_by(report: Report) -> list[str]:
+    """Whose word the transcript is; each key in a line of its own, to be compared."""
+    if report.ending != "signed":
+        return []
+    epoch = report.epoch
+    if report.operator_checked:
+        return ["Its end is signed by the server of that operator's epoch:", epoch.server_key]
+    warning = "Whose key that is was NOT checked: anybody can sign with a key of his own. --operator-key checks it"
+    signed = ["Its end is signed with the key", epoch.server_key]
+    if not epoch.operator_key:
+        return [*signed, f"{warning}."]
+    return [*signed, f"{warning}; the file names this operator:", epoch.operator_key]
 
 
 def _helpers(report: Report) -> str:

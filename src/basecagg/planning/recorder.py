@@ -56,7 +56,7 @@ class Recorder:
         self._colluders = sorted(set(colluders))
         self._weighing = Weighing.of(agreement.parameters)
         self._recent: deque[Hashable] = deque(maxlen=_REMEMBERED)
-        sink(epoch_line(agreement))
+        sink(EpochLine.of(agreement.epoch, agreement.operator_key))
 
     def see(self, sender: str, message: Message) -> None:
         """Take note of one letter; what teaches the server nothing leaves no line."""
@@ -134,23 +134,6 @@ class Recorder:
     def _is_owner(self, sender: str, epoch: bytes, contributor: str) -> bool:
         """Others cannot say anything about a mask: the server refuses them."""
         return epoch == self._agreement.id and sender == contributor
-
-
-def epoch_line(agreement: Agreement) -> EpochLine:
-    """The first line of the epoch's transcript."""
-    p = agreement.parameters
-    return EpochLine(
-        format=2,
-        id=agreement.id.hex(),
-        num_holders=p.num_holders,
-        recovery_threshold=p.recovery_threshold,
-        max_colluders=p.max_colluders,
-        buffer_size=p.buffer_size,
-        modulus=p.modulus,
-        points=agreement.epoch.points,
-        server_key=agreement.epoch.server_key.hex(),
-        mechanism=p.mechanism if p.mechanism and p.mechanism.variance else None,
-    )
 
 
 def _update_id(ticket: Ticket) -> str:

@@ -6,7 +6,8 @@ cannot be read, or that makes no sense after the ones before, is refused with it
 
 Each line carries the head of a hash chain over all lines up to it, so none can be changed or taken out of the
 middle. The last line says that it is the last, signed with the server's key: a file without it is still being
-written, or was cut.
+written, or was cut. The first line carries the epoch as the operator signed it, which names the server's key.
+So those who know the operator's key know whether that server signed.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ import msgspec
 from msgspec import Meta, Struct
 
 from basecagg.channels.identity import Ed25519Verifier
-from basecagg.errors import DataError
+from basecagg.channels.wire import MAX_CONTROL_BYTES, pack, unpack
+from basecagg.errors import ChannelError, DataError, Refused
 from basecagg.maths.primes import is_prime
 from basecagg.privacy import Mechanism
 from basecagg.protocol.chain import Chain
+from basecagg.protocol.epoch import Epoch, accept
 from basecagg.protocol.ports import Signer
 from basecagg.storage import disk
 
@@ -42,7 +45,8 @@ class TranscriptLine(Struct, frozen=True, forbid_unknown_fields=True, tag_field=
 class EpochLine(TranscriptLine, frozen=True, tag="epoch", kw_only=True):
     """The numbers that the algebra needs; always the first line."""
 
-    format: Literal[2]
+    format: Literal[2, 3]
+    """Those of format 2 carry no signed epoch."""
     id: Label
     num_holders: Count
     """N"""
@@ -60,6 +64,29 @@ class EpochLine(TranscriptLine, frozen=True, tag="epoch", kw_only=True):
     """Who signs the end."""
     mechanism: Mechanism | None = None
     """What each upload costs in privacy, where there is noise."""
+    signed: bytes = b""
+    """The epoch as its operator signed it, a frame. All the numbers here are taken from it."""
+    operator_key: Hex = ""
+    """Who is said to have signed the epoch. Anybody can write a key here: compare it with the one you know."""
+
+    @classmethod
+    def of(cls, epoch: Epoch, operator_key: bytes = b"") -> EpochLine:
+        """The first line of an epoch's transcript."""
+        p = epoch.parameters
+        return cls(
+            format=3,
+            id=epoch.id.hex(),
+            num_holders=p.num_holders,
+            recovery_threshold=p.recovery_threshold,
+            max_colluders=p.max_colluders,
+            buffer_size=p.buffer_size,
+            modulus=p.modulus,
+            points=epoch.points,
+            server_key=epoch.server_key.hex(),
+            mechanism=p.mechanism if p.mechanism and p.mechanism.variance else None,
+            signed=pack(epoch),
+            operator_key=operator_key.hex(),
+        )
 
     @property
     def pieces(self) -> int:
@@ -198,7 +225,23 @@ class Transcript:
         if self._epoch not in (None, line):
             raise DataError("a second, different epoch: one transcript is one epoch")
         _require_sound(line)
+        if line.signed and line != EpochLine.of(_carried(line), bytes.fromhex(line.operator_key)):
+            raise DataError("its numbers or keys are not those of the epoch that it carries")
         self._epoch = line
+
+    def require_signed_by(self, operator_key: bytes) -> None:
+        """Refuse the transcript of an epoch that this operator did not sign: its server may be anybody."""
+        if not self.epoch.signed:
+            raise DataError(
+                "the transcript carries no epoch that an operator signed, so nobody can say whose key signs it:"
+                " it is of an older basecagg, or somebody took the epoch out"
+            )
+        try:
+            accept(_carried(self.epoch), operator_key, Ed25519Verifier())
+        except Refused as refusal:
+            raise DataError(
+                f"the transcript is not of an epoch of {operator_key.hex()}: {refusal}"
+            ) from None
 
     def _add_upload(self, line: UploadLine) -> None:
         _require_owner(line)
@@ -314,6 +357,17 @@ class _Reader:
         signature = bytes.fromhex(end.signature)
         if not Ed25519Verifier().verify(key, self.chain.statement(_PURPOSE), signature):
             raise DataError("the end is not signed with the server's key for these lines")
+
+
+def _carried(line: EpochLine) -> Epoch:
+    """The epoch in the first line."""
+    try:
+        epoch = unpack(line.signed, MAX_CONTROL_BYTES)
+    except ChannelError as error:
+        raise DataError(f"the epoch that it carries cannot be read: {error}") from None
+    if not isinstance(epoch, Epoch):
+        raise DataError("what it carries is no epoch")
+    return epoch
 
 
 def _kind(line: TranscriptLine) -> str:

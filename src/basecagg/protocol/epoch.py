@@ -108,9 +108,11 @@ class Epoch(Message, frozen=True, tag="Epoch"):
 class Agreement:
     """An epoch that has been checked, with what the machines look up in it."""
 
-    def __init__(self, epoch: Epoch, verifier: Verifier) -> None:
+    def __init__(self, epoch: Epoch, verifier: Verifier, operator_key: bytes = b"") -> None:
         """Use `accept`, which checks; this only prepares."""
         self.epoch = epoch
+        self.operator_key = operator_key
+        """Whose signature was checked, if that was here."""
         self.id = epoch.id
         self.beginning = History(epoch.first_version, Chain.begin("models").after(self.id).head)
         """The chain of models before the first sum. Its head vouches for the epoch, and so for the model."""
@@ -286,7 +288,7 @@ def accept(
     """
     if not verifier.verify(operator_key, statement(epoch), epoch.signature):
         raise BadSignature("the epoch is not signed by the operator's key pinned here")
-    agreement = Agreement(epoch, verifier)
+    agreement = Agreement(epoch, verifier, operator_key)
     _require_sound(agreement)
     (floor or LocalFloor(unit="record")).require(epoch.parameters)
     return agreement

@@ -3,8 +3,8 @@
 Whatever the server signs about its models is compared with what it signed before. Two words that contradict
 each other are kept together: they convict the server before anybody who has the operator's key.
 
-A word is forgotten when this participant itself has used a later version: when it trained from it, or answered a
-question about it. That the server speaks of a later version makes nobody forget anything.
+A word is forgotten when this participant itself has used a later version: when it trained from it, or answered
+a question about it. That the server speaks of a later version makes nobody forget anything.
 """
 
 from __future__ import annotations
