@@ -106,7 +106,11 @@ class Desk:
         for key in keys:
             self.perform(self.machine.hear(key.name, key))
 
+    def expect(self, first: Link = FIRST) -> None:
+        self.perform(self.machine.expect(first, FOUR.model_size))
+
     def begin(self, parameters=FOUR, first=FIRST, **wishes) -> Epoch:
+        self.expect(first)
         epoch, *credentials = self.perform(self.machine.begin(parameters, first, **wishes))
         assert isinstance(epoch, Epoch)
         assert all(isinstance(each, Credential) for each in credentials)
@@ -129,6 +133,7 @@ def sealing_keys(epoch: Epoch) -> set[bytes]:
 
 def test_an_epoch_has_every_holder_and_the_next_number():
     desk = full_desk()
+    desk.expect(first_at(3))
     effects = desk.machine.begin(FOUR, first_at(3))
     epoch, *credentials = desk.perform(effects)
     agreement = accept(epoch, OPERATOR.public_key, Ed25519Verifier())
@@ -149,6 +154,8 @@ def test_an_epoch_has_an_end_and_keeps_it_when_it_is_sent_again():
 def test_what_is_signed_is_written_down_before_it_is_sent():
     """All that must not be undone is irreversible, so that an older copy of the store gives itself away."""
     desk = full_desk()
+    (expected,) = writes_of(desk.machine.expect(FIRST, FOUR.model_size))
+    assert (expected.kind, expected.irreversible) == ("standing", True)
     written = writes_of(desk.machine.begin(FOUR, FIRST))
     assert {each.kind for each in written} == {"standing", "used", "highest"}
     assert all(each.irreversible for each in written)
@@ -277,6 +284,7 @@ def test_a_holder_is_left_out_by_name_only():
         desk.begin(of(3))
     with pytest.raises(DataError, match="no holder is called eve"):
         desk.begin(of(3), without=["eve"])
+    desk.expect()
     epoch, *credentials = desk.perform(desk.machine.begin(of(3), FIRST, without=["cem"]))
     assert [holder.name for holder in epoch.holders] == ["ann", "bob", "dea"]
     assert "cem" in [each.contributor for each in credentials]  # it goes on contributing
@@ -289,6 +297,7 @@ def test_revoked_people_and_contributors_are_not_missed():
     desk.enrol("dea", role="holder")
     desk.perform(desk.machine.revoke("bob"))
     desk.hear(holder_key("ann"), holder_key("dea"))
+    desk.expect()
     epoch, *credentials = desk.perform(desk.machine.begin(of(2), FIRST))
     assert [holder.name for holder in epoch.holders] == ["ann", "dea"]
     assert [each.contributor for each in credentials] == ["ann", "cem"]
@@ -805,6 +814,7 @@ class History:
         fitting = max(2, len(NAMES) - len(without))
         parameters = of(self.chance.choice([fitting, fitting, fitting, 2, 3, 4]))
         try:
+            self.desk.expect()
             effects = self.desk.machine.begin(parameters, FIRST, without=without)
         except (LocalProtocolError, WrongEpoch, StorageError):
             return

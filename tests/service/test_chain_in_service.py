@@ -99,7 +99,9 @@ async def test_nobody_else_does(tmp_path: Path, kind: str) -> None:
         stranger = scene.connect("user-0", Identity.create())
         assert await status_of(stranger.call("GET", f"/v1/{kind}/1")) == 401
         assert (await scene.client.get(f"/v1/{kind}/1")).status_code == 401
-        assert await status_of(scene.boss.call("GET", f"/v1/{kind}/1")) == 403
+        # The operator makes the last version again before it goes on with it.
+        for_operator = 404 if kind == "parts" else 403
+        assert await status_of(scene.boss.call("GET", f"/v1/{kind}/1")) == for_operator
         member = scene.member("user-0")
         assert await status_of(member.call("GET", f"/v1/{kind}/1")) == 404
         assert await status_of(member.call("GET", f"/v1/{kind}/x")) == 400

@@ -112,6 +112,7 @@ async def office(folder: Path, lies: Lies) -> AsyncIterator[tuple[Office, Connec
     line = Connection("https://test", "", caller, httpx.MockTransport(lies))
     for name, identity in PEOPLE.items():
         await opened.vouch(line, name, "both", identity.public_key)
+    await opened.settle_model(line, accepted=lies.model_hash)  # nothing here is about models
     try:
         yield opened, line
     finally:
@@ -182,6 +183,7 @@ def replay(folder: Path) -> tuple[Lies, Epoch]:
             first = await operator.start(line, MANY)
             lies.phase, lies.number, lies.version = "closed", 1, 7
             lies.epoch_id = first.id
+            await operator.settle_model(line, accepted=lies.model_hash)
             await operator.start(line, MANY)
             return lies, first
 

@@ -72,11 +72,16 @@ def test_people_and_model_carry_over_into_a_new_epoch(tmp_path: Path, store: Pat
             fed.launch(fed.profile(name), Nudge(target=2.0))
         desk = Desk(fed)
         assert "hospital-5                     both, revoked" in (await desk("status")).output
-        started = await desk("start", *PLAN)
+        # No word of the old epoch can be checked any more, so the operator has to say that it wants this model.
+        refused = await desk("start", *PLAN)
+        accept = f"--accept-model {overview.model_hash.hex()}"
+        assert accept in str(refused.exception), refused.output
+        started = await desk("start", *PLAN, *accept.split())
         assert "epoch 2 from version 3: N = 4" in started.output, started.exception
         await desk.reach(4)
         log = (await desk("log")).output
         assert "epoch carried over" in log
+        assert "model accepted" in log
 
     play(tmp_path, store, story)
 
@@ -99,6 +104,7 @@ def test_the_model_is_the_old_one_to_the_bit_and_nothing_else_is_kept(
             return not fed.operator.machine.missing()
 
         await fed.until(keys_are_there)
+        assert await fed.operator.settle_model(fed.connection, accepted=overview.model_hash) == 10
         await fed.operator.start(fed.connection, _four())
         assert (await fed.model()).tolist() == np.array(fed.told["model"], np.float32).tolist()
         assert fed.operator.epoch is not None
@@ -118,7 +124,11 @@ def test_an_epoch_of_0_2_0_goes_on(tmp_path: Path) -> None:
         assert (overview.phase, overview.version) == ("open", fed.told["version"])
         for name in NAMES:
             fed.launch(fed.profile(name), Nudge(target=2.0))
-        await Desk(fed).reach(fed.told["version"] + 2)
+        desk = Desk(fed)
+        await desk.reach(fed.told["version"] + 2)
+        # Nobody wrote down there which model to expect: the signed epoch in the store leads to it.
+        rotated = await desk("rotate", *PLAN)
+        assert "epoch 2 from version" in rotated.output, rotated.exception
 
     play(tmp_path, VECTORS / "store-0.2.0.tar.xz", story)
 

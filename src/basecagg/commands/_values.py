@@ -67,13 +67,22 @@ def moment(text: str) -> int:
 
 def public_key(text: str) -> bytes:
     """Read 64 hexadecimal digits."""
+    return _digits(text, "a key")
+
+
+def digest(text: str) -> bytes:
+    """Read 64 hexadecimal digits."""
+    return _digits(text, "a hash")
+
+
+def _digits(text: str, what: str) -> bytes:
     try:
-        key = bytes.fromhex(text)
+        found = bytes.fromhex(text)
     except ValueError:
-        key = b""
-    if len(key) != 32:
-        raise click.BadParameter(f"'{text}' is not a key: 64 hexadecimal digits")
-    return key
+        found = b""
+    if len(found) != 32:
+        raise click.BadParameter(f"'{text}' is not {what}: 64 hexadecimal digits")
+    return found
 
 
 def _decimal(text: str) -> Decimal:

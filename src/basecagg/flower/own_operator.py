@@ -80,6 +80,7 @@ class OwnOperator:
         for signing_key, announced in holders:
             effects += machine.vouch(announced.name, "both", signing_key)
             effects += machine.hear(announced.name, announced)
+        effects += machine.expect(first, parameters.model_size)  # the ServerApp's own model
         effects += machine.begin(parameters, first, step=step, max_burns=max_burns, charge=charge)
         self._perform(effects)
         self._machine = machine

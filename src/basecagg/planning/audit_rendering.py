@@ -97,7 +97,9 @@ def _signed_by(report: Report) -> list[str]:
     epoch = report.epoch
     if report.operator_checked:
         return ["Its end is signed by the server of that operator's epoch:", epoch.server_key]
-    warning = "Whose key that is was NOT checked: anybody can sign with a key of his own. --operator-key checks it"
+    warning = (
+        "Whose key that is was NOT checked: anybody can sign with his own. --operator-key checks it"
+    )
     signed = ["Its end is signed with the key", epoch.server_key]
     if not epoch.operator_key:
         return [*signed, f"{warning}."]

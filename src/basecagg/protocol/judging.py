@@ -54,11 +54,7 @@ def _compare(agreement: Agreement, proof: Fork | DoubleRequest) -> None:
 def trace(pedigree: Pedigree, model: Model, operator_key: bytes, verifier: Verifier) -> Link:
     """The place of these numbers in the chain of models that the operator's key leads to, or a refusal."""
     agreement = accept(pedigree.epoch, operator_key, verifier)
-    link, release = agreement.epoch.first, pedigree.release
-    if release is not None:
-        require_released(agreement, release)
-        link = release.history.links[-1]
-        _require_endorsed(agreement, release, pedigree)
+    link, _ = last_link(agreement, pedigree)
     if model.shape != (agreement.parameters.model_size,):
         raise WrongModel(
             f"it has {model.size} numbers, the epoch's models {agreement.parameters.model_size}"
@@ -66,6 +62,16 @@ def trace(pedigree: Pedigree, model: Model, operator_key: bytes, verifier: Verif
     if model_hash(link.version, model) != link.model_hash:
         raise WrongModel(f"these are not the numbers of version {link.version}", peer=SERVER)
     return link
+
+
+def last_link(agreement: Agreement, pedigree: Pedigree) -> tuple[Link, bytes]:
+    """The version that a pedigree leads to, and the head of the chain of models with it; or a refusal."""
+    release = pedigree.release
+    if release is None:
+        return agreement.epoch.first, agreement.beginning.head
+    require_released(agreement, release)
+    _require_endorsed(agreement, release, pedigree)
+    return release.history.links[-1], release.history.head
 
 
 def _require_endorsed(agreement: Agreement, release: Release, pedigree: Pedigree) -> None:

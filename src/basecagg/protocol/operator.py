@@ -1,8 +1,9 @@
 """The operator: who belongs to the federation, the counter of epochs, and what it signs.
 
-It believes its own memory and what its people signed; what a server says about numbers, members or keys
-decides nothing. An epoch is in its memory before anybody can have it, so no number and no sealing key is ever
-signed twice.
+It believes its own memory and what its people signed; what a server says about numbers, members, keys or
+models decides nothing. An epoch is in its memory before anybody can have it, so no number and no sealing key is
+ever signed twice. An epoch begins with a model that the operator gave, or with the one that the last epoch came
+to: the operator follows the chain of its models, and makes the last of them again.
 """
 
 from __future__ import annotations
@@ -21,27 +22,41 @@ from basecagg.errors import (
     Malformed,
     MissingHolders,
     NotEnrolled,
+    PartsDamaged,
     Refused,
     StorageError,
     WrongEpoch,
+    WrongModel,
     WrongVersion,
 )
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol import invitations, life
 from basecagg.protocol.effects import Effect, Forget, Persist, Send
 from basecagg.protocol.epoch import NEVER, SERVER, Epoch, Seat, accept, draft_epoch
+from basecagg.protocol.judging import last_link
 from basecagg.protocol.messages import (
     Credential,
     EpochEnd,
     HolderKey,
     Link,
     Name,
+    Parts,
     Suite,
     signed,
     statement,
 )
 from basecagg.protocol.ports import Memory, Signer, Verifier
-from basecagg.protocol.records import Person, Role, Standing, load, load_readable, write
+from basecagg.protocol.proofs import Pedigree
+from basecagg.protocol.recomputation import recompute
+from basecagg.protocol.records import (
+    Expectation,
+    Person,
+    Role,
+    Standing,
+    load,
+    load_readable,
+    write,
+)
 from basecagg.protocol.step_rule import PAPER_STEP, StepRule
 
 OPERATOR = "operator"
@@ -273,6 +288,76 @@ class Operator:
         twin = next((other for other in others if other != name), None)
         return "" if twin is None else f"its key is {twin}'s too"
 
+    # --- the model that an epoch begins with ------------------------------------------------------
+
+    def expect(self, first: Link | None, size: int = 0) -> list[Effect]:
+        """Let the next epoch begin with this model of so many numbers, whatever the server says.
+
+        Its hash was made by the operator from its own numbers, or is one that it accepts knowingly. None: with
+        what the last epoch came to, if that can be followed.
+        """
+        self._require_memory()
+        expected = None if first is None else Expectation(first=first, size=size)
+        return self._keep_expected(expected)
+
+    def follow(self, pedigree: Pedigree, parts: Parts | None) -> list[Effect]:
+        """Let the next epoch begin with what the last one came to, if it did come to that.
+
+        The way leads from the epoch that was signed here, along the chain of models that the holders certified,
+        to the newest version, which is made again from its parts. `Caught` if the server released another.
+        """
+        self._require_memory()
+        epoch, end = self._standing.epoch, self._standing.end
+        if epoch is None or pedigree.epoch.id != epoch.id:
+            raise WrongEpoch("it is not in the epoch that was signed here last", peer=SERVER)
+        agreement = accept(epoch, self._signer.public_key, self._verifier)
+        link, head = last_link(agreement, pedigree)
+        if end is not None and (link.version, head) != (end.last_version, end.head):
+            raise WrongVersion(
+                f"the epoch ended with version {end.last_version}, it shows version {link.version}"
+                " or another chain of models",
+                peer=SERVER,
+            )
+        if pedigree.release is not None:
+            if parts is None or parts.release != pedigree.release:
+                raise PartsDamaged(f"it has not kept what version {link.version} was made from")
+            recompute(agreement, parts)
+        first = Link(link.version, link.model_hash, bytes(32), head)
+        size = agreement.parameters.model_size
+        return self._keep_expected(Expectation(first=first, size=size))
+
+    def expected_at(self, first: Link) -> Expectation | None:
+        """What may stand where this model is to stand, if that was said or followed for this place.
+
+        The place is a version and the head of the chain before it. An epoch that was signed for it and may
+        never have arrived says so too.
+        """
+        links = [self._standing.expected] if self._standing.expected else []
+        if self._present is not None:
+            size = self._present.parameters.model_size
+            links.append(Expectation(first=self._present.first, size=size))
+        place = (first.version, first.digest)
+        return next((e for e in links if (e.first.version, e.first.digest) == place), None)
+
+    def _require_expected(self, first: Link, size: int) -> None:
+        expected = self.expected_at(first)
+        if expected is None:
+            raise WrongModel(f"nobody has said or followed here what version {first.version} is")
+        if expected.first != first:
+            raise WrongModel(
+                f"for version {first.version} it names the model {first.model_hash.hex()}, and the one that was"
+                f" given, traced or accepted here is {expected.first.model_hash.hex()}: nothing is signed",
+                peer=SERVER,
+            )
+        if expected.size != size:
+            raise WrongModel(f"the model has {expected.size} numbers, the parameters say {size}")
+
+    def _keep_expected(self, expected: Expectation | None) -> list[Effect]:
+        if expected == self._standing.expected:
+            return []
+        self._standing.expected = expected
+        return [_kept(self._standing)]
+
     # --- epochs -----------------------------------------------------------------------------------
 
     def trust_server(self, key: bytes) -> list[Effect]:
@@ -296,9 +381,11 @@ class Operator:
     ) -> list[Effect]:
         """Sign the next epoch, with every admitted holder but those whom the operator leaves out by name.
 
-        The last one again, as it is, if that is wished for and it has not ended: it may never have arrived.
+        `first` is what the server wants to begin with: no other model than the expected one is signed. The last
+        epoch again, as it is, if that is wished for and it has not ended: it may never have arrived.
         """
         self._require_memory()
+        self._require_expected(first, parameters.model_size)
         strangers = sorted(set(without) - set(self.holders()))
         if strangers:
             raise DataError(f"no holder is called {strangers[0]}: nobody is left out by that name")
@@ -382,7 +469,7 @@ class Operator:
                 f"this operator has signed epoch {epoch.number} and does not remember it: run"
                 f" `basecagg operator recover --above {epoch.number}`"
             )
-        self._standing = Standing(epoch=epoch)
+        self._standing = Standing(epoch=epoch, expected=self._standing.expected)
         return [_kept(self._standing)]
 
     @property

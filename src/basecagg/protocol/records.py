@@ -21,6 +21,7 @@ from basecagg.protocol.messages import (
     Dealing,
     EpochEnd,
     History,
+    Link,
     MaskName,
     RecoveryRequest,
     Release,
@@ -282,11 +283,19 @@ class Person(Discreet, Record):
         return {"role": self.role, "state": self.state}
 
 
+class Expectation(Record):
+    """The model that the operator's next epoch begins with: given by it, traced, or accepted."""
+
+    first: Link
+    size: int
+
+
 class Standing(Record):
     """How far the operator has come: the last epoch that it signed, and its end."""
 
     epoch: Epoch | None = None
     end: EpochEnd | None = None
+    expected: Expectation | None = None
     suspended: bool = False
     """Whether this was found to be an older copy of the operator, and nobody has said yet how far it was."""
 

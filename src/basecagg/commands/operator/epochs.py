@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import click
 
 from basecagg.commands import _values
+from basecagg.commands._kernels import load_kernels
 from basecagg.commands._options import POSITIVE, Count, Seconds, options, stacked
 from basecagg.commands._wishes import plan_for, wishes_options
 from basecagg.commands.operator.office import Place, at_work, connected
@@ -56,6 +57,9 @@ class _Step:
 
 
 class _Committee:
+    accept_model: Annotated[str | None, _values.digest, "HEX"] = None
+    """Begin with the server's model of this hash, though nothing leads to it: after an upgrade, or when a
+    restored server has lost what its last version was made from. The line that refused it shows the hash."""
     days: Annotated[float, POSITIVE] = 365.0
     """How long the epoch may last. After that no agent answers in it, by its own clock: rotate before."""
     versions: Annotated[Count | None, "N"] = None
@@ -91,13 +95,21 @@ _epoch_options = stacked(
 @_epoch_options
 @connected
 async def start(
-    office: Office, connection: Connection, *, model: str | None, **chosen: Any
+    office: Office,
+    connection: Connection,
+    *,
+    model: str | None,
+    accept_model: bytes | None,
+    **chosen: Any,
 ) -> None:
     """Sign an epoch with all holders who have enrolled, and start it with a model of yours.
 
-    If the last epoch never reached the server, the same wishes send the very same one again.
+    Your model's hash is kept here: an epoch with another one is not signed. If the last epoch never reached the
+    server, the same wishes send the very same one again.
     """
     _require_in_time(**chosen)
+    if model is not None and accept_model is not None:
+        raise DataError("give either --model or --accept-model")
     overview = await office.look(connection)
     if overview.phase in ("open", "closing"):
         raise DataError(
@@ -106,7 +118,7 @@ async def start(
     if model is None:
         if not overview.model_size:
             raise DataError("the server has no model yet: --model says which one to begin with")
-        await _begin(office, connection, overview.model_size, **chosen)
+        await _go_on(office, connection, accept_model, **chosen)
         return
     vector, statistics = initial_model(model)
     if statistics and not chosen["averaged"] and chosen["server_optimiser"] != "sgd":
@@ -120,13 +132,27 @@ async def start(
 @click.command("rotate")
 @_epoch_options
 @connected
-async def rotate(office: Office, connection: Connection, **chosen: Any) -> None:
-    """End the present epoch and start the next, with fresh keys and the present members."""
+async def rotate(
+    office: Office, connection: Connection, *, accept_model: bytes | None, **chosen: Any
+) -> None:
+    """End the present epoch and start the next, with fresh keys and the present members.
+
+    The next one begins with the model that this one came to. The server is not believed about it: the chain of
+    models is followed from the epoch that you signed, and its last version is made again here.
+    """
     _require_in_time(**chosen)
     await _close(office, connection)
     await office.set_model(connection, None)  # a `start` that failed may have left one behind
-    overview = await office.look(connection)
-    await _begin(office, connection, overview.model_size, **chosen)
+    await _go_on(office, connection, accept_model, **chosen)
+
+
+async def _go_on(
+    office: Office, connection: Connection, accepted: bytes | None, **chosen: Any
+) -> None:
+    """Begin with the model that the server has, if it may be."""
+    load_kernels(spare=office.folder)
+    size = await office.settle_model(connection, accepted)
+    await _begin(office, connection, size, **chosen)
 
 
 def _require_in_time(*, days: float, until: int | None, **_: Any) -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from basecagg.channels.identity import Ed25519Verifier, Identity
-from basecagg.channels.wire import MAX_CONTROL_BYTES, pack, unpack, unpack_file
-from basecagg.errors import ChannelError, DataError, LocalProtocolError, Refused
+from basecagg.channels.wire import MAX_CONTROL_BYTES, limit_for, pack, unpack, unpack_file
+from basecagg.errors import ChannelError, DataError, LocalProtocolError, Refused, ServerCaught
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.audit_log import AuditLog, CheckedLog, Fact, purpose_of
 from basecagg.protocol.chain import Chain
@@ -21,12 +21,13 @@ from basecagg.protocol.effects import Effect, Persist, Send, perform, writes_of
 from basecagg.protocol.epoch import SERVER, Epoch, accept
 from basecagg.protocol.invitations import admission_hash
 from basecagg.protocol.judging import trace
-from basecagg.protocol.messages import HolderKey, Link
+from basecagg.protocol.messages import HolderKey, Link, Parts
 from basecagg.protocol.operator import OPERATOR, Foundation, Operator
-from basecagg.protocol.proofs import Pedigree
+from basecagg.protocol.proofs import Caught, Evidence, Pedigree
 from basecagg.protocol.records import Role, parse, write
+from basecagg.protocol.server import first_link
 from basecagg.protocol.step_rule import PAPER_STEP, StepRule
-from basecagg.service.connection import Connection, Reply
+from basecagg.service.connection import Connection, Reply, Unreachable
 from basecagg.service.documents import (
     MAX_KEY_BYTES,
     Admit,
@@ -48,6 +49,7 @@ from basecagg.service.documents import (
 from basecagg.service.logs import Log
 from basecagg.service.operator.custody import Passphrase, nobody_knows, unseal
 from basecagg.service.operator.folder import keep_addresses, open_store, read_keys
+from basecagg.service.private_files import write_private
 from basecagg.service.problems import BUSY, STORE_FAULT, Problem
 from basecagg.service.signing import Caller
 from basecagg.service.training import Vector
@@ -60,6 +62,7 @@ _REPEATS, _PAUSE = 60, 1.0
 _LOG = Log("basecagg.operator")
 _ENTRY_BYTES = 64
 """What an entry of a log takes in memory besides its bytes, of which it may have none."""
+_GONE = 404
 _DAY = 86_400
 """Seconds."""
 PERSON_BYTES = 6 * 2**10
@@ -255,9 +258,90 @@ class Office:
         await self._order(connection, AskForKeys(names=tuple(names)))
 
     async def set_model(self, connection: Connection, model: Vector | None) -> None:
-        """The model that the next epoch begins with; None: with what the last one made."""
-        data = b"" if model is None else np.asarray(model, "<f4").tobytes()
+        """The model that the next epoch begins with; None: with what the last one made.
+
+        Its hash is written down here first: an epoch with any other is not signed.
+        """
+        if model is None:
+            effects, data = self.machine.expect(None), b""
+        else:
+            vector, said = np.asarray(model, "<f4"), await self.look(connection)
+            first = first_link(vector, said.version, said.head)
+            effects, data = self.machine.expect(first, vector.size), vector.tobytes()
+        self._perform(effects)
         await _while_it_waits(partial(connection.call, "PUT", "/v1/model", data))
+
+    async def settle_model(self, connection: Connection, accepted: bytes | None = None) -> int:
+        """Make sure which model the next epoch begins with, and give how many numbers it has.
+
+        It is the one that was given here, or that the last epoch came to; or the one with the hash `accepted`,
+        which the operator takes though nothing leads to it.
+        """
+        first = await self._settle(connection, accepted)
+        expected = self.machine.expected_at(first)
+        assert expected is not None
+        return expected.size
+
+    async def _settle(self, connection: Connection, accepted: bytes | None = None) -> Link:
+        """End the last epoch, and see what leads to the model that the server wants to go on with."""
+        overview = await self.look(connection)
+        if overview.phase in ("open", "closing"):
+            raise LocalProtocolError("an epoch is open: rotate, or close it first")
+        await self._end(connection, overview)
+        first = Link(overview.version, overview.model_hash, bytes(32), overview.head)
+        if accepted is not None:
+            taken = Link(first.version, accepted, bytes(32), first.digest)
+            effects = self.machine.expect(taken, overview.model_size)
+            facts = {"version": first.version, "hash": accepted.hex()}
+            self._perform(effects, "model accepted", **facts)
+        if self.machine.expected_at(first) is None:
+            await self._follow(connection, first, overview.epoch_number)
+        return first
+
+    async def _follow(self, connection: Connection, first: Link, number: int) -> None:
+        """Trace the model to the epoch that was signed here, or say what the operator can do about it."""
+        try:
+            if self.epoch is None or number == 0:
+                raise DataError(
+                    "no epoch leads to it that the server is in and this operator remembers"
+                )
+            pedigree, _ = await self._fetch_pedigree(connection)
+            parts = await self._fetch_parts(connection, self.epoch, pedigree)
+            self._perform(self.machine.follow(pedigree, parts))
+        except Unreachable:  # the line is at fault, not the model
+            raise
+        except Caught as caught:
+            raise self._accuse(caught, first.version) from None
+        except (ChannelError, DataError, Refused) as reason:
+            raise DataError(
+                f"the server's word on the model of version {first.version} is not enough: {reason}. Begin"
+                " with a model of yours (`start --model`); or, if you know from elsewhere that this one is"
+                f" right, accept it: --accept-model {first.model_hash.hex()}"
+            ) from None
+
+    async def _fetch_parts(
+        self, connection: Connection, epoch: Epoch, pedigree: Pedigree
+    ) -> Parts | None:
+        """What the newest version was made from; None if it is the first, or nothing is kept."""
+        if pedigree.release is None:
+            return None
+        limit = limit_for(Parts, epoch.parameters)
+        ask = partial(connection.call, "GET", f"/v1/parts/{pedigree.version}", limit=limit)
+        try:
+            parts = unpack((await _while_it_waits(ask)).content, limit)
+        except Problem as problem:
+            if problem.status != _GONE:
+                raise
+            return None
+        return parts if isinstance(parts, Parts) else None
+
+    def _accuse(self, caught: Caught, version: int) -> ServerCaught:
+        """The server released a model that does not follow from its parts: leave the proof in a file."""
+        assert self.epoch is not None
+        path = self.folder / f"evidence-{self.epoch.number}-{version}.bin"
+        evidence = Evidence(self.epoch, caught.proof, self.identity.public_key)
+        write_private(path, pack(evidence))
+        return ServerCaught(f"{caught}. The evidence is in {path}; run: basecagg verify {path}")
 
     async def start(
         self,
@@ -276,11 +360,7 @@ class Office:
 
         The server closes it by itself after so many versions, or at the second `until`, if either is given.
         """
-        overview = await self.look(connection)
-        if overview.phase in ("open", "closing"):
-            raise LocalProtocolError("an epoch is open: rotate, or close it first")
-        await self._end(connection, overview)
-        first = Link(overview.version, overview.model_hash, bytes(32), overview.head)
+        first = await self._settle(connection)
         ends = int(time.time() + days * _DAY)
         if server_key is not None:
             trusted = self.machine.trust_server(server_key)

@@ -92,7 +92,7 @@ class Api:
             ("PUT", "/v1/model"): self._for(operator, self.set_model, _MODEL_BYTES),
             ("GET", "/v1/pedigree"): self._for(either, self.pedigree),
             ("GET", "/v1/releases/*"): self._for(member, self.release),
-            ("GET", "/v1/parts/*"): self._for(member, self.parts),
+            ("GET", "/v1/parts/*"): self._for(either, self.parts),
             ("PUT", "/v1/holder-key"): self._for(member, self.holder_key, MAX_KEY_BYTES),
             ("POST", "/v1/messages"): self._for(member, self.messages, None),
             ("GET", "/v1/mailbox"): self._for(member, self.mailbox),
@@ -167,7 +167,7 @@ class Api:
         return Pieces([await self._service.ask(lambda host: host.release(version))], {})
 
     async def parts(self, request: Request, name: str, body: bytes) -> Response:
-        """All that a version was made from, for a member who wants to make it again."""
+        """All that a version was made from, for those who want to make it again."""
         self._parts.require(name)
         version = _version(request)
         return Pieces([await self._service.ask(lambda host: host.parts(version))], {})
