@@ -264,6 +264,18 @@ def test_a_flat_model_needs_no_builder(tmp_path: Path) -> None:
         export.export(vector, tmp_path / "m.bin")
 
 
+def test_what_was_exported_begins_an_epoch_again(tmp_path: Path) -> None:
+    """To the bit, and whatever version of the protocol its proof is of; without a proof it is not read."""
+    vector, path = np.array([0.1, -2.5, 1e-7], "<f4"), tmp_path / "m.safetensors"
+    assert export.export(vector, path, pedigree=b"of another version")
+    assert export.initial_model(str(path)).vector.tobytes() == vector.tobytes()
+    export.export(vector, path)
+    with pytest.raises(DataError, match="carries no chain proof"):
+        export.initial_model(str(path))
+    with pytest.raises(DataError, match="the model cannot be read"):
+        export.initial_model(str(tmp_path / "nowhere.safetensors"))
+
+
 def test_a_model_that_is_not_there_is_told_in_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -89,8 +89,8 @@ _epoch_options = stacked(
 @click.option(
     "--model",
     metavar="SOURCE",
-    help="The first model: a .npy file, or module:function that makes a vector or a torch module. Without it:"
-    " the one that the server has, from an epoch that was closed or carried over from an older basecagg.",
+    help="The first model: a .npy file, one that `export` wrote, or module:function that makes a vector or a"
+    " torch module. Without it: the one that the last epoch came to, which is traced.",
 )
 @_epoch_options
 @connected

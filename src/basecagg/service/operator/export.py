@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from basecagg.channels.safetensors import Tensors, proof, safetensors
+from basecagg.channels.safetensors import Tensors, proof, read_exported, safetensors
 from basecagg.errors import DataError
 from basecagg.extras import require
-from basecagg.service.private_files import replace_file
+from basecagg.service.private_files import read_file, replace_file
 from basecagg.service.training import Vector
 
 
@@ -28,9 +28,11 @@ class FirstModel(NamedTuple):
 
 
 def initial_model(source: str) -> FirstModel:
-    """The first model: a .npy file with a vector, or module:function that makes a vector or a torch module."""
+    """The first model: from a .npy file, from one that `export` wrote, or by module:function."""
     if source.endswith(".npy"):
         return FirstModel(_flat(_load(source)))
+    if source.endswith(".safetensors"):
+        return FirstModel(_flat(read_exported(read_file(Path(source), "the model")).vector))
     made = _call(source)
     if isinstance(made, np.ndarray):
         return FirstModel(_flat(made))
@@ -100,7 +102,7 @@ def _torch() -> Any:
 def _call(place: str) -> Any:
     module, colon, name = place.partition(":")
     if not colon:
-        raise DataError(f"'{place}' is neither a .npy file nor module:function")
+        raise DataError(f"'{place}' is neither a .npy or .safetensors file nor module:function")
     sys.path.append(os.getcwd())  # last: it may hold anybody's files
     try:
         function = getattr(importlib.import_module(module), name)
