@@ -26,6 +26,7 @@ from basecagg.protocol.epoch import accept
 from basecagg.protocol.messages import Link, Parts
 from basecagg.protocol.operator import Foundation, Operator, found
 from basecagg.protocol.proofs import Caught, Miscalculation, Pedigree
+from basecagg.protocol.records import Expectation
 from basecagg.protocol.server import first_link
 from basecagg.simulation.federation import Federation
 from basecagg.storage.memory import MemoryStore
@@ -55,7 +56,10 @@ def test_the_operator_signs_the_model_that_it_gave_and_no_other():
 
 
 def test_without_that_rule_the_servers_model_is_signed(monkeypatch):
-    monkeypatch.setattr(Operator, "_require_expected", lambda self, first, size: None)
+    def believe(self: Operator, first: Link) -> Expectation:
+        return Expectation(first=first, size=FOUR.model_size)
+
+    monkeypatch.setattr(Operator, "require_expected", believe)
     desk = full_desk()
     desk.expect(first_link(MINE))
     assert begin_with(desk, first_link(OTHER)).first == first_link(OTHER)

@@ -97,6 +97,28 @@ async def test_another_model_at_a_rotation_is_refused(
         assert (await fed.model()).tolist() == trained.tolist()
 
 
+async def test_another_place_in_the_chain_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end is signed, and then the server speaks of another version than the one that it can show."""
+    async with federation(tmp_path) as fed:
+        desk = await joined(fed)
+        await desk("start", "--model", str(tmp_path / "m.npy"), *PLAN)
+        await desk.reach(1)
+        await desk("close")
+        real = Epochs.overview
+
+        def lying(self: Epochs, *told: Any) -> Overview:
+            said = real(self, *told)
+            return msgspec.structs.replace(said, version=said.version + 1)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Epochs, "overview", lying)
+            assert isinstance((await desk("start", *PLAN)).exception, WrongModel)
+        started = await desk("start", *PLAN)
+        assert "epoch 2 from version" in started.output, started.exception
+
+
 # --- a server that released another model than it made --------------------------------------------
 
 

@@ -87,8 +87,12 @@ def command(
       basecagg audit transcript.jsonl --operator-key 5f1c…
       basecagg audit transcript.jsonl --colluders 0,4,7
     """
-    helpers = {"colluders": colluders or (), "insiders": insiders or ()}
-    report = audit(transcript, **helpers, operator_key=operator_key)
+    report = audit(
+        transcript,
+        colluders=colluders or (),
+        insiders=insiders or (),
+        operator_key=operator_key,
+    )
     if as_json:
         click.echo(json.dumps(as_dict(report), indent=2, ensure_ascii=False))
     else:

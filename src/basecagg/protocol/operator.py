@@ -339,7 +339,8 @@ class Operator:
         place = (first.version, first.digest)
         return next((e for e in links if (e.first.version, e.first.digest) == place), None)
 
-    def _require_expected(self, first: Link, size: int) -> None:
+    def require_expected(self, first: Link) -> Expectation:
+        """Refuse what the server wants to begin with, unless it is the very model that is expected there."""
         expected = self.expected_at(first)
         if expected is None:
             raise WrongModel(f"nobody has said or followed here what version {first.version} is")
@@ -349,8 +350,7 @@ class Operator:
                 f" given, traced or accepted here is {expected.first.model_hash.hex()}: nothing is signed",
                 peer=SERVER,
             )
-        if expected.size != size:
-            raise WrongModel(f"the model has {expected.size} numbers, the parameters say {size}")
+        return expected
 
     def _keep_expected(self, expected: Expectation | None) -> list[Effect]:
         if expected == self._standing.expected:
@@ -385,7 +385,9 @@ class Operator:
         epoch again, as it is, if that is wished for and it has not ended: it may never have arrived.
         """
         self._require_memory()
-        self._require_expected(first, parameters.model_size)
+        expected, size = self.require_expected(first), parameters.model_size
+        if expected.size != size:
+            raise WrongModel(f"the model has {expected.size} numbers, the parameters say {size}")
         strangers = sorted(set(without) - set(self.holders()))
         if strangers:
             raise DataError(f"no holder is called {strangers[0]}: nobody is left out by that name")

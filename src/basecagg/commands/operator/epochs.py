@@ -22,6 +22,7 @@ from basecagg.commands.operator.people import admit, closing_words
 from basecagg.errors import DataError, MissingHolders
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.epoch import Epoch
+from basecagg.protocol.global_model import model_hash
 from basecagg.protocol.step_rule import OPTIMISERS, PAPER_STEP, StepRule
 from basecagg.service.connection import Connection, Unreachable
 from basecagg.service.documents import Overview
@@ -218,6 +219,7 @@ async def export(office: Office, connection: Connection, *, path: Path, model: s
     office.note_export(version, path)
     proven = write(vector, path, model, pedigree)
     click.echo(f"version {version} → {path}{'' if proven else ', without a chain proof'}")
+    click.echo(f"the hash of this model: {model_hash(version, vector).hex()}")
 
 
 async def _begin(

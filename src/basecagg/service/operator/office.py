@@ -278,9 +278,7 @@ class Office:
         which the operator takes though nothing leads to it.
         """
         first = await self._settle(connection, accepted)
-        expected = self.machine.expected_at(first)
-        assert expected is not None
-        return expected.size
+        return self.machine.require_expected(first).size
 
     async def _settle(self, connection: Connection, accepted: bytes | None = None) -> Link:
         """End the last epoch, and see what leads to the model that the server wants to go on with."""
@@ -292,8 +290,8 @@ class Office:
         if accepted is not None:
             taken = Link(first.version, accepted, bytes(32), first.digest)
             effects = self.machine.expect(taken, overview.model_size)
-            facts = {"version": first.version, "hash": accepted.hex()}
-            self._perform(effects, "model accepted", **facts)
+            told = accepted.hex()
+            self._perform(effects, "model accepted", version=first.version, hash=told)
         if self.machine.expected_at(first) is None:
             await self._follow(connection, first, overview.epoch_number)
         return first
