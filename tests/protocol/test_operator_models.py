@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace as changed
 
+import msgspec
 import numpy as np
 import pytest
 from cheats import after, operator_key, parts_of, replaced_model
@@ -21,7 +22,7 @@ from basecagg.errors import (
     WrongVersion,
 )
 from basecagg.protocol import operator
-from basecagg.protocol.effects import writes_of
+from basecagg.protocol.effects import Persist, writes_of
 from basecagg.protocol.epoch import accept
 from basecagg.protocol.messages import Link, Parts
 from basecagg.protocol.operator import Foundation, Operator, found
@@ -174,6 +175,20 @@ def test_what_an_epoch_came_to_is_followed(mode):
     swapped = replace(first, model_hash=bytes(32))
     with pytest.raises(WrongModel):
         follower.machine.begin(federation.agreement.parameters, swapped)
+
+
+def test_a_store_that_says_nothing_about_models_is_followed_all_the_same():
+    """As 0.2.0 wrote it: the signed epoch is there, and its end, and leads to the model."""
+    federation, parts = after()
+    follower, history = Follower(federation), parts.release.history
+    follower.perform(follower.machine.end(history.last, history.head))
+    standing = msgspec.msgpack.decode(follower.store.read("standing", ""))
+    del standing["expected"]
+    follower.store.commit([Persist("standing", "", msgspec.msgpack.encode(standing))])
+    follower.restart()
+    assert follower.machine.has_ended
+    follower.follow(parts)
+    assert follower.machine.expected_at(follower.offered(parts)) is not None
 
 
 def test_an_epoch_that_made_no_version_goes_on_with_its_first_model():

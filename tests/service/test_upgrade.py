@@ -1,4 +1,4 @@
-"""An upgrade in place, from stores that 0.1.0 wrote: people and model carry over into a new epoch.
+"""An upgrade in place, from stores that 0.1.0 and 0.2.0 wrote: people and model carry over into a new epoch.
 
 `tests/vectors/store-0.1.0-protocol-*.tar.xz` were written by basecagg 0.1.0 when it spoke version 3 and 4 of
 the protocol: an operator, a server and four hospitals at version 3 of the model, stopped while their epoch was
@@ -77,8 +77,10 @@ def test_people_and_model_carry_over_into_a_new_epoch(tmp_path: Path, store: Pat
         accept = f"--accept-model {overview.model_hash.hex()}"
         assert accept in str(refused.exception), refused.output
         started = await desk("start", *PLAN, *accept.split())
-        assert "epoch 2 from version 3: N = 4" in started.output, started.exception
-        await desk.reach(4)
+        assert f"epoch 2 from version {overview.version}: N = 4" in started.output, (
+            started.exception
+        )
+        await desk.reach(overview.version + 1)
         log = (await desk("log")).output
         assert "epoch carried over" in log
         assert "model accepted" in log
@@ -95,7 +97,8 @@ def test_the_model_is_the_old_one_to_the_bit_and_nothing_else_is_kept(
         await fed.stop_server()
         await fed.start_server()  # a restart in between changes nothing
         overview = await fed.operator.look(fed.connection)
-        assert (overview.version, overview.model_size) == (3, len(fed.told["model"]))
+        told = (fed.told["version"], len(fed.told["model"]))
+        assert (overview.version, overview.model_size) == told
         for name in NAMES:
             fed.launch(fed.profile(name), Nudge(seconds=60))
 
@@ -117,18 +120,22 @@ def test_the_model_is_the_old_one_to_the_bit_and_nothing_else_is_kept(
     play(tmp_path, store, story)
 
 
-def test_an_epoch_of_0_2_0_goes_on(tmp_path: Path) -> None:
+def test_an_epoch_of_0_2_0_is_carried_over_too(tmp_path: Path) -> None:
     async def story(fed: Upgraded) -> None:
         await fed.start_server()
         overview = await fed.operator.look(fed.connection)
-        assert (overview.phase, overview.version) == ("open", fed.told["version"])
+        assert (overview.phase, overview.version) == ("waiting", fed.told["version"])
         for name in NAMES:
             fed.launch(fed.profile(name), Nudge(target=2.0))
         desk = Desk(fed)
-        await desk.reach(fed.told["version"] + 2)
-        # Nobody wrote down there which model to expect: the signed epoch in the store leads to it.
-        rotated = await desk("rotate", *PLAN)
-        assert "epoch 2 from version" in rotated.output, rotated.exception
+        there = [m.name for m in overview.members if not m.revoked and m.name not in NAMES]
+        plan = (*PLAN, *(word for name in there for word in ("--without", name)))
+        refused = await desk("start", *plan)
+        accept = f"--accept-model {overview.model_hash.hex()}"
+        assert accept in str(refused.exception), refused.output
+        started = await desk("start", *plan, *accept.split())
+        assert f"from version {overview.version}: N = 4" in started.output, started.exception
+        await desk.reach(overview.version + 1)
 
     play(tmp_path, VECTORS / "store-0.2.0.tar.xz", story)
 
