@@ -35,7 +35,8 @@ class FederationOnFiles(Federation):
 
     def __init__(self, folder, parameters=PARAMETERS):
         self.folder, self.sent = folder, []
-        super().__init__(parameters, np.zeros(5), make_store=self.open_store)
+        size = parameters.model_size
+        super().__init__(parameters, np.zeros(size), make_store=self.open_store)
         self.network.observers.append(self.sent.append)
 
     def place(self, address):
@@ -69,7 +70,8 @@ class FederationOnFiles(Federation):
     def submit_all(self, scale=1.0):
         version, head = self.server.version, self.server.head
         for number, user in enumerate(USERS):
-            self.submit(user, np.full(5, scale * (number + 1)), version, head)
+            size = self.agreement.parameters.model_size
+            self.submit(user, np.full(size, scale * (number + 1)), version, head)
         self.network.run()
 
     def sent_by(self, address, kind):
