@@ -1,4 +1,4 @@
-"""Destroys secrets in one commit and is killed at a boundary of it: before or after a statement, or the anchor."""
+"""Destroys secrets in one commit, and is killed at a boundary of it: a statement, or the anchor."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import traceback
 import pytest
 from store_kinds import open_participant, open_server
 
-from basecagg.errors import StorageError
+from basecagg.errors import PassingFault, StorageError
 from basecagg.protocol.effects import Forget, Persist
 from basecagg.storage import sqlite
 
@@ -241,3 +241,23 @@ def test_an_older_schema_is_refused_with_what_to_do(tmp_path):
     connection.close()
     with pytest.raises(StorageError, match=r"of an older basecagg.*from a new folder"):
         open_participant(tmp_path)
+
+
+def test_a_log_that_another_process_reads_is_an_error_and_nothing_is_lost(tmp_path, set_pragmas):
+    """It could not be emptied: the machine must not send, and the next start tries again."""
+    set_pragmas("busy_timeout = 20")
+    with open_participant(tmp_path) as store:
+        store.commit([Persist("share", "ann", SECRET)])
+        reader = sqlite3.connect(database(tmp_path), isolation_level=None)
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM records").fetchone()
+        with pytest.raises(PassingFault, match="another process is reading it") as caught:
+            store.commit([Forget("share", "ann")])
+        require_silent(caught.value)
+    with pytest.raises(PassingFault, match="another process is reading it"):
+        open_participant(tmp_path)
+    reader.close()
+    with open_participant(tmp_path) as store:
+        assert store.read("share", "ann") is None
+        assert not store.rolled_back
+        assert not any(SECRET in path.read_bytes() for path in files_of(tmp_path))

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from basecagg.errors import StorageError
-from basecagg.protocol.effects import Write
+from basecagg.errors import PassingFault, StorageError
+from basecagg.protocol.effects import Forget, Write
 from basecagg.storage import anchor, sqlite
 from basecagg.storage.anchor import Anchor, Mark
 from basecagg.storage.batch import Batch
@@ -46,8 +46,8 @@ _COMMON = 0
 """The number of no namespace: what all machines of one file share."""
 _SHARED_KINDS = frozenset({"salt", "sent"})
 """Fingerprints of updates outlive the federation in which they were sent."""
-_KEYS_KIND = "sealing"
-"""When one of these is deleted nothing of it may stay in the log either."""
+_SECRET_KINDS = frozenset({"sealing", "mask", "locks", "share"})
+"""When one of these is deleted, or written over for good, nothing of it may stay in the log either."""
 NUMBER = "highest"
 """The kind of the record whose value, in decimal digits, the anchor remembers too."""
 
@@ -74,6 +74,7 @@ class ParticipantStore:
                 closing(FileLock(self.path.with_name(f"{self.path.name}.{name[:8]}.lock")))
             )
             self._anchor = opened.enter_context(closing(Anchor(folder / name)))
+            self._empty_log()  # whoever had it last may have been killed before it could
             self._id, self._mark, self._fence = self._begin()
             self.rolled_back = self._is_older_copy()
             """Whether this turned out to be an older copy of the store; until its machine burned its masks."""
@@ -125,20 +126,33 @@ class ParticipantStore:
 
     def _write(self, batch: Batch, mark: Mark) -> None:
         stored = ((self._place(w.kind), w.kind, w.key, w.value) for w in batch.stored)
-        deleted = ((self._place(w.kind), w.kind, w.key) for w in batch.deleted)
         with self._transaction():
             self._require_fence()
             self._connection.executemany(_STORE, stored)
-            self._connection.executemany(_DELETE, deleted)
+            destroyed = self._delete(w for w in batch.deleted if w.kind in _SECRET_KINDS)
+            self._delete(w for w in batch.deleted if w.kind not in _SECRET_KINDS)
             if mark != self._mark:
                 self._connection.execute(_MARK, (*mark, self._id))
-        if any(gone.kind == _KEYS_KIND for gone in batch.deleted):
-            with self._explaining("write"):
-                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self.number = mark.number
         if mark != self._mark:
             self._mark = mark
             self._drop_anchor()
+        if destroyed or any(w.irreversible and w.kind in _SECRET_KINDS for w in batch.stored):
+            self._empty_log()
+
+    def _delete(self, writes: Iterable[Forget]) -> bool:
+        """Whether any of them was there."""
+        rows = ((self._place(w.kind), w.kind, w.key) for w in writes)
+        return self._connection.executemany(_DELETE, rows).rowcount > 0
+
+    def _empty_log(self) -> None:
+        """Nothing may be sent before: the log has what was deleted, and the file has zeros in its place."""
+        with self._explaining("write"):
+            busy, *_ = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        if busy:
+            raise PassingFault(
+                f"cannot empty the log of {self.path}", "another process is reading it"
+            )
 
     def _require_fence(self) -> None:
         """Whoever opened the store after us has raised the fence: what we remember may be outdated."""
