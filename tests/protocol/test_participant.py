@@ -32,6 +32,7 @@ from basecagg.errors import (
 )
 from basecagg.protocol import life
 from basecagg.protocol.effects import (
+    BudgetEnded,
     Declined,
     Joined,
     Left,
@@ -354,6 +355,17 @@ def test_she_does_not_train_for_nothing_when_her_budget_is_spent(ann):
     ann.ready_mask(ann.join(2, parameters=p))
     assert ann.machine.working().ready
     assert not ann.machine.may_train
+
+
+def test_she_says_when_she_joins_that_no_upload_of_this_epoch_can_be_paid_for(ann):
+    ann.ready_mask(ann.join(1))
+    ann.submit(UPDATE)
+    ann.join(2, parameters=small(**private()))
+    (ended,) = [news for news in ann.news if isinstance(news, BudgetEnded)]
+    assert ended.reason.startswith("1 earlier uploads from this store had no noise")
+    assert ann.machine.refusals()["BudgetSpent"].reason == ended.reason
+    ann.join(3)  # another one without noise
+    assert ann.machine.working().may_spend
 
 
 def test_an_old_copy_of_her_does_not_train_where_it_costs_privacy(ann):

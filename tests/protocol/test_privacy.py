@@ -268,10 +268,11 @@ def test_an_upload_that_cannot_be_made_costs_nothing():
     assert federation.contributor("ann").ledger.uses == 0
 
 
-def test_without_noise_there_is_no_ledger_and_no_update_twice():
+def test_without_noise_nothing_is_paid_for_but_counted_and_no_update_is_sent_twice():
     federation = make(bounded())
     upload(federation, "ann", short(seed=5))
     assert not federation.network.nodes[at("ann")].store.keys("ledger")
+    assert federation.contributor("ann").ledger.uses == 1
     deal(federation, "ann")
     with pytest.raises(LocalProtocolError, match="masked before"):
         submit(federation, "ann", short(seed=5))

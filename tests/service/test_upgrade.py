@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import tarfile
 from dataclasses import replace
 from pathlib import Path
@@ -21,9 +22,11 @@ from test_commands import Desk
 
 from basecagg.errors import StorageError
 from basecagg.parameters import ProtocolParameters
+from basecagg.protocol.ledger import PrivacyLedger
 from basecagg.protocol.records import Standing
 from basecagg.service.operator.folder import certify_server
 from basecagg.storage import anchor
+from basecagg.storage.participant import ParticipantStore
 
 VECTORS = Path(__file__).parent.parent / "vectors"
 STORES = sorted(VECTORS.glob("store-0.1.0-*.tar.xz"))
@@ -138,6 +141,17 @@ def test_an_epoch_of_0_2_0_is_carried_over_too(tmp_path: Path) -> None:
         await desk.reach(overview.version + 1)
 
     play(tmp_path, VECTORS / "store-0.2.0.tar.xz", story)
+
+
+def test_uploads_that_0_2_0_made_without_noise_count(tmp_path: Path) -> None:
+    with tarfile.open(VECTORS / "store-0.2.0.tar.xz") as packed:
+        packed.extractall(tmp_path, filter="data")
+    path = tmp_path / NAMES[0] / "state.db"
+    with ParticipantStore(path, "participant", anchor_folder=tmp_path / "elsewhere") as store:
+        ledger = PrivacyLedger(store)
+        assert ledger.uses > 0
+        assert ledger.spent == math.inf
+        assert store.read("ledger", "") is None
 
 
 def _four() -> ProtocolParameters:

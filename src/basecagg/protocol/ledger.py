@@ -4,7 +4,8 @@ Every upload counts, written down in the same transaction as the upload and so b
 refused or lost, there is no refund, and it goes on from epoch to epoch. An older copy of the store does not
 know what was uploaded since: everything counts as spent.
 
-Uploads of users add up as ρ, those of records at one Rényi order, which the first of them fixes for good.
+Uploads of users add up as ρ, those of records at one Rényi order, which the first of them fixes for good. Nothing
+bounds what uploads without noise tell: after one of them no other is paid for.
 """
 
 from __future__ import annotations
@@ -25,17 +26,24 @@ class PrivacyLedger:
     """The budget of one participant in one federation."""
 
     def __init__(self, records: Records) -> None:
+        self._records = records
         self._spent = recall(records, "ledger", Spent) or Spent()
 
     @property
     def uses(self) -> int:
         """Uploads so far."""
-        return sum(self._uploads.values())
+        return sum(self._uploads.values()) + self._clear
 
     @property
     def spent(self) -> float:
         """Σρ so far, or the sum of divergences at its order."""
-        return math.inf if self._spent.everything else total(self._uploads, self._spent.order)
+        bounded = not self._spent.everything and not self._clear
+        return total(self._uploads, self._spent.order) if bounded else math.inf
+
+    @property
+    def _clear(self) -> int:
+        """Uploads without noise. Each has left its fingerprint, also those of an older basecagg."""
+        return len(self._records.keys("sent"))
 
     @property
     def _uploads(self) -> dict[Cost, int]:
@@ -53,13 +61,15 @@ class PrivacyLedger:
             raise BudgetSpent(against)
         rows = sorted((*cost, count) for cost, count in uploads.items())
         self._spent = Spent(uploads=rows, order=self._order(mechanism))
-        effects: list[Effect] = [write("ledger", "", self._spent, irreversible=True)]
-        last = self._reason_against(mechanism, self._with(mechanism, 0))
-        if last is not None:
-            # For the driver, and for whoever asks later why nothing is uploaded any more.
-            refusal = Refusals(count=1, reason=last)
-            effects += [write("refusal", BudgetSpent.__name__, refusal), BudgetEnded(last)]
-        return effects
+        return [write("ledger", "", self._spent, irreversible=True), *self.ended(mechanism)]
+
+    def ended(self, mechanism: Mechanism) -> list[Effect]:
+        """What to tell the driver, and whoever asks later, if no other upload is possible."""
+        against = self._reason_against(mechanism, self._with(mechanism, 0))
+        if against is None:
+            return []
+        refusal = Refusals(count=1, reason=against)
+        return [write("refusal", BudgetSpent.__name__, refusal), BudgetEnded(against)]
 
     def exhaust(self) -> Effect:
         """Nobody knows what was uploaded: nothing is left."""
@@ -81,6 +91,11 @@ class PrivacyLedger:
             return (
                 f"this store is an older copy of itself, so all of {promise} counts as spent: begin with a new"
                 " name and new data, or not at all"
+            )
+        if self._clear:
+            return (
+                f"{self._clear} earlier uploads from this store had no noise, so {promise} cannot cover all that"
+                " was uploaded: begin with a new name and new data"
             )
         if sum(uploads.values()) > privacy.max_uses:
             return f"all k_max = {privacy.max_uses} uploads of {promise} are made"

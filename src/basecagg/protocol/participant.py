@@ -304,7 +304,15 @@ class Participant:
             return []
         self._credential = credential
         self._put_down("contributor")
-        return [write("credential", "", credential)]
+        return [write("credential", "", credential), *self._look_at_budget()]
+
+    def _look_at_budget(self) -> list[Effect]:
+        """Say at once if no upload of this epoch can be paid for."""
+        assert self.agreement is not None
+        mechanism = self.agreement.parameters.mechanism
+        if mechanism is None or not mechanism.variance:
+            return []
+        return PrivacyLedger(self._records).ended(mechanism)
 
     # --- letters ------------------------------------------------------------------------------
 
