@@ -4,8 +4,8 @@ Every upload counts, written down in the same transaction as the upload and so b
 refused or lost, there is no refund, and it goes on from epoch to epoch. An older copy of the store does not
 know what was uploaded since: everything counts as spent.
 
-Uploads of users add up as ρ, those of records at one Rényi order, which the first of them fixes for good. Nothing
-bounds what uploads without noise tell: after one of them no other is paid for.
+Uploads of users add up as ρ, those of records at one Rényi order, which the first of them fixes for good.
+Nothing bounds what uploads without noise tell: after one of them no other is paid for.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ class PrivacyLedger:
             )
         if self._clear:
             return (
-                f"{self._clear} earlier uploads from this store had no noise, so {promise} cannot cover all that"
-                " was uploaded: begin with a new name and new data"
+                f"{self._clear} earlier uploads from this store had no noise, so {promise} cannot cover all"
+                " that was uploaded: begin with a new name and new data"
             )
         if sum(uploads.values()) > privacy.max_uses:
             return f"all k_max = {privacy.max_uses} uploads of {promise} are made"
