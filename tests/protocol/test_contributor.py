@@ -330,7 +330,8 @@ def test_messages_that_are_not_for_a_contributor(federation, ann):
 # --- restarts ---------------------------------------------------------------------------------
 
 
-def test_a_restart_in_every_state(federation):
+def test_a_restart_in_every_state_of_one_that_keeps_its_masks(federation):
+    federation._keeps_masks = True
     shipment = dealt(federation)
     assert isinstance(shipment, Shipment)
     federation.start(at("ann"))

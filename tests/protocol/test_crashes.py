@@ -71,6 +71,15 @@ def test_a_crash_at_every_boundary(mode, role, prompt):
 
 
 @MODES
+def test_a_crash_of_a_contributor_that_keeps_its_masks(mode):
+    """As a Flower node does; all others give up what they have not used when they start."""
+    places = boundaries(mode, until=2)
+    for number in [n for n, address in enumerate(places) if address.role == "contributor"]:
+        with explained(f"the crash was at boundary {number}, of {places[number]}"):
+            survive(mode, 2, {number}, keeps_masks=True)
+
+
+@MODES
 @pytest.mark.soak
 def test_two_crashes_anywhere(mode):
     chance = random.Random(mode)
@@ -117,7 +126,7 @@ def test_the_judge_finds_a_driver_that_sends_before_it_writes(monkeypatch):
     places = boundaries("certified", until=2)
     numbers = [number for number, address in enumerate(places) if address.role == "contributor"]
     with pytest.raises(AssertionError, match="two different uploads"):
-        [survive("certified", 2, {number}) for number in numbers]
+        [survive("certified", 2, {number}, keeps_masks=True) for number in numbers]
 
 
 # --- old copies ------------------------------------------------------------------------------------
@@ -171,8 +180,8 @@ class Unnoticed(Archive):
         return store
 
 
-def trained(mode, archive):
-    world = World(small(mode), stores=archive)
+def trained(mode, archive, **options):
+    world = World(small(mode), stores=archive, **options)
     world.train(NAMES, 2)
     return world
 
@@ -233,9 +242,9 @@ def test_an_old_copy_that_nobody_noticed_would_answer_twice(mode, tmp_path):
         restore_holder(mode, archive)
 
 
-def restore_contributor(archive):
+def restore_contributor(archive, **options):
     """Put every old copy of the contributor's store in its place, and let it use whatever mask it finds."""
-    world = trained("certified", archive)
+    world = trained("certified", archive, **options)
     for copy in list(archive.copies):
         archive.restore(copy)
         world.restart(CONTRIBUTOR)
@@ -258,4 +267,4 @@ def test_an_old_copy_that_nobody_noticed_would_use_a_mask_twice(tmp_path):
         Unnoticed(tmp_path, CONTRIBUTOR) as archive,
         pytest.raises(AssertionError, match="two different uploads"),
     ):
-        restore_contributor(archive)
+        restore_contributor(archive, keeps_masks=True)

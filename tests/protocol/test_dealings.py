@@ -100,6 +100,7 @@ def test_all_of_them_count_as_dealt_ahead(federation):
 
 
 def test_a_restarted_dealer_ships_the_same_bytes(federation):
+    federation._keeps_masks = True
     shipment = shipped(federation)
     federation.start(at("ann"))
     (again,) = sends_of(federation.contributor("ann").reconnect())
@@ -365,6 +366,7 @@ def test_holders_that_confirm_only_one_of_the_masks(federation):
         assert len(ann.ready) in {0, len(shipment.dealing.masks)}
     assert sorted(ann.ready) == sorted(shipment.dealing.masks)
     assert store.keys("locks") == store.keys("dealing") == []
+    federation._keeps_masks = True
     federation.start(at("ann"))
     assert set(federation.contributor("ann").states().values()) == {"ready"}
 

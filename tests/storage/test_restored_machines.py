@@ -109,6 +109,8 @@ def test_a_federation_on_files_survives_restarts_of_everybody(federation):
     federation.deal_all()
     for address in list(federation.network.nodes):
         federation.restart(address)
+    assert not any(federation.contributor(user).ready for user in USERS)  # given up by every start
+    federation.deal_all()
     federation.submit_all()
     (released,) = [news for news in federation.take_news() if isinstance(news, Released)]
     assert released.weighted_sum.tolist() == [6.0 * released.weights[0]] * 5

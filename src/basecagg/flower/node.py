@@ -126,8 +126,11 @@ class OpenNode(AbstractContextManager["OpenNode"]):
             operator_key=self._read("operator"),
         )
         floor = self.folder.floor
-        self._participant = Participant(
-            pins, identity, SealingKeys(_SUITE), _VERIFIER, self._store, floor=floor
+        suite = SealingKeys(_SUITE)
+        self._participant = (
+            Participant(  # which starts at every visit: its masks would never be ready
+                pins, identity, suite, _VERIFIER, self._store, floor=floor, keeps_masks=True
+            )
         )
         messages = self._perform(self._participant.start(int(time.time())))
         return messages if resume else []

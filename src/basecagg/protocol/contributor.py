@@ -64,8 +64,12 @@ class Contributor:
         records: Records,
         *,
         entropy: Callable[[int], bytes] = system_entropy,
+        keeps_masks: bool = False,
     ) -> None:
-        """Take up the contributor that the credential names. Only a simulation replaces the entropy."""
+        """Take up the contributor that the credential names. Only a simulation replaces the entropy.
+
+        Unused masks are given up at every start, unless it `keeps_masks`: one that starts anew at every visit.
+        """
         self.agreement = agreement
         self.name = credential.contributor
         self._credential = credential
@@ -73,6 +77,7 @@ class Contributor:
         self._sealer = sealer
         self._records = records
         self._entropy = entropy
+        self._keeps_masks = keeps_masks
         self._parameters = agreement.parameters
         self._masks = load(records, "mask", OwnMask)
         self._confirmed: defaultdict[str, set[int]] = defaultdict(set)
@@ -118,12 +123,24 @@ class Contributor:
     def start(self) -> list[Effect]:
         """To be carried out once after construction. Masks of an old copy may have been used: burn them.
 
-        What else was uploaded since is not known either, so nothing is left of its budget.
+        What else was uploaded since is not known either, so nothing is left of its budget. A host that was
+        restored with its anchor looks like any other that starts: so no mask from before a start is used after.
         """
         bound = bind(self._records, self.agreement.id)
-        if not self._records.rolled_back:
-            return [*bound, *self.reconnect()]
-        return [*bound, *self.close(), self.ledger.exhaust()]
+        if self._records.rolled_back:
+            return [*bound, *self.close(), self.ledger.exhaust()]
+        given_up = [] if self._keeps_masks else self._give_up()
+        return [*bound, *given_up, *self.reconnect()]
+
+    def _give_up(self) -> list[Effect]:
+        """Forget the seeds of unused masks; their names stay until the server has made room for others."""
+        effects: list[Effect] = []
+        for key, mask in self._masks.items():
+            if life.allows(life.CONTRIBUTOR, mask.state, "give up"):
+                effects += self._forget_shipment(mask.dealing)
+                mask.state, mask.seed = life.after(life.CONTRIBUTOR, mask.state, "give up"), b""
+                effects.append(write("mask", key, mask, irreversible=True))
+        return effects
 
     def reconnect(self) -> list[Effect]:
         """The server can be reached again: send again what has had no outcome yet, byte for byte.
@@ -131,11 +148,16 @@ class Contributor:
         Receipts and verdicts are lost when the server crashes. A shipment that comes again is delivered again
         and confirmed again; an upload that comes again is answered with its verdict, whatever it is by then.
         """
-        dealings = load(self._records, "dealing", Dealing)
+        alive = {mask.dealing for mask in self._masks.values() if mask.state == "dealt"}
+        stored = load(self._records, "dealing", Dealing)
+        dealings = {key: dealing for key, dealing in stored.items() if key in alive}
         tickets = load(self._records, "ticket", Ticket)
         shipments = [self._stored_shipment(key, dealing) for key, dealing in dealings.items()]
         uploads = [Upload(t, require(self._records, "upload", key)) for key, t in tickets.items()]
-        return [Send(SERVER, message) for message in (*shipments, *uploads)]
+        given_up = tuple(m.name for m in self._masks.values() if m.state == "given up")
+        closing = Closing(self.agreement.id, self.agreement.epoch.first_version, given_up, "burned")
+        closings = [signed(closing, self._signer)] if given_up else []
+        return [Send(SERVER, message) for message in (*closings, *shipments, *uploads)]
 
     def _stored_shipment(self, key: str, dealing: Dealing) -> Shipment:
         locks = parse(require(self._records, "locks", key), Locks)
@@ -371,7 +393,8 @@ class Contributor:
         del self._masks[key]
         gone = [Forget(kind, key) for kind in ("mask", "ticket", "upload")]
         undelivered = self._forget_shipment(mask.dealing) if mask.state == "dealt" else []
-        return [*gone, *undelivered, MaskEnded(mask.name, state, reason)]
+        news = [] if mask.state == "given up" else [MaskEnded(mask.name, state, reason)]
+        return [*gone, *undelivered, *news]
 
 
 def _own(name: MaskName, seed: bytes, dealing: Dealing) -> OwnMask:

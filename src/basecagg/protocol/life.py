@@ -14,8 +14,19 @@ Table: TypeAlias = Mapping[str, Mapping[str, str]]
 
 CONTRIBUTOR: Table = {
     "new": {"deal": "dealt"},
-    "dealt": {"enough receipts": "ready", "expire": "expired", "close epoch": "burned"},
-    "ready": {"upload": "uploaded", "expire": "expired", "close epoch": "burned"},
+    "dealt": {
+        "enough receipts": "ready",
+        "give up": "given up",
+        "expire": "expired",
+        "close epoch": "burned",
+    },
+    "ready": {
+        "upload": "uploaded",
+        "give up": "given up",
+        "expire": "expired",
+        "close epoch": "burned",
+    },
+    "given up": {"refused": "refused", "expire": "expired", "close epoch": "burned"},
     "uploaded": {
         "admitted": "uploaded",
         "opened": "opened",
@@ -25,7 +36,8 @@ CONTRIBUTOR: Table = {
         "close epoch": "burned",
     },
 }
-"""A dealer's own mask. It is used for one upload, ever; 'opened', 'refused', 'burned', 'expired' are final."""
+"""A dealer's own mask. It is used for one upload, ever; 'opened', 'refused', 'burned', 'expired' are final.
+What was not used when its process starts again is given up, until the server has heard of it."""
 
 HOLDER: Table = {
     "unknown": {"parcel": "held"},

@@ -417,7 +417,9 @@ class Parts(Message, frozen=True, tag="Parts"):
 
 
 class Closing(Message, frozen=True, tag="Closing"):
-    """Server → holders: these masks are over, opened or burned; delete what you still have of them."""
+    """Server → holders: these masks are over, opened or burned; delete what you still have of them.
+
+    Contributor → server: I never used these masks of mine and never will."""
 
     epoch: Digest
     version: Version

@@ -101,8 +101,12 @@ class Participant:
         *,
         floor: LocalFloor | None = None,
         entropy: Callable[[int], bytes] = system_entropy,
+        keeps_masks: bool = False,
     ) -> None:
-        """Take up the participant that the pins name. Only a simulation replaces the entropy."""
+        """Take up the participant that the pins name. Only a simulation replaces the entropy.
+
+        Its contributor gives up unused masks at every start, unless it `keeps_masks`.
+        """
         self.pins = pins
         self._signer = signer
         self._suite = suite
@@ -112,6 +116,7 @@ class Participant:
         self._records = records
         self._floor = floor or LocalFloor()
         self._entropy = entropy
+        self._keeps_masks = keeps_masks
         self._now = 0
         self._barred = False
         self.number = max(records.number, pins.after)
@@ -152,6 +157,7 @@ class Participant:
             self._suite.sealer(),
             self._records,
             entropy=self._entropy,
+            keeps_masks=self._keeps_masks,
         )
 
     @cached_property

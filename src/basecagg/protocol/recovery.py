@@ -40,6 +40,7 @@ from basecagg.protocol.messages import (
     Shipment,
     Ticket,
     Upload,
+    Verdict,
     Witness,
     certificate_of,
     content_hash,
@@ -300,9 +301,26 @@ class Recovery(Opening):
                 return self.mailroom.confirm(sender, message), None
             case Witness():
                 return self._hear_witness(sender, message), None
+            case Closing():
+                return self._make_room(sender, message, version), None
             case Endorsement() | Answer():
                 return self._hear(sender, message)
         return super().receive(sender, message, version)
+
+    def _make_room(self, sender: str, closing: Closing, version: int) -> list[Effect]:
+        """A contributor gives up masks: those that hid no update are over, and it hears which are."""
+        self.agreement.require_id(closing.epoch)
+        known = [mask for name in closing.masks if (mask := self.mailroom.find(name))]
+        for mask in known:
+            self.agreement.require_signed(closing, mask.dealer_key, closing.signature)
+        if any(name.contributor != sender for name in closing.masks):
+            raise NotEnrolled("somebody else's mask is given up", peer=sender)
+        unused = [m.name for m in known if life.allows(life.SERVER, m.state, "refuse")]
+        ended = self.end(version, unused, "refuse") if unused else []
+        in_use = {mask.name for mask in self.mailroom.live()}
+        over = [name for name in closing.masks if name not in in_use]
+        verdicts = (Verdict(self.agreement.id, name, "refused", "given up") for name in over)
+        return [*ended, *(Send(sender, verdict) for verdict in verdicts)]
 
     def _hear_witness(self, sender: str, witness: Witness) -> list[Effect]:
         """In doubt until all holders have said how far they saw me go, and none saw more than I know."""

@@ -326,6 +326,7 @@ class SecureAggregation(ServerAggregation):
             network=network,
             verifier=verifier,
             entropy=self._entropy,
+            keeps_masks=True,
         )
         network.saved = lambda: self.agreement.checks_saved
         return network

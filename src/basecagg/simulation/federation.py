@@ -53,16 +53,19 @@ class Federation:
         network: Loopback | None = None,
         verifier: Verifier | None = None,
         entropy: Callable[[str], Callable[[int], bytes]] = lambda purpose: system_entropy,
+        keeps_masks: bool = False,
     ) -> None:
         """Draft the epoch with fresh keys, and start the server and the holders.
 
         Holders are called user-0, user-1, … and the first model is all zeros, unless given.
         `entropy` gives each key and each contributor its own source of randomness; a simulation that must be
-        repeatable replaces the operating system's.
+        repeatable replaces the operating system's. A contributor that is started again gives up its unused
+        masks unless it `keeps_masks`, as in a simulation that goes on from a checkpoint.
         """
         self.network = network or Loopback()
         self._verifier = verifier
         self._entropy = entropy
+        self._keeps_masks = keeps_masks
         self._cryptography = cryptography
         self._suite: Suite = suite
         self._make_store = make_store
@@ -233,4 +236,12 @@ class Federation:
             )
         sealer = make_sealer(self._suite) if self._cryptography else NoSealing()
         credential, entropy = self._credentials[name], self._entropy(f"masks/{name}")
-        return Contributor(self.agreement, credential, identity, sealer, store, entropy=entropy)
+        return Contributor(
+            self.agreement,
+            credential,
+            identity,
+            sealer,
+            store,
+            entropy=entropy,
+            keeps_masks=self._keeps_masks,
+        )

@@ -25,6 +25,7 @@ from basecagg.protocol.epoch import Agreement
 from basecagg.protocol.global_model import Model, model_bytes
 from basecagg.protocol.messages import (
     Answer,
+    Closing,
     Endorsement,
     Message,
     Receipt,
@@ -49,7 +50,7 @@ from basecagg.service.server.mailboxes import Mailboxes
 _LOG = Log("basecagg.service")
 CONTROL_BYTES = 2**20
 """The most that a message without bulk data may take here."""
-_BULK, _CONTROL = (Shipment, Upload, Answer), (Receipt, Endorsement, Witness, Refusal)
+_BULK, _CONTROL = (Shipment, Upload, Answer), (Receipt, Endorsement, Witness, Closing, Refusal)
 """What participants say."""
 
 
