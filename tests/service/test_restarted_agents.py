@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from service_harness import SMALL, Nudge, federation
@@ -21,8 +22,8 @@ async def test_an_agent_that_is_restarted_again_and_again_gets_its_updates_in(
             await fed.stop(NAMES[0])
             training = Nudge()
             fed.launch(fed.profile(NAMES[0]), training)
-            await fed.until(lambda: _trained(training, 1))  # a fresh mask was dealt, and is ready
-        await fed.until(lambda: _trained(training, 3))  # two updates have had their outcome
+            await fed.until(partial(_trained, training, 1))  # a fresh mask was dealt, and is ready
+        await fed.until(partial(_trained, training, 3))  # two updates have had their outcome
         await fed.reach(await fed.version() + 2)
 
 

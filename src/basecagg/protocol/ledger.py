@@ -43,7 +43,7 @@ class PrivacyLedger:
     @property
     def _clear(self) -> int:
         """Uploads without noise. Each has left its fingerprint, also those of an older basecagg."""
-        return len(self._records.keys("sent"))
+        return len(list(self._records.keys("sent")))
 
     @property
     def _uploads(self) -> dict[Cost, int]:
