@@ -54,13 +54,16 @@ class Schedules(RuleBasedStateMachine):
     )
     def begin(self, mode, per_version, version):
         """A few sums may have been opened in peace, and everyone has a mask or two at hand."""
-        self.world = World(small(mode, min_per_version=per_version), stores=self.open_stores())
+        parameters, stores = small(mode, min_per_version=per_version), self.open_stores()
+        self.world = World(parameters, stores=stores, keeps_masks=self.keeps_masks)
         self.network, self.judge = self.world.network, self.world.judge
         self.judge.inspect(self.network)
         self.world.train(CONTRIBUTORS, version)
         for name in CONTRIBUTORS:
             self.world.deal(name)
         self.network.run()
+
+    keeps_masks = False
 
     def open_stores(self):
         return Memory()
@@ -258,7 +261,9 @@ def memory_of(machine):
     if isinstance(machine, Holder):
         return machine.version, machine.states()
     assert isinstance(machine, Contributor)
-    return machine.states(), set(machine.ready)
+    # What was not used is given up by every start.
+    unused = ("dealt", "ready")
+    return {k: "given up" if state in unused else state for k, state in machine.states().items()}
 
 
 class Equivocations(Schedules):
@@ -422,6 +427,7 @@ def with_lying_disks(machine, role, matters):
 
     class Broken(machine):
         open_stores = Stores
+        keeps_masks = True
 
         @rule()
         def power_cut(self):

@@ -26,7 +26,13 @@ CONTRIBUTOR: Table = {
         "expire": "expired",
         "close epoch": "burned",
     },
-    "given up": {"refused": "refused", "expire": "expired", "close epoch": "burned"},
+    "given up": {
+        "opened": "opened",
+        "refused": "refused",
+        "burned": "burned",
+        "expire": "expired",
+        "close epoch": "burned",
+    },
     "uploaded": {
         "admitted": "uploaded",
         "opened": "opened",

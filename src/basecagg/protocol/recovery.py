@@ -318,8 +318,8 @@ class Recovery(Opening):
         unused = [m.name for m in known if life.allows(life.SERVER, m.state, "refuse")]
         ended = self.end(version, unused, "refuse") if unused else []
         in_use = {mask.name for mask in self.mailroom.live()}
-        over = [name for name in closing.masks if name not in in_use]
-        verdicts = (Verdict(self.agreement.id, name, "refused", "given up") for name in over)
+        over = {n: self.last_verdict(n) or "refused" for n in closing.masks if n not in in_use}
+        verdicts = [Verdict(self.agreement.id, *each, "it was given up") for each in over.items()]
         return [*ended, *(Send(sender, verdict) for verdict in verdicts)]
 
     def _hear_witness(self, sender: str, witness: Witness) -> list[Effect]:
