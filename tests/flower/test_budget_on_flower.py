@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import shutil
-import time
 from collections import Counter
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from audit import noting_sums
 from fake_grid import FakeGrid, make_grid
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
+from own_process import grid_with
 from small_app import initial_arrays, make_app, small_strategy
 
 from basecagg.errors import BudgetSpent, DataError, LocalProtocolError, ParameterError
@@ -73,10 +73,10 @@ def uses(folder: Path, partition: int) -> int:
 def test_a_run_ends_when_the_budget_is_used_up(
     tmp_path: Path, training: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    grid = make_grid(NODES, make_app([basecagg_mod]), tmp_path)
+    grid = grid_with(NODES, tmp_path)
     with noting_sums() as sums:
         result = run(grid, training=training)
-    made = [uses(tmp_path, each) for each in range(NODES)]
+    made = [uses(tmp_path / "nodes", each) for each in range(NODES)]
     members = Counter(name.contributor for each in sums for name in each.members)
     assert max(made) == USES
     assert sum(made) >= K * len(sums) >= 2 * K
@@ -261,7 +261,7 @@ def test_a_detached_node_weighs_by_how_far_the_model_has_come(
 ) -> None:
     """One training is held until somebody else hands in an update of a later version."""
     ages: list[int] = []
-    original, held, go = Contributor.submit, tmp_path / "held", tmp_path / "go"
+    original, go = Contributor.submit, tmp_path / "go"
 
     def submit(self: Contributor, update: Any, base: int, head: bytes, version: Any = None) -> Any:
         ages.append(version - base)
@@ -269,14 +269,8 @@ def test_a_detached_node_weighs_by_how_far_the_model_has_come(
             go.touch()
         return original(self, update, base, head, version)
 
-    def hold_the_first(node_id: int, before: Any, after: Any) -> None:
-        with suppress(FileExistsError):
-            held.touch(exist_ok=False)
-            while not go.exists():
-                time.sleep(0.01)
-
     monkeypatch.setattr(Contributor, "submit", submit)
-    grid = make_grid(NODES + 2, make_app([basecagg_mod], watch=hold_the_first), tmp_path / "nodes")
+    grid = grid_with(NODES + 2, tmp_path, "hold_first")
     budget = Budget(epsilon=9.0, delta=1e-5, max_uses=9)
     try:
         run(grid, versions=8, privacy=budget, training="detached", staleness=polynomial())
@@ -328,10 +322,7 @@ def test_a_node_that_insists_on_a_budget_takes_part_in_nothing_else(tmp_path: Pa
 def test_with_a_budget_not_even_the_type_of_an_error_leaves(
     tmp_path: Path, privacy: Budget | None, told: bool, training: str
 ) -> None:
-    def fails(message: Message, context: Context, call_next: Any) -> Message:
-        raise ZeroDivisionError("as if it depended on the data")
-
-    grid, reports = make_grid(K, make_app([basecagg_mod, fails]), tmp_path), []
+    grid, reports = grid_with(K, tmp_path, "fail_always"), []
     grid.after.append(lambda _, reply: reports.append(str(dict(reply.content[REPORT]))))
     with pytest.raises(LocalProtocolError, match="2 times in a row"):
         run(grid, privacy=privacy, training=training, max_failures=2)

@@ -1,8 +1,9 @@
 """Training in a process of its own, so that the node can answer recoveries meanwhile.
 
-A SuperNode handles one message at a time. The process is a fork of the ClientApp's: it has the app's function
-and data at hand, outlives the message and even the SuperNode, and leaves one file behind. While it lives it
-holds a lock, so a visitor can tell training that goes on from training that died.
+A SuperNode handles one message at a time. The process is a fresh interpreter: a fork would lack the threads
+that an app's libraries have started, and wait for them for ever. It outlives the message and even the
+SuperNode, and leaves one file behind. While it lives it holds a lock, so a visitor can tell training that goes
+on from training that died.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import traceback
-import warnings
-from collections.abc import Callable
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
-from typing import Literal, NamedTuple, NoReturn
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -30,6 +31,20 @@ LAST_FAILURE = "last-failure.log"
 """In the node's folder: what the last training that failed has printed."""
 _TAIL = 20
 """Lines of it that go to the node's log."""
+_BOOT = """
+import os, sys
+folder, target, lock, *sys.path = sys.argv[1:]
+child = os.fork()
+if child:
+    with open(os.path.join(folder, "pid"), "w") as file:
+        file.write(str(child))
+    os._exit(0)
+os.set_inheritable(int(lock), False)
+content = sys.stdin.buffer.read()
+from basecagg.flower.detached import run
+run(folder, target, content)
+"""
+"""What the fresh interpreter does first. It forks while it has one thread, so that nobody has to wait."""
 
 
 class TrainingStatus(NamedTuple):
@@ -42,29 +57,35 @@ class TrainingStatus(NamedTuple):
     """What the app remembers from now on: Flower's Context.state, of which the process had a copy."""
 
 
-def launch(
-    node_folder: Path, train: Callable[[], Model], remember: Callable[[], bytes] = bytes
-) -> None:
-    """Start training and come back at once. The node must be closed: a fork would keep its locks.
+def launch(node_folder: Path, target: str, content: bytes) -> None:
+    """Start training and come back at once. The node must be closed: the process would keep its locks.
 
-    `remember` is asked, in the process, for what the app's state has become by its training.
+    `target` is "module:function". The process imports it by the same path, in the same working directory and
+    environment; the function takes `content` and gives the update and what the app remembers from now on. The
+    content goes through a pipe: it is on no disk and on no command line.
     """
     if not hasattr(os, "fork"):
-        raise DataError("this system cannot fork: use BufferedSecAgg(training='attached')")
+        raise DataError(
+            "this system cannot detach training: use BufferedSecAgg(training='attached')"
+        )
     clear(node_folder)
     folder = node_folder / _FOLDER
     folder.mkdir(mode=0o700)
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    output = os.open(folder / _LOG, os.O_WRONLY | os.O_CREAT, 0o600)
     try:
-        disk.lock(lock)  # shared with the child, and free again when the child ends
-        with warnings.catch_warnings():
-            # Newer Pythons warn that the parent's threads are not copied. The child needs none of them.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            child = os.fork()
-        if child == 0:
-            _become_own_process(folder, train, remember)
-        os.waitpid(child, 0)
+        disk.lock(lock)  # shared with the process, and free again when it ends
+        subprocess.run(  # noqa: S603 - our own interpreter
+            [sys.executable, "-c", _BOOT, str(folder), target, str(lock), *sys.path],
+            input=content,
+            stdout=output,  # the pipe to the SuperNode ends with the message
+            stderr=output,
+            pass_fds=(lock,),
+            start_new_session=True,
+            check=False,  # one that could not begin has left its reason in the log, and no lock
+        )
     finally:
+        os.close(output)
         os.close(lock)
 
 
@@ -102,11 +123,11 @@ def tail(node_folder: Path) -> str:
 
 
 def stop(node_folder: Path) -> None:
-    """End training that goes on: nobody waits for it any more."""
+    """End training that goes on, and all that it started: nobody waits for it any more."""
     folder = node_folder / _FOLDER
     if _is_locked(folder / "lock"):
         with suppress(OSError, ValueError):
-            os.kill(int((folder / "pid").read_text()), signal.SIGKILL)
+            os.killpg(os.getpgid(int((folder / "pid").read_text())), signal.SIGKILL)
 
 
 def _is_locked(path: Path) -> bool:
@@ -115,26 +136,14 @@ def _is_locked(path: Path) -> bool:
     return False
 
 
-def _become_own_process(
-    folder: Path, train: Callable[[], Model], remember: Callable[[], bytes]
-) -> NoReturn:
-    """In the child: leave the parent's session, and fork once more so that nobody has to wait for us."""
+def run(path: str, target: str, content: bytes) -> None:
+    """In the fresh process: train, and leave the update or what went wrong."""
+    folder = Path(path)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     try:
-        os.setsid()
-        if os.fork() == 0:
-            _run(folder, train, remember)
-    finally:
-        os._exit(0)  # nothing of the parent's is to be cleaned up twice
-
-
-def _run(folder: Path, train: Callable[[], Model], remember: Callable[[], bytes]) -> None:
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_DFL)  # the parent's handlers would report to Flower
-    (folder / "pid").write_text(str(os.getpid()))
-    _redirect(folder / _LOG)
-    try:
-        update = train()
-        _put(folder, "memory", remember())
+        module, _, function = target.partition(":")
+        update, memory = getattr(import_module(module), function)(content)
+        _put(folder, "memory", memory)
     except BaseException as error:
         of_app = isinstance(error, AppFailedError)
         traceback.print_exception((error.__cause__ if of_app else None) or error)
@@ -143,18 +152,8 @@ def _run(folder: Path, train: Callable[[], Model], remember: Callable[[], bytes]
         with open(folder / "update.new", "wb") as file:
             np.save(file, update)
         (folder / "update.new").replace(folder / "update.npy")
-    sys.stdout.flush()
 
 
 def _put(folder: Path, name: str, content: bytes) -> None:
     (folder / f"{name}.new").write_bytes(content)
     (folder / f"{name}.new").replace(folder / name)
-
-
-def _redirect(path: Path) -> None:
-    """What the app prints goes to a file: the pipe to the SuperNode ends with the message."""
-    output = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for source, target in ((nothing, 0), (output, 1), (output, 2)):
-        os.dup2(source, target)
-    sys.stdout = sys.stderr = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115 - until the end

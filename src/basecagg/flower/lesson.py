@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
-from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
+from flwr.common.serde import recorddict_from_proto
 from flwr.proto.recorddict_pb2 import RecordDict as WrittenRecords
 
 from basecagg.errors import DataError
@@ -20,8 +21,7 @@ from basecagg.flower.flat import Layout, as_app_reads, only_arrays
 from basecagg.flower.metrics import Charge, numbers
 from basecagg.flower.node import BegunTraining, OpenNode
 from basecagg.flower.node_folder import NodeFolder, in_simulation
-from basecagg.flower.visits import LETTERS, METRICS, ORDER, SLOTS, Order
-from basecagg.parameters import ProtocolParameters
+from basecagg.flower.visits import LETTERS, METRICS, ORDER, SLOTS, Order, read_order
 from basecagg.protocol.global_model import Model
 
 _LOG = logging.getLogger("flwr")
@@ -45,25 +45,10 @@ class Call:
 
     def ask_app(self) -> RecordDict:
         """Let the app's own function handle its part of the message."""
-        content = self.message.content
-        own = RecordDict({key: record for key, record in content.items() if key not in _OURS})
-        own[self.order.arrays_key] = as_app_reads(content.array_records[self.order.arrays_key])
-        try:
-            answer = self.call_next(_with(self.message, own), self.context)
-        except Exception as error:
-            raise AppFailedError(error) from error
-        if answer.has_error():
-            raise DataError(f"the app answered with error {answer.error.code}")
-        return answer.content
-
-    # Training that is detached has a copy of Flower's Context.state: what the app remembers between messages.
-
-    def frozen_memory(self) -> bytes:
-        """The state as bytes."""
-        return bytes(recorddict_to_proto(self.context.state).SerializeToString())
+        return ask_app(self.message, self.context, self.call_next)
 
     def remember(self, frozen: bytes) -> None:
-        """Let the app find the state that its training left."""
+        """Let the app find the state that its detached training left: it had a copy of Flower's own."""
         self.context.state = recorddict_from_proto(WrittenRecords.FromString(frozen))
 
 
@@ -72,49 +57,72 @@ def _with(message: Message, content: RecordDict) -> Message:
     return Message(metadata=message.metadata, content=content)  # type: ignore[call-overload,no-any-return]
 
 
+def ask_app(message: Message, context: Context, call_next: ClientAppCallable) -> RecordDict:
+    """What the app's own function answers to its part of the message."""
+    content, key = message.content, read_order(message.content).arrays_key
+    own = RecordDict({name: each for name, each in content.items() if name not in _OURS})
+    own[key] = as_app_reads(content.array_records[key])
+    try:
+        answer = call_next(_with(message, own), context)
+    except Exception as error:
+        raise AppFailedError(error) from error
+    if answer.has_error():
+        raise DataError(f"the app answered with error {answer.error.code}")
+    return answer.content
+
+
+class Terms(msgspec.Struct, frozen=True):
+    """What the epoch and the node say about an update."""
+
+    charge: Charge
+    evaluation: Mapping[str, float] | None
+    clip: float
+    max_staleness: int
+    private: bool
+    """Whether a budget covers all that this node tells of its training."""
+
+
 @dataclass(frozen=True)
 class Lesson:
     """All that training needs, without an open store."""
 
-    call: Call
+    ask: Callable[[], RecordDict]
     layout: Layout
     start: Model
-    job: BegunTraining
-    charge: Charge
-    evaluation: Mapping[str, float] | None
-    parameters: ProtocolParameters
-
-    @property
-    def private(self) -> bool:
-        """Whether a budget covers all that this node tells of its training."""
-        return self.parameters.privacy is not None
+    terms: Terms
 
     @classmethod
-    def of(cls, call: Call, node: OpenNode) -> Lesson:
+    def of(cls, call: Call, node: OpenNode) -> tuple[Lesson, BegunTraining]:
         """Read the model from the message, or `WrongModel` if it is not the one that the server released."""
         content, version = call.message.content, call.order.version
-        arrays: Any = content[call.order.arrays_key]
         slots: Any = content[SLOTS]
         metrics: Any = content[METRICS]
         participant = node.participant
         agreement = participant.working().agreement
+        p = agreement.parameters
         charge = Charge.from_bytes(metrics["charge"], agreement.epoch.charge)
-        layout = Layout.of(arrays)
-        start = layout.flatten(arrays)
-        whole = np.concatenate([start, slots["slots"].numpy()])
+        terms = Terms(charge, node.evaluation, p.clip, p.max_staleness, p.privacy is not None)
+        lesson = cls.from_terms(call.message, terms, call.ask_app)
+        whole = np.concatenate([lesson.start, slots["slots"].numpy()])
         head = participant.watch.head_of(version, whole)
-        job = BegunTraining(version=version, head=head, began=time.time())
-        return cls(call, layout, start, job, charge, node.evaluation, agreement.parameters)
+        return lesson, BegunTraining(version=version, head=head, began=time.time())
+
+    @classmethod
+    def from_terms(cls, message: Message, terms: Terms, ask: Callable[[], RecordDict]) -> Lesson:
+        """The lesson of a message that was checked."""
+        arrays: Any = message.content[read_order(message.content).arrays_key]
+        layout = Layout.of(arrays)
+        return cls(ask, layout, layout.flatten(arrays), terms)
 
     def learn(self) -> Model:
         """Δ = x − x_i after the app's own training, and behind it the metrics that are averaged."""
-        answer = self.call.ask_app()
+        answer, terms = self.ask(), self.terms
         trained = self.layout.flatten(only_arrays(answer))
-        factor = self.charge.factor(numbers(answer))
-        clip, staleness = self.parameters.clip, self.parameters.max_staleness
-        update = self.layout.difference(self.start, trained, staleness, factor)
-        slots = self.charge.encode(update, numbers(answer), self.evaluation, clip)
-        if self.charge.tells_cuts and slots[-1] > 0:
+        factor = terms.charge.factor(numbers(answer))
+        clip = terms.clip
+        update = self.layout.difference(self.start, trained, terms.max_staleness, factor)
+        slots = terms.charge.encode(update, numbers(answer), terms.evaluation, clip)
+        if terms.charge.tells_cuts and slots[-1] > 0:
             _LOG.warning(
                 "numbers beyond the clip B = %g, or beyond a metric's limit, are cut", clip
             )

@@ -12,7 +12,7 @@ from flwr.app import Context, Message
 from flwr.clientapp.typing import ClientAppCallable
 
 from basecagg.errors import BASecAggError, LocalProtocolError, WrongModel
-from basecagg.flower import detached
+from basecagg.flower import detached, fresh
 from basecagg.flower.failures import told_of
 from basecagg.flower.lesson import Call, Lesson
 from basecagg.flower.metrics import numbers
@@ -43,6 +43,8 @@ def basecagg_mod(message: Message, context: Context, call_next: ClientAppCallabl
     Of the app's own reply only the arrays are used, and leave masked. Metrics that the strategy asks for leave
     inside the masked update; every other record stays here, for it would tell of this client alone.
     """
+    if fresh.training is not None:
+        return fresh.training(message, context, call_next)
     if ORDER not in message.content:
         _require_permission(message, context)
         return call_next(message, context)
@@ -100,18 +102,23 @@ def _visit(call: Call) -> Reply:
         task = call.order.task if free else ""
         if task == "train" and not report.ready:
             return replace(report, activity="no mask"), letters
+        if not task:
+            return report, letters
+        detach = task == "train" and call.detach
         try:
-            lesson = Lesson.of(call, node) if task else None
+            lesson, job = Lesson.of(call, node)
+            app = fresh.importable_app() if detach else ""
         except (WrongModel, LocalProtocolError) as error:
             _LOG.error("the app was not shown the model: %s", error)
             return _failed(report, error), letters
-        if task == "train" and lesson is not None and call.detach:
-            node.note_job(lesson.job)
-    if lesson is None:
-        return report, letters
+        if detach:
+            node.note_job(job)
     if task == "evaluate":
-        return _evaluate(call, report, hidden=lesson.private), letters
-    report, more = _train(call, report, lesson)
+        return _evaluate(call, report, hidden=lesson.terms.private), letters
+    if detach:
+        detached.launch(call.folder.path, fresh.TARGET, fresh.pack_task(app, call, lesson))
+        return replace(report, activity="running"), letters
+    report, more = _train(call, report, lesson, job)
     return report, [*letters, *more]
 
 
@@ -134,19 +141,16 @@ def _exchange(call: Call, node: OpenNode) -> Reply:
 # --- training and evaluation ----------------------------------------------------------------------
 
 
-def _train(call: Call, report: NodeReport, lesson: Lesson) -> Reply:
-    """Train here and now, or in a process that a later visit collects from."""
-    if call.detach:
-        detached.launch(call.folder.path, lesson.learn, call.frozen_memory)
-        return replace(report, activity="running"), []
+def _train(call: Call, report: NodeReport, lesson: Lesson, job: BegunTraining) -> Reply:
+    """Train here and now."""
     try:
         update = lesson.learn()
     except Exception as error:
         _LOG.exception("training failed")
-        return _failed(report, error, hidden=lesson.private), []
+        return _failed(report, error, hidden=lesson.terms.private), []
     with OpenNode(call.folder) as node:
         node.wake()
-        done, letters = _submit(node, update, lesson.job)
+        done, letters = _submit(node, update, job)
         letters += node.deal()
         return replace(node.report(), activity=done.activity, problem=done.problem), letters
 
