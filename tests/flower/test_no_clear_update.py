@@ -14,17 +14,18 @@ import flwr.serverapp.strategy as flowers
 import numpy as np
 import pytest
 from fake_grid import FakeGrid, make_grid
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.client import Client, NumPyClient
 from flwr.clientapp import ClientApp
 from flwr.common import ndarrays_to_parameters
 from flwr.server import Server, SimpleClientManager
 from flwr.server.compat.grid_client_proxy import GridClientProxy
 from flwr.serverapp.strategy import FedAvg, Strategy
-from small_app import initial_arrays, make_app, small_strategy
+from small_app import data_of, initial_arrays, make_app, small_strategy, times
 
-from basecagg.errors import LocalProtocolError, ParameterError
+from basecagg.errors import DataError, LocalProtocolError, ParameterError
 from basecagg.flower import BufferedSecAgg, basecagg_mod
+from basecagg.flower.node import OpenNode
 
 PLAUSIBLE = {
     "noise_multiplier": 0.01,
@@ -306,5 +307,91 @@ def test_a_misspelt_permission_is_none(tmp_path: Path) -> None:
     assert ask(tmp_path, "train", **{"basecagg-protection": "None"}).has_error()
 
 
-def test_evaluation_for_another_strategy_passes(tmp_path: Path) -> None:
-    assert set(ask(tmp_path, "evaluate").content) == {"metrics"}
+def gradient_by_evaluations(folder: Path, **run_config: Any) -> Any:
+    """A node's gradient at zero by plain evaluations of twelve models around it; None if they are refused."""
+    grid = grid_of(folder, [basecagg_mod], [], **run_config)
+    node_id = next(iter(grid.nodes))
+    found = []
+    for number in range(6):
+        steps = [np.eye(6, dtype=np.float32)[number] * step for step in (0.1, -0.1)]
+        messages = [
+            Message(RecordDict({"arrays": ArrayRecord([x[:5], x[5:]])}), node_id, "evaluate")
+            for x in steps
+        ]
+        replies = [grid.send_and_receive([message])[0] for message in messages]
+        if any(reply.has_error() for reply in replies):
+            return None
+        up, down = (float(reply.content["metrics"]["mse"]) for reply in replies)
+        found.append((up - down) / 0.2)
+    return np.array(found)
+
+
+@pytest.mark.xfail(strict=True, reason="plain evaluations are answered by nodes that have the mod")
+def test_evaluations_for_another_strategy_give_no_gradient_away(tmp_path: Path) -> None:
+    assert gradient_by_evaluations(tmp_path) is None
+
+
+def test_they_would_if_that_was_written_down(tmp_path: Path) -> None:
+    x, y = data_of(0)
+    residual = -y
+    exact = 2 * np.append(times(x.T, residual), residual.sum()) / len(y)
+    found = gradient_by_evaluations(tmp_path, **WRITTEN)
+    np.testing.assert_allclose(found, exact, rtol=0.01)
+
+
+@pytest.mark.xfail(
+    strict=True, reason="plain evaluations and queries are answered by nodes that have the mod"
+)
+@pytest.mark.parametrize("kind", ["evaluate", "evaluate.again", "query"])
+def test_a_node_answers_another_strategy_only_if_that_was_written_down(
+    tmp_path: Path, kind: str
+) -> None:
+    reply = ask(tmp_path, kind)
+    assert reply.has_error()
+    assert "basecagg-protection" in reply.error.reason
+
+
+def test_evaluation_for_another_strategy_passes_if_that_was_written_down(tmp_path: Path) -> None:
+    assert set(ask(tmp_path, "evaluate", **WRITTEN).content) == {"metrics"}
+    assert set(ask(tmp_path, "evaluate", node=WRITTEN).content) == {"metrics"}
+
+
+# --- what an exception says ---
+
+
+@pytest.mark.xfail(strict=True, reason="Flower puts the text of an exception into the reply")
+@pytest.mark.parametrize("kind", [ValueError, DataError])
+def test_the_text_of_an_apps_exception_stays_on_the_node(
+    tmp_path: Path, kind: type[Exception], caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(message: Message, context: Context, call_next: Any) -> Message:
+        raise kind("patient 4711")
+
+    grid = listening(make_app([basecagg_mod, fails]), tmp_path, WRITTEN)
+    message = Message(RecordDict({"arrays": initial_arrays()}), next(iter(grid.nodes)), "evaluate")
+    (reply,) = grid.send_and_receive([message])
+    assert reply.has_error()
+    assert kind.__name__ in reply.error.reason
+    assert "4711" not in reply.error.reason
+    assert "patient 4711" in caplog.text
+
+
+@pytest.mark.xfail(strict=True, reason="Flower puts the text of an exception into the reply")
+def test_nor_does_what_went_wrong_beneath_the_mod(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A full disk names folders of this node."""
+
+    def full(self: Any, *_: Any) -> None:
+        raise OSError(28, "No space left on device", "/home/anna/4711")
+
+    monkeypatch.setattr(OpenNode, "__init__", full)
+    grid, reasons = grid_of(tmp_path, [basecagg_mod], []), list[str]()
+    grid.after.append(lambda _, reply: reasons.append(reply.error.reason))
+    with pytest.raises(LocalProtocolError, match="no node can take part"):
+        small_strategy(buffer_size=2).start(
+            grid=grid, initial_arrays=initial_arrays(), num_rounds=1
+        )
+    assert reasons
+    assert all("OSError" in reason and "4711" not in reason for reason in reasons)
+    assert "/home/anna/4711" in caplog.text

@@ -9,15 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_grid import make_grid
-from flwr.app import Context, Message
+from flwr.app import ConfigRecord, Context, Message
 from small_app import initial_arrays, make_app
 from test_strategy import strategy
 
+from basecagg.channels.wire import pack
 from basecagg.errors import DataError, ParameterError
-from basecagg.flower import BufferedSecAgg, basecagg_mod
+from basecagg.flower import BufferedSecAgg, basecagg_mod, node
 from basecagg.flower.failures import LONGEST, AppFailedError, told_of
 from basecagg.flower.node_view import NodeView
-from basecagg.flower.visits import REPORT, NodeReport
+from basecagg.flower.visits import LETTERS, REPORT, NodeReport, pack_letters
+from basecagg.protocol.messages import Refusal
 
 # --- options --------------------------------------------------------------------------------------
 
@@ -146,3 +148,46 @@ def test_the_server_trusts_no_nodes_words(caplog: pytest.LogCaptureFixture) -> N
     view.note_activity(report, now=1.0, interval=1.0, patience=1.0)
     assert len(view.problem) < 2 * LONGEST
     assert "\x1b" not in view.problem + caplog.text
+
+
+ODD = "\x1b]0;owned\x07\n[forged line]" + "x" * 100_000
+
+
+@pytest.mark.xfail(strict=True, reason="words of nodes reach the log as they are")
+@pytest.mark.parametrize("way", ["declined", "refusal"])
+def test_no_words_of_a_node_reach_the_log_as_they_are(
+    way: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither why it declines an epoch nor what it refuses."""
+    caplog.set_level(logging.INFO, "flwr")
+
+    def odd_mod(message: Message, context: Context, call_next: Any) -> Message:
+        reply = basecagg_mod(message, context, call_next)
+        report = dict(reply.content[REPORT])
+        if context.node_id == odd and report.get("epoch"):
+            if way == "refusal":
+                reply.content[LETTERS] = pack_letters([Refusal("Malformed", ODD[:4000])])
+            else:
+                report["declined"] = ODD
+        reply.content[REPORT] = ConfigRecord(report)
+        return reply
+
+    grid = make_grid(4, make_app([odd_mod]), tmp_path)
+    odd = next(iter(grid.nodes))
+    strategy(buffer_size=2, min_available_nodes=4, max_failures=2).start(
+        grid=grid, initial_arrays=initial_arrays(), num_rounds=2
+    )
+    told = [record.getMessage() for record in caplog.records if "owned" in record.getMessage()]
+    assert told
+    assert not any("\x1b" in line or "\n" in line.strip() for line in told)
+    assert max(map(len, told)) < 2 * LONGEST
+
+
+@pytest.mark.xfail(strict=True, reason="words of the server reach the node's log as they are")
+def test_nor_words_of_the_server_the_log_of_a_node(caplog: pytest.LogCaptureFixture) -> None:
+    assert node._parse(pack(Refusal("Malformed", ODD[:4000]))) is None
+    assert "owned" in caplog.text
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "\x1b" not in line
+    assert "\n" not in line
+    assert len(line) < 2 * LONGEST
