@@ -142,9 +142,6 @@ def run(grid: FakeGrid, strategy: BufferedSecAgg | None = None, versions: int = 
     )
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the config, whole numbers, names and other records are not bound"
-)
 @pytest.mark.parametrize("tamper", TAMPERS, ids=lambda each: each.__name__)
 def test_an_app_sees_nothing_beside_the_model_that_the_epoch_does_not_bind(
     tmp_path: Path, tamper: Tamper
@@ -155,7 +152,6 @@ def test_an_app_sees_nothing_beside_the_model_that_the_epoch_does_not_bind(
     assert any(problem.startswith("WrongModel: ") for problem in seen.problems)
 
 
-@pytest.mark.xfail(strict=True, reason="the config of evaluations is not bound")
 def test_nor_does_an_evaluation(tmp_path: Path) -> None:
     seen = Seen(tmp_path, other_rate, task="evaluate")
     options: Any = {"fraction_evaluate": 1.0, "evaluate_metrics": {"mse": 200.0}}
@@ -192,7 +188,6 @@ def decaying() -> BufferedSecAgg:
     )
 
 
-@pytest.mark.xfail(strict=True, reason="a config that no epoch can bind is taken without a word")
 def test_a_config_that_changes_must_be_allowed_in_writing(tmp_path: Path) -> None:
     with pytest.raises(LocalProtocolError, match=r"configure_train.*basecagg-config='changing'"):
         run(Seen(tmp_path).grid, decaying())
@@ -210,7 +205,6 @@ def test_one_that_is_allowed_is_shown_as_it_comes(tmp_path: Path) -> None:
     assert any("('lr', 0.05)" in text for _, text in seen.shown)
 
 
-@pytest.mark.xfail(strict=True, reason="a node cannot insist on a config that is bound")
 def test_what_a_node_was_told_outweighs_what_a_run_allows(tmp_path: Path) -> None:
     seen = Seen(tmp_path)
     for node in seen.grid.nodes.values():

@@ -65,6 +65,8 @@ class Decaying(BufferedSecAgg):
 @pytest.mark.parametrize("protection", PROTECTIONS)
 def test_a_subclass_configures_every_version(tmp_path: Path, protection: Any) -> None:
     grid, rates = grid_of(tmp_path, protection), {}
+    for node in grid.nodes.values():
+        node.context.run_config["basecagg-config"] = "changing"
 
     def note(_: int, message: Message) -> None:
         config = message.content.get("config")

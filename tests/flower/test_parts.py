@@ -147,7 +147,7 @@ def test_a_charge_is_the_one_that_the_epoch_binds() -> None:
     written = charge(loss=1.0).to_bytes()
     bound = Charge.digest_of(written)
     assert Charge.from_bytes(written, bound) == charge(loss=1.0)
-    with pytest.raises(WrongEpoch, match="not those that the epoch binds"):
+    with pytest.raises(WrongEpoch, match="not the one that the epoch binds"):
         Charge.from_bytes(charge(loss=1e30).to_bytes(), bound)
 
 

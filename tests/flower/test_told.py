@@ -153,7 +153,6 @@ def test_the_server_trusts_no_nodes_words(caplog: pytest.LogCaptureFixture) -> N
 ODD = "\x1b]0;owned\x07\n[forged line]" + "x" * 100_000
 
 
-@pytest.mark.xfail(strict=True, reason="words of nodes reach the log as they are")
 @pytest.mark.parametrize("way", ["declined", "refusal"])
 def test_no_words_of_a_node_reach_the_log_as_they_are(
     way: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -166,7 +165,7 @@ def test_no_words_of_a_node_reach_the_log_as_they_are(
         report = dict(reply.content[REPORT])
         if context.node_id == odd and report.get("epoch"):
             if way == "refusal":
-                reply.content[LETTERS] = pack_letters([Refusal("Malformed", ODD[:4000])])
+                reply.content[LETTERS] = pack_letters([Refusal("Malformed", ODD[:500])])
             else:
                 report["declined"] = ODD
         reply.content[REPORT] = ConfigRecord(report)
@@ -183,11 +182,10 @@ def test_no_words_of_a_node_reach_the_log_as_they_are(
     assert max(map(len, told)) < 2 * LONGEST
 
 
-@pytest.mark.xfail(strict=True, reason="words of the server reach the node's log as they are")
 def test_nor_words_of_the_server_the_log_of_a_node(caplog: pytest.LogCaptureFixture) -> None:
-    assert node._parse(pack(Refusal("Malformed", ODD[:4000]))) is None
+    assert node._parse(pack(Refusal("Malformed", ODD[:500]))) is None
     assert "owned" in caplog.text
     (line,) = [record.getMessage() for record in caplog.records]
     assert "\x1b" not in line
     assert "\n" not in line
-    assert len(line) < 2 * LONGEST
+    assert len(line) < LONGEST + 100

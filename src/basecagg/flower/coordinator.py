@@ -44,6 +44,8 @@ class Workload(NamedTuple):
     """What the app makes of them for each version."""
     patience: float
     """Seconds that a node may take."""
+    changing: frozenset[str] = frozenset()
+    """The tasks whose config changes from version to version."""
 
 
 class Coordinator(ABC):

@@ -9,7 +9,7 @@ LONGEST = 300
 
 
 class AppFailedError(Exception):
-    """The app's own function raised. Whatever the type of its error, the text can quote data: it stays here."""
+    """The app's own function raised, or something beneath us did. The text can quote data: it stays here."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(type(error).__name__)

@@ -16,16 +16,16 @@ from flwr.common.serde import recorddict_from_proto
 from flwr.proto.recorddict_pb2 import RecordDict as WrittenRecords
 
 from basecagg.errors import DataError
+from basecagg.flower.beside import require_bound
 from basecagg.flower.failures import AppFailedError
 from basecagg.flower.flat import Layout, as_app_reads, only_arrays
 from basecagg.flower.metrics import Charge, numbers
 from basecagg.flower.node import BegunTraining, OpenNode
 from basecagg.flower.node_folder import NodeFolder, in_simulation
-from basecagg.flower.visits import LETTERS, METRICS, ORDER, SLOTS, Order, read_order
+from basecagg.flower.visits import METRICS, OURS, SLOTS, Order, read_order
 from basecagg.protocol.global_model import Model
 
 _LOG = logging.getLogger("flwr")
-_OURS = (ORDER, LETTERS, METRICS, SLOTS)
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def _with(message: Message, content: RecordDict) -> Message:
 def ask_app(message: Message, context: Context, call_next: ClientAppCallable) -> RecordDict:
     """What the app's own function answers to its part of the message."""
     content, key = message.content, read_order(message.content).arrays_key
-    own = RecordDict({name: each for name, each in content.items() if name not in _OURS})
+    own = RecordDict({name: each for name, each in content.items() if name not in OURS})
     own[key] = as_app_reads(content.array_records[key])
     try:
         answer = call_next(_with(message, own), context)
@@ -103,6 +103,7 @@ class Lesson:
         charge = Charge.from_bytes(metrics["charge"], agreement.epoch.charge)
         terms = Terms(charge, node.evaluation, p.clip, p.max_staleness, p.privacy is not None)
         lesson = cls.from_terms(call.message, terms, call.ask_app)
+        require_bound(content, call.order, lesson.layout, charge, call.context)
         whole = np.concatenate([lesson.start, slots["slots"].numpy()])
         head = participant.watch.head_of(version, whole)
         return lesson, BegunTraining(version=version, head=head, began=time.time())

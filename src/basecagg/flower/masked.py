@@ -13,13 +13,16 @@ from dataclasses import replace
 from functools import cached_property
 from types import MappingProxyType
 
+import msgspec
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from basecagg.channels.wire import MAX_CONTROL_BYTES, limit_for, unpack
 from basecagg.errors import ChannelError, DataError, LocalProtocolError, Refused, WrongEpoch
 from basecagg.flower import roll, visits
+from basecagg.flower.beside import config_digest, layout_digest
 from basecagg.flower.coordinator import LOG, OVER, Coordinator, Errand, Workload
+from basecagg.flower.failures import bounded
 from basecagg.flower.metrics import Charge
 from basecagg.flower.node_view import NodeView
 from basecagg.flower.own_operator import OwnOperator
@@ -64,7 +67,7 @@ class MaskedCoordinator(Coordinator):
         self._chooser = chooser
         self._names: dict[str, NodeView] = {}
         self._roll = roll.Roll(store)
-        self._charge = settings.charge.to_bytes()
+        self._charge = _charge(settings, workload).to_bytes()
         behind = np.zeros(settings.charge.size, initial.dtype)
         self._initial = np.concatenate([initial, behind])
         self.agreement: Agreement | None = self.operator.agreement
@@ -169,7 +172,8 @@ class MaskedCoordinator(Coordinator):
             )
         if agreement.epoch.charge != Charge.digest_of(self._charge):
             raise DataError(
-                "the stored epoch binds other metrics or limits: choose another server_state"
+                "the stored epoch binds other metrics, limits, configs or array names: choose another"
+                " server_state"
             )
         if not settings.promises(agreement.parameters.privacy):
             raise DataError("the stored epoch has another privacy: choose another server_state")
@@ -239,6 +243,7 @@ class MaskedCoordinator(Coordinator):
             detach=self.settings.training == "detached",
             patience=float(self._patience),
             arrays_key=self.settings.arrayrecord_key,
+            config_key=self.settings.configrecord_key,
         )
         content = RecordDict({visits.ORDER: visits.write(order), **lesson})
         if letters:
@@ -318,7 +323,7 @@ class MaskedCoordinator(Coordinator):
             report, frames = visits.read_report(content), visits.unpack_letters(content)
         self._recognise(view, report)
         if report.declined:
-            raise WrongEpoch(f"it declined the epoch ({report.declined:.80}); its own log says why")
+            raise WrongEpoch(f"it declined the epoch ({report.declined}); its own log says why")
         view.note_activity(report, now, self.settings.collect_interval, self._patience)
         for frame in frames if self.machine is not None else ():
             self._open(view, frame)
@@ -345,10 +350,11 @@ class MaskedCoordinator(Coordinator):
         try:
             message = unpack(frame, self._limit)
         except ChannelError as error:
-            LOG.warning("node %d: %s", view.node_id, error)
+            LOG.warning("node %d: %s", view.node_id, bounded(str(error)))
             return
         if isinstance(message, Refusal):
-            LOG.warning("node %d refused: %s (%s)", view.node_id, message.reason, message.code)
+            said = bounded(message.reason), bounded(message.code)
+            LOG.warning("node %d refused: %s (%s)", view.node_id, *said)
             return
         self._hand_over(view, message)
 
@@ -360,7 +366,8 @@ class MaskedCoordinator(Coordinator):
             return effects
 
         def refused(_: Message, refusal: Refused) -> None:
-            LOG.info("%s of node %d refused: %s", type(message).__name__, view.node_id, refusal)
+            said = bounded(str(refusal))
+            LOG.info("%s of node %d refused: %s", type(message).__name__, view.node_id, said)
 
         self.perform(answered(view.name, message, receive, refused))
 
@@ -396,3 +403,15 @@ class MaskedCoordinator(Coordinator):
                 "version %d: answers that disagree with the others were corrected, of %s",
                 *(released.version + 1, ", ".join(wrong)),
             )
+
+
+def _charge(settings: Settings, workload: Workload) -> Charge:
+    """What the epoch binds of all that goes to a node beside the model's numbers."""
+    configs = {"train": workload.train_config, "evaluate": workload.evaluate_config}
+    layout = layout_digest(workload.layout, settings.arrayrecord_key, settings.configrecord_key)
+    bound = {
+        task: config_digest(config)
+        for task, config in configs.items()
+        if task not in workload.changing
+    }
+    return msgspec.structs.replace(settings.charge, layout=layout, configs=bound)

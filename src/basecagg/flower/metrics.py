@@ -40,6 +40,10 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the app calls n_i."""
     tells_cuts: bool = True
     """Whether one more number says if anything had to be cut; with privacy that is nobody's business."""
+    layout: str = ""
+    """The digest of the model without its numbers (see `beside`)."""
+    configs: Mapping[str, str] = {}
+    """The digests of the configs of training and evaluation; without those that change with the version."""
 
     def __post_init__(self) -> None:
         """Refuse metrics that would give a client away, or that have no limit."""
@@ -100,13 +104,15 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @staticmethod
     def digest_of(written: bytes) -> bytes:
         """What the epoch binds."""
-        return hashlib.sha256(b"basecagg/flower/charge/v1" + written).digest()
+        return hashlib.sha256(b"basecagg/flower/charge/v2" + written).digest()
 
     @classmethod
     def from_bytes(cls, written: bytes, bound: bytes) -> Charge:
         """The charge that the epoch binds; any other is refused."""
         if cls.digest_of(written) != bound:
-            raise WrongEpoch("the metrics that were asked for are not those that the epoch binds")
+            raise WrongEpoch(
+                "the charge (metrics, configs, layout of the model) is not the one that the epoch binds"
+            )
         return msgspec.json.decode(written, type=cls)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -13,17 +14,16 @@ from flwr.clientapp.typing import ClientAppCallable
 
 from basecagg.errors import BASecAggError, LocalProtocolError, WrongModel
 from basecagg.flower import detached, fresh
-from basecagg.flower.failures import told_of
+from basecagg.flower.failures import AppFailedError, told_of
 from basecagg.flower.lesson import Call, Lesson
 from basecagg.flower.metrics import numbers
 from basecagg.flower.node import BegunTraining, OpenNode
-from basecagg.flower.node_folder import BUDGET, locate
+from basecagg.flower.node_folder import BUDGET, locate, permission
 from basecagg.flower.visits import ORDER, NodeReport, read_order, reply, unpack_letters
 from basecagg.protocol.global_model import Model
 from basecagg.protocol.messages import Message as Letter
 
 _LOG = logging.getLogger("flwr")
-_HARMLESS = ("evaluate", "query")
 _PERMISSION = "basecagg-protection"
 _HIDDEN = "an error that its own log has"
 """What the server hears of a failed training where a budget covers all that is told of it."""
@@ -33,21 +33,40 @@ Reply: TypeAlias = tuple[NodeReport, list[Letter]]
 def basecagg_mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
     """Mask what the app trains, keep shares for others, and answer recoveries: ClientApp(mods=[basecagg_mod]).
 
-    Messages of any other strategy would bring an update back in clear. So they train nobody, unless
-    `basecagg-protection` is "none" in the node config or, where that is silent, in the run config;
-    evaluations and queries pass. A node with `max-epsilon` in its config answers none of them unless that
-    config itself has `basecagg-protection` "none". A node keeps its keys, masks and shares under the folder
-    that its node config names: flower-supernode --node-config "state-dir='/var/lib/…'". On the simulation
-    engine the run config's `basecagg-state-dir` is used if there is one, else a temporary folder.
+    Messages of any other strategy would bring an update back in clear, and a dozen plain evaluations give a
+    gradient away. So none is answered unless `basecagg-protection` is "none" in the node config or, where that
+    is silent, in the run config; on a node with `max-epsilon` in its config, that config alone counts. A node
+    keeps its keys, masks and shares under the folder that its node config names:
+    flower-supernode --node-config "state-dir='/var/lib/…'". On the simulation engine the run config's
+    `basecagg-state-dir` is used if there is one, else a temporary folder.
 
     Of the app's own reply only the arrays are used, and leave masked. Metrics that the strategy asks for leave
-    inside the masked update; every other record stays here, for it would tell of this client alone.
+    inside the masked update; every other record stays here, for it would tell of this client alone. So does
+    the text of an exception: Flower would put it into the reply.
     """
     if fresh.training is not None:
         return fresh.training(message, context, call_next)
-    if ORDER not in message.content:
-        _require_permission(message, context)
+    if ORDER in message.content:
+        with _keeping_texts(BASecAggError):
+            return _handle(message, context, call_next)
+    _require_permission(message, context)
+    with _keeping_texts():
         return call_next(message, context)
+
+
+@contextmanager
+def _keeping_texts(*but: type[Exception]) -> Iterator[None]:
+    """Of an exception that leaves, the type is told and the text stays in this node's log; not of our own."""
+    try:
+        yield
+    except but:
+        raise
+    except Exception as error:
+        _LOG.exception("the server is told that this failed, not why")
+        raise AppFailedError(error) from None
+
+
+def _handle(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
     order = read_order(message.content)
     call = Call(message, context, call_next, order, locate(context, order.federation))
     report, letters = _STAGES[order.stage](call)
@@ -55,21 +74,14 @@ def basecagg_mod(message: Message, context: Context, call_next: ClientAppCallabl
 
 
 def _require_permission(message: Message, context: Context) -> None:
-    """What is no evaluation and no query may answer with a trained model: somebody must have allowed that.
-
-    A node that insists on a budget tells nothing that the budget does not cover, and only itself can allow it.
-    """
-    kind, insists = message.metadata.message_type, BUDGET in context.node_config
-    if kind.split(".")[0] in _HARMLESS and not insists:
-        return
-    by_run = None if insists else context.run_config.get(_PERMISSION)
-    told = context.node_config.get(_PERMISSION, by_run)
+    """Any answer may tell of this node alone: somebody must have allowed that."""
+    told, insists = permission(context, _PERMISSION), BUDGET in context.node_config
     if told != "none":
         where = f"the node config, which has {BUDGET}" if insists else "the node or the run config"
         raise LocalProtocolError(
-            f"a message of type '{kind}' that BufferedSecAgg did not send: its answer would leave in clear."
-            f" If that is wanted, write {_PERMISSION}='none' into {where} (it is {told!r}), or remove"
-            " basecagg_mod"
+            f"a message of type '{message.metadata.message_type}' that BufferedSecAgg did not send: its answer"
+            f" would leave in clear. If that is wanted, write {_PERMISSION}='none' into {where} (it is"
+            f" {told!r}), or remove basecagg_mod"
         )
 
 

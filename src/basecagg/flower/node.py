@@ -15,6 +15,7 @@ from basecagg.channels.sealing import SealingKeys
 from basecagg.channels.wire import pack, unpack
 from basecagg.errors import BadSignature, LocalProtocolError, Refused, StorageError
 from basecagg.flower import detached
+from basecagg.flower.failures import bounded
 from basecagg.flower.node_folder import NodeFolder
 from basecagg.flower.visits import NodeReport
 from basecagg.protocol.effects import (
@@ -153,7 +154,7 @@ class OpenNode(AbstractContextManager["OpenNode"]):
         letters = [m for m in messages if not isinstance(m, Epoch | Credential)]
 
         def refused(message: Message, refusal: Refused) -> None:
-            _LOG.info("%s refused: %s", type(message).__name__, refusal)
+            _LOG.info("%s refused: %s", type(message).__name__, bounded(str(refusal)))
 
         sends = take(self._participant, self._store, letters, refused, self._tell)
         return [send.message for send in sends]
@@ -284,6 +285,6 @@ def _parse(frame: bytes) -> Message | None:
     """A letter, or None for one that only tells of a refusal."""
     message = unpack(frame, len(frame))  # Flower has it in memory already: no limit is left to keep
     if isinstance(message, Refusal):
-        _LOG.warning("the server refused: %s (%s)", message.reason, message.code)
+        _LOG.warning("the server refused: %s (%s)", bounded(message.reason), bounded(message.code))
         return None
     return message

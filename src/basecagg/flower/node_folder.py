@@ -116,6 +116,15 @@ def locate(context: Context, federation: str) -> NodeFolder:
     return folder
 
 
+def permission(context: Context, name: str) -> object:
+    """What the node config says of something, or the run config if that is silent.
+
+    A node that insists on a budget tells nothing that the budget does not cover, and only itself can allow it.
+    """
+    by_run = None if BUDGET in context.node_config else context.run_config.get(name)
+    return context.node_config.get(name, by_run)
+
+
 def _own(context: Context, federation: str) -> NodeFolder | None:
     chosen = context.node_config.get("state-dir")
     if not chosen:

@@ -102,8 +102,8 @@ class NodeView:
 
     def _drop(self, problem: str) -> None:
         self.dropped += 1
-        self.problem = problem
-        _LOG.warning("node %d: %s", self.node_id, problem)
+        self.problem = bounded(problem)
+        _LOG.warning("node %d: %s", self.node_id, self.problem)
 
     def goes_on(self, now: float, interval: float) -> None:
         """It trains still: look again when it may have ended, for each look costs a message."""
@@ -127,7 +127,7 @@ class NodeView:
             else:
                 self.goes_on(now, interval)
         elif report.activity == "failed":
-            self.lapse(now, f"its app failed with {bounded(report.problem)}")
+            self.lapse(now, f"its app failed with {report.problem}")
         elif report.activity == "no mask":  # receipts were lost: have it ask for them again
             self.doing, self.resume = "", True
         elif report.activity == "idle":  # it was visited for something else, or has not joined yet

@@ -75,6 +75,15 @@ class OwnLoop(Strategy):
                     rule="no override is ignored",
                 )
 
+    @property
+    def _changing(self) -> frozenset[str]:
+        """The tasks whose config a subclass may change from version to version."""
+        tasks = ("train", "evaluate")
+        own = [getattr(type(self), f"configure_{task}") for task in tasks]
+        plain = [getattr(OwnLoop, f"configure_{task}") for task in tasks]
+        found = zip(tasks, own, plain, strict=True)
+        return frozenset(task for task, mine, usual in found if mine is not usual)
+
     def _configured(
         self, task: str, version: int, arrays: ArrayRecord, config: ConfigRecord
     ) -> ConfigRecord:

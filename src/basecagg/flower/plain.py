@@ -13,6 +13,7 @@ from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 
 from basecagg.errors import DataError, StaleUpdate
 from basecagg.flower.coordinator import LOG, Coordinator, Errand, Workload
+from basecagg.flower.failures import bounded
 from basecagg.flower.flat import as_app_reads, only_arrays
 from basecagg.flower.metrics import numbers
 from basecagg.flower.node_view import NodeView
@@ -143,7 +144,8 @@ class PlainCoordinator(Coordinator):
         if len(alike) < len(found):
             LOG.warning(
                 "%d of %d members are left out of the mean: they do not report the numbers %s",
-                *(len(found) - len(alike), len(found), sorted(name for _, name in usual)),
+                *(len(found) - len(alike), len(found)),
+                bounded(str(sorted(name for _, name in usual))),
             )
         return (average or aggregate_metricrecords)(alike, weight)
 

@@ -82,7 +82,12 @@ class BufferedSecAgg(OwnLoop):
         layout = Layout.of(initial_arrays)
         configs = ConfigRecord(dict(train_config or {})), ConfigRecord(dict(evaluate_config or {}))
         workload = Workload(
-            layout, layout.flatten(initial_arrays), *configs, self._configured, timeout
+            layout,
+            layout.flatten(initial_arrays),
+            *configs,
+            self._configured,
+            timeout,
+            self._changing,
         )
         LOG.info("Starting %s strategy:", type(self).__name__)
         log_strategy_start_info(num_rounds, initial_arrays, train_config, evaluate_config)

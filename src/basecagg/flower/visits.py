@@ -25,6 +25,8 @@ METRICS = "basecagg.metrics"
 """The charge: which metrics are to be averaged inside the sum."""
 SLOTS = "basecagg.slots"
 """The numbers that the model's vector has in their place: they are part of its hash."""
+OURS = (ORDER, LETTERS, METRICS, SLOTS)
+"""Records that the app does not see."""
 
 _EMPTY = ("", b"")
 Stage: TypeAlias = Literal["hello", "visit", "goodbye"]
@@ -51,6 +53,7 @@ class Order:
     patience: float = 3600.0
     """Seconds after which such a process is ended."""
     arrays_key: str = "arrays"
+    config_key: str = "config"
     """Where the app's own records are in the same message."""
 
 
