@@ -10,7 +10,7 @@ MUTANTS := $(VENV)/.installed-mutants
 PEERS   := $(VENV)/bench-peers
 
 .DEFAULT_GOAL := help
-.PHONY: help run federation study kernels test journeys wheels coverage check format bench soak mutants docs clean
+.PHONY: help run federation study kernels test journeys wheels coverage check format bench soak mutants named docs clean
 
 help:            ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -109,6 +109,9 @@ $(MUTANTS): pyproject.toml | $(DEV)
 mutants: $(MUTANTS)  ## change the code in small ways: does a test notice? (about an hour; goes on where it stopped)
 	$(BIN)/python scripts/mutants $(ARGS)
 	$(BIN)/python scripts/results.py
+
+named: $(DEV)    ## take out rules whose loss no test noticed once: does one now? (a minute)
+	$(BIN)/python scripts/mutants/named.py
 
 clean:           ## remove .venv and caches
 	rm -rf $(VENV) .coverage build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -16,7 +18,7 @@ def script(name: str) -> ModuleType:
     spec = spec_from_file_location(Path(name).stem, ROOT / "scripts" / name)
     assert spec is not None
     assert spec.loader is not None
-    module = module_from_spec(spec)
+    module = sys.modules[spec.name] = module_from_spec(spec)  # where a dataclass looks for itself
     spec.loader.exec_module(module)
     return module
 
@@ -58,3 +60,21 @@ def test_the_page_says_which_files_are_no_longer_there() -> None:
         name for name, _ in listed if (source / name).exists()
     }
     assert all("gone since" in mark for name, mark in listed if not (source / name).exists())
+
+
+# --- mutants with a name --------------------------------------------------------------------------
+
+NAMED = script("mutants/named.py").NAMED
+
+
+@pytest.mark.parametrize("each", NAMED, ids=lambda each: each.name)
+def test_a_named_mutant_changes_one_place_and_its_tests_are_there(each: Any) -> None:
+    text = (ROOT / "src" / "basecagg" / each.module).read_text("utf-8")
+    assert text.count(each.was) == 1
+    compile(each.code, each.module, "exec")
+    assert each.code != text
+    assert all((ROOT / path).exists() for path in each.tests)
+
+
+def test_named_mutants_have_names_of_their_own() -> None:
+    assert len({each.name for each in NAMED}) == len(NAMED)

@@ -113,3 +113,13 @@ def test_a_folder_that_cannot_be_made_is_an_error(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match="choose another folder for anchors"):
         Anchor(tmp_path / "file" / "a")
+
+
+@pytest.mark.parametrize(
+    ("commits", "fits"), [(-1, False), (0, True), (1, True), (2, False), (3, False)]
+)
+def test_an_anchor_is_one_commit_behind_at_most(commits, fits):
+    """After a crash between the two. One that is further behind is an older copy."""
+    anchor = Mark(bytes(16), 7)
+    assert anchor.precedes(Mark(bytes(16), 7 + commits)) == fits
+    assert not anchor.precedes(Mark(bytes([1]) * 16, 7 + commits))

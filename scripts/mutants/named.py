@@ -1,0 +1,144 @@
+"""Mutants with a name: rules whose loss no test noticed once. `make named` sees each of them killed.
+
+Unlike the sample of `make mutants`, these are tried on the code as it lies here, and need no Cosmic Ray. The
+text that is changed is short, so that it outlives edits around it; tests/test_mutants.py says when it does not.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "basecagg"
+_RULES = "tests/protocol/test_rules_once_missed.py"
+_BESIDE, _CLEAR = "tests/flower/test_beside_the_model.py", "tests/flower/test_no_clear_update.py"
+_SECONDS = 300
+
+
+@dataclass(frozen=True)
+class Named:
+    """One mutant: in `module` the text `was`, which is there once, becomes `now`."""
+
+    name: str
+    module: str
+    was: str
+    now: str
+    tests: tuple[str, ...] = (_RULES,)
+    """Files, of which one must fail."""
+
+    @property
+    def code(self) -> str:
+        """The changed file."""
+        text = (SOURCE / self.module).read_text("utf-8")
+        if text.count(self.was) != 1:
+            raise SystemExit(f"{self.name}: {self.module} has not once: {self.was}")
+        return text.replace(self.was, self.now)
+
+
+NAMED = (
+    Named(
+        "a holder takes a model that was made from another sum",
+        "protocol/holder.py",
+        "previous.digest != link.digest",
+        "False",
+    ),
+    Named(
+        "a holder signs a sum after it signed another with the same mask",
+        "protocol/holder.py",
+        'if all(self._held[mask.key].state == "held" for mask in request.masks):',
+        "if True:",
+    ),
+    Named(
+        "everybody knows which versions a participant recomputes",
+        "protocol/participant.py",
+        'Persist("coin", "", self._entropy(SEED_BYTES))',
+        'Persist("coin", "", bytes(SEED_BYTES))',
+    ),
+    Named(
+        "a server may forget what it asked for",
+        "protocol/recovery.py",
+        'write("past", "", self._past, irreversible=True),\n            *moves',
+        'write("past", "", self._past),\n            *moves',
+    ),
+    Named(
+        "an older copy by two commits passes for the store itself",
+        "storage/anchor.py",
+        "0 <= store.counter - self.counter <= 1",
+        "0 <= store.counter - self.counter <= 2",
+        ("tests/storage/test_anchor.py",),
+    ),
+    Named(
+        "noise and rounding share a stream",
+        "protocol/masking.py",
+        '"private noise"',
+        '"private rounding"',
+    ),
+    Named(
+        "any certificate of the epoch vouches for a model",
+        "protocol/judging.py",
+        "(c.version, c.head, c.digest) != (before, history.heads[before], link.digest)",
+        "False",
+    ),
+    Named(
+        "a fresh update is charged as an old one",
+        "protocol/ledger.py",
+        "mechanism.costs(staleness)",
+        "mechanism.costs(max(staleness, 1))",
+    ),
+    Named(
+        "a Flower node shows its app any config",
+        "flower/beside.py",
+        "config_digest(config) != charge.configs[order.task]",
+        "False",
+        (_BESIDE,),
+    ),
+    Named(
+        "a Flower node shows its app any names and whole numbers",
+        "flower/beside.py",
+        "layout_digest(layout, order.arrays_key, order.config_key) != charge.layout",
+        "False",
+        (_BESIDE,),
+    ),
+    Named(
+        "a Flower node answers every strategy in clear",
+        "flower/mod.py",
+        'if told != "none":',
+        "if False:",
+        (_CLEAR,),
+    ),
+    Named(
+        "the text of an app's exception leaves a Flower node",
+        "flower/mod.py",
+        "raise AppFailedError(error) from None",
+        "raise",
+        (_CLEAR,),
+    ),
+)
+
+
+def main() -> None:
+    """Try them all; exit status 1 if one survives."""
+    import trial
+
+    sys.path.insert(0, str(ROOT / "src"))
+    os.chdir(ROOT)
+    trial.warm_up()
+    survived = 0
+    for tests in dict.fromkeys(each.tests for each in NAMED):
+        outcome = trial.Trial(None, trial.Order(tests), _SECONDS).wait()
+        if outcome.result != "survived":
+            sys.exit(f"{' '.join(tests)} fail on the code as it is: {' '.join(outcome.by)}")
+    for each in NAMED:
+        dotted = each.module.removesuffix(".py").replace("/", ".")
+        change = trial.Change(SOURCE / each.module, f"basecagg.{dotted}", each.code)
+        outcome = trial.Trial(change, trial.Order(each.tests), _SECONDS).wait()
+        survived += outcome.result != "killed"
+        print(f"{outcome.result}: {each.name}, by {' '.join(outcome.by) or 'no test'}", flush=True)
+    sys.exit(1 if survived else 0)
+
+
+if __name__ == "__main__":
+    main()
