@@ -53,7 +53,7 @@ def require_bound(
         raise WrongModel(
             "names, shapes or whole numbers of the model are not those that the epoch binds"
         )
-    config = content.config_records.get(order.config_key, {})
+    config: Mapping[str, object] = content.config_records.get(order.config_key) or {}
     if config.get(ROUND) != order.version + 1:
         raise WrongModel(f"the config is of another round than version {order.version}")
     if order.task not in charge.configs:
