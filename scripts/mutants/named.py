@@ -103,6 +103,20 @@ NAMED = (
         (_BESIDE,),
     ),
     Named(
+        "a Flower node shows its app records that nobody agreed on",
+        "flower/beside.py",
+        "if odd:",
+        "if False:",
+        (_BESIDE,),
+    ),
+    Named(
+        "the log of a Flower server has the words of nodes as they are",
+        "flower/node_view.py",
+        "self.problem = bounded(problem)",
+        "self.problem = problem",
+        ("tests/flower/test_told.py",),
+    ),
+    Named(
         "a Flower node answers every strategy in clear",
         "flower/mod.py",
         'if told != "none":',
