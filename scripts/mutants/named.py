@@ -60,8 +60,8 @@ NAMED = (
     Named(
         "a server may forget what it asked for",
         "protocol/recovery.py",
-        'write("past", "", self._past, irreversible=True),\n            *moves',
-        'write("past", "", self._past),\n            *moves',
+        'self._request),\n            write("past", "", self._past, irreversible=True)',
+        'self._request),\n            write("past", "", self._past)',
     ),
     Named(
         "an older copy by two commits passes for the store itself",
