@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,14 @@ from basecagg.flower.visits import REPORT, unpack_letters
 from basecagg.protocol.messages import Answer
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_trains_on(tmp_path: Path) -> Iterator[None]:
+    """A node that is asked again trains again, also in the last moment of a test."""
+    yield
+    for training in tmp_path.rglob("training"):
+        detached.stop(training.parent)
 
 
 def wait_for(folder: Path) -> detached.TrainingStatus:
