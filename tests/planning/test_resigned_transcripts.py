@@ -155,7 +155,12 @@ def test_what_the_server_signed_says_so(
     assert by_operator(federation)[1] in map(str.strip, named.output.splitlines())
 
 
-@pytest.mark.parametrize("carried", [b"", b"x", pack(signed(EMPTY, STRANGER))], ids=str)
+@pytest.mark.parametrize(
+    "carried",
+    [b"", b"x", pack(signed(EMPTY, STRANGER))],
+    ids=str,
+    ids=["nothing", "a letter", "another message"],
+)
 def test_what_is_no_epoch_is_refused(carried: bytes, honest: list[AnyLine], tmp_path: Path) -> None:
     path = write(tmp_path / "odd.jsonl", with_first(honest, signed=carried), STRANGER)
     assert judged(path).exit_code == REFUSED
