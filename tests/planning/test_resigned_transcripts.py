@@ -158,7 +158,6 @@ def test_what_the_server_signed_says_so(
 @pytest.mark.parametrize(
     "carried",
     [b"", b"x", pack(signed(EMPTY, STRANGER))],
-    ids=str,
     ids=["nothing", "a letter", "another message"],
 )
 def test_what_is_no_epoch_is_refused(carried: bytes, honest: list[AnyLine], tmp_path: Path) -> None:
