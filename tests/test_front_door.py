@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -210,7 +211,7 @@ def test_it_waits_if_too_many_vanish_and_opens_when_they_come_back() -> None:
 
 
 def test_other_news_is_kept() -> None:
-    federation = Federation(plan(**SMALL).parameters)
+    federation = Federation(replace(plan(**SMALL).parameters, repeated_versions=True))
     federation.contribute("user-0", UPDATES["user-0"])
     federation.contribute("user-0", UPDATES["user-1"])
     assert federation.run() == []

@@ -322,6 +322,7 @@ def test_a_rule_that_is_just_met_holds(changes):
 def test_a_wrong_type_is_named(name, value):
     fits = {
         "allow_wraparound": [True],
+        "repeated_versions": [True],
         "clip": [3.5],
         "correctness": [None],
         "max_colluding_contributors": [None],

@@ -18,7 +18,7 @@ from basecagg.protocol.merkle import longest_path
 ELEMENT = 4
 """One field element on the wire, and one float32 of the model."""
 HASH = 34
-NAME = 35
+NAME = 36
 """The name of one mask."""
 TICKET = 212
 """Mask name, base version, hashes of model and upload, signature."""

@@ -57,8 +57,8 @@ def test_whatever_became_of_it(federation, outcome):
 def test_after_a_restart(federation):
     update = fresh_update()
     intercept(federation, "ann", update)
-    deal(federation, "ann")
     federation.start(at("ann"))
+    deal(federation, "ann")
     with pytest.raises(LocalProtocolError, match="masked before"):
         federation.contributor("ann").submit(update, 0, federation.server.head)
 

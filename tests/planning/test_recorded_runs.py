@@ -40,6 +40,7 @@ from basecagg.protocol.messages import (
     RecoveryRequest,
     signed,
 )
+from basecagg.protocol.records import OwnMask, load
 from basecagg.simulation.federation import Federation
 from basecagg.simulation.loopback import AT_SERVER, Address, Letter, Loopback
 from basecagg.storage.memory import MemoryStore
@@ -329,8 +330,10 @@ def test_a_mask_used_twice_is_found() -> None:
     run, address = Recorded(), Address("contributor", "user-1")
     run.deal(USERS[:K])
     copy = MemoryStore(run.network.nodes[address].store.snapshot())
+    masks = load(copy, "mask", OwnMask)
     run.submit(["user-1"])
     run.federation.start(address, copy)
+    run.federation.contributor("user-1")._masks = masks  # as one that gives none up at its start
     run.submit(["user-1"])
     (group,) = run.audit().groups
     assert group.leaked == PIECES

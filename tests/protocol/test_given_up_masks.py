@@ -115,7 +115,7 @@ def test_the_seeds_are_gone_after_a_start(federation, host):
     federation.deal(ANN)
     host.restart()
     masks = load(host.store, "mask", OwnMask).values()
-    assert [(mask.state, mask.seed) for mask in masks] == [("given up", b"")] * 2
+    assert [(mask.state, mask.seed) for mask in masks] == [("withdrawn", b"")] * 2
     assert host.store.keys("dealing") == host.store.keys("locks") == []
     federation.network.run()
     assert host.store.keys("mask") == []  # the server has heard of it

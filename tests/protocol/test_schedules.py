@@ -263,7 +263,7 @@ def memory_of(machine):
     assert isinstance(machine, Contributor)
     # What was not used is given up by every start.
     unused = ("dealt", "ready")
-    return {k: "given up" if state in unused else state for k, state in machine.states().items()}
+    return {k: "withdrawn" if state in unused else state for k, state in machine.states().items()}
 
 
 class Equivocations(Schedules):

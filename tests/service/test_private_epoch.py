@@ -43,11 +43,11 @@ PRIVATE = replace(
 )
 
 
-def ledger_of(fed: Federation, name: str) -> PrivacyLedger:
-    """As it lies on the disk, once the agent has stopped."""
+def uses_of(fed: Federation, name: str) -> int:
+    """As its ledger on the disk says, once the agent has stopped."""
     path = next((fed.folder / name).glob("*.db"))
     with ParticipantStore(path, "participant", anchor_folder=fed.folder / "anchors") as store:
-        return PrivacyLedger(store)
+        return PrivacyLedger(store).uses
 
 
 async def test_every_agent_stops_when_its_budget_is_spent(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ async def test_every_agent_stops_when_its_budget_is_spent(tmp_path: Path) -> Non
         await asyncio.sleep(0.5)
         for name in NAMES:
             await fed.stop(name)
-        uses = [ledger_of(fed, name).uses for name in NAMES]
+        uses = [uses_of(fed, name) for name in NAMES]
         assert max(uses) == USES
         assert sum(uses) >= 2 * PRIVATE.buffer_size
         assert all(training.calls <= USES + 1 for training in trainings.values())
@@ -105,7 +105,7 @@ async def test_training_is_told_of_records(tmp_path: Path) -> None:
         assert training.told == OF_RECORDS.privacy
         for name in NAMES:
             await fed.stop(name)
-        assert sum(ledger_of(fed, name).uses for name in NAMES) >= OF_RECORDS.buffer_size
+        assert sum(uses_of(fed, name) for name in NAMES) >= OF_RECORDS.buffer_size
 
 
 BOUNDED = replace(

@@ -154,7 +154,7 @@ class Contributor:
         tickets = load(self._records, "ticket", Ticket)
         shipments = [self._stored_shipment(key, dealing) for key, dealing in dealings.items()]
         uploads = [Upload(t, require(self._records, "upload", key)) for key, t in tickets.items()]
-        given_up = tuple(m.name for m in self._masks.values() if m.state == "given up")
+        given_up = tuple(m.name for m in self._masks.values() if m.state == "withdrawn")
         closing = Closing(self.agreement.id, self.agreement.epoch.first_version, given_up, "burned")
         closings = [signed(closing, self._signer)] if given_up else []
         return [Send(SERVER, message) for message in (*closings, *shipments, *uploads)]
@@ -393,7 +393,7 @@ class Contributor:
         del self._masks[key]
         gone = [Forget(kind, key) for kind in ("mask", "ticket", "upload")]
         undelivered = self._forget_shipment(mask.dealing) if mask.state == "dealt" else []
-        news = [] if mask.state == "given up" else [MaskEnded(mask.name, state, reason)]
+        news = [] if mask.state == "withdrawn" else [MaskEnded(mask.name, state, reason)]
         return [*gone, *undelivered, *news]
 
 

@@ -16,17 +16,17 @@ CONTRIBUTOR: Table = {
     "new": {"deal": "dealt"},
     "dealt": {
         "enough receipts": "ready",
-        "give up": "given up",
+        "give up": "withdrawn",
         "expire": "expired",
         "close epoch": "burned",
     },
     "ready": {
         "upload": "uploaded",
-        "give up": "given up",
+        "give up": "withdrawn",
         "expire": "expired",
         "close epoch": "burned",
     },
-    "given up": {
+    "withdrawn": {
         "opened": "opened",
         "refused": "refused",
         "burned": "burned",
@@ -43,7 +43,7 @@ CONTRIBUTOR: Table = {
     },
 }
 """A dealer's own mask. It is used for one upload, ever; 'opened', 'refused', 'burned', 'expired' are final.
-What was not used when its process starts again is given up, until the server has heard of it."""
+What was not used when its process starts again is withdrawn, until the server has heard of it."""
 
 HOLDER: Table = {
     "unknown": {"parcel": "held"},

@@ -86,7 +86,8 @@ class MaskName(Message, frozen=True, tag="MaskName", order=True, dict=True, gc=T
     @cached_property
     def key(self) -> str:
         """The name as a key of stores and logs."""
-        return f"{self.contributor}/{self.serial.hex()}-{self.expires}"
+        until = f"-{self.expires}" if self.expires else ""
+        return f"{self.contributor}/{self.serial.hex()}{until}"
 
 
 # --- enrolment --------------------------------------------------------------------------------

@@ -67,7 +67,8 @@ GRACE = 86_400
 """Seconds an epoch is kept since the clock first said that it is over, if nobody else does: clocks jump."""
 _MACHINES = (
     *("held", "share", "answer", "progress", "vote"),
-    *("mask", "dealing", "locks", "ticket", "upload", "base", "summed"),
+    *("mask", "dealing", "locks", "ticket", "upload"),
+    *("base", "summed"),
     *("epoch", "coin", "released", "asked", "checked"),
 )
 """The kinds of records that end with an epoch."""
