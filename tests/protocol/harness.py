@@ -231,6 +231,8 @@ class Bench(Loopback):
         self.crash_at: set[int] = set()
         self.crashed: list[Address] = []
         self.after_crash: Callable[[], None] = lambda: None
+        self.delivered: dict[int, Letter] = {}
+        """What reached a machine that was there, by its identity."""
 
     def perform(self, address: Address, effects: Sequence[Effect]) -> None:
         writes, sends = writes_of(effects), sends_of(effects)
@@ -254,8 +256,11 @@ class Bench(Loopback):
 
     def deliver(self, address: Address, mail: Iterable[Letter]) -> None:
         """As always; but what a dying machine was about to read is lost with it."""
+        letters = list(mail)
+        if address in self.nodes:
+            self.delivered |= {id(letter): letter for letter in letters}
         try:
-            super().deliver(address, mail)
+            super().deliver(address, letters)
         except Crash:
             self.after_crash()
 
