@@ -1,7 +1,7 @@
 """An honest server is never convicted, whatever happens to it: crashes, restarts, old copies of its store.
 
-A prosecutor has heard every word of the server that reached anybody, keeps all of them, compares each with each,
-and makes every version again.
+A prosecutor has heard every word of the server that reached anybody, keeps all of them, compares each with
+each, and makes every version again.
 """
 
 import pytest
@@ -55,7 +55,7 @@ class Prosecution(Schedules):
         self.restored = True
 
     def forget_undelivered(self):
-        """Letters that reached nobody lay in mailboxes of the store that is replaced: they will reach nobody."""
+        """Letters that reached nobody lay in mailboxes of the store that is replaced: they are lost."""
         delivered = [letter for letter in self.judge.letters if self.is_delivered(letter)]
         self.judge.letters[:] = delivered
         waiting = [letter for letter in self.network.in_flight if self.is_delivered(letter)]
