@@ -36,9 +36,11 @@ from basecagg.protocol.messages import (
     Release,
     Shipment,
     Upload,
+    Verdict,
     signed,
 )
 from basecagg.protocol.server import first_link
+from basecagg.service.agent import agent as agent_module
 from basecagg.service.agent.agent import AgentOptions
 from basecagg.service.connection import Connection
 from basecagg.service.framing import Numbered
@@ -234,12 +236,12 @@ class Frozen(Hurried):
 
     def __init__(self, model: np.ndarray, named: int, signs: bool) -> None:
         super().__init__(model)
-        self.left, self._named, self._signs = [0] * 1000, named, signs
+        self.left, self.named, self._signs = [0] * 1000, named, signs
 
     async def __call__(self, request: httpx.Request) -> httpx.Response:
         path = request.url.path.removeprefix("/v1/")
         if path == "model" and request.url.query:
-            return httpx.Response(304, headers={"basecagg-version": str(self._named)})
+            return httpx.Response(304, headers={"basecagg-version": str(self.named)})
         if path.startswith("releases/") and not self._signs:
             return httpx.Response(404, json={"code": "NotFound", "reason": "it is not kept"})
         self.downloads += path == "model"
@@ -263,6 +265,24 @@ def test_nobody_trains_from_a_model_below_the_newest_that_was_signed(
     assert bool(train.calls) == (named == 0)
     said = [record.message for record in caplog.records]
     assert ("wrong model, not trained" in said) == (named != 0)
+
+
+async def test_whoever_was_turned_away_looks_for_a_newer_version_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody writes to a contributor that there is one."""
+    monkeypatch.setattr(agent_module, "_LOOK", 0.05)
+    server, train = Frozen(np.zeros(PARAMETERS.model_size, np.float32), 0, signs=True), Nudge()
+    async with agent_of(server, tmp_path, train, after_failure=3600.0):
+        await server.begin()
+        await server.received(Upload)
+        (first,) = (m.ticket for m in server.inbox if isinstance(m, Upload))
+        server.post(Verdict(first.epoch, first.mask, "refused", "come back later"))
+        await asyncio.sleep(0.5)  # another mask is ready
+        assert train.calls == 1  # from version 0 it does not train again
+        server.named, server.left = 1, [1] * 1000
+        await server.received(Upload, 2)
+        assert [m.ticket.base_version for m in server.inbox if isinstance(m, Upload)] == [0, 1]
 
 
 async def test_an_unsigned_version_takes_nobody_out(tmp_path: Path) -> None:

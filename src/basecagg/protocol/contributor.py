@@ -99,6 +99,11 @@ class Contributor:
         return [m.name for m in sorted(masks, key=lambda mask: (mask.name.expires, mask.name.key))]
 
     @property
+    def is_waiting(self) -> bool:
+        """Whether it does not know yet what became of an update."""
+        return any(mask.state == "uploaded" for mask in self._masks.values())
+
+    @property
     def may_spend(self) -> bool:
         """Whether its budget of privacy allows another update, where there is one."""
         return self._paid is None or self.ledger.affords(self._paid)

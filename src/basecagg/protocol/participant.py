@@ -187,8 +187,15 @@ class Participant:
         contributor = self.contributor
         if contributor is None or self._is_over or not contributor.may_spend:
             return False
-        free = "uploaded" not in contributor.states().values()
-        return free and bool(contributor.ready) and contributor.may_train_from(self.watch.newest)
+        return bool(contributor.ready) and not contributor.is_waiting and not self.is_resting
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether no update of its own is on its way, and it may train from a newer version only."""
+        contributor = self.contributor
+        if contributor is None or contributor.is_waiting:
+            return False
+        return not contributor.may_train_from(self.watch.newest)
 
     # --- joining ------------------------------------------------------------------------------
 

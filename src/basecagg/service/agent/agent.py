@@ -47,6 +47,8 @@ _DISK_PAUSE = 2.0
 """Seconds between two attempts to go on after this machine's disk failed."""
 _WORRY = 60.0
 """Seconds without news of an update after which it is sent again."""
+_LOOK = 2.0
+"""Seconds between two looks for a newer version, of which nobody writes a letter to a contributor."""
 _LARGEST_MAIL = 256 * 2**20
 """Bytes of one reply with letters."""
 _LONGEST_BOOT = 64
@@ -302,11 +304,13 @@ class Agent:
             await self._send(await self._in_thread(member.deal))
             if await self._in_thread(lambda: member.participant.may_train):
                 return
+            resting = await self._in_thread(lambda: member.participant.is_resting)
             try:
-                async with asyncio.timeout(_WORRY):
+                async with asyncio.timeout(_LOOK if resting else _WORRY):
                     await self._moved.wait()
             except TimeoutError:
-                await self._send(await self._in_thread(member.reconnect))
+                if not resting:
+                    await self._send(await self._in_thread(member.reconnect))
 
     async def _one_update(self, member: LocalMember, train: Training) -> None:
         version, model, head = await self._download(member)
