@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import random
 from dataclasses import fields
 from pathlib import Path
@@ -21,6 +22,7 @@ from basecagg.errors import DataError, LocalProtocolError, ParameterError
 from basecagg.flower import BufferedSecAgg, basecagg_mod
 from basecagg.flower.settings import Settings
 from basecagg.maths.staleness import constant, polynomial
+from basecagg.protocol.recovery import Recovery
 
 
 def strategy(**options: Any) -> BufferedSecAgg:
@@ -254,6 +256,23 @@ def test_staleness_counts_from_the_sum_not_from_the_arrival(
 
 
 # --- mistakes of the app ---
+
+
+@pytest.mark.parametrize("asked_again", [False, True], ids=["", "control"])
+def test_nobody_trains_for_nothing_while_a_sum_is_opened(
+    tmp_path: Path, asked_again: bool, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    """Whoever is in it may not upload from the same version again: it waits for the next one."""
+    if asked_again:
+        monkeypatch.setattr(Recovery, "may_contribute", lambda self, name, history: True)
+    grid = make_grid(6, make_app([basecagg_mod]), tmp_path / "nodes")
+    logging.getLogger("flwr").propagate = True
+    with caplog.at_level(logging.WARNING, "flwr"):
+        strategy(consistency="certified", concurrency=6).start(
+            grid=grid, initial_arrays=initial_arrays(), num_rounds=6
+        )
+    dropped = [record for record in caplog.records if "uploaded already" in record.getMessage()]
+    assert bool(dropped) == asked_again
 
 
 def test_an_app_without_the_mod_is_told_so(tmp_path: Path) -> None:

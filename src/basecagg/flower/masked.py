@@ -269,7 +269,10 @@ class MaskedCoordinator(Coordinator):
 
     def may_train(self, view: NodeView) -> bool:
         """Whether it has a mask that enough holders have confirmed, and is not kept for answering."""
-        return self.contributes(view) and self._has_joined(view) and view.has_mask(self._needed)
+        if not (self.contributes(view) and self._has_joined(view) and view.has_mask(self._needed)):
+            return False
+        # Whoever is in the sum that is being opened waits for the version that it makes.
+        return self.recovery.may_contribute(view.name, self.running.history)
 
     def contributes(self, view: NodeView) -> bool:
         """Whether this node trains; otherwise it is kept for answering, or has used up its budget."""

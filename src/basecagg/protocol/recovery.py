@@ -18,6 +18,7 @@ from basecagg.errors import (
     NotEnrolled,
     TooFewHolders,
     UnknownMask,
+    VersionTaken,
 )
 from basecagg.protocol import life
 from basecagg.protocol.doubt import Doubt
@@ -159,10 +160,7 @@ class Recovery(Opening):
         """Refuse an update whose mask expires too early or too few holders keep, or that they would refuse."""
         mask = self.mailroom.find(update.name)
         assert mask is not None
-        present = {self._request.digest} if self._request else set()
-        self._once.require_free(
-            update.name.contributor, update.base_version, history.opened | present
-        )
+        self._require_free(update.name.contributor, update.base_version, history)
         if update.name.expires < at:
             raise MaskExpired(f"mask {update.name.key} expires before its buffer opens")
         if not life.allows(life.SERVER, mask.state, "admit"):
@@ -172,6 +170,19 @@ class Recovery(Opening):
             raise TooFewHolders(
                 f"{count} holders keep a share of mask {update.name.key}, {needed} are needed"
             )
+
+    def may_contribute(self, contributor: str, history: History) -> bool:
+        """Whether an update of this contributor from the present version could be summed."""
+        try:
+            self._require_free(contributor, history.last, history)
+        except VersionTaken:
+            return False
+        return True
+
+    def _require_free(self, contributor: str, base_version: int, history: History) -> None:
+        """Holders would refuse another update from a version whose sum was opened, or is being opened."""
+        present = {self._request.digest} if self._request else set()
+        self._once.require_free(contributor, base_version, history.opened | present)
 
     def openable_together(self, updates: Sequence[BufferedUpdate], at: int) -> list[BufferedUpdate]:
         """One after the other, as long as enough holders keep a share of all of them.
