@@ -11,7 +11,9 @@ from itertools import combinations
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from participants import PARAMETERS, Ann, Town
 from parties import (
+    SIZE,
     USERS,
     answers,
     at,
@@ -30,12 +32,15 @@ from parties import (
     unmasked_sum,
     weigh,
 )
+from private import bounded
 
 from basecagg.errors import BadSignature, LocalProtocolError, VersionTaken, WrongModel
 from basecagg.maths.quantization import signed as with_sign
+from basecagg.maths.randomness import FieldStream, derive_seed
+from basecagg.protocol import contributor as contributor_module
 from basecagg.protocol.contributor import Contributor
 from basecagg.protocol.effects import MaskEnded
-from basecagg.protocol.messages import Closing, RecoveryRequest, Verdict, signed
+from basecagg.protocol.messages import Closing, RecoveryRequest, Upload, Verdict, signed
 from basecagg.protocol.model_watch import ModelWatch
 from basecagg.protocol.once_per_version import OncePerVersion
 from basecagg.protocol.opening import Burned
@@ -284,3 +289,52 @@ def test_a_lost_word_is_said_again():
     assert contributor.may_train_from(0)
     one_round(federation, names)
     assert federation.server.version == 1
+
+
+# --- what is still open ---------------------------------------------------------------------------
+
+
+@pytest.mark.xfail(strict=True, reason="each epoch that begins with a model counts anew")
+def test_an_epoch_that_begins_with_the_same_model_gives_no_more_sums_of_it(tmp_path):
+    """The server calls sums burned that it opened, and the operator rotates, as it is told to."""
+    town = Town()
+    ann = Ann(town, tmp_path / "ann")
+    for number, update in ((1, 0), (2, 2)):
+        epoch = ann.join(number, max_burns=1)
+        for burned in range(2):
+            ann.ready_mask(epoch)
+            assert ann.machine.may_train == (number == 1)
+            ann.submit(np.full(PARAMETERS.model_size, 1.0 + update + burned))
+            mask = [m for m in ann.sent if isinstance(m, Upload)][-1].ticket.mask
+            ann.hear(town.closing(epoch, mask), Verdict(epoch.id, mask, "burned"))
+
+
+LIE = np.full(SIZE, 9.0)
+
+
+@pytest.mark.xfail(
+    strict=True, reason="a sum that is not applied makes a version of the same numbers"
+)
+def test_a_sum_that_is_not_applied_gives_no_second_sum_of_the_same_numbers(monkeypatch):
+    """One contributor works with the server: its updates are too long, so the model stays as it is."""
+    federation, honest, colluder = make_federation(max_burns=0, **bounded()), USERS[:3], USERS[3]
+    truthful = contributor_module.hide_with_noise
+
+    def hide(update, seed, staleness, fresh, p):
+        if not (update == LIE).all():
+            return truthful(update, seed, staleness, fresh, p)
+        mask = FieldStream(derive_seed(seed, "mask"), p.modulus).draw(p.padded_size).astype(object)
+        numbers = np.zeros(p.padded_size, object)
+        numbers[:SIZE] = (LIE * p.update_levels).astype(int)
+        return ((numbers + mask) % p.modulus).astype(np.uint32)
+
+    monkeypatch.setattr(contributor_module, "hide_with_noise", hide)
+    models = []
+    for pair in combinations(honest, 2):
+        for name in pair:
+            submit(federation, name, fresh_update(0.05))
+        monkeypatch.setattr(federation.contributor(colluder)._sent, "require_fresh", lambda u: "x")
+        submit(federation, colluder, LIE)
+        models.append(federation.server.model.copy())
+        federation.network.run()
+    assert len({model.tobytes() for model in models}) == len(models)
