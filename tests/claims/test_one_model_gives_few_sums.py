@@ -6,6 +6,7 @@ version that stands still allows as many as uploads that are refused and trained
 once from a version, and holders count as well.
 """
 
+from collections import Counter
 from itertools import combinations
 
 import numpy as np
@@ -34,13 +35,15 @@ from parties import (
 )
 from private import bounded
 
+from basecagg.channels.identity import Ed25519Verifier
 from basecagg.errors import BadSignature, LocalProtocolError, VersionTaken, WrongModel
 from basecagg.maths.quantization import signed as with_sign
 from basecagg.maths.randomness import FieldStream, derive_seed
 from basecagg.protocol import contributor as contributor_module
 from basecagg.protocol.contributor import Contributor
 from basecagg.protocol.effects import MaskEnded
-from basecagg.protocol.messages import Closing, RecoveryRequest, Upload, Verdict, signed
+from basecagg.protocol.epoch import Agreement
+from basecagg.protocol.messages import Closing, Link, RecoveryRequest, Upload, Verdict, signed
 from basecagg.protocol.model_watch import ModelWatch
 from basecagg.protocol.once_per_version import OncePerVersion
 from basecagg.protocol.opening import Burned
@@ -291,22 +294,45 @@ def test_a_lost_word_is_said_again():
     assert federation.server.version == 1
 
 
-# --- what is still open ---------------------------------------------------------------------------
+# --- epochs that begin with one model -------------------------------------------------------------
 
 
-@pytest.mark.xfail(strict=True, reason="each epoch that begins with a model counts anew")
-def test_an_epoch_that_begins_with_the_same_model_gives_no_more_sums_of_it(tmp_path):
+def test_an_epoch_that_begins_with_the_same_model_gives_one_more_sum_of_it(tmp_path):
     """The server calls sums burned that it opened, and the operator rotates, as it is told to."""
-    town = Town()
+    town, tried = Town(), Counter()
     ann = Ann(town, tmp_path / "ann")
-    for number, update in ((1, 0), (2, 2)):
+    for number in (1, 2, 3):
         epoch = ann.join(number, max_burns=1)
-        for burned in range(2):
-            ann.ready_mask(epoch)
-            assert ann.machine.may_train == (number == 1)
-            ann.submit(np.full(PARAMETERS.model_size, 1.0 + update + burned))
+        ann.ready_mask(epoch)
+        while ann.machine.may_train:
+            tried[number] += 1
+            ann.submit(np.full(PARAMETERS.model_size, float(tried.total())))
             mask = [m for m in ann.sent if isinstance(m, Upload)][-1].ticket.mask
             ann.hear(town.closing(epoch, mask), Verdict(epoch.id, mask, "burned"))
+            ann.ready_mask(epoch)
+    assert tried == {1: 2, 2: 1, 3: 1}
+    epoch = ann.join(4, max_burns=1, first=Link(0, b"m" * 32, bytes(32), bytes(32)))
+    ann.ready_mask(epoch)
+    assert ann.machine.may_train  # another model
+    ann.store.close()
+
+
+def test_an_epoch_may_end_with_any_version_and_its_model_is_known_all_the_same():
+    """By the hash that the server signed for it, whichever version the next epoch begins with."""
+    federation = make_federation()
+    ann, store = federation.contributor("ann"), federation.network.nodes[at("ann")].store
+    deal(federation, "ann")
+    head, later = head_at(federation, 1), b"v" * 32
+    federation.network.perform(at("ann"), ann.submit(fresh_update(), 1, head, 1, later))
+    first = replace(federation.agreement.epoch.first, version=1, model_hash=later)
+    agreement = Agreement(replace(federation.agreement.epoch, first=first), Ed25519Verifier())
+    records = MemoryStore({"based": store.snapshot()["based"]})
+    again = Contributor(agreement, ann._credential, ann._signer, ann._sealer, records)
+    assert again._base.most == 2
+    assert len(again._base.uploads) == 1
+
+
+# --- what is still open ---------------------------------------------------------------------------
 
 
 LIE = np.full(SIZE, 9.0)

@@ -17,8 +17,9 @@ from parties import (
     submit,
 )
 
-from basecagg.errors import BadSignature, LocalProtocolError, NotEnrolled
-from basecagg.protocol.messages import Closing, Upload, signed
+from basecagg.errors import BadSignature, LocalProtocolError, NotEnrolled, QuotaExceeded
+from basecagg.protocol.effects import sends_of
+from basecagg.protocol.messages import Closing, MaskName, Upload, signed
 from basecagg.protocol.records import OwnMask, load
 from basecagg.protocol.recovery import Recovery
 from basecagg.simulation.loopback import AT_SERVER
@@ -212,3 +213,36 @@ def test_masks_that_the_server_never_saw_are_over_too(federation):
     federation.start(at(ANN))
     federation.network.run()
     assert federation.contributor(ANN).states() == {}
+
+
+def test_nobody_fills_the_server_with_names():
+    """Dealing and giving up leave a name each, until it expires: there is a limit to that, for each of them."""
+    federation = make_federation(mask_lifetime=12, cryptography=False)
+    ann, bob = (federation.contributor(name) for name in ("ann", "bob"))
+
+    def deal_and_give_up():
+        for _ in range(20):
+            (shipment,) = sends_of(ann.deal(0, 4))
+            federation.network.perform(
+                AT_SERVER, federation.server.receive("ann", shipment.message)
+            )
+            ann._give_up()
+            for send in sends_of(ann.reconnect()):
+                federation.network.perform(
+                    AT_SERVER, federation.server.receive("ann", send.message)
+                )
+            ann._masks.clear()
+
+    with pytest.raises(QuotaExceeded, match="come and gone"):
+        deal_and_give_up()
+    assert len(federation.server.opening.mailroom._masks) == 4 * 12
+    (shipment,) = sends_of(bob.deal(0, 4))
+    federation.server.receive("bob", shipment.message)
+
+
+def test_no_more_names_are_given_up_at_once_than_may_live():
+    federation = make_federation()
+    names = tuple(MaskName("ann", bytes([number]) * 16, 5) for number in range(9))
+    closing = Closing(federation.agreement.id, 0, names, "burned")
+    with pytest.raises(QuotaExceeded, match="9 masks are given up"):
+        federation.server.receive("ann", signed(closing, federation.identity("ann")))

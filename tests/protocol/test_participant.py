@@ -209,6 +209,18 @@ def test_an_epoch_below_the_floor_is_declined(ann, town, floor, match):
     declined(ann, town.epoch(ann.announce()), match=match)
 
 
+def test_an_epoch_that_allows_many_burns_is_declined(ann, town):
+    """Each sum that is given up may have been opened."""
+    ann.floor = LocalFloor(consistency="certified", min_per_version=1)
+    ann.restart()
+    declined(
+        ann, town.epoch(ann.announce(), max_burns=2), match="max_burns = 2 is above my limit 1"
+    )
+    ann.floor = LocalFloor(consistency="certified", min_per_version=1, max_burns=2)
+    ann.restart()
+    assert isinstance(ann.offer(town.epoch(ann.announce(), max_burns=2)), Joined)
+
+
 def test_an_uncertified_epoch_is_declined_by_who_insists_on_certificates(ann, town):
     ann.floor = LocalFloor(consistency="certified", min_per_version=1)
     ann.restart()

@@ -55,6 +55,9 @@ class _JoinOptions:
     min_per_version: Annotated[Count | None, "m"] = None
     """Refuse an epoch in whose sums a version may have fewer members. 3 unless given, or 1 with
     --trust-server."""
+    max_burns: Annotated[int | None, click.IntRange(min=0), "B"] = None
+    """Refuse an epoch in which more sums of one version may be given up for others. 1 unless given, or any
+    number with --trust-server."""
     max_epsilon: Annotated[float | None, POSITIVE, "ε"] = None
     """Join only epochs with differential privacy of this ε or less, for all that this user ever uploads."""
     max_delta: Delta = 1e-5

@@ -149,6 +149,7 @@ def _floor(context: Context) -> LocalFloor:
         cast(Consistency, chosen["consistency"]),
         cast(Correctness, chosen["correctness"]),
         min_per_version=int(config.get("min-per-version", 0)) or None,
+        max_burns=int(config["max-burns"]) if "max-burns" in config else None,
         max_epsilon=None if epsilon is None else float(epsilon),
         max_delta=float(config.get("max-delta", default.max_delta)),
     )

@@ -82,7 +82,7 @@ class Contributor:
         self._masks = load(records, "mask", OwnMask)
         self._confirmed: defaultdict[str, set[int]] = defaultdict(set)
         """By dealing. Nothing is written before there are enough: a restart asks all holders again."""
-        self._base = recall(records, "base", LastBase) or LastBase()
+        self._base = recall(records, "base", LastBase) or self._first_base()
         self._sent = SentUpdates(records, entropy)
         self.ledger = PrivacyLedger(records)
         """What uploads have cost in privacy, in this epoch and before."""
@@ -159,10 +159,15 @@ class Contributor:
         tickets = load(self._records, "ticket", Ticket)
         shipments = [self._stored_shipment(key, dealing) for key, dealing in dealings.items()]
         uploads = [Upload(t, require(self._records, "upload", key)) for key, t in tickets.items()]
-        given_up = tuple(m.name for m in self._masks.values() if m.state == "withdrawn")
-        closing = Closing(self.agreement.id, self.agreement.epoch.first_version, given_up, "burned")
-        closings = [signed(closing, self._signer)] if given_up else []
-        return [Send(SERVER, message) for message in (*closings, *shipments, *uploads)]
+        return [Send(SERVER, message) for message in (*self._withdrawals(), *shipments, *uploads)]
+
+    def _withdrawals(self) -> list[Closing]:
+        """What was given up, for the server to make room; no more names at once than it takes."""
+        names = [mask.name for mask in self._masks.values() if mask.state == "withdrawn"]
+        most, first = self.agreement.masks_per_contributor, self.agreement.epoch.first_version
+        some = [tuple(names[at : at + most]) for at in range(0, len(names), most)]
+        closings = [Closing(self.agreement.id, first, each, "burned") for each in some]
+        return [signed(closing, self._signer) for closing in closings]
 
     def _stored_shipment(self, key: str, dealing: Dealing) -> Shipment:
         locks = parse(require(self._records, "locks", key), Locks)
@@ -264,11 +269,17 @@ class Contributor:
     # --- phase 2: mask an update --------------------------------------------------------------
 
     def submit(
-        self, update: Model, base_version: int, head: bytes, version: int | None = None
+        self,
+        update: Model,
+        base_version: int,
+        head: bytes,
+        version: int | None = None,
+        model: bytes = b"",
     ) -> list[Effect]:
         """Clip, quantise and mask an update Δ (Eq. masked_update), and upload it. The mask is used up.
 
-        Δ is the model before − after training, so the server subtracts it.
+        Δ is the model before − after training, so the server subtracts it. The hash of the `model` before is
+        remembered, for another epoch may begin with it.
         With privacy the contributor itself weighs it, by how far the model has come since: to `version`.
         """
         if update.shape != (self._parameters.model_size,):
@@ -298,7 +309,7 @@ class Contributor:
         return [
             write("mask", key, mask, irreversible=True),
             *remembered,
-            self._note_base(base_version, key),
+            *self._note_base(base_version, key, model),
             write("ticket", key, upload.ticket, irreversible=True),
             Persist("upload", key, words, irreversible=True),
             Send(SERVER, upload),
@@ -347,16 +358,33 @@ class Contributor:
         base = self._base
         if not self._parameters.once_per_version or version > base.version:
             return True
-        burned = min(len(base.burned), self.agreement.epoch.max_burns)
-        return version == base.version and len(base.uploads) <= burned
+        most = base.most or 1 + min(len(base.burned), self.agreement.epoch.max_burns)
+        return version == base.version and len(base.uploads) < most
 
-    def _note_base(self, version: int, mask: str) -> Persist:
-        same = version == self._base.version
-        uploads = self._base.uploads if same else frozenset()
-        burned = self._base.burned if same else frozenset()
-        newest = max(version, self._base.version)
-        self._base = LastBase(version=newest, uploads=uploads | {mask}, burned=burned)
-        return write("base", "", self._base, irreversible=True)
+    def _first_base(self) -> LastBase:
+        """An epoch may begin with a model that updates were uploaded from in an earlier one.
+
+        That the operator signed another epoch allows one more, and no burn allows another.
+        """
+        first = self.agreement.epoch.first
+        earlier = recall(self._records, "based", LastBase, first.model_hash.hex())
+        if earlier is None:
+            return LastBase()
+        most = 1 + len(earlier.uploads)
+        return LastBase(version=first.version, uploads=earlier.uploads, most=most)
+
+    def _note_base(self, version: int, mask: str, model: bytes) -> list[Effect]:
+        """In this epoch by its version, for later ones by its model: an epoch may begin with any."""
+        if not self._parameters.once_per_version:
+            return []
+        if version == self._base.version:
+            self._base.uploads |= {mask}
+        else:
+            self._base = LastBase(version=version, uploads=frozenset({mask}))
+        first = self.agreement.epoch.first
+        known = first.model_hash if version == first.version else model
+        lasting = [write("based", known.hex(), self._base)] if known else []
+        return [write("base", "", self._base, irreversible=True), *lasting]
 
     def _note_burned(self, closing: Closing) -> list[Effect]:
         """The server signs that an upload of mine will not be opened: another may take its place."""
@@ -381,8 +409,13 @@ class Contributor:
         return [] if state == mask.state else self._end(mask, state, verdict.reason)
 
     def expire(self, version: int) -> list[Effect]:
-        """The model is at `version`: give up the masks whose last version has passed."""
-        old = [mask for mask in self._masks.values() if mask.name.expires < version]
+        """The model is at `version`: give up the masks whose last version has passed.
+
+        Also those that an update from this version could outlive: it may have to wait until it is too old.
+        """
+        lasting = version + self._parameters.max_staleness
+        masks = self._masks.values()
+        old = [m for m in masks if m.name.expires < (lasting if m.seed else version)]
         return [effect for mask in old for effect in self._end_by(mask, "expire")]
 
     def close(self) -> list[Effect]:

@@ -290,7 +290,7 @@ def accept(
         raise BadSignature("the epoch is not signed by the operator's key pinned here")
     agreement = Agreement(epoch, verifier, operator_key)
     _require_sound(agreement)
-    (floor or LocalFloor(unit="record")).require(epoch.parameters)
+    (floor or LocalFloor(unit="record")).require(epoch.parameters, epoch.max_burns)
     return agreement
 
 

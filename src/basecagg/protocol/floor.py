@@ -24,6 +24,9 @@ class LocalFloor:
     correctness: Correctness = "honest-holders"
     min_per_version: int | None = None
     """m; unless given what is usual for the consistency insisted on."""
+    max_burns: int | None = None
+    """The most sums of a version that may be given up for others, for each may have been opened; unless given 1
+    where 'certified' is insisted on."""
     verify: Verify = "never"
     """Which versions of the model are made again before they are trained from or summed to."""
     verify_share: float = 0.5
@@ -41,8 +44,12 @@ class LocalFloor:
         shares = {"always": 1.0, "sample": self.verify_share, "never": 0.0}
         return shares.get(self.verify, 1.0 if small else self.verify_share)
 
-    def require(self, parameters: ProtocolParameters) -> None:
+    def require(self, parameters: ProtocolParameters, max_burns: int = 0) -> None:
         """Refuse what lies below."""
+        usual = 1 if self.consistency == "certified" else max_burns
+        most = usual if self.max_burns is None else self.max_burns
+        if max_burns > most:
+            raise WrongEpoch(f"max_burns = {max_burns} is above my limit {most}")
         if self.consistency == "certified" and parameters.consistency != "certified":
             raise WrongEpoch("my floor is consistency 'certified'")
         if self.consistency == "certified" and not parameters.once_per_version:

@@ -28,6 +28,9 @@ from basecagg.protocol.records import Relay, RelayedMask, load, parse, require, 
 _SEALING_OVERHEAD = 2048
 """The most that any suite adds to a sealed share."""
 _LIVE = ("dealt", "buffered", "requested")
+_NAMES = 4
+"""Names of one contributor that are kept, for each version that a mask lives: over and over, whoever deals and
+gives up would fill server and holders with them."""
 _FEW_NAMES = 256
 """A receipt may always have so many: a parcel that came again in one go stands in it twice."""
 
@@ -41,6 +44,7 @@ class Mailroom:
         self._masks = load(records, "relayed", RelayedMask)
         live = self.live()
         self._live = Counter(mask.name.contributor for mask in live)
+        self._named = Counter(mask.name.contributor for mask in self._masks.values())
         self._live_of_dealing = Counter(mask.dealing for mask in live)
         self._confirmations = Confirmations(records, self._live_of_dealing)
         stored = records.keys("shipment")
@@ -97,6 +101,7 @@ class Mailroom:
         self._masks |= masks
         self._confirmations.begin(dealing.key)
         self._live[dealing.credential.contributor] += len(masks)
+        self._named[dealing.credential.contributor] += len(masks)
         self._live_of_dealing[dealing.key] = len(masks)
         sizes = tuple(map(len, shipment.sealed))
         relay = Relay(dealing=dealing, leaves=shipment.leaves, sizes=sizes)
@@ -188,6 +193,7 @@ class Mailroom:
         for key, mask in list(self._masks.items()):
             if mask.name.expires < version and life.allows(life.SERVER, mask.state, "expire"):
                 del self._masks[key]
+                self._named[mask.name.contributor] -= 1
                 effects += [
                     Forget("relayed", key),
                     *(self._bury(mask) if mask.state in _LIVE else []),
@@ -222,6 +228,13 @@ class Mailroom:
         live = self._live[sender] + len(dealing.masks)
         if not known and live > self.agreement.masks_per_contributor:
             raise QuotaExceeded(f"{self._live[sender]} masks are live already", peer=sender)
+        names, most = self._named[sender] + len(dealing.masks), _NAMES * parameters.mask_lifetime
+        if not known and names > most:
+            raise QuotaExceeded(
+                f"{self._named[sender]} masks of yours have come and gone within mask_lifetime ="
+                f" {parameters.mask_lifetime} versions: wait for newer ones",
+                peer=sender,
+            )
         self._require_complete(shipment)
 
     def _require_new_or_same(self, dealing: Dealing) -> bool:

@@ -134,6 +134,11 @@ class ModelWatch:
         self._used = max(self._used, version)
         return release.history.head
 
+    def model_hash_of(self, version: int) -> bytes:
+        """The hash of a version's model, by what the server has signed; nothing if that is forgotten."""
+        links = (link for word in self._words.values() for link in word.history.links)
+        return next((link.model_hash for link in links if link.version == version), b"")
+
     def _require_newest(self, version: int) -> None:
         least = self.newest if self._begun is None else self._begun
         if self._agreement.parameters.once_per_version and version < least:

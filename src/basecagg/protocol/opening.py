@@ -83,6 +83,10 @@ class Opening(Protocol):
         """To be carried out once after construction."""
         return []
 
+    def pardon(self) -> list[Effect]:
+        """K updates have waited for long enough: nobody is left out of the next sum any more."""
+        return []
+
     def may_begin(self, version: int) -> bool:
         """Whether another sum of this version may be asked for."""
         return True

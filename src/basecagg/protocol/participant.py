@@ -221,7 +221,7 @@ class Participant:
         """A floor that was raised holds for the present epoch too: nothing more is answered or sent in it."""
         try:
             if self.agreement is not None:
-                self._floor.require(self.agreement.parameters)
+                self._floor.require(self.agreement.parameters, self.agreement.epoch.max_burns)
                 self._barred = self._is_convicted(self.agreement.epoch)
         except Refused as refusal:
             self._barred = True
@@ -395,7 +395,8 @@ class Participant:
 
     def submit(self, update: Model, base_version: int, head: bytes) -> list[Effect]:
         """Mask an update that was trained from the model with this head, and upload it."""
-        return self.working().submit(update, base_version, head, self.watch.newest)
+        model = self.watch.model_hash_of(base_version)
+        return self.working().submit(update, base_version, head, self.watch.newest, model)
 
     def working(self) -> Contributor:
         """The contributor, which there must be."""

@@ -114,12 +114,14 @@ class OwnMask(Discreet, Record):
 
 
 class LastBase(Record):
-    """The newest version that a contributor has uploaded from in this epoch, and by which masks."""
+    """The newest version that a contributor has uploaded from, and by which masks."""
 
     version: int = -1
     uploads: frozenset[str] = frozenset()
     burned: frozenset[str] = frozenset()
     """Those of them that the server has signed to be burned."""
+    most: int = 0
+    """Uploads from this model in all epochs, where an earlier one has seen it; 0 where none has."""
 
 
 class Locks(Record):

@@ -16,6 +16,7 @@ from basecagg.errors import (
     Malformed,
     MaskExpired,
     NotEnrolled,
+    QuotaExceeded,
     TooFewHolders,
     UnknownMask,
     VersionTaken,
@@ -216,6 +217,13 @@ class Recovery(Opening):
         """An older copy of the store may have signed requests that it does not know: ask the holders."""
         return self._doubt.ask() if self._doubt else []
 
+    def pardon(self) -> list[Effect]:
+        """Others have been waited for long enough: those who may have spoiled a sum may be in the next."""
+        if not self._past.suspects:
+            return []
+        self._past.suspects = frozenset()
+        return [write("past", "", self._past)]
+
     def may_begin(self, version: int) -> bool:
         """Whether an attempt is left, and nobody has seen requests of mine that I do not know."""
         return not self._is_used_up(version) and self._doubt is None
@@ -321,6 +329,9 @@ class Recovery(Opening):
     def _make_room(self, sender: str, closing: Closing, version: int) -> list[Effect]:
         """A contributor gives up masks: those that hid no update are over, and it hears which are."""
         self.agreement.require_id(closing.epoch)
+        most = self.agreement.masks_per_contributor
+        if len(closing.masks) > most:
+            raise QuotaExceeded(f"{len(closing.masks)} masks are given up at once, {most} may live")
         known = [mask for name in closing.masks if (mask := self.mailroom.find(name))]
         for mask in known:
             self.agreement.require_signed(closing, mask.dealer_key, closing.signature)

@@ -59,6 +59,8 @@ from basecagg.protocol.step_rule import (
 from basecagg.protocol.weighing import Weighing
 
 _FROM_NOTHING = History(0, bytes(32))
+_WAITING: Stage = (b"", False)
+"""No sum is being opened, though K updates wait."""
 Verdicts: TypeAlias = Literal["admitted"] | LastVerdict
 
 
@@ -159,14 +161,19 @@ class Server:
     def tick(self, now: float, patience: float) -> list[Effect]:
         """The driver's clock reads `now`: whoever was silent for longer than `patience` is asked again.
 
-        Each stage of an opening has its own time: endorsing first, then answering.
+        Each stage of an opening has its own time: endorsing first, then answering. So have updates that wait to
+        be summed with others than those who are left out.
         """
-        stage = self.opening.stage()
+        waits = len(self.buffer.waiting) >= self.settings.buffer_size
+        stage = self.opening.stage() or (_WAITING if waits else None)
         if stage != self._stage:
             self._stage, self._asked_at = stage, now
         if stage is None or now - self._asked_at <= patience:
             return []
         self._asked_at = now
+        if stage == _WAITING:
+            pardoned = self.opening.pardon()
+            return [*pardoned, *self._open_next()] if pardoned else []
         return self.deadline()
 
     def deadline(self) -> list[Effect]:
