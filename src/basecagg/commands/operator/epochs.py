@@ -242,7 +242,14 @@ async def _begin(
         await asyncio.sleep(_POLL)
     p = _plan(len(office.machine.holders(without)), model_size=model_size, **chosen)
     start = partial(office.start, connection, p, step, without, **terms)
+    before = office.epoch
     epoch = await _when_keys_are_there(office, connection, patience, start)
+    if before is not None and before.first.model_hash == epoch.first.model_hash:
+        click.echo(
+            f"warning: epoch {before.number} began with the same model. Every such epoch lets the server sum each"
+            " user's updates from it once more: find out why the last one made no version",
+            err=True,
+        )
     click.echo(
         f"epoch {epoch.number} from version {epoch.first_version}: N = {p.num_holders}, U ="
         f" {p.recovery_threshold}, T = {p.max_colluders}, D = {p.max_dropouts}, K = {p.buffer_size},"
