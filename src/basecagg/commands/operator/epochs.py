@@ -246,8 +246,8 @@ async def _begin(
     epoch = await _when_keys_are_there(office, connection, patience, start)
     if before is not None and before.first.model_hash == epoch.first.model_hash:
         click.echo(
-            f"warning: epoch {before.number} began with the same model. Every such epoch lets the server sum each"
-            " user's updates from it once more: find out why the last one made no version",
+            f"warning: epoch {before.number} began with the same model. Every such epoch lets the server sum"
+            " each user's updates from it once more: find out why the last one made no version",
             err=True,
         )
     click.echo(
