@@ -1,5 +1,7 @@
 """Everyone has pinned the operator's key and has its own floor: a server cannot change who holds shares."""
 
+import dataclasses
+
 import msgspec
 import pytest
 from parties import make_federation, parameters
@@ -158,13 +160,16 @@ def test_at_the_floor_is_enough(federation):
         consistency="certified",
         correctness="agreed",
         min_per_version=3,
+        max_burns=federation.agreement.epoch.max_burns,
     )
     assert taken(federation, federation.agreement.epoch, floor)
+    with pytest.raises(WrongEpoch, match="max_burns = 20 is above my limit 19"):
+        taken(federation, federation.agreement.epoch, dataclasses.replace(floor, max_burns=19))
 
 
 def test_who_insists_on_certificates_insists_on_three_of_each_version():
     """Unless it says otherwise; who trusts the server does not."""
-    epoch = (federation := make_federation(min_per_version=2)).agreement.epoch
+    epoch = (federation := make_federation(min_per_version=2, max_burns=1)).agreement.epoch
     with pytest.raises(WrongEpoch, match="m = 2 is below my floor 3"):
         taken(federation, epoch, LocalFloor(consistency="certified"))
     assert taken(federation, epoch, LocalFloor(consistency="certified", min_per_version=2))

@@ -263,11 +263,13 @@ def test_a_detached_node_weighs_by_how_far_the_model_has_come(
     ages: list[int] = []
     original, go = Contributor.submit, tmp_path / "go"
 
-    def submit(self: Contributor, update: Any, base: int, head: bytes, version: Any = None) -> Any:
+    def submit(
+        self: Contributor, update: Any, base: int, head: bytes, version: int, *more: Any
+    ) -> Any:
         ages.append(version - base)
         if version:
             go.touch()
-        return original(self, update, base, head, version)
+        return original(self, update, base, head, version, *more)
 
     monkeypatch.setattr(Contributor, "submit", submit)
     grid = grid_with(NODES + 2, tmp_path, "hold_first")

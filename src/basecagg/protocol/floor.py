@@ -46,10 +46,6 @@ class LocalFloor:
 
     def require(self, parameters: ProtocolParameters, max_burns: int = 0) -> None:
         """Refuse what lies below."""
-        usual = 1 if self.consistency == "certified" else max_burns
-        most = usual if self.max_burns is None else self.max_burns
-        if max_burns > most:
-            raise WrongEpoch(f"max_burns = {max_burns} is above my limit {most}")
         if self.consistency == "certified" and parameters.consistency != "certified":
             raise WrongEpoch("my floor is consistency 'certified'")
         if self.consistency == "certified" and not parameters.once_per_version:
@@ -68,6 +64,10 @@ class LocalFloor:
         ):
             if given < floor:
                 raise WrongEpoch(f"{symbol} = {given} is below my floor {floor}")
+        usual = 1 if self.consistency == "certified" else max_burns
+        most = usual if self.max_burns is None else self.max_burns
+        if max_burns > most:
+            raise WrongEpoch(f"max_burns = {max_burns} is above my limit {most}")
         self._require_privacy(parameters.privacy)
 
     def _require_privacy(self, privacy: Privacy | None) -> None:
