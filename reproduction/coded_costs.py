@@ -26,7 +26,6 @@ from basecagg.channels.sealing import X25519Sealer
 from basecagg.channels.unprotected import NoVerifier
 from basecagg.maths.staleness import polynomial
 from basecagg.parameters import ProtocolParameters
-from basecagg.protections.pairs import IN_ROUNDS
 from basecagg.protocol import merkle
 from basecagg.protocol.contributor import Contributor
 from basecagg.protocol.effects import Effect, Released, Send, Store
@@ -49,6 +48,7 @@ from basecagg.protocol.records import Locks
 from basecagg.simulation.federation import Federation
 from basecagg.simulation.loopback import Address, Letter
 from basecagg.simulation.metering import Meter, MeteredLoopback
+from basecagg.simulation.protections import IN_ROUNDS
 from reproduction.costs import Cell, Once, PhaseCost, Row, Setting, measured
 
 FIRST = "user-0"

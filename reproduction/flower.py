@@ -16,14 +16,14 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from basecagg.baselines.secagg import SecAggParameters
+from basecagg.baselines.secagg_graph import random_regular
+from basecagg.baselines.secagg_server import SumOpened
 from basecagg.errors import DecodingError
 from basecagg.maths.primes import PAPER_MODULUS
 from basecagg.maths.quantization import clip_update, quantize
 from basecagg.maths.randomness import Words, WordStream, new_seed
 from basecagg.parameters import ProtocolParameters
-from basecagg.protections.secagg import SecAggParameters
-from basecagg.protections.secagg_graph import random_regular
-from basecagg.protections.secagg_server import SumOpened
 from basecagg.reports.plots import COLOURS
 from basecagg.simulation.federation import Federation
 from basecagg.simulation.secagg_round import SecAggRound

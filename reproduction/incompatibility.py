@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from basecagg.baselines.secagg import mask_purpose
+from basecagg.baselines.secagg_masks import add_masks
 from basecagg.channels.key_agreement import SECRET_BYTES, AgreementKey
 from basecagg.maths.prime_field import PrimeField
 from basecagg.maths.primes import PAPER_MODULUS
@@ -21,8 +23,6 @@ from basecagg.maths.quantization import signed
 from basecagg.maths.randomness import Words, system_entropy
 from basecagg.maths.staleness import polynomial
 from basecagg.parameters import ProtocolParameters
-from basecagg.protections.secagg import mask_purpose
-from basecagg.protections.secagg_masks import add_masks
 from basecagg.protocol.effects import Released
 from basecagg.reports.plots import COLOURS
 from basecagg.simulation.federation import Federation

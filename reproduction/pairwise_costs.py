@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from basecagg.baselines.secagg import Delivery, MaskedInput, SecAggParameters, ToUser
+from basecagg.baselines.secagg_client import SecAggClient
+from basecagg.baselines.secagg_graph import Graph, choose_degree, complete, random_regular
+from basecagg.baselines.secagg_server import SumOpened
 from basecagg.maths.primes import PAPER_MODULUS
 from basecagg.maths.quantization import Reals, clip_update, quantize
 from basecagg.maths.randomness import Words, WordStream
-from basecagg.protections.secagg import Delivery, MaskedInput, SecAggParameters, ToUser
-from basecagg.protections.secagg_client import SecAggClient
-from basecagg.protections.secagg_graph import Graph, choose_degree, complete, random_regular
-from basecagg.protections.secagg_server import SumOpened
 from basecagg.simulation.secagg_round import CostKey, SecAggRound
 from basecagg.simulation.secagg_round import Phase as RoundPhase
 from reproduction.costs import PHASES, Cell, Once, Phase, PhaseCost, Phases, Row, Setting, measured

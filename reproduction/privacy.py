@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import Any, NamedTuple
 
-from basecagg.protections.budget import noise_of
+from basecagg.planning.budget import noise_of
 from basecagg.simulation.config import SimulationConfig
 from reproduction import plot
 from reproduction.experiment import Experiment, Results

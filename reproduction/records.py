@@ -16,8 +16,8 @@ import numpy as np
 
 from basecagg.learning import derive_seed, evaluate, record_update
 from basecagg.maths.randomness import SEED_BYTES
+from basecagg.planning.budget import least_noise
 from basecagg.privacy import Privacy
-from basecagg.protections.budget import least_noise
 from basecagg.simulation.config import SimulationConfig
 from reproduction import plot
 from reproduction.experiment import Experiment, Results

@@ -30,8 +30,8 @@ SECTIONS: dict[str, dict[str, Iterable[str]]] = {
     "The front door": {"basecagg": DOOR},
     "What they give back": {
         "basecagg.planning.planner": ["Wishes", "Plan"],
-        "basecagg.planning.audit": ["Report", "SumFinding", "Exposure", "Group"],
-        "basecagg.planning.verification": ["Findings", "Finding"],
+        "basecagg.auditing.leakage": ["Report", "SumFinding", "Exposure", "Group"],
+        "basecagg.auditing.verification": ["Findings", "Finding"],
         "basecagg.protocol.effects": ["Released", "Abandoned", "MaskEnded"],
     },
     "Errors": {"basecagg.errors": ERRORS},
@@ -40,14 +40,14 @@ SECTIONS: dict[str, dict[str, Iterable[str]]] = {
     },
     "Privacy": {
         "basecagg.privacy": ["Privacy", "Mechanism"],
-        "basecagg.protections.budget": ["Budget"],
+        "basecagg.planning.budget": ["Budget"],
     },
     "Statistics": {"basecagg.statistics": import_module("basecagg.statistics").__all__},
     "Tables to add to": {
         "basecagg.maths.staleness": ["SHAPES", "Shape", "of_shape"],
         "basecagg.protocol.step_rule": ["OPTIMISERS", "ServerOptimiser"],
-        "basecagg.protections.pairs": ["PROTECTIONS", "Protection"],
-        "basecagg.protections.at_user": ["AtUser"],
+        "basecagg.simulation.protections": ["PROTECTIONS", "Protection"],
+        "basecagg.baselines.local_noise": ["AtUser"],
         "basecagg.parameters": ["RULES", "Rule"],
     },
     "Models, data and local training": {
@@ -55,8 +55,8 @@ SECTIONS: dict[str, dict[str, Iterable[str]]] = {
     },
     "On Flower": {"basecagg.flower": import_module("basecagg.flower").__all__},
     "Transcripts and proofs": {
-        "basecagg.planning.recorder": ["Recorder"],
-        "basecagg.planning.transcript": ["Scribe", "read_transcript"],
+        "basecagg.auditing.recorder": ["Recorder"],
+        "basecagg.auditing.transcript": ["Scribe", "read_transcript"],
         "basecagg.protocol.proofs": ["Account"],
         "basecagg.protocol.recomputation": ["recompute"],
         "basecagg.channels.wire": ["pack"],
@@ -67,7 +67,7 @@ SECTIONS: dict[str, dict[str, Iterable[str]]] = {
         "basecagg.protocol.recovery": ["Recovery"],
         "basecagg.protocol.holder": ["Holder"],
         "basecagg.protocol.contributor": ["Contributor"],
-        "basecagg.protections.pairs": ["require_compatible"],
+        "basecagg.simulation.protections": ["require_compatible"],
         "basecagg.channels.identity": ["Identity", "Ed25519Verifier", "enrol"],
         "basecagg.channels.sealing": ["SealingSecret", "make_sealer"],
         "basecagg.storage.memory": ["MemoryStore"],

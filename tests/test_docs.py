@@ -21,8 +21,8 @@ from click.testing import CliRunner
 from basecagg import Federation, parameters
 from basecagg.cli import main
 from basecagg.maths import staleness
-from basecagg.protections import pairs
 from basecagg.protocol import step_rule
+from basecagg.simulation import protections as pairs
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])

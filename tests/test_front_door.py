@@ -14,11 +14,11 @@ from click.testing import CliRunner
 
 import basecagg
 from basecagg import DataError, Federation, LocalProtocolError, ParameterError, audit, plan, verify
+from basecagg.auditing.recorder import Recorder
+from basecagg.auditing.transcript import Scribe
 from basecagg.channels.wire import pack
 from basecagg.cli import main
 from basecagg.planning.planner import Wishes, choose
-from basecagg.planning.recorder import Recorder
-from basecagg.planning.transcript import Scribe
 from basecagg.protocol.effects import MaskEnded
 from basecagg.protocol.proofs import Account
 

@@ -21,13 +21,13 @@ from click.testing import CliRunner, Result
 pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
 
+from basecagg.auditing import audit_rendering
+from basecagg.auditing.leakage import audit
+from basecagg.auditing.transcript import read_transcript
 from basecagg.cli import main
 from basecagg.commands.run import explained_settings, in_words
-from basecagg.planning import audit_rendering
-from basecagg.planning.audit import audit
-from basecagg.planning.transcript import read_transcript
-from basecagg.protections.pairs import PRESETS, PROTECTIONS, SCHEDULES
 from basecagg.simulation.config import config_from
+from basecagg.simulation.protections import PRESETS, PROTECTIONS, SCHEDULES
 from basecagg.simulation.run_folder import transcripts
 
 SMALL = [

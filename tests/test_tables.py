@@ -15,9 +15,9 @@ from basecagg.commands.run import explained_settings
 from basecagg.errors import DataError, ParameterError
 from basecagg.maths.staleness import SHAPES, StalenessFunction
 from basecagg.parameters import RULES, ProtocolParameters, Rule
-from basecagg.protections.pairs import PROTECTIONS, Masks, Protection
 from basecagg.protocol.messages import encode
 from basecagg.protocol.step_rule import OPTIMISERS, StepRule
+from basecagg.simulation.protections import PROTECTIONS, Masks, Protection
 
 
 def explained(setting: str) -> str:

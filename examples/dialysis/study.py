@@ -23,7 +23,7 @@ import patients
 import report
 from patients import COVARIATES, MONTHS, MOST, Rows
 
-from basecagg.protections.budget import Budget
+from basecagg.planning.budget import Budget
 from basecagg.protocol.messages import Upload
 from basecagg.statistics import (
     Desk,

@@ -31,9 +31,9 @@ TRIED_ON = {
         ("tests/service/test_signing.py",),
         ("tests/service/test_hostile.py", *SLOW_TO_LOAD),
     ),
-    "protocol/chain.py": (("tests/protocol/test_chain.py", "tests/planning/test_transcript.py"),),
+    "protocol/chain.py": (("tests/protocol/test_chain.py", "tests/auditing/test_transcript.py"),),
     "channels/key_agreement.py": (
-        ("tests/protections/test_key_agreement.py", "tests/claims/test_secrets_never_print.py"),
+        ("tests/baselines/test_key_agreement.py", "tests/claims/test_secrets_never_print.py"),
     ),
     "channels": (("tests/channels",), *MACHINES[:2]),
     "protocol/messages.py": (SLOW_TO_LOAD, *MACHINES),

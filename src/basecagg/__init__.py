@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 # For type checkers and editors: the same names as in `_HOMES`, which a test compares.
 if TYPE_CHECKING:
+    from basecagg.auditing.leakage import audit
+    from basecagg.auditing.verification import verify
     from basecagg.errors import (
         BASecAggError,
         BASecAggWarning,
@@ -25,9 +27,7 @@ if TYPE_CHECKING:
         TurnedAway,
     )
     from basecagg.parameters import ProtocolParameters
-    from basecagg.planning.audit import audit
     from basecagg.planning.planner import plan
-    from basecagg.planning.verification import verify
     from basecagg.simulation.config import SimulationConfig
     from basecagg.simulation.federation import Federation
     from basecagg.simulation.run import SimulationResult, simulate
@@ -63,10 +63,10 @@ _HOMES = {
     "ProtocolParameters": "parameters",
     "SimulationConfig": "simulation.config",
     "SimulationResult": "simulation.run",
-    "audit": "planning.audit",
+    "audit": "auditing.leakage",
     "plan": "planning.planner",
     "simulate": "simulation.run",
-    "verify": "planning.verification",
+    "verify": "auditing.verification",
 }
 """The module of each name, below this package; every other name of `__all__` is an error."""
 

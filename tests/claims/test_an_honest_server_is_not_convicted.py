@@ -10,11 +10,11 @@ import os
 import pytest
 from parties import USERS, make_federation, released, submit
 
+from basecagg.auditing.leakage import audit
+from basecagg.auditing.recorder import Recorder
+from basecagg.auditing.transcript import Transcript
 from basecagg.channels.identity import Ed25519Verifier
 from basecagg.errors import NotProven
-from basecagg.planning.audit import audit
-from basecagg.planning.recorder import Recorder
-from basecagg.planning.transcript import Transcript
 from basecagg.protocol.judging import judge
 from basecagg.protocol.messages import RecoveryRequest
 from basecagg.protocol.model_watch import ModelWatch

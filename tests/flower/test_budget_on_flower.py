@@ -25,8 +25,8 @@ from basecagg.flower import basecagg_mod, loop, visits
 from basecagg.flower.node_folder import NodeStore
 from basecagg.flower.visits import REPORT
 from basecagg.maths.staleness import polynomial
+from basecagg.planning.budget import Budget
 from basecagg.privacy import Mechanism
-from basecagg.protections.budget import Budget
 from basecagg.protocol import masking
 from basecagg.protocol.contributor import Contributor
 from basecagg.protocol.effects import Released

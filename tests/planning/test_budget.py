@@ -16,8 +16,8 @@ from basecagg.errors import ParameterError
 from basecagg.maths.accounting import epsilon_of
 from basecagg.maths.staleness import constant, polynomial
 from basecagg.parameters import ProtocolParameters
+from basecagg.planning.budget import Budget, hidden_lie, noise_in_mean, spend
 from basecagg.planning.planner import Wishes, choose
-from basecagg.protections.budget import Budget, hidden_lie, noise_in_mean, spend
 
 MNIST = Wishes(
     num_holders=30,

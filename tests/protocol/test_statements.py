@@ -278,7 +278,7 @@ def test_only_messages_are_signed():
         "protocol/messages.py",
         "channels/identity.py",
         "service/operator/certificates.py",
-        "planning/transcript.py",
+        "auditing/transcript.py",
         "protocol/audit_log.py",
         "simulation/metering.py",
     }

@@ -22,10 +22,10 @@ pytest.importorskip("matplotlib")
 from basecagg import SimulationConfig, simulate
 from basecagg.cli import main
 from basecagg.errors import DataError
-from basecagg.protections.pairs import PRESETS
 from basecagg.reports import plots
 from basecagg.reports.run_report import _seen, summary, write_report
 from basecagg.reports.runs import RunRecord, names, read_runs
+from basecagg.simulation.protections import PRESETS
 from basecagg.simulation.run_folder import METRICS, TASK, TOTALS
 
 PLOTS = ("score-by-version", "score-by-time", "staleness", "traffic", "phases", "partition")

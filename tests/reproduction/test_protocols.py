@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from basecagg.protections import secagg_server
+from basecagg.baselines import secagg_server
 from basecagg.protocol import recovery
 from basecagg.simulation.federation import Federation
 from basecagg.simulation.metering import MeteredLoopback

@@ -9,7 +9,7 @@ import numpy as np
 from test_laws import make_aggregation
 from tiny import tiny_config
 
-from basecagg.protections.at_user import AtUser
+from basecagg.baselines.local_noise import AtUser
 from basecagg.protocol.effects import Released
 from basecagg.schedules.buffered import Buffered, Synchronous
 from basecagg.schedules.schedule import Vector

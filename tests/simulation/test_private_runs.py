@@ -10,12 +10,12 @@ import pytest
 from tiny import tiny_config, tiny_task
 
 from basecagg import SimulationConfig, SimulationResult, simulate
+from basecagg.auditing.leakage import audit
+from basecagg.auditing.recorder import Recorder
+from basecagg.auditing.transcript import Transcript
 from basecagg.errors import ParameterError
 from basecagg.maths.accounting import epsilon_of
-from basecagg.planning.audit import audit
-from basecagg.planning.recorder import Recorder
-from basecagg.planning.transcript import Transcript
-from basecagg.protections.budget import noise_of, private_sums
+from basecagg.planning.budget import noise_of, private_sums
 from basecagg.simulation import private_arithmetic as arithmetic
 from basecagg.simulation.build import build
 from basecagg.simulation.run import play

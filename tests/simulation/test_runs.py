@@ -18,10 +18,10 @@ from tiny import tiny_config, tiny_task
 
 from basecagg import SimulationConfig, SimulationResult, simulate
 from basecagg.errors import DataError, MissingExtraError, ParameterError, StorageError
-from basecagg.protections.pairs import PRESETS
 from basecagg.protocol.step_rule import USUAL_RATES
 from basecagg.simulation.config import config_from, parse_override, read_settings
 from basecagg.simulation.logbook import VersionRecord
+from basecagg.simulation.protections import PRESETS
 from basecagg.simulation.run_folder import CHECKPOINT, CONFIG, METRICS, MODEL, read_metrics
 
 CASES = [

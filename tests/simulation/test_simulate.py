@@ -10,8 +10,8 @@ import torch
 from tiny import tiny_config, tiny_task
 
 from basecagg import audit, simulate
+from basecagg.auditing.transcript import read_transcript
 from basecagg.errors import DataError, ParameterError, StorageError
-from basecagg.planning.transcript import read_transcript
 from basecagg.simulation.run_folder import CHECKPOINT, TOTALS, TRANSCRIPT, transcripts
 from basecagg.storage import disk
 

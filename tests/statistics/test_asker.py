@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import basecagg.statistics.desk as desk_module
 from basecagg.errors import BASecAggError, BASecAggWarning, ParameterError, QuestionRefused
-from basecagg.protections.budget import Budget
+from basecagg.planning.budget import Budget
 from basecagg.statistics import (
     Covariate,
     Desk,

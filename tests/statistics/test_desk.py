@@ -16,7 +16,7 @@ from basecagg.errors import (
     ParameterError,
     QuestionRefused,
 )
-from basecagg.protections.budget import Budget
+from basecagg.planning.budget import Budget
 from basecagg.statistics import (
     Desk,
     HazardModel,

@@ -9,8 +9,8 @@ import pytest
 from made_up import MONTHS, MOST
 
 from basecagg.errors import ParameterError
+from basecagg.planning.budget import Budget
 from basecagg.privacy import Mechanism
-from basecagg.protections.budget import Budget
 from basecagg.statistics import count, histogram, kaplan_meier, private_sums
 from basecagg.statistics.private import blurred
 

@@ -9,7 +9,7 @@ import pytest
 from made_up import COVARIATES, MONTHS, MOST, cox, made_up, pooled, survival
 
 from basecagg.errors import BASecAggWarning, BudgetSpent, DataError, QuestionRefused
-from basecagg.protections.budget import Budget
+from basecagg.planning.budget import Budget
 from basecagg.statistics import (
     HazardModel,
     Statistic,

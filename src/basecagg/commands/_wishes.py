@@ -9,9 +9,9 @@ import click
 from basecagg.commands import _values
 from basecagg.commands._options import POSITIVE, Count, Delta, Option, Part, options, stacked
 from basecagg.maths.staleness import forms
+from basecagg.planning.budget import Budget
 from basecagg.planning.planner import DEFAULT_BUFFER, Plan, plan
 from basecagg.privacy import Unit
-from basecagg.protections.budget import Budget
 
 _BUDGET = ("delta", "clip_norm", "unit", "sampling_rate", "records")
 

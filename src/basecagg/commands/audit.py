@@ -9,10 +9,10 @@ from typing import Annotated
 import click
 from rich.console import Console
 
+from basecagg.auditing.audit_rendering import as_dict
+from basecagg.auditing.leakage import audit
 from basecagg.commands import _values
 from basecagg.commands._options import options
-from basecagg.planning.audit import audit
-from basecagg.planning.audit_rendering import as_dict
 
 MORE_WAS_LEARNED = 3
 """The exit status when the server learned more than sums, or more from one contributor than its ε covers."""

@@ -10,10 +10,10 @@ from rich import box
 from rich.console import Console
 from rich.table import Column, Table
 
+from basecagg.auditing.audit_rendering import in_words
+from basecagg.auditing.leakage import audit
 from basecagg.errors import DataError, StorageError, printable
 from basecagg.extras import require
-from basecagg.planning.audit import audit
-from basecagg.planning.audit_rendering import in_words
 from basecagg.simulation.run_folder import CONFIG, transcripts
 
 

@@ -27,7 +27,6 @@ from basecagg.commands._kernels import load_kernels
 from basecagg.commands._options import options
 from basecagg.errors import BASecAggError, DataError, MissingExtraError, StorageError
 from basecagg.extras import require
-from basecagg.protections.pairs import PRESETS, PROTECTIONS, SCHEDULES
 from basecagg.protocol.step_rule import OPTIMISERS
 from basecagg.simulation.checkpoint import replace_file
 from basecagg.simulation.config import (
@@ -37,6 +36,7 @@ from basecagg.simulation.config import (
     parse_override,
     read_settings,
 )
+from basecagg.simulation.protections import PRESETS, PROTECTIONS, SCHEDULES
 from basecagg.simulation.run_folder import CONFIG, TOTALS
 
 DEFAULT_METHODS = ("fedavg", "fedbuff", "basecagg")

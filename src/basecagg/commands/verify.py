@@ -13,18 +13,18 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from basecagg.channels.wire import pack
-from basecagg.commands import _values
-from basecagg.commands._kernels import load_kernels
-from basecagg.commands._options import Folder, options
-from basecagg.errors import BASecAggError, DataError
-from basecagg.planning.verification import (
+from basecagg.auditing.verification import (
     Finding,
     Findings,
     Verdict,
     check_account,
     check_file,
 )
+from basecagg.channels.wire import pack
+from basecagg.commands import _values
+from basecagg.commands._kernels import load_kernels
+from basecagg.commands._options import Folder, options
+from basecagg.errors import BASecAggError, DataError
 from basecagg.protocol.proofs import Account, Evidence, Miscalculation
 
 _STATUS: dict[Verdict, int] = {"equal": 0, "not checked": 2, "CHEAT": 1}

@@ -9,6 +9,6 @@ require("flwr", extra="flower", needed_for="training on Flower")
 
 from basecagg.flower.mod import basecagg_mod  # noqa: E402 - flwr is asked for first
 from basecagg.flower.strategy import BufferedSecAgg  # noqa: E402
-from basecagg.protections.budget import Budget  # noqa: E402
+from basecagg.planning.budget import Budget  # noqa: E402
 
 __all__ = ["Budget", "BufferedSecAgg", "basecagg_mod"]

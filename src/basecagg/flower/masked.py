@@ -27,8 +27,8 @@ from basecagg.flower.metrics import Charge
 from basecagg.flower.node_view import NodeView
 from basecagg.flower.own_operator import OwnOperator
 from basecagg.flower.settings import Settings
+from basecagg.planning.budget import noise_in_mean
 from basecagg.privacy import Mechanism
-from basecagg.protections.budget import noise_in_mean
 from basecagg.protocol.effects import Effect, Persist, Released, Send, Store, sends_of
 from basecagg.protocol.epoch import Agreement
 from basecagg.protocol.letters import answered

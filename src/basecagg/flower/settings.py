@@ -28,8 +28,8 @@ from basecagg.errors import ParameterError
 from basecagg.flower.metrics import Charge
 from basecagg.maths.staleness import StalenessFunction, constant, polynomial
 from basecagg.parameters import Consistency, Correctness, ProtocolParameters, usual_tolerance
+from basecagg.planning.budget import Budget, in_parameters, spend
 from basecagg.privacy import Privacy
-from basecagg.protections.budget import Budget, in_parameters, spend
 from basecagg.protocol.step_rule import OPTIMISERS, Optimiser, StepRule
 from basecagg.protocol.weighing import Weighing
 

@@ -1,1 +1,1 @@
-"""Before and after a run: choose parameters, predict costs, audit what the server could learn."""
+"""Before a run: choose parameters, predict costs, turn a privacy budget into noise."""

@@ -17,8 +17,8 @@ from basecagg.costs import Network, Phase, phases, storage_per_holder, wire_seco
 from basecagg.errors import ParameterError
 from basecagg.maths.staleness import StalenessFunction, exact_value, polynomial
 from basecagg.parameters import Consistency, Correctness, ProtocolParameters, usual_correctness
-from basecagg.planning.shown import Shown
-from basecagg.protections.budget import Budget, in_parameters, spend
+from basecagg.planning.budget import Budget, in_parameters, spend
+from basecagg.printing import Shown
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

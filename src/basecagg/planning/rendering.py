@@ -11,10 +11,10 @@ from rich.text import Text
 
 from basecagg.costs import live_masks_each, phases, share_bytes, wire_seconds
 from basecagg.parameters import ProtocolParameters
+from basecagg.planning import budget
 from basecagg.planning.calibration import STEPS
 from basecagg.planning.planner import VARYING, Plan
-from basecagg.planning.shown import plain_table, sections
-from basecagg.protections import budget
+from basecagg.printing import plain_table, sections
 from basecagg.protocol.floor import MOST_PARTS
 
 _CORRECT = {

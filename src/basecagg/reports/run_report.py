@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from matplotlib.figure import Figure
 
-from basecagg.protections.budget import noise_of
+from basecagg.planning.budget import noise_of
 from basecagg.reports import page, plots
 from basecagg.reports.runs import RunRecord, shared_score
 

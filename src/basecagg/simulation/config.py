@@ -15,11 +15,11 @@ import msgspec
 from basecagg.errors import DataError, ParameterError
 from basecagg.maths.staleness import SHAPES, StalenessFunction, of_shape
 from basecagg.parameters import Consistency, ProtocolParameters, usual_tolerance
+from basecagg.planning.budget import in_parameters, private_sums
 from basecagg.privacy import Privacy, Unit
-from basecagg.protections.budget import in_parameters, private_sums
-from basecagg.protections.pairs import Pair, preset, require_compatible
 from basecagg.protocol.step_rule import OPTIMISERS, StepRule
 from basecagg.simulation.config_rules import rules_for
+from basecagg.simulation.protections import Pair, preset, require_compatible
 
 Measure = Literal["versions", "updates", "seconds"]
 Speed = Literal["constant", "uniform", "half-normal", "log-normal"]

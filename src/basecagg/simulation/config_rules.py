@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from basecagg.maths.primes import PAPER_MODULUS
 from basecagg.maths.staleness import SHAPES
-from basecagg.protections.pairs import preset
 from basecagg.protocol.step_rule import OPTIMISERS
+from basecagg.simulation.protections import preset
 
 if TYPE_CHECKING:
     from basecagg.simulation.config import SimulationConfig

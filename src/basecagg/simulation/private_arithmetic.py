@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from basecagg.baselines.local_noise import clipped
 from basecagg.maths.quantization import dequantize
 from basecagg.maths.randomness import Words
-from basecagg.protections.at_user import clipped
-from basecagg.protections.budget import hidden_lie
+from basecagg.planning.budget import hidden_lie
 from basecagg.protocol.masking import hide, hide_with_noise
 from basecagg.protocol.messages import MaskName
 from basecagg.protocol.opening import Opened

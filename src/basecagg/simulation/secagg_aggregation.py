@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from math import ceil
 from typing import Any
 
+from basecagg.baselines.secagg import SecAggParameters
+from basecagg.baselines.secagg_graph import choose_degree, complete, random_regular
+from basecagg.baselines.secagg_server import RoundFailed
+from basecagg.baselines.shamir import SHARE_BYTES
 from basecagg.costs import open_pairwise
 from basecagg.maths.quantization import clip_update, quantize, signed
 from basecagg.maths.randomness import Words, WordStream, derive_seed
-from basecagg.protections.secagg import SecAggParameters
-from basecagg.protections.secagg_graph import choose_degree, complete, random_regular
-from basecagg.protections.secagg_server import RoundFailed
-from basecagg.protections.shamir import SHARE_BYTES
 from basecagg.protocol.messages import MaskName
 from basecagg.protocol.opening import Burned, Opened, Outcome
 from basecagg.schedules.schedule import Vector

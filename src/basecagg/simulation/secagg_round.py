@@ -9,8 +9,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from typing import Literal, NamedTuple, TypeAlias
 
-from basecagg.maths.randomness import Words, system_entropy
-from basecagg.protections.secagg import (
+from basecagg.baselines.secagg import (
     Delivery,
     FromUser,
     MaskedInput,
@@ -19,8 +18,9 @@ from basecagg.protections.secagg import (
     ToUser,
     UnmaskRequest,
 )
-from basecagg.protections.secagg_client import SecAggClient
-from basecagg.protections.secagg_server import PhaseEnd, RoundFailed, SecAggServer, SumOpened
+from basecagg.baselines.secagg_client import SecAggClient
+from basecagg.baselines.secagg_server import PhaseEnd, RoundFailed, SecAggServer, SumOpened
+from basecagg.maths.randomness import Words, system_entropy
 from basecagg.protocol.messages import encode
 
 Phase: TypeAlias = Literal["keys", "shares", "inputs", "unmasking"]

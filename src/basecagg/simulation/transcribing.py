@@ -9,9 +9,9 @@ from io import FileIO
 from itertools import takewhile
 from pathlib import Path
 
+from basecagg.auditing.recorder import Recorder
+from basecagg.auditing.transcript import AnyLine, EpochLine, Scribe, chain_of, read_transcript
 from basecagg.errors import StorageError
-from basecagg.planning.recorder import Recorder
-from basecagg.planning.transcript import AnyLine, EpochLine, Scribe, chain_of, read_transcript
 from basecagg.protocol.chain import Chain
 from basecagg.protocol.epoch import Agreement
 from basecagg.protocol.ports import Signer

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from basecagg.protections.budget import noise_of
+from basecagg.planning.budget import noise_of
 from basecagg.protocol.messages import MaskName
 from basecagg.protocol.opening import Opened
 from basecagg.protocol.weighing import Weighing

@@ -24,8 +24,8 @@ import numpy as np
 from basecagg.errors import BASecAggWarning, DataError, ParameterError, QuestionRefused
 from basecagg.maths.randomness import SEED_BYTES, WordStream, derive_seed, system_entropy
 from basecagg.parameters import usual_tolerance
+from basecagg.planning.budget import Budget
 from basecagg.privacy import Mechanism
-from basecagg.protections.budget import Budget
 from basecagg.protocol.effects import Persist, Store, perform
 from basecagg.protocol.ledger import PrivacyLedger
 from basecagg.statistics.fixed_point import ELEMENTS, element_bits, join, split, units

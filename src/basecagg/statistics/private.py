@@ -17,8 +17,8 @@ from basecagg.maths.primes import PAPER_MODULUS
 from basecagg.maths.quantization import quantize, signed
 from basecagg.maths.randomness import WordStream, derive_seed
 from basecagg.maths.staleness import constant
+from basecagg.planning.budget import Budget, spend
 from basecagg.privacy import Mechanism
-from basecagg.protections.budget import Budget, spend
 from basecagg.statistics.statistic import Statistic, Vector
 
 

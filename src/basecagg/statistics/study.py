@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from basecagg.auditing.leakage import Report, SumFinding, audit
+from basecagg.auditing.recorder import Recorder
+from basecagg.auditing.rounds import Rounds, over_all_rounds
+from basecagg.auditing.transcript import Transcript, contributor_of
 from basecagg.errors import DataError
 from basecagg.maths.randomness import system_entropy
 from basecagg.parameters import ProtocolParameters, usual_tolerance
-from basecagg.planning.audit import Report, SumFinding, audit
-from basecagg.planning.recorder import Recorder
-from basecagg.planning.rounds import Rounds, over_all_rounds
-from basecagg.planning.transcript import Transcript, contributor_of
-from basecagg.protections.budget import Budget
+from basecagg.planning.budget import Budget
 from basecagg.protocol.effects import Store
 from basecagg.simulation.federation import Federation
 from basecagg.simulation.loopback import Letter

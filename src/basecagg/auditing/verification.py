@@ -13,7 +13,7 @@ from basecagg.channels.identity import Ed25519Verifier, read_public_key
 from basecagg.channels.safetensors import Exported, read_exported
 from basecagg.channels.wire import MAGIC, MAX_FILE_BYTES, Filed, unpack_file
 from basecagg.errors import BASecAggError, DataError, NotProven, printable
-from basecagg.planning.shown import Shown
+from basecagg.printing import Shown
 from basecagg.protocol.epoch import Agreement, Epoch, accept
 from basecagg.protocol.judging import judge, trace
 from basecagg.protocol.proofs import Account, Caught, Evidence, Pedigree

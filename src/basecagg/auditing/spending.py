@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 
+from basecagg.auditing.transcript import Transcript
 from basecagg.maths.accounting import Cost, epsilon_after, total
-from basecagg.planning.transcript import Transcript
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ import numpy as np
 import oracle_secagg as oracle
 import pytest
 
+from basecagg.baselines.secagg_masks import add_masks
 from basecagg.maths.kernels.accumulate import add_row, reduce_totals, subtract_row
-from basecagg.protections.secagg_masks import add_masks
 
 Q = 2**32 - 5
 

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
+from basecagg.baselines.local_noise import Noisy, Vector
 from basecagg.errors import ParameterError
-from basecagg.protections.at_user import Noisy, Vector
 
 DELTA = 1e-5
 

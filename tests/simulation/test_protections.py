@@ -6,7 +6,7 @@ import pytest
 
 from basecagg import SimulationConfig
 from basecagg.errors import ParameterError
-from basecagg.protections.pairs import (
+from basecagg.simulation.protections import (
     PRESETS,
     PROTECTIONS,
     SCHEDULES,

@@ -12,11 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from basecagg.channels.key_agreement import AgreementKey
-from basecagg.errors import DecodingError, LocalProtocolError, Malformed, WrongMembers
-from basecagg.maths.prime_field import PrimeField
-from basecagg.maths.randomness import Words
-from basecagg.protections.secagg import (
+from basecagg.baselines.secagg import (
     Delivery,
     FromUser,
     Keys,
@@ -29,9 +25,13 @@ from basecagg.protections.secagg import (
     UnmaskRequest,
     mask_purpose,
 )
-from basecagg.protections.secagg_graph import neighbourhood
-from basecagg.protections.secagg_masks import add_masks
-from basecagg.protections.shamir import SHARE_BYTES, SecretSharing
+from basecagg.baselines.secagg_graph import neighbourhood
+from basecagg.baselines.secagg_masks import add_masks
+from basecagg.baselines.shamir import SHARE_BYTES, SecretSharing
+from basecagg.channels.key_agreement import AgreementKey
+from basecagg.errors import DecodingError, LocalProtocolError, Malformed, WrongMembers
+from basecagg.maths.prime_field import PrimeField
+from basecagg.maths.randomness import Words
 
 _EXPECTED: dict[str, type[FromUser]] = {
     "keys": Keys,

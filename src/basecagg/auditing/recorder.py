@@ -6,8 +6,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
-from basecagg.errors import ParameterError
-from basecagg.planning.transcript import (
+from basecagg.auditing.transcript import (
     AnswerLine,
     AnyLine,
     EpochLine,
@@ -18,6 +17,7 @@ from basecagg.planning.transcript import (
     ShareLine,
     UploadLine,
 )
+from basecagg.errors import ParameterError
 from basecagg.protocol.epoch import SERVER, Agreement
 from basecagg.protocol.messages import (
     Answer,

@@ -14,12 +14,9 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from basecagg.cli import main
-from basecagg.maths.staleness import polynomial
-from basecagg.parameters import ProtocolParameters
-from basecagg.planning.audit import Report, audit
-from basecagg.planning.recorder import Recorder
-from basecagg.planning.transcript import (
+from basecagg.auditing.leakage import Report, audit
+from basecagg.auditing.recorder import Recorder
+from basecagg.auditing.transcript import (
     AnyLine,
     OutcomeLine,
     PlainLine,
@@ -27,6 +24,9 @@ from basecagg.planning.transcript import (
     Scribe,
     Transcript,
 )
+from basecagg.cli import main
+from basecagg.maths.staleness import polynomial
+from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.effects import Effect, Persist, Released, Send
 from basecagg.protocol.epoch import SERVER
 from basecagg.protocol.holder import Holder

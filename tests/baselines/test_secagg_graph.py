@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from basecagg.errors import ParameterError
-from basecagg.protections import secagg_graph
-from basecagg.protections.secagg import SecAggParameters
-from basecagg.protections.secagg_graph import (
+from basecagg.baselines import secagg_graph
+from basecagg.baselines.secagg import SecAggParameters
+from basecagg.baselines.secagg_graph import (
     choose_degree,
     complete,
     neighbourhood,
     random_regular,
 )
+from basecagg.errors import ParameterError
 
 
 @pytest.mark.parametrize(("users", "degree"), [(5, 4), (10, 2), (31, 8), (64, 20)])

@@ -22,9 +22,9 @@ from typing import Annotated, TypeAlias
 
 from msgspec import Meta
 
+from basecagg.baselines.secagg_graph import Graph, complete
 from basecagg.errors import ParameterError
 from basecagg.maths.primes import PAPER_MODULUS
-from basecagg.protections.secagg_graph import Graph, complete
 from basecagg.protocol.messages import Message, PublicKey
 
 User: TypeAlias = Annotated[int, Meta(ge=0)]

@@ -11,13 +11,13 @@ import pytest
 from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
+from basecagg.auditing.leakage import audit
+from basecagg.auditing.recorder import Recorder
+from basecagg.auditing.transcript import AnyLine, EndLine, EpochLine, Scribe, UploadLine
 from basecagg.channels.identity import Identity
 from basecagg.channels.wire import pack
 from basecagg.cli import main
 from basecagg.parameters import ProtocolParameters
-from basecagg.planning.audit import audit
-from basecagg.planning.recorder import Recorder
-from basecagg.planning.transcript import AnyLine, EndLine, EpochLine, Scribe, UploadLine
 from basecagg.protocol.messages import EpochEnd, signed
 from basecagg.simulation.federation import Federation
 

@@ -7,18 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from basecagg.channels.key_agreement import SECRET_BYTES, AgreementKey, seal, unseal
-from basecagg.errors import (
-    ChannelError,
-    DataError,
-    LocalProtocolError,
-    Malformed,
-    MaskTaken,
-    WrongMembers,
-    WrongRecipient,
-)
-from basecagg.maths.randomness import SEED_BYTES, Words, system_entropy
-from basecagg.protections.secagg import (
+from basecagg.baselines.secagg import (
     Delivery,
     Keys,
     MaskedInput,
@@ -30,9 +19,20 @@ from basecagg.protections.secagg import (
     envelope_context,
     mask_purpose,
 )
-from basecagg.protections.secagg_graph import neighbourhood
-from basecagg.protections.secagg_masks import add_masks
-from basecagg.protections.shamir import SHARE_BYTES, SecretSharing
+from basecagg.baselines.secagg_graph import neighbourhood
+from basecagg.baselines.secagg_masks import add_masks
+from basecagg.baselines.shamir import SHARE_BYTES, SecretSharing
+from basecagg.channels.key_agreement import SECRET_BYTES, AgreementKey, seal, unseal
+from basecagg.errors import (
+    ChannelError,
+    DataError,
+    LocalProtocolError,
+    Malformed,
+    MaskTaken,
+    WrongMembers,
+    WrongRecipient,
+)
+from basecagg.maths.randomness import SEED_BYTES, Words, system_entropy
 
 _SERVER = "server"
 _NEXT = {"new": "advertised", "advertised": "shared", "shared": "masked", "masked": "revealed"}

@@ -12,8 +12,8 @@ from rich.console import Group as Lines
 from rich.console import RenderableType
 from rich.text import Text
 
-from basecagg.planning.audit import Group, Report
-from basecagg.planning.shown import plain_table, sections
+from basecagg.auditing.leakage import Group, Report
+from basecagg.printing import plain_table, sections
 
 _MOST = 20
 """Rows that are shown; JSON has all of them."""

@@ -12,12 +12,12 @@ from basecagg.maths.quantization import quantize
 from basecagg.maths.randomness import WordStream, derive_seed
 from basecagg.maths.staleness import polynomial
 from basecagg.parameters import ProtocolParameters
-from basecagg.protections.pairs import IN_ROUNDS
 from basecagg.protocol.effects import Abandoned, Released
 from basecagg.protocol.messages import Answer
 from basecagg.protocol.records import OwnMask, parse
 from basecagg.simulation.federation import Federation
 from basecagg.simulation.loopback import AT_SERVER, Address
+from basecagg.simulation.protections import IN_ROUNDS
 
 N, D, K, SIZE = 5, 2, 3, 20
 BUFFERED = {"staleness": polynomial(1.0), "weight_levels": 64, "max_staleness": 10}

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from basecagg.baselines.shamir import ELEMENTS, SecretSharing
 from basecagg.errors import DecodingError, ParameterError
 from basecagg.maths.mds_code import MaskCode
-from basecagg.protections.shamir import ELEMENTS, SecretSharing
 
 SEED = bytes(range(32))
 EDGES = [bytes(32), b"\xff" * 32, b"\x00\x00\x00\x80" * 8, bytes(range(32))]

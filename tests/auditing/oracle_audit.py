@@ -6,7 +6,7 @@ dimensions are differences of ranks, found by an elimination of its own.
 
 from __future__ import annotations
 
-from basecagg.planning.transcript import RequestLine, Transcript
+from basecagg.auditing.transcript import RequestLine, Transcript
 
 Row = dict[tuple[str, ...], int]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from basecagg.planning.knowledge import View
-from basecagg.planning.transcript import RequestLine, contributor_of
+from basecagg.auditing.knowledge import View
+from basecagg.auditing.transcript import RequestLine, contributor_of
 
 
 def is_whole(view: View, request: RequestLine) -> bool:

@@ -17,10 +17,10 @@ from functools import cached_property
 
 import numpy as np
 
+from basecagg.auditing.elimination import Matrix, RowSpace, rank, row_space
+from basecagg.auditing.transcript import RequestLine, Transcript, contributor_of
 from basecagg.errors import DataError
 from basecagg.maths.interpolation import vandermonde
-from basecagg.planning.elimination import Matrix, RowSpace, rank, row_space
-from basecagg.planning.transcript import RequestLine, Transcript, contributor_of
 
 _LARGEST_MATRIX = 2**26
 """Words in the equations of one group: half a gigabyte, of which elimination needs a few."""

@@ -27,13 +27,9 @@ from recorded import (
     upload,
 )
 
-from basecagg.cli import main
-from basecagg.errors import DataError
-from basecagg.maths.accounting import epsilon_of
-from basecagg.maths.staleness import polynomial
-from basecagg.planning import knowledge
-from basecagg.planning.audit import Report, audit
-from basecagg.planning.transcript import (
+from basecagg.auditing import knowledge
+from basecagg.auditing.leakage import Report, audit
+from basecagg.auditing.transcript import (
     AnyLine,
     EpochLine,
     PlainLine,
@@ -42,8 +38,12 @@ from basecagg.planning.transcript import (
     Transcript,
     UploadLine,
 )
+from basecagg.cli import main
+from basecagg.errors import DataError
+from basecagg.maths.accounting import epsilon_of
+from basecagg.maths.staleness import polynomial
+from basecagg.planning.budget import promise
 from basecagg.privacy import Privacy
-from basecagg.protections.budget import promise
 from basecagg.storage import disk
 
 MASKS = ("ann/1", "bob/1", "cyd/1")

@@ -14,13 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from basecagg.channels.identity import read_public_key
-from basecagg.planning.broken_rules import broken_rules, is_whole
-from basecagg.planning.knowledge import Knowledge, View
-from basecagg.planning.rounds import Cohorts, Rounds, over_all_rounds, suggest_cohorts
-from basecagg.planning.shown import Shown
-from basecagg.planning.spending import UploadCosts, spending
-from basecagg.planning.transcript import (
+from basecagg.auditing.broken_rules import broken_rules, is_whole
+from basecagg.auditing.knowledge import Knowledge, View
+from basecagg.auditing.rounds import Cohorts, Rounds, over_all_rounds, suggest_cohorts
+from basecagg.auditing.spending import UploadCosts, spending
+from basecagg.auditing.transcript import (
     Ending,
     EpochLine,
     RequestLine,
@@ -28,6 +26,8 @@ from basecagg.planning.transcript import (
     contributor_of,
     read_transcript,
 )
+from basecagg.channels.identity import read_public_key
+from basecagg.printing import Shown
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -122,7 +122,7 @@ class Report(Shown):
         return [*self.in_clear, *(each for group in self.groups for each in group.exposed)]
 
     def __rich__(self) -> RenderableType:
-        from basecagg.planning.audit_rendering import render
+        from basecagg.auditing.audit_rendering import render
 
         return render(self)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from basecagg.channels.identity import Identity
-from basecagg.planning.transcript import (
+from basecagg.auditing.transcript import (
     AnswerLine,
     AnyLine,
     EpochLine,
@@ -17,6 +16,7 @@ from basecagg.planning.transcript import (
     ShareLine,
     UploadLine,
 )
+from basecagg.channels.identity import Identity
 
 N, U, T, K = 7, 5, 2, 3
 PIECES = U - T

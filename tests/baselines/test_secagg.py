@@ -10,6 +10,19 @@ import numpy as np
 import oracle_secagg as oracle
 import pytest
 
+from basecagg.baselines.secagg import (
+    Delivery,
+    MaskedInput,
+    Roster,
+    SecAggParameters,
+    Unmasking,
+    UnmaskRequest,
+    mask_purpose,
+)
+from basecagg.baselines.secagg_graph import random_regular
+from basecagg.baselines.secagg_masks import add_masks
+from basecagg.baselines.secagg_server import RoundFailed, SumOpened
+from basecagg.baselines.shamir import SHARE_BYTES, SecretSharing
 from basecagg.channels.key_agreement import AgreementKey
 from basecagg.errors import (
     DataError,
@@ -21,19 +34,6 @@ from basecagg.errors import (
     WrongRecipient,
 )
 from basecagg.maths.randomness import Words
-from basecagg.protections.secagg import (
-    Delivery,
-    MaskedInput,
-    Roster,
-    SecAggParameters,
-    Unmasking,
-    UnmaskRequest,
-    mask_purpose,
-)
-from basecagg.protections.secagg_graph import random_regular
-from basecagg.protections.secagg_masks import add_masks
-from basecagg.protections.secagg_server import RoundFailed, SumOpened
-from basecagg.protections.shamir import SHARE_BYTES, SecretSharing
 from basecagg.simulation.secagg_round import PHASES, Phase, SecAggRound, reply_of
 
 Q = 2**32 - 5

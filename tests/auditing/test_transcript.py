@@ -10,9 +10,7 @@ import msgspec
 import pytest
 from recorded import N, answers, epoch_line, opened_sum, request, shares, texts, upload
 
-from basecagg.channels.identity import Identity
-from basecagg.errors import DataError
-from basecagg.planning.transcript import (
+from basecagg.auditing.transcript import (
     AnyLine,
     OutcomeLine,
     RequestLine,
@@ -21,6 +19,8 @@ from basecagg.planning.transcript import (
     chain_of,
     read_transcript,
 )
+from basecagg.channels.identity import Identity
+from basecagg.errors import DataError
 from basecagg.protocol.chain import Chain
 from basecagg.storage import disk
 

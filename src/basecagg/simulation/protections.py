@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
+from basecagg.baselines.local_noise import AtUser, Noisy, Trusting
 from basecagg.errors import ParameterError
 from basecagg.maths.staleness import constant
+from basecagg.planning.budget import noise_of, private_sums
 from basecagg.privacy import Mechanism
-from basecagg.protections.at_user import AtUser, Noisy, Trusting
-from basecagg.protections.budget import noise_of, private_sums
 
 SCHEDULES = ("synchronous", "immediate", "buffered", "tiered")
 Masks = Literal["none", "trusted", "pairwise", "coded"]

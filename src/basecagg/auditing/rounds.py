@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from basecagg.auditing.elimination import row_space
+from basecagg.auditing.transcript import EpochLine
 from basecagg.maths.primes import PAPER_MODULUS
-from basecagg.planning.elimination import row_space
-from basecagg.planning.transcript import EpochLine
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,0 @@
-"""How updates are protected: not at all, by noise of their own, or by masks that cancel in the sum."""
