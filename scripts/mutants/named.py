@@ -91,14 +91,14 @@ NAMED = (
     Named(
         "a Flower node shows its app any config",
         "flower/beside.py",
-        "config_digest(config) != charge.configs[order.task]",
+        "config_digest(config) != contract.configs[order.task]",
         "False",
         (_BESIDE,),
     ),
     Named(
         "a Flower node shows its app any names and whole numbers",
         "flower/beside.py",
-        "layout_digest(layout, order.arrays_key, order.config_key) != charge.layout",
+        "layout_digest(layout, order.arrays_key, order.config_key) != contract.layout",
         "False",
         (_BESIDE,),
     ),

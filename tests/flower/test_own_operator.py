@@ -28,7 +28,7 @@ FOUR = ProtocolParameters(
     buffer_size=3,
     model_size=5,
 )
-CHARGE = bytes(range(32))
+CONTRACT = bytes(range(32))
 FIRST = first_link(np.zeros(5, np.float32))
 
 
@@ -47,9 +47,9 @@ def test_an_epoch_and_its_end_outlive_the_server(tmp_path: Path) -> None:
     operator = OwnOperator(store)
     assert operator.agreement is None
     agreement = operator.sign_epoch(
-        FOUR, [holder(operator, n) for n in "1234"], CHARGE, FIRST, PAPER_STEP
+        FOUR, [holder(operator, n) for n in "1234"], CONTRACT, FIRST, PAPER_STEP
     )
-    assert (agreement.epoch.number, agreement.epoch.charge) == (1, CHARGE)
+    assert (agreement.epoch.number, agreement.epoch.contract) == (1, CONTRACT)
     store.close()
     store = ServerStore(url, "operator")
     again = OwnOperator(store)
@@ -70,10 +70,10 @@ def test_a_key_that_its_node_did_not_sign_founds_nothing() -> None:
     holders = [holder(operator, n) for n in "123"] + [holder(operator, "4", Identity.create())]
     before = store.snapshot()
     with pytest.raises(BadSignature):
-        operator.sign_epoch(FOUR, holders, CHARGE, FIRST, PAPER_STEP)
+        operator.sign_epoch(FOUR, holders, CONTRACT, FIRST, PAPER_STEP)
     assert store.snapshot() == before
     fewer = replace(FOUR, num_holders=3)
-    assert operator.sign_epoch(fewer, holders[:3], CHARGE, FIRST, PAPER_STEP).epoch.number == 1
+    assert operator.sign_epoch(fewer, holders[:3], CONTRACT, FIRST, PAPER_STEP).epoch.number == 1
 
 
 def test_an_older_server_state_is_refused_by_name() -> None:

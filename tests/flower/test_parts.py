@@ -22,7 +22,7 @@ from basecagg.errors import ChannelError, DataError, LocalProtocolError, Storage
 from basecagg.flower import loop
 from basecagg.flower.flat import Layout, only_arrays
 from basecagg.flower.line import Line
-from basecagg.flower.metrics import Charge
+from basecagg.flower.metrics import Contract
 from basecagg.flower.node import OpenNode
 from basecagg.flower.node_folder import locate
 from basecagg.flower.visits import (
@@ -96,13 +96,13 @@ def test_training_returns_one_record_of_arrays() -> None:
 # --- metrics ---
 
 
-def charge(**train: float) -> Charge:
-    return Charge(train, {}, weight="n")
+def contract(**train: float) -> Contract:
+    return Contract(train, {}, weight="n")
 
 
 @given(st.lists(st.tuples(st.integers(1, 64), st.floats(-5, 5)), min_size=1, max_size=8))
 def test_slots_give_the_average(clients: list[tuple[int, float]]) -> None:
-    ours = charge(loss=5.0)
+    ours = contract(loss=5.0)
     encoded = [ours.encode(np.zeros(3), {"loss": loss}, None, 4.0) for _, loss in clients]
     assert np.abs(encoded).max() <= 4.0
     weights = [weight for weight, _ in clients]
@@ -117,38 +117,38 @@ def test_slots_give_the_average(clients: list[tuple[int, float]]) -> None:
 @pytest.mark.parametrize(("loss", "largest", "cut"), [(-7.0, 0.0, 1), (0.5, 4.1, 1), (0.5, 3.9, 0)])
 def test_what_is_cut_is_counted(loss: float, largest: float, cut: int) -> None:
     update = np.array([0.0, -largest])
-    part, flag = charge(loss=1.0).encode(update, {"loss": loss}, None, 4.0)
+    part, flag = contract(loss=1.0).encode(update, {"loss": loss}, None, 4.0)
     assert (part, flag) == (max(4.0 * loss, -4.0), 4.0 * cut)
 
 
 @pytest.mark.parametrize("found", [{"n": 3}, {"loss": "low"}, {"loss": float("nan")}])
 def test_a_metric_that_is_not_there_is_named(found: dict[str, Any]) -> None:
     with pytest.raises(DataError, match="no finite number 'loss'"):
-        charge(loss=1.0).encode(np.zeros(1), found, None, 4.0)
+        contract(loss=1.0).encode(np.zeros(1), found, None, 4.0)
 
 
 @given(st.integers(1, 10**6), st.integers(1, 10**6))
 def test_the_number_of_examples_is_in_no_slot(few: int, many: int) -> None:
     """It never changes: as a slot it was solved for every client from a dozen sums."""
     sent = [
-        charge(loss=1.0).encode(np.ones(2), {"loss": 0.3, "n": n}, None, 4.0) for n in (few, many)
+        contract(loss=1.0).encode(np.ones(2), {"loss": 0.3, "n": n}, None, 4.0) for n in (few, many)
     ]
     np.testing.assert_array_equal(*sent)
 
 
 def test_nobody_trains_without_the_evaluation_that_the_epoch_binds() -> None:
     """Were it left out, a server that lets one node alone evaluate would open that node's metrics."""
-    both = Charge({}, {"mse": 1.0}, weight="n")
+    both = Contract({}, {"mse": 1.0}, weight="n")
     with pytest.raises(DataError, match="no finite number 'mse'"):
         both.encode(np.zeros(1), {}, None, 4.0)
 
 
-def test_a_charge_is_the_one_that_the_epoch_binds() -> None:
-    written = charge(loss=1.0).to_bytes()
-    bound = Charge.digest_of(written)
-    assert Charge.from_bytes(written, bound) == charge(loss=1.0)
+def test_a_contract_is_the_one_that_the_epoch_binds() -> None:
+    written = contract(loss=1.0).to_bytes()
+    bound = Contract.digest_of(written)
+    assert Contract.from_bytes(written, bound) == contract(loss=1.0)
     with pytest.raises(WrongEpoch, match="not the one that the epoch binds"):
-        Charge.from_bytes(charge(loss=1e30).to_bytes(), bound)
+        Contract.from_bytes(contract(loss=1e30).to_bytes(), bound)
 
 
 # --- visits ---

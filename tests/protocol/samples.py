@@ -101,7 +101,7 @@ def agreement() -> Agreement:
         step=StepRule("momentum", 0.5, averaged=((1, 3),)),
         max_burns=2,
         ends=2_000_000_000,
-        charge=fixed("charge"),
+        contract=fixed("charge"),
     )
     return accept(epoch, identity("operator").public_key, Ed25519Verifier())
 

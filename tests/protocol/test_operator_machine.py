@@ -211,7 +211,7 @@ def test_an_epoch_that_never_arrived_is_given_again_and_its_keys_are_used_otherw
         {"first": first_at(1)},
         {"step": StepRule("adam")},
         {"max_burns": 3},
-        {"charge": bytes(range(32))},
+        {"contract": bytes(range(32))},
     ],
     ids=str,
 )

@@ -1,7 +1,7 @@
 """What an app is shown beside the model's numbers: the config, and names, shapes and whole numbers of arrays.
 
 The chain of models binds the numbers alone. With a learning rate of 0 for all others, a server would read one
-node's update in the sum. So the epoch binds the rest too, by its charge.
+node's update in the sum. So the epoch binds the rest too, by its contract.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from flwr.app import Context, RecordDict
 
 from basecagg.errors import LocalProtocolError, WrongModel
 from basecagg.flower.flat import Layout
-from basecagg.flower.metrics import Charge
+from basecagg.flower.metrics import Contract
 from basecagg.flower.node_folder import permission
 from basecagg.flower.visits import OURS, Order
 
@@ -43,22 +43,22 @@ def _digest(kind: bytes, content: object) -> str:
 
 
 def require_bound(
-    content: RecordDict, order: Order, layout: Layout, charge: Charge, context: Context
+    content: RecordDict, order: Order, layout: Layout, contract: Contract, context: Context
 ) -> None:
     """Refuse whatever the app would be shown that the epoch does not bind."""
     odd = sorted(set(content) - {*OURS, order.arrays_key, order.config_key})
     if odd:
         raise WrongModel(f"records that nobody agreed on came with the model: {odd}")
-    if layout_digest(layout, order.arrays_key, order.config_key) != charge.layout:
+    if layout_digest(layout, order.arrays_key, order.config_key) != contract.layout:
         raise WrongModel(
             "names, shapes or whole numbers of the model are not those that the epoch binds"
         )
     config: Mapping[str, object] = content.config_records.get(order.config_key) or {}
     if config.get(ROUND) != order.version + 1:
         raise WrongModel(f"the config is of another round than version {order.version}")
-    if order.task not in charge.configs:
+    if order.task not in contract.configs:
         _require_permission(context)
-    elif config_digest(config) != charge.configs[order.task]:
+    elif config_digest(config) != contract.configs[order.task]:
         raise WrongModel("the config is not the one that the epoch binds")
 
 

@@ -19,7 +19,7 @@ from basecagg.errors import DataError
 from basecagg.flower.beside import require_bound
 from basecagg.flower.failures import AppFailedError
 from basecagg.flower.flat import Layout, as_app_reads, only_arrays
-from basecagg.flower.metrics import Charge, numbers
+from basecagg.flower.metrics import Contract, numbers
 from basecagg.flower.node import BegunTraining, OpenNode
 from basecagg.flower.node_folder import NodeFolder, in_simulation
 from basecagg.flower.visits import METRICS, OURS, SLOTS, Order, read_order
@@ -74,7 +74,7 @@ def ask_app(message: Message, context: Context, call_next: ClientAppCallable) ->
 class Terms(msgspec.Struct, frozen=True):
     """What the epoch and the node say about an update."""
 
-    charge: Charge
+    contract: Contract
     evaluation: Mapping[str, float] | None
     clip: float
     max_staleness: int
@@ -100,10 +100,10 @@ class Lesson:
         participant = node.participant
         agreement = participant.working().agreement
         p = agreement.parameters
-        charge = Charge.from_bytes(metrics["charge"], agreement.epoch.charge)
-        terms = Terms(charge, node.evaluation, p.clip, p.max_staleness, p.privacy is not None)
+        contract = Contract.from_bytes(metrics["charge"], agreement.epoch.contract)
+        terms = Terms(contract, node.evaluation, p.clip, p.max_staleness, p.privacy is not None)
         lesson = cls.from_terms(call.message, terms, call.ask_app)
-        require_bound(content, call.order, lesson.layout, charge, call.context)
+        require_bound(content, call.order, lesson.layout, contract, call.context)
         whole = np.concatenate([lesson.start, slots["slots"].numpy()])
         head = participant.watch.head_of(version, whole)
         return lesson, BegunTraining(version=version, head=head, began=time.time())
@@ -119,11 +119,11 @@ class Lesson:
         """Δ = x − x_i after the app's own training, and behind it the metrics that are averaged."""
         answer, terms = self.ask(), self.terms
         trained = self.layout.flatten(only_arrays(answer))
-        factor = terms.charge.factor(numbers(answer))
+        factor = terms.contract.factor(numbers(answer))
         clip = terms.clip
         update = self.layout.difference(self.start, trained, terms.max_staleness, factor)
-        slots = terms.charge.encode(update, numbers(answer), terms.evaluation, clip)
-        if terms.charge.tells_cuts and slots[-1] > 0:
+        slots = terms.contract.encode(update, numbers(answer), terms.evaluation, clip)
+        if terms.contract.tells_cuts and slots[-1] > 0:
             _LOG.warning(
                 "numbers beyond the clip B = %g, or beyond a metric's limit, are cut", clip
             )

@@ -23,7 +23,7 @@ from basecagg.flower import roll, visits
 from basecagg.flower.beside import config_digest, layout_digest
 from basecagg.flower.coordinator import LOG, OVER, Coordinator, Errand, Workload
 from basecagg.flower.failures import bounded
-from basecagg.flower.metrics import Charge
+from basecagg.flower.metrics import Contract
 from basecagg.flower.node_view import NodeView
 from basecagg.flower.own_operator import OwnOperator
 from basecagg.flower.settings import Settings
@@ -67,8 +67,8 @@ class MaskedCoordinator(Coordinator):
         self._chooser = chooser
         self._names: dict[str, NodeView] = {}
         self._roll = roll.Roll(store)
-        self._charge = _charge(settings, workload).to_bytes()
-        behind = np.zeros(settings.charge.size, initial.dtype)
+        self._contract = _contract(settings, workload).to_bytes()
+        behind = np.zeros(settings.contract.size, initial.dtype)
         self._initial = np.concatenate([initial, behind])
         self.agreement: Agreement | None = self.operator.agreement
         if self.agreement is not None:
@@ -94,7 +94,7 @@ class MaskedCoordinator(Coordinator):
         self.settings = self.settings.fitting(training)
         holders = [(v.signing_key, v.holder_key) for v in chosen if v.holder_key is not None]
         parameters = self.settings.parameters(len(holders), self._initial.size)
-        bound = Charge.digest_of(self._charge)
+        bound = Contract.digest_of(self._contract)
         self.agreement = self.operator.sign_epoch(
             parameters,
             holders,
@@ -170,7 +170,7 @@ class MaskedCoordinator(Coordinator):
                 f"the stored epoch is for {agreement.parameters.model_size} numbers, this model and its"
                 f" metrics have {self._initial.size}: choose another server_state"
             )
-        if agreement.epoch.charge != Charge.digest_of(self._charge):
+        if agreement.epoch.contract != Contract.digest_of(self._contract):
             raise DataError(
                 "the stored epoch binds other metrics, limits, configs or array names: choose another"
                 " server_state"
@@ -215,7 +215,7 @@ class MaskedCoordinator(Coordinator):
             release = self.recovery.release(self.running.version)
             letters += [*view.take_receipts(), *([release] if release else [])]
             slots = np.ascontiguousarray(self.running.model[self.layout.size :])
-            lesson[visits.METRICS] = ConfigRecord({"charge": self._charge})
+            lesson[visits.METRICS] = ConfigRecord({"charge": self._contract})
             lesson[visits.SLOTS] = ArrayRecord({"slots": Array(slots)})
         errand = self._errand(view, "visit", view.task or "train", letters, lesson)
         if view.task:
@@ -388,9 +388,9 @@ class MaskedCoordinator(Coordinator):
                 "version %d: its sum is longer than honest members can make it, and not applied; members: %s",
                 *(released.version + 1, ", ".join(name.contributor for name in released.members)),
             )
-        charge, clip = self.settings.charge, self.settings.clip
+        contract, clip = self.settings.contract, self.settings.clip
         means = released.weighted_sum[self.layout.size :] / sum(released.weights)
-        trained, evaluated, cut = charge.decode(means, clip)
+        trained, evaluated, cut = contract.decode(means, clip)
         if cut > 0:
             LOG.warning(
                 "version %d: %.0f %% of the buffer had numbers beyond the clip B = %g or a metric's limit, and"
@@ -408,7 +408,7 @@ class MaskedCoordinator(Coordinator):
             )
 
 
-def _charge(settings: Settings, workload: Workload) -> Charge:
+def _contract(settings: Settings, workload: Workload) -> Contract:
     """What the epoch binds of all that goes to a node beside the model's numbers."""
     configs = {"train": workload.train_config, "evaluate": workload.evaluate_config}
     layout = layout_digest(workload.layout, settings.arrayrecord_key, settings.configrecord_key)
@@ -417,4 +417,4 @@ def _charge(settings: Settings, workload: Workload) -> Charge:
         for task, config in configs.items()
         if task not in workload.changing
     }
-    return msgspec.structs.replace(settings.charge, layout=layout, configs=bound)
+    return msgspec.structs.replace(settings.contract, layout=layout, configs=bound)

@@ -27,8 +27,8 @@ def numbers(content: RecordDict) -> dict[str, Any]:
     return {name: v for record in content.metric_records.values() for name, v in record.items()}
 
 
-class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What every node is charged to put behind its update; the epoch binds it."""
+class Contract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What every node puts behind its update, and what its app is shown beside the model."""
 
     train: Mapping[str, float]
     """The metrics of training that are averaged, and how large each can be."""
@@ -98,20 +98,21 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # --- on the wire ------------------------------------------------------------------------------
 
     def to_bytes(self) -> bytes:
-        """The charge as it is sent; the epoch has the hash of these bytes."""
+        """The contract as it is sent; the epoch has the hash of these bytes."""
         return msgspec.json.encode(self)
 
     @staticmethod
     def digest_of(written: bytes) -> bytes:
         """What the epoch binds."""
+        # A contract was once called a charge: with another word stored epochs would bind another one.
         return hashlib.sha256(b"basecagg/flower/charge/v2" + written).digest()
 
     @classmethod
-    def from_bytes(cls, written: bytes, bound: bytes) -> Charge:
-        """The charge that the epoch binds; any other is refused."""
+    def from_bytes(cls, written: bytes, bound: bytes) -> Contract:
+        """The contract that the epoch binds; any other is refused."""
         if cls.digest_of(written) != bound:
             raise WrongEpoch(
-                "the charge (metrics, configs, layout of the model) is not the one that the epoch binds"
+                "the contract (metrics, configs, layout of the model) is not the one that the epoch binds"
             )
         return msgspec.json.decode(written, type=cls)
 

@@ -69,7 +69,7 @@ class OwnOperator:
         self,
         parameters: ProtocolParameters,
         holders: Iterable[tuple[bytes, HolderKey]],
-        charge: bytes,
+        contract: bytes,
         first: Link,
         step: StepRule,
         *,
@@ -81,7 +81,9 @@ class OwnOperator:
             effects += machine.vouch(announced.name, "both", signing_key)
             effects += machine.hear(announced.name, announced)
         effects += machine.expect(first, parameters.model_size)  # the ServerApp's own model
-        effects += machine.begin(parameters, first, step=step, max_burns=max_burns, charge=charge)
+        effects += machine.begin(
+            parameters, first, step=step, max_burns=max_burns, contract=contract
+        )
         self._perform(effects)
         self._machine = machine
         assert self.agreement is not None

@@ -98,7 +98,7 @@ class PlainCoordinator(Coordinator):
 
     def _update(self, lesson: PlainLesson, content: RecordDict) -> Model:
         trained = self.layout.flatten(only_arrays(content))
-        factor = self.settings.charge.factor(numbers(content))
+        factor = self.settings.contract.factor(numbers(content))
         staleness = self.settings.max_staleness
         update = self.layout.difference(lesson.start, trained, staleness, factor)
         if not np.isfinite(update).all():

@@ -25,7 +25,7 @@ from typing import (
 from flwr.app import MetricRecord, RecordDict
 
 from basecagg.errors import ParameterError
-from basecagg.flower.metrics import Charge
+from basecagg.flower.metrics import Contract
 from basecagg.maths.staleness import StalenessFunction, constant, polynomial
 from basecagg.parameters import Consistency, Correctness, ProtocolParameters, usual_tolerance
 from basecagg.planning.budget import Budget, in_parameters, spend
@@ -180,7 +180,7 @@ class Settings:
                     f"{name} = {getattr(self, name.split()[0])!r} must be {wanted}",
                     rule=f"{name} is {wanted}",
                 )
-        _ = self.step, self.charge  # whatever is wrong in them is said now
+        _ = self.step, self.contract  # whatever is wrong in them is said now
         if self.privacy is not None:
             size, silent = self.buffer_size or _USUAL_BUFFER, self.max_colluding_contributors or 1
             spend(self.privacy, size, silent, 1, self._weight)
@@ -229,14 +229,14 @@ class Settings:
         )
 
     @cached_property
-    def charge(self) -> Charge:
+    def contract(self) -> Contract:
         """What every node puts behind its update."""
         named = self.train_metrics, self.evaluate_metrics if self.evaluate else None
         trained, evaluated = (
             {name: float(limit) for name, limit in (limits or {}).items()} for limits in named
         )
         examples, weight = self.examples_per_node or 0.0, self.weighted_by_key
-        return Charge(trained, evaluated, examples, weight, tells_cuts=self.privacy is None)
+        return Contract(trained, evaluated, examples, weight, tells_cuts=self.privacy is None)
 
     @property
     def evaluate(self) -> bool:

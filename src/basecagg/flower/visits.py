@@ -22,7 +22,7 @@ ORDER = "basecagg.order"
 REPORT = "basecagg.report"
 LETTERS = "basecagg.letters"
 METRICS = "basecagg.metrics"
-"""The charge: which metrics are to be averaged inside the sum."""
+"""The contract, under the key "charge": what is averaged inside the sum, and what else the epoch binds."""
 SLOTS = "basecagg.slots"
 """The numbers that the model's vector has in their place: they are part of its hash."""
 OURS = (ORDER, LETTERS, METRICS, SLOTS)

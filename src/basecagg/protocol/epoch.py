@@ -90,7 +90,7 @@ class Epoch(Message, frozen=True, tag="Epoch"):
     points: Annotated[tuple[int, ...], Meta(min_length=2, max_length=MAX_HOLDERS)]
     server_key: PublicKey
     enrolment_key: PublicKey
-    charge: Digest = bytes(32)
+    contract: Digest = bytes(32)
     """The hash of what else a driver has everybody do in the same way; zeros for nothing."""
     signature: Signature = b""
 
@@ -255,7 +255,7 @@ def draft_epoch(
     number: int = 1,
     ends: int = NEVER,
     suite: Suite = "x25519",
-    charge: bytes = bytes(32),
+    contract: bytes = bytes(32),
 ) -> Epoch:
     """The operator's part: lay down an epoch and sign it."""
     p = parameters
@@ -274,7 +274,7 @@ def draft_epoch(
         tuple(int(point) for point in code.points),
         server_key,
         enrolment_key,
-        charge,
+        contract,
     )
     return signed(epoch, operator)
 

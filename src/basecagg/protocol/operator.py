@@ -376,7 +376,7 @@ class Operator:
         step: StepRule = PAPER_STEP,
         max_burns: int = 1,
         without: Collection[str] = (),
-        charge: bytes = bytes(32),
+        contract: bytes = bytes(32),
         ends: int = NEVER,
     ) -> list[Effect]:
         """Sign the next epoch, with every admitted holder but those whom the operator leaves out by name.
@@ -397,7 +397,7 @@ class Operator:
             "first": first,
             "step": step,
             "max_burns": max_burns,
-            "charge": charge,
+            "contract": contract,
         }
         signed_now = [] if self._is_last(wishes, without) else self._sign(wishes, without, ends)
         assert self._present is not None
