@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from basecagg.errors import DataError
-from basecagg.learning import image_sources
-from basecagg.learning.download import RemoteFile, fetch
-from basecagg.learning.image_sources import read_idx_source
+from basecagg.learning import datasets
+from basecagg.learning.data_files import RemoteFile, fetch
+from basecagg.learning.datasets import read_idx_source
 
 CONTENT = bytes(range(256)) * 3000
 
@@ -67,7 +67,7 @@ def test_only_missing_files_of_a_dataset_are_fetched(
         path.name.removesuffix(".gz"): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(there.iterdir())
     }
-    source = replace(image_sources.MNIST, urls=(there.as_uri() + "/",), sha256=hashes)
+    source = replace(datasets.MNIST, urls=(there.as_uri() + "/",), sha256=hashes)
     kept = tmp_path / "data/mnist/t10k-labels-idx1-ubyte.gz"
     kept.parent.mkdir(parents=True)
     kept.write_bytes((there / kept.name).read_bytes())
@@ -77,7 +77,7 @@ def test_only_missing_files_of_a_dataset_are_fetched(
     assert len(list(kept.parent.iterdir())) == 4
 
 
-@pytest.mark.parametrize("source", [image_sources.MNIST, image_sources.FASHION_MNIST])
-def test_every_published_file_has_a_checksum(source: image_sources.IdxSource) -> None:
+@pytest.mark.parametrize("source", [datasets.MNIST, datasets.FASHION_MNIST])
+def test_every_published_file_has_a_checksum(source: datasets.IdxSource) -> None:
     assert len(source.sha256) == 4
     assert all(len(bytes.fromhex(value)) == 32 for value in source.sha256.values())

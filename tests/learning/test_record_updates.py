@@ -21,7 +21,7 @@ from basecagg.learning import (
     record_update,
     train_locally,
 )
-from basecagg.learning.records import _padded, _sample
+from basecagg.learning.record_updates import _padded, _sample
 from basecagg.maths.norm_bounds import most_sampled
 from basecagg.privacy import Privacy
 

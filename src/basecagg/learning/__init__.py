@@ -15,9 +15,8 @@ from basecagg.learning.local_training import (  # noqa: E402
 )
 from basecagg.learning.models import MODELS, build_model  # noqa: E402
 from basecagg.learning.partition import PARTITIONS, label_counts, partition  # noqa: E402
-from basecagg.learning.records import record_update  # noqa: E402
-from basecagg.learning.seeds import derive_seed, seeded  # noqa: E402
-from basecagg.learning.task import Task, accuracy, built_in_task  # noqa: E402
+from basecagg.learning.record_updates import record_update  # noqa: E402
+from basecagg.learning.task import Task, accuracy, built_in_task, derive_seed, seeded  # noqa: E402
 
 __all__ = [
     "DATASETS",

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 
 from basecagg.errors import DataError, ParameterError
 from basecagg.learning.flat_parameters import FlatModel
-from basecagg.learning.records import record_update
-from basecagg.learning.seeds import seeded
-from basecagg.learning.task import Task
+from basecagg.learning.record_updates import record_update
+from basecagg.learning.task import Task, seeded
 from basecagg.maths.randomness import SEED_BYTES
 from basecagg.maths.running_statistics import damped
 from basecagg.privacy import Privacy

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 
 from torch import Tensor, nn
 
@@ -14,7 +15,7 @@ InputShape = tuple[int, ...]
 
 
 def build_model(name: str, input_shape: InputShape, num_classes: int) -> nn.Module:
-    """Build the model called `name`; its first weights come from torch's generator (see `seeds.seeded`)."""
+    """Build the model called `name`; its first weights come from torch's generator (see `seeded`)."""
     if name not in MODELS:
         raise DataError(f"no model is called {name!r}; there are {', '.join(MODELS)}")
     return MODELS[name](input_shape, num_classes)
@@ -27,9 +28,7 @@ def logistic(input_shape: InputShape, num_classes: int) -> nn.Module:
 
 def mlp(input_shape: InputShape, num_classes: int) -> nn.Module:
     """One hidden layer of 64: 4,810 parameters on digits."""
-    return nn.Sequential(
-        nn.Flatten(), nn.Linear(math.prod(input_shape), 64), nn.ReLU(), nn.Linear(64, num_classes)
-    )
+    return nn.Sequential(nn.Flatten(), *_dense(math.prod(input_shape), 64, num_classes))
 
 
 def lenet5(input_shape: InputShape, num_classes: int) -> nn.Module:
@@ -39,16 +38,8 @@ def lenet5(input_shape: InputShape, num_classes: int) -> nn.Module:
     convolution sees all of the first. The images are padded to the original's 32×32.
     """
     _require_shape("lenet5", input_shape, (1, 28, 28))
-    return nn.Sequential(
-        *_pooled_convolution(1, 6, padding=2),
-        *_pooled_convolution(6, 16),
-        nn.Flatten(),
-        nn.Linear(400, 120),
-        nn.ReLU(),
-        nn.Linear(120, 84),
-        nn.ReLU(),
-        nn.Linear(84, num_classes),
-    )
+    maps = *_pooled_convolution(1, 6, padding=2), *_pooled_convolution(6, 16)
+    return nn.Sequential(*maps, nn.Flatten(), *_dense(400, 120, 84, num_classes))
 
 
 def lenet_431k(input_shape: InputShape, num_classes: int) -> nn.Module:
@@ -57,14 +48,8 @@ def lenet_431k(input_shape: InputShape, num_classes: int) -> nn.Module:
     Differs from Caffe's: ReLU after the convolutions too.
     """
     _require_shape("lenet-431k", input_shape, (1, 28, 28))
-    return nn.Sequential(
-        *_pooled_convolution(1, 20),
-        *_pooled_convolution(20, 50),
-        nn.Flatten(),
-        nn.Linear(800, 500),
-        nn.ReLU(),
-        nn.Linear(500, num_classes),
-    )
+    maps = *_pooled_convolution(1, 20), *_pooled_convolution(20, 50)
+    return nn.Sequential(*maps, nn.Flatten(), *_dense(800, 500, num_classes))
 
 
 def fedasync_cnn(input_shape: InputShape, num_classes: int) -> nn.Module:
@@ -74,15 +59,10 @@ def fedasync_cnn(input_shape: InputShape, num_classes: int) -> nn.Module:
     after the hidden layer, Xavier weights. Its 768 running statistics travel too, so d = 2,626,634.
     """
     _require_shape("fedasync-cnn", input_shape, (3, 32, 32))
+    maps = *_fedasync_block(3, 64), *_fedasync_block(64, 128)
+    hidden, relu, output = _dense(128 * 6 * 6, 512, num_classes)
     network = nn.Sequential(
-        CentreCrop(24),
-        *_fedasync_block(3, 64),
-        *_fedasync_block(64, 128),
-        nn.Flatten(),
-        nn.Linear(128 * 6 * 6, 512),
-        nn.ReLU(),
-        nn.Dropout(0.25),
-        nn.Linear(512, num_classes),
+        CentreCrop(24), *maps, nn.Flatten(), hidden, relu, nn.Dropout(0.25), output
     )
     return network.apply(_xavier)
 
@@ -94,20 +74,11 @@ def small_cnn(input_shape: InputShape, num_classes: int) -> nn.Module:
     of 24×24, as the network of the FedAsync authors does.
     """
     _require_image("small-cnn", input_shape)
-    network = nn.Sequential(
-        CentreCrop(min(24, *input_shape[1:])),
-        *_group_normed(input_shape[0], 16),
-        nn.MaxPool2d(2),
-        *_group_normed(16, 32),
-        nn.MaxPool2d(2),
-        *_group_normed(32, 32),
-        nn.MaxPool2d(2),
-        *_group_normed(32, 48),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        nn.Linear(48, num_classes),
-    )
-    return network.apply(_long_filters)
+    layers: list[nn.Module] = [CentreCrop(min(24, *input_shape[1:]))]
+    for inputs, outputs in ((input_shape[0], 16), (16, 32), (32, 32)):
+        layers += [*_group_normed(inputs, outputs), nn.MaxPool2d(2)]
+    layers += [*_group_normed(32, 48), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    return nn.Sequential(*layers, nn.Linear(48, num_classes)).apply(_long_filters)
 
 
 class CentreCrop(nn.Module):
@@ -122,6 +93,14 @@ class CentreCrop(nn.Module):
         """Cut the same margin off both sides."""
         top, left = ((side - self.size) // 2 for side in images.shape[-2:])
         return images[..., top : top + self.size, left : left + self.size]
+
+
+def _dense(*sizes: int) -> list[nn.Module]:
+    """Linear layers of these sizes, with a ReLU between any two."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise(sizes):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return layers[:-1]
 
 
 def _pooled_convolution(inputs: int, outputs: int, padding: int = 0) -> list[nn.Module]:
@@ -160,18 +139,19 @@ def _long_filters(layer: nn.Module) -> None:
 
 def _require_shape(name: str, given: InputShape, wanted: InputShape) -> None:
     if given != wanted:
-        raise DataError(
-            f"{name} takes images of {_text(wanted)}, these are {_text(given)}:"
-            " small-cnn, mlp and logistic take any"
+        raise _unfit(
+            f"{name} takes images of {_text(wanted)}", given, "small-cnn, mlp and logistic"
         )
 
 
 def _require_image(name: str, given: InputShape) -> None:
     if len(given) != 3 or min(given[1:]) < 8:
-        raise DataError(
-            f"{name} takes images of channels × height × width with at least 8×8 pixels,"
-            f" these inputs are {_text(given)}: mlp and logistic take any"
-        )
+        wanted = "images of channels × height × width with at least 8×8 pixels"
+        raise _unfit(f"{name} takes {wanted}", given, "mlp and logistic")
+
+
+def _unfit(wanted: str, given: InputShape, others: str) -> DataError:
+    return DataError(f"{wanted}, these inputs are {_text(given)}: {others} take any")
 
 
 def _text(shape: InputShape) -> str:

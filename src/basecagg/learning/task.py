@@ -1,12 +1,15 @@
-"""What is learned: a model, a dataset, a loss and a score. Built-in or a user's own, nothing else differs."""
+"""A learning task: model, dataset, loss and score, built-in or a user's own; and the seeds of experiments."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -14,7 +17,6 @@ from basecagg.errors import DataError
 from basecagg.learning.datasets import Dataset, load_dataset
 from basecagg.learning.flat_parameters import FlatModel
 from basecagg.learning.models import build_model
-from basecagg.learning.seeds import seeded
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs, targets) → their mean loss, a scalar."""
@@ -71,3 +73,26 @@ def built_in_task(
     data = load_dataset(dataset, data_dir=data_dir, download=download)
     builder = partial(build_model, model, data.input_shape, data.num_classes)
     return Task(name=f"{model} on {dataset}", model=builder, dataset=data)
+
+
+# --- seeds ----------------------------------------------------------------------------------------
+
+
+def derive_seed(root: int, *key: int) -> int:
+    """A seed for one purpose of a run, such as (user, version): equal keys give equal seeds in every process.
+
+    For experiments; never for anything secret.
+    """
+    words = np.random.SeedSequence(root, spawn_key=key).generate_state(1, np.uint64)
+    return int(words[0] >> np.uint64(1))  # torch takes seeds below 2⁶³
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Make torch's randomness on the CPU a function of `seed` inside the block; outside it goes on as before.
+
+    Dropout and initialisation draw from torch's global generator, so it is borrowed rather than replaced.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
