@@ -303,6 +303,7 @@ def _claims(figure: Figure, setting: Setting, runs: Results, lines: Sequence[Lin
         _as_good(
             figure,
             setting,
+            f"As good as FedBuff: {setting.title}",
             f"With {setting.title}, BASecAgg learns as well as FedBuff,"
             f" {' and '.join(f'with {weighting}' for weighting in setting.weightings)} weights.",
             runs,
@@ -314,14 +315,20 @@ def _claims(figure: Figure, setting: Setting, runs: Results, lines: Sequence[Lin
             f"With {setting.title}, staleness weights quantised with c_g = 2⁶ do as well as the real-valued"
             " (1 + τ)⁻¹ (the same runs as above, in which updates are quantised too)."
         )
-        claims.append(_as_good(figure, setting, sentence, runs, by_age))
+        heading = f"Quantised staleness weights: {setting.title}"
+        claims.append(_as_good(figure, setting, heading, sentence, runs, by_age))
     if len(ours) == len(WEIGHTINGS):
         claims.append(_by_age_is_better(figure, setting, runs, ours))
     return claims
 
 
 def _as_good(
-    figure: Figure, setting: Setting, sentence: str, runs: Results, lines: Sequence[Line]
+    figure: Figure,
+    setting: Setting,
+    heading: str,
+    sentence: str,
+    runs: Results,
+    lines: Sequence[Line],
 ) -> Claim:
     """Reproduced if the whole interval of every gap is within the tolerance, not its middle alone."""
     gaps = [gap(runs, f"basecagg/{w}", f"fedbuff/{w}") for w in (line["weights"] for line in lines)]
@@ -342,6 +349,7 @@ def _as_good(
         else ""
     )
     return Claim(
+        heading,
         sentence,
         f"{found} (mean of the last ten versions; seeds: {seeds}{_unlike_the_paper(setting)}).",
         settled(verdict, seeds),
@@ -373,6 +381,7 @@ def _by_age_is_better(
     seeds = min(line["seeds"] for line in ours)
     verdict: Verdict = "reproduced" if ahead.low >= -figure.tolerance else "undecided"
     return Claim(
+        f"Polynomial against constant weights: {setting.title}",
         f"With {setting.title}, polynomial weights do as well as constant ones, or better.",
         f"BASecAgg ends {ahead.mean:+.2f} points from constant weights with polynomial ones"
         f"{_interval(ahead.interval)}.",

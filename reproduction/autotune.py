@@ -208,6 +208,7 @@ def _claim(gaps: Mapping[tuple[str, str], Gap], seeds: int) -> Claim:
     )
     verdict = settled(_verdict(tuned, untuned), seeds)
     return Claim(
+        "Auto-tuning of c_l",
         "A proper value of c_l can be found by auto-tuning.",
         f"By a method of our own, beside the untuned run at 2^16: {found} (mean of the last ten versions;"
         f" seeds: {seeds}).",

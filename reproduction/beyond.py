@@ -283,11 +283,11 @@ def _by_seed(part: Part, results: Results) -> dict[str, dict[str, Run]]:
     return runs
 
 
-def _question(sentence: str, evidence: Evidence) -> Claim:
+def _question(heading: str, sentence: str, evidence: Evidence) -> Claim:
     """What no paper says, so nothing is judged: accuracy, after how much, and the time to the target."""
     found, figure = "; ".join(map(_told, evidence.lines)), f"beyond-{evidence.part.name}"
     verdict = settled("measured", evidence.seeds)
-    return Claim(sentence, f"{found}.", verdict, figure=figure, beyond=True)
+    return Claim(heading, sentence, f"{found}.", verdict, figure=figure, beyond=True)
 
 
 def _told(line: Line) -> str:
@@ -305,7 +305,7 @@ def _length(line: Line) -> str:
 
 def _how_many_at_once(evidence: Evidence) -> Claim:
     """The same, with the C that is soonest."""
-    claim = _question("How many users should train at once?", evidence)
+    claim = _question("Users at once", "How many users should train at once?", evidence)
     column = f"seconds to {TARGET:.0%}"
     there = [line for line in evidence.lines if line[column] != "–"]
     if not there:
@@ -320,6 +320,7 @@ def _recovery(evidence: Evidence) -> Claim:
     equal, seeds = _equal_curves(evidence), evidence.seeds
     shares = ", ".join(line["value"] for line in evidence.lines)
     return Claim(
+        "Holders who are gone",
         "Sums open exactly although up to D holders are gone.",
         f"{shares}: {sum(equal)} of {len(equal)} runs with holders gone have the curve of the run with none"
         " gone and the same seed, to the last digit of accuracy, updates and simulated time in every version"
@@ -354,14 +355,18 @@ def _recovery_verdict(evidence: Evidence, equal: Sequence[bool]) -> Verdict:
 
 def _largest_buffer(evidence: Evidence) -> Claim:
     """Whether the runs with K = N went to their end, and with what."""
-    sentence = "Without an enclave the buffer may be as large as K = N."
+    heading, sentence = (
+        "A buffer of everybody",
+        "Without an enclave the buffer may be as large as K = N.",
+    )
     everybody = evidence.ends[1]
     if everybody not in evidence.runs:
-        return Claim(sentence, "K = N was not run.", "undecided", figure="beyond-buffer")
+        return Claim(heading, sentence, "K = N was not run.", "undecided", figure="beyond-buffer")
     made, seeds = evidence.made(everybody), len(evidence.runs[everybody])
     verdict: Verdict = "partly" if any(made) else "not reproduced"
     best = max(evidence.lines, key=lambda line: float(line["accuracy, %"]))
     return Claim(
+        heading,
         sentence,
         f"With K = N {sum(made)} of {len(made)} runs made all their {evidence.planned(everybody).versions}"
         f" versions. {_told(evidence.line(everybody))} by the mean over seeds, in some version by"
@@ -381,12 +386,16 @@ def _seeds_there(runs: Iterable[Run]) -> int:
 _SAME = 0.5
 """Points of accuracy that count as none."""
 _CLAIMS: Mapping[str, Callable[[Evidence], Claim]] = {
-    "data": partial(_question, "How uneven may the users' data be? (The paper is IID.)"),
+    "data": partial(
+        _question, "Uneven data", "How uneven may the users' data be? (The paper is IID.)"
+    ),
     "dropout": _recovery,
     "buffer": _largest_buffer,
     "concurrency": _how_many_at_once,
     "versions": partial(
-        _question, "What does it cost that nobody is alone with a version? (The paper has m = 1.)"
+        _question,
+        "Nobody alone with a version",
+        "What does it cost that nobody is alone with a version? (The paper has m = 1.)",
     ),
 }
 

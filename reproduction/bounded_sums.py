@@ -165,6 +165,7 @@ def _claims(groups: Mapping[str, Sequence[Run]]) -> list[Claim]:
     holds = broken <= CHANCE and lost <= MOST_LOST
     return [
         Claim(
+            "A liar far above the bound",
             "One liar of a hundred throws a model back to guessing; with a bound, one far above it costs half a"
             " point.",
             f"Without a bound it falls to {broken:.1f} % or less with every seed (chance is 10 %), and ends at"
@@ -176,6 +177,7 @@ def _claims(groups: Mapping[str, Sequence[Run]]) -> list[Claim]:
             beyond=True,
         ),
         Claim(
+            "A liar just below the bound",
             "What a liar does who stays just below the bound.",
             f"Without noise {found[Case(True, factor=HIDDEN)]:.2f} % instead of {found[honest]:.2f} %; with"
             f" z = 2 {found[Case(True, 2.0, HIDDEN)]:.2f} % instead of {found[Case(True, 2.0)]:.2f} %, which is"

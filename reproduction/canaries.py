@@ -277,6 +277,7 @@ def _claims(groups: Mapping[str, Sequence[Run]]) -> list[Claim]:
     refuted = sum(ratio > 1 for ratio in half)
     return [
         Claim(
+            "The noise holds what it claims",
             "No attacker sees more than the noise is claimed to let through, and one sees nearly as much.",
             f"bounds between {min(honest):.3f} and {max(honest):.3f} of the claim in {len(honest)} audits.",
             beyond_paper(within),
@@ -285,6 +286,7 @@ def _claims(groups: Mapping[str, Sequence[Run]]) -> list[Claim]:
             beyond=True,
         ),
         Claim(
+            "Half of the noise is noticed",
             "With half of the noise the same audit refutes the claim.",
             f"in {refuted} of {len(half)} audits, with bounds from {min(half):.2f} of the claim on.",
             beyond_paper(refuted >= LEAST_REFUTED * len(half)),

@@ -222,6 +222,7 @@ def _claim(points: Sequence[Point]) -> Claim:
     spoiled = bool(mixed) and all(point.secagg_wrong > _MOST for point in mixed)
     exact = all(point.basecagg == 0 == point.basecagg_wrong for point in points)
     return Claim(
+        "SecAgg in a buffer",
         "SecAgg's masks do not cancel in a buffer that mixes versions; BASecAgg's do.",
         f"with one member or more from a version of its own, at least"
         f" {100 * min((point.secagg_wrong for point in mixed), default=0):.1f} % of the elements of"

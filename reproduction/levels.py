@@ -187,6 +187,7 @@ def claim(figure: Figure, setting: Setting, lines: Sequence[Line]) -> Claim:
     verdict: Verdict = "reproduced" if alone else "partly" if as_good else "not reproduced"
     seeds = min(line["seeds"] for line in lines)
     return Claim(
+        f"The best c_l: {setting.title}",
         f"With {setting.title}, c_l = 2¹⁶ is best; smaller values suffer from rounding, larger ones from"
         " wrap-around.",
         f"2^16: {middle:.2f} %, best (2^{best}): {found[best]:.2f} %, 2^{low}: {found[low]:.2f} %,"

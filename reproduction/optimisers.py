@@ -144,6 +144,7 @@ def _claim(groups: Mapping[str, Sequence[Run]]) -> Claim:
         if (best := _best(method, groups))
     )
     return Claim(
+        "Server optimisers on uneven data",
         "Which server optimiser suits uneven data? (The paper steps by the mean update.)",
         f"At the best rate of each: {found}.",
         "measured",

@@ -237,6 +237,7 @@ def _cost(weights: str, most: float, groups: Mapping[str, Sequence[Run]]) -> Cla
         return None
     lost = mean(ends(quiet)) - mean(ends(noisy))
     return Claim(
+        f"The price of ε = {EPSILON:g}, {weights} weights",
         f"With {weights} weights, ε = {EPSILON:g} costs {most:g} points at most.",
         f"{mean(ends(quiet)):.2f} % without noise, {mean(ends(noisy)):.2f} % with it: {lost:.2f} points.",
         beyond_paper(lost <= most, len(noisy)),
@@ -257,6 +258,7 @@ def _beside_local(groups: Mapping[str, Sequence[Run]]) -> list[Claim]:
     less = mean(ends(ours)) - clips[clip]
     return [
         Claim(
+            "Local DP",
             "Local DP, which hides every update by noise of its own, degrades the accuracy.",
             f"{clips[clip]:.2f} % at its best clip, C = {clip:g}: {less:.1f} points below private sums of"
             f" the same ε = {EPSILON:g}.",
@@ -286,6 +288,7 @@ def _as_central(groups: Mapping[str, Sequence[Run]]) -> list[Claim]:
     )
     return [
         Claim(
+            "Noise without a trusted server",
             "Nobody has to be trusted with the noise, and it is as large as a trusted server's.",
             f"The noise measured in opened sums has {ratio:.4f} times the variance of central DP's; K/(K −"
             f" T_c) = {most:.4f}, times {rounding:.4f} by rounding to steps (± {error:.4f})."

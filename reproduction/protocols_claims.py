@@ -110,6 +110,7 @@ def claims(rows: Sequence[Row], users: Sequence[int], dropouts: Sequence[float])
 def _secagg_grows(every: Sequence[Recoveries], model: str) -> Claim:
     at, needed = every[-1], PAIRWISE[:1]
     return _claim(
+        "SecAgg's recovery grows with dropouts",
         "The running time of SecAgg's recovery increases significantly with the number of dropped users.",
         _found(every, needed, model, lambda at: _times(at, needed)),
         lambda: grows([*at.line("secagg").values()]),
@@ -123,6 +124,7 @@ def _secagg_grows(every: Sequence[Recoveries], model: str) -> Claim:
 def _one_shot_stays(every: Sequence[Recoveries], model: str) -> Claim:
     at = every[-1]
     return _claim(
+        "One-shot recovery stays the same",
         "The running time of one-shot recovery (LightSecAgg, BASecAgg) does not increase with the number of"
         " dropped users.",
         _found(every, CODED, model, lambda at: _times(at, CODED)),
@@ -138,6 +140,7 @@ def _one_shot_stays(every: Sequence[Recoveries], model: str) -> Claim:
 def _one_shot_faster(every: Sequence[Recoveries], model: str) -> Claim:
     at, needed = every[-1], (*PAIRWISE[:1], *CODED)
     return _claim(
+        "One-shot recovery is faster",
         "One-shot recovery (LightSecAgg, BASecAgg) is much faster for the server than SecAgg's.",
         _found(every, needed, model, _factors),
         lambda: faster([gain for protocol in CODED for gain in at.gains(protocol).values()]),
@@ -149,13 +152,13 @@ def _one_shot_faster(every: Sequence[Recoveries], model: str) -> Claim:
 
 
 def _claim(
-    sentence: str, found: str, verdict: Callable[[], Verdict], repeats: int, why: str
+    heading: str, sentence: str, found: str, verdict: Callable[[], Verdict], repeats: int, why: str
 ) -> Claim:
     """Undecided while cells are missing or have too few repeats."""
     decided = settled(verdict() if repeats else "undecided", repeats)
     if decided == "undecided":
         why = f"cells at the largest N are missing or have fewer than {SEEDS_NEEDED} repeats; {why}"
-    return Claim(sentence, found, decided, why, "protocols-recovery")
+    return Claim(heading, sentence, found, decided, why, "protocols-recovery")
 
 
 def _found(

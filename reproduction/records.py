@@ -219,6 +219,7 @@ def _claims(groups: Mapping[str, Sequence[Run]]) -> list[Claim]:
     ours, pooled, local = (mean(ends(found[kind] or ())) for kind in KINDS)
     return [
         Claim(
+            "Ten hospitals beside one data set",
             f"Hospitals that share nothing come within {WITHIN:g} points of DP-SGD on all their data, at"
             f" ε = {EPSILON:g} for every record.",
             f"{ours:.2f} % in private sums, {pooled:.2f} % where all data is in one place.",
@@ -228,6 +229,7 @@ def _claims(groups: Mapping[str, Sequence[Run]]) -> list[Claim]:
             beyond=True,
         ),
         Claim(
+            "Local noise for records",
             f"Local noise of the same ε = {EPSILON:g} is worse.",
             f"{local:.2f} %, {ours - local:.2f} points below private sums.",
             beyond_paper(ours > local),

@@ -52,6 +52,8 @@ def seeds_missing(seeds: int) -> str:
 class Claim:
     """A sentence of the paper, in our words, beside what was found."""
 
+    heading: str
+    """Two to six words, for the heading of a section."""
     sentence: str
     found: str
     """Our number, in a sentence."""

@@ -287,6 +287,7 @@ def claim(lines: Sequence[Line]) -> Claim:
     same_c = "; ".join(_in_cells(lines, method) for method in BUFFERED)
     best = "; ".join(_when_tuned(lines, speed) for speed in SPEEDS)
     return Claim(
+        "Asynchronous against rounds",
         f"Buffered asynchronous training is {PUBLISHED_GAIN} times faster than in rounds, as FedBuff's authors"
         " found, whom the paper cites.",
         f"With the same C: {same_c}. With every method at its own best C and K: {best} (seeds: {seeds}).",
@@ -374,6 +375,7 @@ def data_claim(finishes: Mapping[Race, Finish]) -> Claim:
     )
     limit = sqrt(sizes[-1] / sizes[0])
     return Claim(
+        "More users at once",
         "More users at once make training in rounds inefficient in data; a buffer with a proper K stays"
         " efficient.",
         f"Updates to {TARGET:.0%} with C = {' → '.join(map(str, sizes))}: {told} (seeds: {seeds}).",

@@ -233,6 +233,7 @@ def claim(sweep: Sweep, last: Mapping[Choice, float], seeds: int) -> Claim:
     theirs = "was not run" if papers is None else f"reaches {papers:.2f} %"
     larger = "; a larger η_l is ahead to the end of these runs, longer ones were not made"
     return Claim(
+        f"The appendix's grid: {sweep.title}",
         f"Of the grid, {in_words(sweep.papers)} are best on {sweep.title}.",
         f"{found}; the paper's choice {theirs} (seeds: {seeds}).",
         settled(verdict, seeds),

@@ -345,6 +345,7 @@ def _bound_claim(settings: Sequence[Line], gaps: Results, extent: Extent) -> Cla
     )
     broken = sum(gap["measured"] > gap["printed"] for gap in gaps.values())
     return Claim(
+        "The convergence bound",
         f"With {_CONDITION} the mean squared gradient is at most the printed bound.",
         f"Of {len(counted)} different settings that meet the condition, {ours} are below the corrected bound"
         f" and {printed} below the printed one too; of {len(gaps)} counterexamples, constructed to show what it"
@@ -370,6 +371,7 @@ def _trial(gaps: Results) -> str:
 def _lemma_claim(lemma: Results) -> Claim:
     worst = max((line["rounding"] / line["rounding at most"] for line in lemma.values()), default=0)
     return Claim(
+        "The variance of rounding",
         "Rounding adds at most d/(4c²) to the variance of a gradient.",
         f"It adds at most {worst:.2f} times that, for every c that was tried.",
         ("reproduced" if worst <= 1 else "not reproduced") if lemma else "undecided",

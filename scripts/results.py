@@ -204,7 +204,7 @@ def _claim(publication: Publication, claim: Claim) -> str:
     why = f" Why: {claim.why}." if claim.why else ""
     drawn = f"{picture(publication, claim.figure)}\n\n" if claim.figure else ""
     return (
-        f"## {claim.sentence}\n\n**{verdict(claim)}** Found: {claim.found}{why}\n\n{drawn}"
+        f"## {claim.heading}\n\n> {claim.sentence}\n\n**{verdict(claim)}** Found: {claim.found}{why}\n\n{drawn}"
         f"`{command(publication)}`, {in_words(*publication.machines)}{_duration(publication)}."
         f" [Everything about it]({publication.name}.md)."
     )
