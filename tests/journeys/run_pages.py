@@ -82,6 +82,7 @@ RUNS: dict[str, Walk] = {
             elsewhere("make run", RUN),
             elsewhere("make test", TEST),
             typed("pip install "),
+            typed("pip install ."),
             typed("basecagg plan --holders 100"),
             typed("basecagg run --method fedbuff --method basecagg", FEW),
             typed("basecagg audit runs/mnist/basecagg/transcript.jsonl"),

@@ -49,6 +49,13 @@ def test_a_test_that_the_page_of_claims_names_exists() -> None:
         assert f"def {test}(" in (ROOT / file).read_text("utf-8"), test
 
 
+def test_headings_of_claims_are_short_and_differ() -> None:
+    page = (ROOT / "docs" / "results" / "paper.md").read_text("utf-8")
+    headings = re.findall(r"^## (.+)$", page, re.M)
+    assert len(headings) == len(set(headings)) > 30
+    assert max(map(len, headings)) <= 72, max(headings, key=len)
+
+
 # --- verdicts follow the committed figures --------------------------------------------------------
 
 
