@@ -303,20 +303,22 @@ def _claims(figure: Figure, setting: Setting, runs: Results, lines: Sequence[Lin
         _as_good(
             figure,
             setting,
-            f"As good as FedBuff: {setting.title}",
-            f"With {setting.title}, BASecAgg learns as well as FedBuff,"
-            f" {' and '.join(f'with {weighting}' for weighting in setting.weightings)} weights.",
+            (
+                f"As good as FedBuff: {setting.title}",
+                f"With {setting.title}, BASecAgg learns as well as FedBuff,"
+                f" {' and '.join(f'with {weighting}' for weighting in setting.weightings)} weights.",
+            ),
             runs,
             ours,
         )
     ]
     if by_age:
-        sentence = (
+        said = (
+            f"Quantised staleness weights: {setting.title}",
             f"With {setting.title}, staleness weights quantised with c_g = 2⁶ do as well as the real-valued"
-            " (1 + τ)⁻¹ (the same runs as above, in which updates are quantised too)."
+            " (1 + τ)⁻¹ (the same runs as above, in which updates are quantised too).",
         )
-        heading = f"Quantised staleness weights: {setting.title}"
-        claims.append(_as_good(figure, setting, heading, sentence, runs, by_age))
+        claims.append(_as_good(figure, setting, said, runs, by_age))
     if len(ours) == len(WEIGHTINGS):
         claims.append(_by_age_is_better(figure, setting, runs, ours))
     return claims
@@ -325,8 +327,7 @@ def _claims(figure: Figure, setting: Setting, runs: Results, lines: Sequence[Lin
 def _as_good(
     figure: Figure,
     setting: Setting,
-    heading: str,
-    sentence: str,
+    said: tuple[str, str],  # heading and sentence
     runs: Results,
     lines: Sequence[Line],
 ) -> Claim:
@@ -349,8 +350,7 @@ def _as_good(
         else ""
     )
     return Claim(
-        heading,
-        sentence,
+        *said,
         f"{found} (mean of the last ten versions; seeds: {seeds}{_unlike_the_paper(setting)}).",
         settled(verdict, seeds),
         f"a gap of at most {figure.tolerance:g} points counts as none{wide}{seeds_missing(seeds)}",

@@ -110,8 +110,10 @@ def claims(rows: Sequence[Row], users: Sequence[int], dropouts: Sequence[float])
 def _secagg_grows(every: Sequence[Recoveries], model: str) -> Claim:
     at, needed = every[-1], PAIRWISE[:1]
     return _claim(
-        "SecAgg's recovery grows with dropouts",
-        "The running time of SecAgg's recovery increases significantly with the number of dropped users.",
+        (
+            "SecAgg's recovery grows with dropouts",
+            "The running time of SecAgg's recovery increases significantly with the number of dropped users.",
+        ),
         _found(every, needed, model, lambda at: _times(at, needed)),
         lambda: grows([*at.line("secagg").values()]),
         at.repeats(needed),
@@ -124,9 +126,11 @@ def _secagg_grows(every: Sequence[Recoveries], model: str) -> Claim:
 def _one_shot_stays(every: Sequence[Recoveries], model: str) -> Claim:
     at = every[-1]
     return _claim(
-        "One-shot recovery stays the same",
-        "The running time of one-shot recovery (LightSecAgg, BASecAgg) does not increase with the number of"
-        " dropped users.",
+        (
+            "One-shot recovery stays the same",
+            "The running time of one-shot recovery (LightSecAgg, BASecAgg) does not increase with the number of"
+            " dropped users.",
+        ),
         _found(every, CODED, model, lambda at: _times(at, CODED)),
         lambda: stays([[*at.one_sum(protocol).values()] for protocol in CODED]),
         at.repeats(CODED),
@@ -140,8 +144,10 @@ def _one_shot_stays(every: Sequence[Recoveries], model: str) -> Claim:
 def _one_shot_faster(every: Sequence[Recoveries], model: str) -> Claim:
     at, needed = every[-1], (*PAIRWISE[:1], *CODED)
     return _claim(
-        "One-shot recovery is faster",
-        "One-shot recovery (LightSecAgg, BASecAgg) is much faster for the server than SecAgg's.",
+        (
+            "One-shot recovery is faster",
+            "One-shot recovery (LightSecAgg, BASecAgg) is much faster for the server than SecAgg's.",
+        ),
         _found(every, needed, model, _factors),
         lambda: faster([gain for protocol in CODED for gain in at.gains(protocol).values()]),
         at.repeats(needed),
@@ -152,13 +158,13 @@ def _one_shot_faster(every: Sequence[Recoveries], model: str) -> Claim:
 
 
 def _claim(
-    heading: str, sentence: str, found: str, verdict: Callable[[], Verdict], repeats: int, why: str
+    said: tuple[str, str], found: str, verdict: Callable[[], Verdict], repeats: int, why: str
 ) -> Claim:
     """Undecided while cells are missing or have too few repeats."""
     decided = settled(verdict() if repeats else "undecided", repeats)
     if decided == "undecided":
         why = f"cells at the largest N are missing or have fewer than {SEEDS_NEEDED} repeats; {why}"
-    return Claim(heading, sentence, found, decided, why, "protocols-recovery")
+    return Claim(*said, found, decided, why, "protocols-recovery")
 
 
 def _found(
