@@ -46,19 +46,19 @@ WAYS: Mapping[str, Mapping[str, Any]] = {
 STOPWATCH = '''
 
 import time
-from basecagg.flower.coordinator import Coordinator
+from basecagg.parties.epoch_server import EpochServer
 
 
-def _perform(self, effects, perform=Coordinator.perform, seen=[]):
+def _perform(self, effects, perform=EpochServer._perform, seen=[]):
     """Say when a sum is asked for and when a version is there."""
     perform(self, effects)
-    state = self.version, self.machine.is_opening
+    state = self.machine.version, self.machine.is_opening
     if state not in seen:
         seen.append(state)
         print("SEEN", time.time(), *state, flush=True)
 
 
-Coordinator.perform = _perform
+EpochServer._perform = _perform
 '''
 
 

@@ -7,10 +7,10 @@ from basecagg.channels.identity import Ed25519Verifier, Identity, enrol
 from basecagg.channels.sealing import SealingSecret, make_sealer
 from basecagg.maths.staleness import polynomial
 from basecagg.protocol.contributor import Contributor
-from basecagg.protocol.epoch import Seat, accept, draft_epoch
+from basecagg.protocol.epoch import Seat, accept, draft_epoch, first_link
 from basecagg.protocol.holder import Holder
 from basecagg.protocol.recovery import Recovery
-from basecagg.protocol.server import Server, ServerSettings, first_link
+from basecagg.protocol.server import Server, ServerSettings
 from basecagg.simulation.loopback import AT_SERVER, Address, Loopback
 from basecagg.storage.memory import MemoryStore
 

@@ -62,8 +62,10 @@ SECTIONS: dict[str, dict[str, Iterable[str]]] = {
         "basecagg.channels.wire": ["pack"],
     },
     "The machines": {
-        "basecagg.protocol.epoch": ["Seat", "draft_epoch", "accept"],
-        "basecagg.protocol.server": ["Server", "ServerSettings", "first_link"],
+        "basecagg.protocol.epoch": ["Seat", "draft_epoch", "first_link", "accept"],
+        "basecagg.protocol.server": ["Server", "ServerSettings"],
+        "basecagg.parties.epoch_server": ["EpochServer"],
+        "basecagg.parties.member": ["Member"],
         "basecagg.protocol.recovery": ["Recovery"],
         "basecagg.protocol.holder": ["Holder"],
         "basecagg.protocol.contributor": ["Contributor"],

@@ -30,9 +30,8 @@ from basecagg.flower.visits import (
     write,
 )
 from basecagg.parameters import ProtocolParameters
-from basecagg.protocol.epoch import Epoch, Seat, draft_epoch
+from basecagg.protocol.epoch import Epoch, Seat, draft_epoch, first_link
 from basecagg.protocol.messages import EpochEnd, Parcel, Receipt
-from basecagg.protocol.server import first_link
 from basecagg.storage.participant import ParticipantStore
 
 
@@ -115,7 +114,7 @@ def test_a_node_killed_while_it_leaves_answers_nothing_again(
     node_id, folder, end = heard.a_holder()
     with OpenNode(folder) as node:
         node.wake()
-        holder = node.participant.holder
+        holder = node.member.participant.holder
         assert holder is not None
         used = [mask for mask, state in holder.states().items() if state in ("spent", "closed")]
     replayed = [p for p in heard.of(node_id, Parcel) if p.dealing.masks[0].key in used]
@@ -143,8 +142,8 @@ def test_an_old_copy_is_noticed_by_whoever_writes_to_it_first(tmp_path: Path) ->
     assert mod._evaluate(call, NodeReport()).activity == "done"
     with OpenNode(folder) as node:
         node.wake()
-        assert node.participant.agreement is not None  # it really is the older one
-        assert node.participant.holder is None
+        assert node.member.participant.agreement is not None  # it really is the older one
+        assert node.member.participant.holder is None
 
 
 # --- an epoch that nobody signed ------------------------------------------------------------------------
@@ -162,8 +161,8 @@ def test_a_bad_epoch_is_not_kept_and_does_not_block_a_goodbye(tmp_path: Path) ->
     visit(grid, node_id, like, "visit")
     with OpenNode(locate(grid.nodes[node_id].context, like.federation)) as node:
         node.wake()
-        assert node.participant.agreement is None
-        assert node.participant.refusals()["BadSignature"].count == 1
+        assert node.member.participant.agreement is None
+        assert node.member.participant.refusals()["BadSignature"].count == 1
         path = node.folder.path
     visit(grid, node_id, like, "goodbye")
     assert not path.exists()
@@ -209,7 +208,7 @@ def test_the_same_update_is_not_masked_in_two_runs(
 
     def counting(node: OpenNode, *arguments: Any) -> Any:
         messages = submit(node, *arguments)
-        uploads.append(node.participant.pins.federation)
+        uploads.append(node.member.participant.pins.federation)
         return messages
 
     monkeypatch.setattr(OpenNode, "submit", counting)

@@ -14,8 +14,8 @@ from basecagg.errors import BadSignature, StorageError
 from basecagg.flower.own_operator import OwnOperator
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.effects import Persist
+from basecagg.protocol.epoch import first_link
 from basecagg.protocol.messages import HolderKey, signed, statement
-from basecagg.protocol.server import first_link
 from basecagg.protocol.step_rule import PAPER_STEP
 from basecagg.storage.memory import MemoryStore
 from basecagg.storage.server import ServerStore

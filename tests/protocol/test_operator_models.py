@@ -23,12 +23,11 @@ from basecagg.errors import (
 )
 from basecagg.protocol import operator
 from basecagg.protocol.effects import Persist, writes_of
-from basecagg.protocol.epoch import accept
+from basecagg.protocol.epoch import accept, first_link
 from basecagg.protocol.messages import Link, Parts
 from basecagg.protocol.operator import Foundation, Operator, found
 from basecagg.protocol.proofs import Caught, Miscalculation, Pedigree
 from basecagg.protocol.records import Expectation
-from basecagg.protocol.server import first_link
 from basecagg.simulation.federation import Federation
 from basecagg.storage.memory import MemoryStore
 

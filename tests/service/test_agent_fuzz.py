@@ -18,8 +18,8 @@ from puppet_server import PuppetServer, agent_of, erase, frames
 from basecagg.channels.identity import Identity
 from basecagg.channels.wire import pack
 from basecagg.errors import ServerCaught, TooLarge, TurnedAway
+from basecagg.protocol.epoch import first_link
 from basecagg.protocol.messages import EpochEnd, MaskName, Shipment, Upload, Verdict
-from basecagg.protocol.server import first_link
 from basecagg.service.agent import agent as agents
 from basecagg.service.agent.member import LocalMember
 

@@ -24,7 +24,7 @@ from basecagg.channels.identity import Ed25519Verifier, Identity
 from basecagg.channels.wire import limit_for, pack, unpack
 from basecagg.commands import join, verify
 from basecagg.errors import PassingFault, ServerCaught, TooLarge, TurnedAway
-from basecagg.protocol.epoch import Agreement, Epoch
+from basecagg.protocol.epoch import Agreement, Epoch, first_link
 from basecagg.protocol.floor import LocalFloor
 from basecagg.protocol.global_model import model_hash
 from basecagg.protocol.messages import (
@@ -39,7 +39,6 @@ from basecagg.protocol.messages import (
     Verdict,
     signed,
 )
-from basecagg.protocol.server import first_link
 from basecagg.service.agent import agent as agent_module
 from basecagg.service.agent.agent import AgentOptions
 from basecagg.service.connection import Connection

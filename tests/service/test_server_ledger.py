@@ -20,12 +20,12 @@ def test_a_step_that_was_undone_is_not_counted_twice() -> None:
     agreement, signer, store = federation.agreement, federation.identity("server"), MemoryStore()
     host = EpochHost(agreement, signer, store, np.zeros(SIZE, np.float32))
     name = agreement.holder_names[1]
-    host._perform([CORRECTED])
+    host.server._perform([CORRECTED])
     assert host.ledger.inconsistent == {name: 1}
     host.recover()  # before the step was durable
     assert host.ledger.inconsistent == {}
     assert host.ledger.take_news() == []
-    host._perform([CORRECTED])
+    host.server._perform([CORRECTED])
     host.flush()
     assert host.ledger.inconsistent == {name: 1}
     assert [entry.outcome for entry in host.ledger.take_news()] == ["opened"]

@@ -16,6 +16,7 @@ from test_commands import Desk
 from basecagg.commands import verify
 from basecagg.errors import DataError, ServerCaught, WrongModel
 from basecagg.protocol import server
+from basecagg.protocol.epoch import first_link
 from basecagg.protocol.floor import LocalFloor
 from basecagg.protocol.global_model import Model
 from basecagg.protocol.opening import Opened
@@ -208,7 +209,7 @@ async def test_a_start_that_failed_remembers_its_model(
         office = Office(tmp_path / "operator", tmp_path / "anchors")
         given = np.full(SMALL.model_size, 0.5, "<f4")
         assert office.epoch is not None
-        assert office.epoch.first == server.first_link(given)
+        assert office.epoch.first == first_link(given)
         office.close()
 
 

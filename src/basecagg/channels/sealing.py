@@ -12,7 +12,7 @@ Suite "mlkem768-x25519": a random key sealed by HPKE (RFC 9180), then nonce and 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NoReturn
 
@@ -76,12 +76,14 @@ class SealingSecret:
 class SealingKeys:
     """The keys of one suite, as a participant makes and keeps them."""
 
-    def __init__(self, suite: Suite) -> None:
+    def __init__(self, suite: Suite, entropy: Callable[[int], bytes] = os.urandom) -> None:
+        """Only a simulation replaces the entropy."""
         self.suite: Suite = suite
+        self._entropy = entropy
 
     def create(self) -> SealingSecret:
         """A fresh key."""
-        return SealingSecret.create(self.suite)
+        return SealingSecret(self.suite, self._entropy(SECRET_BYTES[self.suite]))
 
     def load(self, secret: bytes) -> SealingSecret:
         """The key whose `secret_bytes` these are."""

@@ -32,9 +32,26 @@ class NoVerifier:
 
 
 class NoSealing:
-    """Seals with glass."""
+    """Seals with glass: the suite, its only key, and both sides of it."""
 
+    suite: Suite = "x25519"
     public_key = bytes(32)
+
+    def create(self) -> NoSealing:
+        """The only key."""
+        return self
+
+    def load(self, secret: bytes) -> NoSealing:
+        """The only key."""
+        return self
+
+    def sealer(self) -> NoSealing:
+        """The contributor's side."""
+        return self
+
+    def secret_bytes(self) -> bytes:
+        """Nothing is secret."""
+        return b""
 
     def locks(self, recipient_keys: Sequence[bytes], contexts: Sequence[bytes]) -> list[Lock]:
         """No locks."""

@@ -1,4 +1,4 @@
-"""What both protections share on the server's side: the nodes, who trains, and the effects of the machine."""
+"""What both protections share on the server's side: the nodes, who trains, and the server of the epoch."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from basecagg.flower.flat import Layout, as_app_reads
 from basecagg.flower.node_view import NodeView
 from basecagg.flower.settings import Settings
 from basecagg.flower.visits import Task
-from basecagg.protocol.effects import Abandoned, Effect, News, Released, Send, Store, perform
+from basecagg.parties.epoch_server import EpochServer
+from basecagg.protocol.effects import Abandoned, News, Released, Send, Store
 from basecagg.protocol.global_model import Model
-from basecagg.protocol.server import Server
 from basecagg.protocol.step_rule import StepRule
 
 LOG = logging.getLogger("flwr")
@@ -49,14 +49,15 @@ class Workload(NamedTuple):
 
 
 class Coordinator(ABC):
-    """The server's machine and the nodes it works with. It knows neither the clock nor Flower's grid."""
+    """The server of the epoch and the nodes it works with. It knows neither the clock nor Flower's grid."""
 
     def __init__(self, settings: Settings, workload: Workload, store: Store) -> None:
         """Start with no node."""
         self.settings = settings
         self.layout = workload.layout
         self.nodes: dict[int, NodeView] = {}
-        self.machine: Server | None = None
+        self.server: EpochServer | None = None
+        """The server of the epoch, once enough nodes are there to begin with."""
         self._configs = {"train": workload.train_config, "evaluate": workload.evaluate_config}
         self._configured = workload.configured
         self._configured_for = -1
@@ -86,7 +87,7 @@ class Coordinator(ABC):
 
     def candidates(self, now: float) -> list[int]:
         """The nodes that could begin to train now."""
-        if self.machine is None:
+        if self.server is None:
             return []
         most, waiting = self.settings.max_failures, self.waiting
         return [
@@ -103,7 +104,7 @@ class Coordinator(ABC):
     @property
     def waiting(self) -> set[str]:
         """Whose updates are in the buffer."""
-        updates = self.machine.buffer.waiting if self.machine else ()
+        updates = self.server.machine.buffer.waiting if self.server else ()
         return {update.name.contributor for update in updates}
 
     @property
@@ -123,17 +124,18 @@ class Coordinator(ABC):
         At most C train at a time. A sum takes a while to open, unlike FedBuff's; so that updates do not age in
         the queue behind it, no more of them are under way than FedBuff would have: C, and K − 1 in the buffer.
         """
-        if self.machine is None:
+        if self.server is None:
             return 0
         training = sum(view.trains for view in self.nodes.values())
-        queued = len(self.machine.buffer.waiting) + len(self.machine.opening.outstanding())
+        machine = self.server.machine
+        queued = len(machine.buffer.waiting) + len(machine.opening.outstanding())
         size = self.settings.chosen_buffer_size
         return min(concurrency, concurrency + size - 1 - queued) - training
 
     def shortage(self) -> str:
         """What has to be waited for, because too few nodes are there; nothing if enough are."""
         present = [view for view in self.nodes.values() if view.present]
-        if self.machine is None:
+        if self.server is None:
             here, needed, why = len(present), self.nodes_needed, "to begin with"
         else:
             here = len({view.name for view in present if self.contributes(view)} | self.waiting)
@@ -146,7 +148,7 @@ class Coordinator(ABC):
         hopeless = [view for view in self.nodes.values() if view.present and view.is_hopeless(most)]
         needed = self.settings.buffer_size or 1
         left = self.able | self.waiting | {v.name for v in self.nodes.values() if v.spent}
-        if self.machine is None or len(left) >= needed or not hopeless:
+        if self.server is None or len(left) >= needed or not hopeless:
             return
         problems = "; ".join(f"node {view.node_id}: {view.problem}" for view in hopeless[:_NAMED])
         raise LocalProtocolError(
@@ -228,7 +230,7 @@ class Coordinator(ABC):
 
         The numbers are the machine's own: a node hashes them before its app reads them.
         """
-        arrays = self.layout.unflatten(self.running.model[: self.layout.size])
+        arrays = self.layout.unflatten(self.running.machine.model[: self.layout.size])
         self._configure(arrays)
         config = ConfigRecord(dict(self._configs[task]))
         return {self.settings.arrayrecord_key: arrays, self.settings.configrecord_key: config}
@@ -240,33 +242,28 @@ class Coordinator(ABC):
             for task, config in self._configs.items():
                 self._configs[task] = self._configured(task, self._configured_for, arrays, config)
 
-    # --- the machine ------------------------------------------------------------------------------
+    # --- the server -------------------------------------------------------------------------------
 
     @property
-    def running(self) -> Server:
-        """The machine, once there is one."""
-        assert self.machine is not None
-        return self.machine
+    def running(self) -> EpochServer:
+        """The server, where there is one."""
+        assert self.server is not None
+        return self.server
 
     @property
     def version(self) -> int:
         """t"""
-        return self.machine.version if self.machine else 0
+        return self.server.machine.version if self.server else 0
 
     @property
     def arrays(self) -> ArrayRecord:
         """The present model as the app reads it."""
-        return as_app_reads(self.layout.unflatten(self.running.model[: self.layout.size]))
+        return as_app_reads(self.layout.unflatten(self.running.machine.model[: self.layout.size]))
 
     def tick(self, now: float) -> None:
         """Ask silent holders again when they have had their time."""
-        if self.machine is not None:
-            self.perform(self.machine.tick(now, self.settings.answer_timeout))
-
-    def perform(self, effects: Sequence[Effect]) -> None:
-        """Do what the machine wants done: first everything durable, then everything sent."""
-        for send in perform(self._store, effects, self._tell):
-            self.post(send)
+        if self.server is not None:
+            self.server.tick(now, self.settings.answer_timeout)
 
     def _tell(self, news: News) -> None:
         if isinstance(news, Released):
@@ -276,7 +273,7 @@ class Coordinator(ABC):
             LOG.warning("version %d: a buffer was burned: %s", news.version, news.reason)
 
     def _count_negative_variances(self, version: int) -> None:
-        found = self.layout.below_zero(self.running.model)
+        found = self.layout.below_zero(self.running.machine.model)
         self.negative_variances += found
         if found:
             LOG.warning(
@@ -286,8 +283,8 @@ class Coordinator(ABC):
             )
 
     @abstractmethod
-    def post(self, send: Send) -> None:
-        """Put a letter into the post."""
+    def _post(self, sends: Sequence[Send]) -> None:
+        """Put letters into the post."""
 
     def take_news(self) -> list[NewVersion]:
         """The versions since the last time."""

@@ -97,15 +97,14 @@ class Lesson:
         content, version = call.message.content, call.order.version
         slots: Any = content[SLOTS]
         metrics: Any = content[METRICS]
-        participant = node.participant
-        agreement = participant.working().agreement
+        agreement = node.member.participant.working().agreement
         p = agreement.parameters
         contract = Contract.from_bytes(metrics["charge"], agreement.epoch.contract)
         terms = Terms(contract, node.evaluation, p.clip, p.max_staleness, p.privacy is not None)
         lesson = cls.from_terms(call.message, terms, call.ask_app)
         require_bound(content, call.order, lesson.layout, contract, call.context)
         whole = np.concatenate([lesson.start, slots["slots"].numpy()])
-        head = participant.watch.head_of(version, whole)
+        head = node.member.head_of(version, whole)
         return lesson, BegunTraining(version=version, head=head, began=time.time())
 
     @classmethod

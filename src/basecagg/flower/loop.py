@@ -106,9 +106,9 @@ class Loop:
             self._publish()
             if self.coordinator.version >= self.versions:
                 return True
-        begins = self.coordinator.machine is None
+        begins = self.coordinator.server is None
         self.coordinator.tick(self.clock())
-        if begins and self.coordinator.machine is not None:
+        if begins and self.coordinator.server is not None:
             self._compare_with_rounds()
         self._publish()
         return bool(heard)
@@ -170,7 +170,7 @@ class Loop:
     def _evaluate(self, version: int) -> None:
         if self.evaluate is None:
             return
-        arrays = self.coordinator.arrays if self.coordinator.machine else self.result.arrays
+        arrays = self.coordinator.arrays if self.coordinator.server else self.result.arrays
         metrics = self.evaluate(version, arrays)
         LOG.info("\t└──> Global evaluation: %s", metrics)
         if metrics is not None:

@@ -1,4 +1,4 @@
-"""Protection 'basecagg' on Flower: moves letters between the server's machine and those on the nodes.
+"""Protection 'basecagg' on Flower: moves letters between the server and the members on the nodes.
 
 Clients only reply, so everything is a visit: letters that wait for a node go with the next message to it, and
 its reply brings its own. Verdicts and closings wait until a node is visited anyway, receipts until it trains;
@@ -18,7 +18,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from basecagg.channels.wire import MAX_CONTROL_BYTES, limit_for, unpack
-from basecagg.errors import ChannelError, DataError, LocalProtocolError, Refused, WrongEpoch
+from basecagg.errors import ChannelError, DataError, LocalProtocolError, WrongEpoch
 from basecagg.flower import roll, visits
 from basecagg.flower.beside import config_digest, layout_digest
 from basecagg.flower.coordinator import LOG, OVER, Coordinator, Errand, Workload
@@ -27,11 +27,11 @@ from basecagg.flower.metrics import Contract
 from basecagg.flower.node_view import NodeView
 from basecagg.flower.own_operator import OwnOperator
 from basecagg.flower.settings import Settings
+from basecagg.parties.epoch_server import EpochServer
 from basecagg.planning.budget import noise_in_mean
 from basecagg.privacy import Mechanism
-from basecagg.protocol.effects import Effect, Persist, Released, Send, Store, sends_of
-from basecagg.protocol.epoch import Agreement
-from basecagg.protocol.letters import answered
+from basecagg.protocol.effects import Persist, Released, Send, Store
+from basecagg.protocol.epoch import Agreement, first_link
 from basecagg.protocol.messages import (
     CertifiedRequest,
     Message,
@@ -42,8 +42,6 @@ from basecagg.protocol.messages import (
     Shipment,
     Upload,
 )
-from basecagg.protocol.recovery import Recovery
-from basecagg.protocol.server import Server, ServerSettings, first_link
 
 _QUESTIONS = (RecoveryRequest, CertifiedRequest)
 _URGENT = (Parcel, *_QUESTIONS)
@@ -72,18 +70,18 @@ class MaskedCoordinator(Coordinator):
         self._initial = np.concatenate([initial, behind])
         self.agreement: Agreement | None = self.operator.agreement
         if self.agreement is not None:
-            self._start_machine(self.agreement)
+            self._start(self.agreement)
 
     # --- founding ---------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
         """Found the epoch if the nodes for it are there."""
-        if self.machine is None:
+        if self.server is None:
             self._found()
         super().tick(now)
 
     def _found(self) -> None:
-        """Once the holders have shown their keys: sign the epoch and start the machine."""
+        """Once the holders have shown their keys: sign the epoch and start its server."""
         present = [view for view in self.nodes.values() if view.present]
         met = [view for view in present if view.signing_key]
         roll.require_hope(present)
@@ -111,7 +109,7 @@ class MaskedCoordinator(Coordinator):
         )
         if p.mechanism is not None:
             self._tell_of_privacy(p.mechanism, training)
-        self._start_machine(self.agreement)
+        self._start(self.agreement)
 
     def _tell_of_privacy(self, mechanism: Mechanism, contributors: int) -> None:
         promised, uses = mechanism.privacy, mechanism.privacy.max_uses
@@ -128,10 +126,12 @@ class MaskedCoordinator(Coordinator):
     def require_hope(self) -> None:
         """End also a run whose present version has had all the sums that its epoch allows."""
         super().require_hope()
-        machine = self.machine
-        if machine is None or machine.is_opening or self.recovery.may_begin(machine.version):
+        if self.server is None:
             return
-        most = self.recovery.agreement.epoch.max_burns
+        machine = self.server.machine
+        if machine.is_opening or self.running.recovery.may_begin(machine.version):
+            return
+        most = self.running.recovery.agreement.epoch.max_burns
         raise LocalProtocolError(
             f"version {machine.version}: every sum was given up, and the epoch allows {most + 1} in a version"
             f" (max_burns = {most}). See above which holders were silent or wrong; then start a new run, with"
@@ -141,7 +141,7 @@ class MaskedCoordinator(Coordinator):
     def end(self) -> str:
         """Whether so many nodes have used up their budgets that no buffer can be filled."""
         spent = [view for view in self.nodes.values() if view.spent]
-        if not spent or self.running.is_opening:
+        if not spent or self.running.machine.is_opening:
             return ""
         able, size = self.able, self.settings.chosen_buffer_size
         if able and len(able | self.waiting) >= size:
@@ -156,14 +156,14 @@ class MaskedCoordinator(Coordinator):
         return super().shortage() or self._missing_holders()
 
     def _missing_holders(self) -> str:
-        if self.agreement is None or self.machine is None or not self.machine.is_opening:
+        if self.server is None or self.agreement is None or not self.server.machine.is_opening:
             return ""
         views = [self._names.get(name) for name in self.agreement.holder_names]
         here = sum(view is not None and view.present for view in views)
         needed = self.agreement.holders_needed
         return f"{here} of {needed} holders to open a sum" if here < needed else ""
 
-    def _start_machine(self, agreement: Agreement) -> None:
+    def _start(self, agreement: Agreement) -> None:
         settings = self.settings
         if agreement.parameters.model_size != self._initial.size:
             raise DataError(
@@ -178,12 +178,17 @@ class MaskedCoordinator(Coordinator):
         if not settings.promises(agreement.parameters.privacy):
             raise DataError("the stored epoch has another privacy: choose another server_state")
         self.settings = replace(settings, buffer_size=agreement.parameters.buffer_size)
-        recovery = Recovery(agreement, self.operator.server, self._store, settings.retries)
-        rules = ServerSettings.of(agreement)
-        self.recovery = recovery
-        self.machine = Server(rules, recovery, self._store, self._initial)
+        self.server = EpochServer.masked(
+            agreement,
+            self.operator.server,
+            self._store,
+            self._initial,
+            post=self._post,
+            tell=self._tell,
+            retries=settings.retries,
+        )
         # After a restart, holders are asked again as they are met.
-        self.perform(self.machine.start())
+        self.server.start()
 
     # --- visits -----------------------------------------------------------------------------------
 
@@ -193,12 +198,13 @@ class MaskedCoordinator(Coordinator):
             # By the way that evaluations take if there will be any: an app whose evaluation lacks the mod would
             # answer it in clear. Training has a visit of its own before a model is ever sent.
             return self._errand(view, "hello", "evaluate" if self.settings.evaluate else "train")
-        if self.machine is None or self.agreement is None:
+        if self.server is None or self.agreement is None:
             return None
         lacks = now - view.visited_at > self.settings.collect_interval and self._lacks_mask(view)
         if view.resume:
-            missed = [send.message for send in sends_of(self.machine.reconnect(view.name))]
-            view.letters += [letter for letter in missed if letter not in view.letters]
+            waiting, view.letters = view.letters, []
+            self.server.reconnect(view.name)
+            view.letters = [*waiting, *(each for each in view.letters if each not in waiting)]
         collect = view.collect_at is not None and now >= view.collect_at
         urgent = any(isinstance(letter, _URGENT) for letter in view.letters)
         joined = self._has_joined(view)
@@ -212,9 +218,9 @@ class MaskedCoordinator(Coordinator):
         lesson = self.lesson(view.task) if view.task else {}
         if view.task:
             # The server's signed word on the model that a node is shown; for the first one the epoch vouches.
-            release = self.recovery.release(self.running.version)
+            release = self.running.recovery.release(self.version)
             letters += [*view.take_receipts(), *([release] if release else [])]
-            slots = np.ascontiguousarray(self.running.model[self.layout.size :])
+            slots = np.ascontiguousarray(self.running.machine.model[self.layout.size :])
             lesson[visits.METRICS] = ConfigRecord({"charge": self._contract})
             lesson[visits.SLOTS] = ArrayRecord({"slots": Array(slots)})
         errand = self._errand(view, "visit", view.task or "train", letters, lesson)
@@ -260,7 +266,7 @@ class MaskedCoordinator(Coordinator):
         if not self.settings.erase_state or self.agreement is None:
             return []
         self._store.commit([Persist(OVER, "", b"")])
-        machine = self.running
+        machine = self.running.machine
         end = self.operator.end(machine.version, machine.head)
         known = [view for view in self.nodes.values() if view.present and view.signing_key]
         return [self._errand(view, "goodbye", "train", [end]) for view in known]
@@ -272,7 +278,7 @@ class MaskedCoordinator(Coordinator):
         if not (self.contributes(view) and self._has_joined(view) and view.has_mask(self._needed)):
             return False
         # Whoever is in the sum that is being opened waits for the version that it makes.
-        return self.recovery.may_contribute(view.name, self.running.history)
+        return self.running.recovery.may_contribute(view.name, self.running.machine.history)
 
     def contributes(self, view: NodeView) -> bool:
         """Whether this node trains; otherwise it is kept for answering, or has used up its budget."""
@@ -290,7 +296,7 @@ class MaskedCoordinator(Coordinator):
     @property
     def _needed(self) -> int:
         """Holders that must have a mask's shares."""
-        return self.recovery.agreement.holders_needed
+        return self.running.recovery.agreement.holders_needed
 
     def _lacks_mask(self, view: NodeView) -> bool:
         """Whether it will never have a mask unless it is visited.
@@ -301,7 +307,7 @@ class MaskedCoordinator(Coordinator):
         idle = not view.trains and self.contributes(view) and self._has_joined(view)
         if not idle or view.has_mask(self._needed):
             return False
-        mailroom = self.recovery.mailroom
+        mailroom = self.running.recovery.mailroom
         found = [mailroom.find(name) for name in view.dealt]
         view.dealt = {mask.name for mask in found if mask is not None and mask.state == "dealt"}
         confirmed = any(len(mailroom.holders_of(name)) >= self._needed for name in view.dealt)
@@ -310,15 +316,16 @@ class MaskedCoordinator(Coordinator):
 
     # --- letters ----------------------------------------------------------------------------------
 
-    def post(self, send: Send) -> None:
-        """A letter for a node; to one that is away it is lost, and made again when it comes back."""
-        view = self._names.get(send.recipient)
-        if view is None or not view.present:
-            return
-        if isinstance(send.message, Receipt):
-            view.put_receipt(send.message)
-        elif not isinstance(send.message, _QUESTIONS) or send.message not in view.letters:
-            view.letters.append(send.message)
+    def _post(self, sends: Sequence[Send]) -> None:
+        """Letters for nodes; to one that is away they are lost, and made again when it comes back."""
+        for send in sends:
+            view, letter = self._names.get(send.recipient), send.message
+            if view is None or not view.present:
+                continue
+            if isinstance(letter, Receipt):
+                view.put_receipt(letter)
+            elif not isinstance(letter, _QUESTIONS) or letter not in view.letters:
+                view.letters.append(letter)
 
     def hear(self, view: NodeView, content: RecordDict, now: float) -> None:
         """A report and letters."""
@@ -328,7 +335,7 @@ class MaskedCoordinator(Coordinator):
         if report.declined:
             raise WrongEpoch(f"it declined the epoch ({report.declined}); its own log says why")
         view.note_activity(report, now, self.settings.collect_interval, self._patience)
-        for frame in frames if self.machine is not None else ():
+        for frame in frames if self.server is not None else ():
             self._open(view, frame)
 
     def _recognise(self, view: NodeView, report: visits.NodeReport) -> None:
@@ -362,21 +369,16 @@ class MaskedCoordinator(Coordinator):
         self._hand_over(view, message)
 
     def _hand_over(self, view: NodeView, message: Message) -> None:
-        def receive() -> list[Effect]:
-            effects = self.running.receive(view.name, message)
-            if isinstance(message, Shipment):
-                view.dealt.update(message.dealing.masks)
-            return effects
-
-        def refused(_: Message, refusal: Refused) -> None:
+        refusal = self.running.receive(view.name, message)
+        if refusal is not None:
             said = bounded(str(refusal))
             LOG.info("%s of node %d refused: %s", type(message).__name__, view.node_id, said)
-
-        self.perform(answered(view.name, message, receive, refused))
+        elif isinstance(message, Shipment):
+            view.dealt.update(message.dealing.masks)
 
     @cached_property
     def _limit(self) -> int:
-        parameters = self.recovery.agreement.parameters
+        parameters = self.running.recovery.agreement.parameters
         bulk = max(limit_for(kind, parameters) for kind in (Shipment, Upload))
         return max(MAX_CONTROL_BYTES, bulk)
 
@@ -400,7 +402,7 @@ class MaskedCoordinator(Coordinator):
         return trained, evaluated
 
     def _name_inconsistent(self, released: Released) -> None:
-        holders = self.recovery.agreement.holder_names
+        holders = self.running.recovery.agreement.holder_names
         if wrong := [holders[holder] for holder in released.inconsistent_holders]:
             LOG.warning(
                 "version %d: answers that disagree with the others were corrected, of %s",

@@ -18,33 +18,27 @@ from basecagg.flower import detached
 from basecagg.flower.failures import bounded
 from basecagg.flower.node_folder import NodeFolder
 from basecagg.flower.visits import NodeReport
+from basecagg.parties.member import Member, Pins, evidence_in
 from basecagg.protocol.effects import (
     BudgetEnded,
     Convicted,
     Declined,
-    Effect,
     Forget,
     Joined,
     Left,
     MemoryLost,
     News,
     Persist,
-    perform,
 )
 from basecagg.protocol.epoch import Epoch
 from basecagg.protocol.global_model import Model
-from basecagg.protocol.letters import offer, take
 from basecagg.protocol.messages import Credential, Message, Refusal, Suite
-from basecagg.protocol.participant import Participant, Pins
-from basecagg.protocol.proofs import Evidence
 from basecagg.protocol.records import Record, write
 from basecagg.protocol.records import parse as parse_record
 
 _LOG = logging.getLogger("flwr")
 _SUITE: Suite = "x25519"
 _VERIFIER = Ed25519Verifier()
-_AHEAD = 1
-"""Masks that are kept ready, so that an update need not wait for receipts."""
 
 
 class BegunTraining(Record):
@@ -66,14 +60,14 @@ class KeptMetrics(Record):
 class OpenNode(AbstractContextManager["OpenNode"]):
     """An open node: nobody else can open it until it is closed, so no machine runs twice.
 
-    Its machine is built anew for every visit, from its records: each message may meet another process.
+    Its member is built anew for every visit, from its store: each message may meet another process.
     """
 
     def __init__(self, folder: NodeFolder) -> None:
-        """Open the node's records, and its participant once it was introduced."""
+        """Open the node's store; `wake` takes up the member, once the node was introduced."""
         self.folder = folder
         self._store = folder.open_store()
-        self._participant: Participant | None = None
+        self._member: Member | None = None
         self._declined = ""
 
     def __exit__(self, *_: object) -> None:
@@ -97,19 +91,18 @@ class OpenNode(AbstractContextManager["OpenNode"]):
                 "this federation has another operator than the one that this node pinned"
             )
         self.wake()
-        (announced,) = self._perform(self.participant.announce())
-        signing_key = self.participant.pins.signing_key
-        return replace(self.report(), signing_key=signing_key, holder_key=pack(announced))
+        holder_key, signing_key = self.member.announce(), self.member.participant.pins.signing_key
+        return replace(self.report(), signing_key=signing_key, holder_key=pack(holder_key))
 
     def report(self) -> NodeReport:
         """Who this is, and how it stands."""
-        if self._participant is None:
+        if self._member is None:
             return NodeReport()
-        agreement, contributor = self._participant.agreement, self._participant.contributor
-        epoch = agreement.id.hex() if agreement else ""
+        participant = self._member.participant
+        contributor = participant.contributor
         return NodeReport(
-            name=self._participant.pins.name,
-            epoch=epoch,
+            name=participant.pins.name,
+            epoch=self._member.epoch,
             ready=len(contributor.ready) if contributor else 0,
             declined=self._declined,
             spent=contributor is not None and not contributor.may_spend,
@@ -126,45 +119,43 @@ class OpenNode(AbstractContextManager["OpenNode"]):
             signing_key=identity.public_key,
             operator_key=self._read("operator"),
         )
-        floor = self.folder.floor
-        suite = SealingKeys(_SUITE)
-        self._participant = (
-            Participant(  # which starts at every visit: its masks would never be ready
-                pins, identity, suite, _VERIFIER, self._store, floor=floor, keeps_masks=True
-            )
+        self._member = Member(
+            pins,
+            identity,
+            SealingKeys(_SUITE),
+            _VERIFIER,
+            self._store,
+            floor=self.folder.floor,
+            tell=self._tell,
+            refused=_note_refusal,
+            keeps_masks=True,  # it starts at every visit: its masks would never be ready
         )
-        messages = self._perform(self._participant.start(int(time.time())))
+        messages = self._member.start(int(time.time()))
         return messages if resume else []
 
     @property
-    def participant(self) -> Participant:
-        """The machine."""
-        if self._participant is None:
+    def member(self) -> Member:
+        """The member of the federation that this node is."""
+        if self._member is None:
             raise LocalProtocolError("this node has to be introduced first")
-        return self._participant
+        return self._member
 
     # --- letters ----------------------------------------------------------------------------------
 
     def take(self, frames: Sequence[bytes]) -> list[Message]:
         """Deal with the letters of a visit. An epoch and a credential come first, until it has joined."""
-        if self._participant is None:
+        if self._member is None:
             return []
         messages = [message for frame in frames if (message := _parse(frame)) is not None]
-        offer(self._participant, self._store, messages, self._tell)
-        letters = [m for m in messages if not isinstance(m, Epoch | Credential)]
-
-        def refused(message: Message, refusal: Refused) -> None:
-            _LOG.info("%s refused: %s", type(message).__name__, bounded(str(refusal)))
-
-        sends = take(self._participant, self._store, letters, refused, self._tell)
-        return [send.message for send in sends]
+        self._member.offer(messages)
+        return self._member.take([m for m in messages if not isinstance(m, Epoch | Credential)])
 
     def deal(self) -> list[Message]:
         """Have a mask ready for the next update, if there may be one."""
-        contributor = self._participant.contributor if self._participant else None
-        if contributor is None or self._declined or not contributor.may_spend:
+        if self._member is None or self._declined:
             return []
-        return self._perform(self.participant.deal_ahead(_AHEAD))
+        contributor = self._member.participant.contributor
+        return self._member.deal() if contributor and contributor.may_spend else []
 
     def require_trust(self) -> None:
         """Take no more part in a federation whose server was caught."""
@@ -179,12 +170,12 @@ class OpenNode(AbstractContextManager["OpenNode"]):
     @property
     def is_private(self) -> bool:
         """Whether a budget covers what this node tells of its training."""
-        agreement = self.participant.agreement
+        agreement = self.member.participant.agreement
         return agreement is not None and agreement.parameters.privacy is not None
 
     def submit(self, update: Model, job: BegunTraining) -> list[Message]:
         """Mask an update and forget the evaluation that went with it."""
-        messages = self._perform(self.participant.submit(update, job.version, job.head))
+        messages = self.member.submit(update, job.version, job.head)
         self._store.commit([Forget("evaluation", ""), Forget("job", "")])
         return messages
 
@@ -236,9 +227,6 @@ class OpenNode(AbstractContextManager["OpenNode"]):
 
     # --- records ----------------------------------------------------------------------------------
 
-    def _perform(self, effects: Sequence[Effect]) -> list[Message]:
-        return [send.message for send in perform(self._store, effects, self._tell)]
-
     @property
     def _evidence(self) -> Path:
         """Where the words of a server that was caught are kept, for others to judge."""
@@ -246,10 +234,10 @@ class OpenNode(AbstractContextManager["OpenNode"]):
 
     def _keep_evidence(self) -> bool:
         """Whether the server was caught; then its words are in a file, also if a crash came between."""
-        stored = next((value for _, value in self._store.scan("convicted")), None)
-        if stored is not None and not self._evidence.exists():
-            self._evidence.write_bytes(pack(parse_record(stored, Evidence)))
-        return stored is not None
+        found = evidence_in(self._store)
+        if found and not self._evidence.exists():
+            self._evidence.write_bytes(pack(found[0]))
+        return bool(found)
 
     def _tell(self, news: News) -> None:
         match news:
@@ -279,6 +267,10 @@ class OpenNode(AbstractContextManager["OpenNode"]):
         if value is None:
             raise LocalProtocolError(f"this node has no {kind}: it has to be introduced first")
         return value
+
+
+def _note_refusal(message: Message, refusal: Refused) -> None:
+    _LOG.info("%s refused: %s", type(message).__name__, bounded(str(refusal)))
 
 
 def _parse(frame: bytes) -> Message | None:

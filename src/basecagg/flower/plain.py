@@ -19,11 +19,11 @@ from basecagg.flower.metrics import numbers
 from basecagg.flower.node_view import NodeView
 from basecagg.flower.settings import MetricsFunction, Settings
 from basecagg.flower.visits import reading
+from basecagg.parties.epoch_server import EpochServer, ServerSettings
 from basecagg.protocol.effects import Released, Send, Store
 from basecagg.protocol.global_model import Model, model_bytes
 from basecagg.protocol.messages import MaskName, PlainUpdate
 from basecagg.protocol.plain import PlainOpening
-from basecagg.protocol.server import Server, ServerSettings
 
 _SERIAL_BYTES = 16
 
@@ -51,7 +51,7 @@ class PlainCoordinator(Coordinator):
     def tick(self, now: float) -> None:
         """Begin once enough nodes are there: K may have to fit them."""
         present = sum(view.present for view in self.nodes.values())
-        if self.machine is None and present >= self.nodes_needed:
+        if self.server is None and present >= self.nodes_needed:
             self._begin(present)
         super().tick(now)
 
@@ -60,8 +60,8 @@ class PlainCoordinator(Coordinator):
         initial, store = self._initial, self._store
         opening = PlainOpening(initial.size, settings.weighing, store, initial.dtype.str)
         rules = ServerSettings(settings.chosen_buffer_size, settings.weighing, step=self.step_rule)
-        self.machine = Server(rules, opening, store, initial)
-        self.perform(self.machine.start())
+        self.server = EpochServer(rules, opening, store, initial, post=self._post, tell=self._tell)
+        self.server.start()
 
     def may_train(self, view: NodeView) -> bool:
         """Anybody may: there are no masks to wait for."""
@@ -72,11 +72,11 @@ class PlainCoordinator(Coordinator):
         if not view.task:
             return None
         view.doing, view.task = view.task, ""
-        known = self._lessons.get(view.node_id)
+        known, machine = self._lessons.get(view.node_id), self.running.machine
         if view.doing == "evaluate" or known is None or known.evaluated is None:
-            self._lessons[view.node_id] = PlainLesson(self.running.version, self.running.model)
+            self._lessons[view.node_id] = PlainLesson(machine.version, machine.model)
         else:
-            known.version, known.start = self.running.version, self.running.model
+            known.version, known.start = machine.version, machine.model
         content, key = RecordDict(dict(self.lesson(view.doing))), self.settings.arrayrecord_key
         content[key] = as_app_reads(content.array_records[key])
         return view.node_id, content, view.doing
@@ -106,18 +106,19 @@ class PlainCoordinator(Coordinator):
         return update
 
     def _submit(self, view: NodeView, lesson: PlainLesson, update: Model) -> None:
-        machine, name = self.running, MaskName(view.name, os.urandom(_SERIAL_BYTES))
+        machine, name = self.running.machine, MaskName(view.name, os.urandom(_SERIAL_BYTES))
         digest = machine.head_of(lesson.version) or bytes(32)  # too old: the machine refuses it
         self._summed[name] = lesson
         message = PlainUpdate(name, lesson.version, digest, model_bytes(update))
-        try:
-            self.perform(machine.receive(view.name, message))
-        except StaleUpdate as refusal:
+        refusal = self.running.receive(view.name, message)
+        if isinstance(refusal, StaleUpdate):
             LOG.info("an update of node %d is dropped: %s", view.node_id, refusal)
+        elif refusal is not None:
+            raise refusal
         waiting = {waiting.name for waiting in machine.buffer.waiting}
         self._summed = {name: kept for name, kept in self._summed.items() if name in waiting}
 
-    def post(self, send: Send) -> None:
+    def _post(self, sends: Sequence[Send]) -> None:
         """Verdicts are for machines on the nodes, and there are none."""
 
     def metrics(self, released: Released) -> tuple[MetricRecord | None, MetricRecord | None]:

@@ -8,7 +8,7 @@ changes nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Annotated, TypeVar
 
 import numpy as np
@@ -28,6 +28,7 @@ from basecagg.maths.mds_code import MaskCode
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.chain import Chain
 from basecagg.protocol.floor import LocalFloor
+from basecagg.protocol.global_model import Model, model_hash
 from basecagg.protocol.messages import (
     MAX_HOLDERS,
     PROTOCOL_VERSION,
@@ -50,7 +51,7 @@ from basecagg.protocol.messages import (
     statement,
 )
 from basecagg.protocol.ports import Signer, Verifier
-from basecagg.protocol.step_rule import PAPER_STEP, StepRule
+from basecagg.protocol.step_rule import PAPER_STEP, StepRule, state_hash
 
 _REMEMBERED_CREDENTIALS, _REMEMBERED_CERTIFICATES = 1 << 14, 8
 SERVER = "server"
@@ -279,6 +280,14 @@ def draft_epoch(
     return signed(epoch, operator)
 
 
+def first_link(model: Model, version: int = 0, previous: bytes = bytes(32)) -> Link:
+    """What an epoch begins with: a model, and the head of the epoch that it goes on from.
+
+    The optimiser begins anew, so everybody knows its state.
+    """
+    return Link(version, model_hash(version, model), state_hash(version, ()), previous)
+
+
 def accept(
     epoch: Epoch, operator_key: bytes, verifier: Verifier, floor: LocalFloor | None = None
 ) -> Agreement:
@@ -286,11 +295,21 @@ def accept(
 
     Whoever has no floor of its own uploads nothing, so it does not matter to it whose privacy is kept.
     """
+    agreement = _checked(epoch, epoch.id, operator_key, verifier)
+    (floor or LocalFloor(unit="record")).require(epoch.parameters, epoch.max_burns)
+    return agreement
+
+
+@lru_cache(maxsize=8)
+def _checked(epoch: Epoch, epoch_id: bytes, operator_key: bytes, verifier: Verifier) -> Agreement:
+    """Members in one process that share a verifier check an epoch once, and look things up in one agreement.
+
+    The id is among the arguments because 1 and 1.0 are equal but not the same bytes.
+    """
     if not verifier.verify(operator_key, statement(epoch), epoch.signature):
         raise BadSignature("the epoch is not signed by the operator's key pinned here")
     agreement = Agreement(epoch, verifier, operator_key)
     _require_sound(agreement)
-    (floor or LocalFloor(unit="record")).require(epoch.parameters, epoch.max_burns)
     return agreement
 
 

@@ -347,11 +347,3 @@ def stepped(
 def link_to(version: int, model: Model, state: OptimiserState, digest: bytes) -> Link:
     """The link of a version that was made from the sum of this request."""
     return Link(version, model_hash(version, model), state_hash(version, state), digest)
-
-
-def first_link(model: Model, version: int = 0, previous: bytes = bytes(32)) -> Link:
-    """What an epoch begins with: a model, and the head of the epoch that it goes on from.
-
-    The optimiser begins anew, so everybody knows its state.
-    """
-    return link_to(version, model, (), previous)

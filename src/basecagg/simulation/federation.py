@@ -18,13 +18,13 @@ from basecagg.maths.randomness import system_entropy
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.contributor import Contributor
 from basecagg.protocol.effects import News, Released, Store
-from basecagg.protocol.epoch import Agreement, Seat, accept, draft_epoch
+from basecagg.protocol.epoch import Agreement, Seat, accept, draft_epoch, first_link
 from basecagg.protocol.global_model import Model
 from basecagg.protocol.holder import Holder
 from basecagg.protocol.messages import Credential, Suite
 from basecagg.protocol.ports import Verifier
 from basecagg.protocol.recovery import Recovery
-from basecagg.protocol.server import Server, ServerSettings, first_link
+from basecagg.protocol.server import Server, ServerSettings
 from basecagg.protocol.step_rule import PAPER_STEP, StepRule
 from basecagg.simulation.loopback import AT_SERVER, Address, Loopback, Machine
 from basecagg.storage.memory import MemoryStore

@@ -28,6 +28,8 @@ from basecagg.errors import (
     TooLarge,
     WrongModel,
 )
+from basecagg.parties.member import Member
+from basecagg.privacy import Privacy
 from basecagg.protocol.floor import LocalFloor
 from basecagg.protocol.messages import Message, Parts
 from basecagg.service.agent.member import LocalMember
@@ -45,6 +47,8 @@ _TICK = 60.0
 """Seconds between two looks at the clock."""
 _DISK_PAUSE = 2.0
 """Seconds between two attempts to go on after this machine's disk failed."""
+_AHEAD = 2
+"""Masks that are kept ready, so that an update need not wait for receipts."""
 _WORRY = 60.0
 """Seconds without news of an update after which it is sent again."""
 _LOOK = 2.0
@@ -226,7 +230,7 @@ class Agent:
 
     async def _take(self, member: LocalMember, letters: Sequence[Numbered]) -> None:
         try:
-            await self._send(await self._in_thread(partial(member.take, letters)))
+            await self._send(await self._in_thread(partial(member.open_letters, letters)))
         except TooLarge as fault:  # the server will ask again, and others may answer in its place
             _LOG.error("answer not sent", reason=str(fault))
         if member.wanted is not None:
@@ -237,7 +241,7 @@ class Agent:
         while True:
             await self._wanted.wait()
             self._wanted.clear()
-            version = await self._in_thread(member.next_wanted)
+            version = await self._in_thread(member.take_wanted)
             if version is not None and not await self._make_one_again(member, version):
                 _LOG.warning("parts are gone", version=version)
 
@@ -301,7 +305,7 @@ class Agent:
         while True:
             self._moved.clear()
             await self._hear_of_newest(member)
-            await self._send(await self._in_thread(member.deal))
+            await self._send(await self._in_thread(partial(member.deal, _AHEAD)))
             if await self._in_thread(lambda: member.participant.may_train):
                 return
             resting = await self._in_thread(lambda: member.participant.is_resting)
@@ -314,7 +318,7 @@ class Agent:
 
     async def _one_update(self, member: LocalMember, train: Training) -> None:
         version, model, head = await self._download(member)
-        privacy = await self._in_thread(lambda: member.privacy)
+        privacy = await self._in_thread(lambda: _privacy_of(member))
         info = RoundInfo(
             federation=self._profile.invitation.federation,
             name=self._profile.name,
@@ -330,7 +334,8 @@ class Agent:
         if privacy:  # an update is weighed by how far the model has come meanwhile
             await self._hear_of_newest(member)
         try:
-            messages = await self._in_thread(lambda: member.submit(update, version, head, privacy))
+            submit = partial(_submit, member, update, version, head, privacy)
+            messages = await self._in_thread(submit)
         except LocalProtocolError as error:  # its mask expired, or it trained to no effect
             _LOG.warning("update", outcome="dropped", reason=str(error))
             messages = []
@@ -408,6 +413,20 @@ class Agent:
 
     async def _in_thread(self, job: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._thread, job)
+
+
+def _privacy_of(member: Member) -> Privacy | None:
+    """What the epoch promises. Where there is any, contributors weigh their updates themselves."""
+    return member.participant.working().agreement.parameters.privacy
+
+
+def _submit(
+    member: Member, update: Vector, version: int, head: bytes, privacy: Privacy | None
+) -> list[Message]:
+    """Mask an update whose training was told of this privacy."""
+    if _privacy_of(member) != privacy:  # its records were clipped for another epoch
+        raise LocalProtocolError("another epoch has begun meanwhile, with another privacy")
+    return member.submit(update.astype(np.float32), version, head)
 
 
 def _too_large(kind: str, size: int, problem: Problem) -> str:

@@ -18,14 +18,13 @@ from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.audit_log import AuditLog, CheckedLog, Fact, purpose_of
 from basecagg.protocol.chain import Chain
 from basecagg.protocol.effects import Effect, Persist, Send, perform, writes_of
-from basecagg.protocol.epoch import SERVER, Epoch, accept
+from basecagg.protocol.epoch import SERVER, Epoch, accept, first_link
 from basecagg.protocol.invitations import admission_hash
 from basecagg.protocol.judging import trace
 from basecagg.protocol.messages import HolderKey, Link, Parts
 from basecagg.protocol.operator import OPERATOR, Foundation, Operator
 from basecagg.protocol.proofs import Caught, Evidence, Pedigree
 from basecagg.protocol.records import Role, parse, write
-from basecagg.protocol.server import first_link
 from basecagg.protocol.step_rule import PAPER_STEP, StepRule
 from basecagg.service.connection import Connection, Reply, Unreachable
 from basecagg.service.documents import (

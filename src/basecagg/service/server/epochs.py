@@ -16,10 +16,9 @@ from basecagg.channels.wire import MAX_CONTROL_BYTES, is_of_another_version, pac
 from basecagg.errors import BASecAggError, DataError
 from basecagg.protocol.audit_log import AuditLog, Fact
 from basecagg.protocol.effects import Forget, Persist
-from basecagg.protocol.epoch import SERVER, Agreement, Epoch, accept
+from basecagg.protocol.epoch import SERVER, Agreement, Epoch, accept, first_link
 from basecagg.protocol.global_model import Model
 from basecagg.protocol.messages import Credential, EpochEnd, Link, statement
-from basecagg.protocol.server import first_link
 from basecagg.service.documents import AuditPage, Overview, Phase, StartEpoch
 from basecagg.service.logs import Log
 from basecagg.service.problems import Problem, unpacked

@@ -1,4 +1,4 @@
-"""The server machine of one epoch with its mailboxes: effects become records, letters and a ledger.
+"""The server of one epoch with its mailboxes: letters wait until they are fetched, sums are written down.
 
 Everything here runs in the worker's thread.
 """
@@ -7,20 +7,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from basecagg.channels.wire import limit_for, pack
-from basecagg.errors import REFUSAL_CODES, Refused, Retired
-from basecagg.protocol.effects import (
-    Abandoned,
-    Effect,
-    News,
-    Released,
-    Store,
-    perform,
-    refusal_reply,
-)
+from basecagg.errors import REFUSAL_CODES, Retired
+from basecagg.parties.epoch_server import EpochServer
+from basecagg.protocol.effects import Abandoned, News, Released, Send, Store
 from basecagg.protocol.epoch import Agreement
 from basecagg.protocol.global_model import Model, model_bytes
 from basecagg.protocol.messages import (
@@ -32,13 +25,10 @@ from basecagg.protocol.messages import (
     Refusal,
     Shipment,
     Upload,
-    Verdict,
     Witness,
 )
 from basecagg.protocol.ports import Signer
 from basecagg.protocol.proofs import Pedigree
-from basecagg.protocol.recovery import Recovery
-from basecagg.protocol.server import Server, ServerSettings
 from basecagg.service.documents import Phase
 from basecagg.service.framing import Numbered
 from basecagg.service.logs import Log
@@ -112,24 +102,27 @@ class EpochHost:
         self._build()
 
     def _build(self) -> None:
-        recovery = Recovery(self.agreement, self._signer, self._store, self._retries, self._keep)
-        self._recovery = recovery
-        settings = ServerSettings.of(self.agreement)
-        self.machine = Server(settings, recovery, self._store, self._initial_model)
+        self.server = EpochServer.masked(
+            self.agreement,
+            self._signer,
+            self._store,
+            self._initial_model,
+            post=self._post,
+            tell=self._note,
+            retries=self._retries,
+            keep=self._keep,
+        )
+        self.machine = self.server.machine
+        """To look at."""
         self.machine.last_version = self._last_version
         self.published = self._publication()
-        self.mailboxes = Mailboxes(self._store, recovery.mailroom)
+        self.mailboxes = Mailboxes(self._store, self.server.recovery.mailroom)
         self.ledger = Ledger(self._store, self.agreement.holder_names)
         self._began = time.monotonic()
-        self._perform(self.machine.start())
+        self.server.start()
         self.flush()
-        self._resume()
-
-    def _resume(self) -> None:
-        """A request from before a restart: what holders said to it is lost, so they are asked again."""
-        if self.is_opening:
-            self._began = time.monotonic()
-            self._perform(self.machine.deadline())
+        if self.is_opening:  # what holders said before a restart is lost, so they are asked again
+            self.server.deadline()
             self.flush()
 
     # --- the worker's owner -----------------------------------------------------------------------
@@ -142,7 +135,7 @@ class EpochHost:
             self.published = self._publication()
 
     def _look_for_trouble(self) -> None:
-        trouble = self._recovery.trouble(self.machine.version) or self._in_words()
+        trouble = self.server.recovery.trouble(self.machine.version) or self._in_words()
         if trouble and not self.trouble:
             _LOG.error("no sum is opened", reason=trouble)
         elif self.trouble and not trouble:
@@ -197,41 +190,32 @@ class EpochHost:
                 self.retired.add(sender)
             self.refusals[message.code if message.code in REFUSAL_CODES else "other"] += 1
             return
-        try:
-            effects = self.machine.receive(sender, message)
-        except Refused as refusal:
+        refusal = self.server.receive(sender, message)
+        if refusal is not None:
             self.refusals[refusal.code] += 1
-            reply = refusal_reply(sender, message, refusal)
-            # A refusal is what the sender is told at once; the fate of its update it must not miss.
-            if reply is not None and isinstance(reply.message, Verdict):
-                self._perform([reply])
-            raise Problem(409, refusal.code, str(refusal)) from None
-        self._perform(effects)
+            raise Problem(409, refusal.code, str(refusal))
 
     def collect(self, name: str, acknowledged: int | None, most_bytes: int) -> list[Numbered]:
         """Drop the letters that were dealt with, give the next ones."""
         if acknowledged is not None:
             self.mailboxes.acknowledge(name, acknowledged)
         if self.mailboxes.overflowed(name):
-            self._perform(self.machine.reconnect(name))
+            self.server.reconnect(name)
         holder = self.agreement.holder_index(name)
         return self.mailboxes.collect(name, holder, most_bytes)
 
     def tick(self, patience: float) -> None:
         """Ask whoever has been silent for too long again."""
         self._began = time.monotonic()
-        self._perform(self.machine.tick(self._began, patience))
+        self.server.tick(self._began, patience)
 
     def pedigree(self, operator_key: bytes) -> Pedigree:
         """What leads from the operator's key to the present model."""
-        version = self.published.version
-        release = self._recovery.release(version)
-        certificate = self._recovery.certificate_of(version)
-        return Pedigree(self.agreement.epoch, release, certificate, operator_key)
+        return self.server.pedigree(operator_key, self.published.version)
 
     def release(self, version: int) -> bytes:
         """The server's word on a version, as a frame; 404 for one that it has none on any more."""
-        release = self._recovery.release(version)
+        release = self.server.recovery.release(version)
         if release is None:
             raise Problem(404, "NotKept", f"there is no release of version {version} here")
         return pack(release)
@@ -239,7 +223,7 @@ class EpochHost:
     def parts(self, version: int) -> bytes:
         """All that a version was made from, as a frame; 404 if it is not kept any more."""
         if self._packed is None or self._packed[0] != version:
-            parts = self._recovery.parts(version)
+            parts = self.server.recovery.parts(version)
             if parts is None:
                 raise Problem(404, "NotKept", f"the parts of version {version} are not kept here")
             self._packed = version, pack(parts)
@@ -253,15 +237,16 @@ class EpochHost:
     @property
     def may_end(self) -> bool:
         """Whether nothing is being opened, or it may never be."""
-        return not self.is_opening or self._recovery.is_stuck or self._has_too_few
+        return not self.is_opening or self.server.recovery.is_stuck or self._has_too_few
 
-    # --- effects ----------------------------------------------------------------------------------
+    # --- letters and news -------------------------------------------------------------------------
 
-    def _perform(self, effects: list[Effect]) -> None:
-        sends = perform(self._store, effects, self._note)
-        for send in sends:
-            self.ledger.note_question(send.message)
-        self.mailboxes.post(sends)
+    def _post(self, sends: Sequence[Send]) -> None:
+        """Into the mailboxes, but refusals: whoever is refused hears so in the answer to its request."""
+        letters = [send for send in sends if not isinstance(send.message, Refusal)]
+        for letter in letters:
+            self.ledger.note_question(letter.message)
+        self.mailboxes.post(letters)
 
     def _note(self, news: News) -> None:
         """The ledger's line is in the same transaction as the step itself."""

@@ -1,0 +1,128 @@
+"""The server of one epoch: its machine, its protection and its store; letters and news go to the driver.
+
+Simulation, service and Flower all use this object. It has no clock and no network: the driver says what time it
+is, brings messages, and takes letters away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Self
+
+from basecagg.errors import LocalProtocolError, Refused
+from basecagg.protocol.effects import Effect, News, Send, Store, perform, refusal_reply
+from basecagg.protocol.epoch import Agreement
+from basecagg.protocol.global_model import Model
+from basecagg.protocol.messages import Message
+from basecagg.protocol.opening import Opening
+from basecagg.protocol.ports import Signer
+from basecagg.protocol.proofs import Pedigree
+from basecagg.protocol.recovery import Recovery
+from basecagg.protocol.server import Server, ServerSettings
+
+__all__ = ["EpochServer", "ServerSettings"]
+
+
+def _ignore(news: News) -> None:
+    """For a driver that wants no news."""
+
+
+class EpochServer:
+    """The server of one epoch. After a restart it goes on where its store says it was."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        opening: Opening,
+        store: Store,
+        initial_model: Model,
+        *,
+        post: Callable[[Sequence[Send]], None],
+        tell: Callable[[News], None] = _ignore,
+    ) -> None:
+        """Put the machine together; `start` sets it to work. For masked updates use `masked`.
+
+        settings: what the server decides, as K and the step.
+        opening: the protection, which knows how the sum of K updates is opened.
+        store: what survives a restart.
+        initial_model: what the epoch begins with; passed over if the store has a later model.
+        post: takes the letters to participants, after what they rely on is stored.
+        tell: hears of every sum that was opened or given up.
+        """
+        self.machine = Server(settings, opening, store, initial_model)
+        """To look at: what is buffered, the model, the chain of models."""
+        self._opening = opening
+        self._store = store
+        self._post = post
+        self._tell = tell
+
+    @classmethod
+    def masked(
+        cls,
+        agreement: Agreement,
+        signer: Signer,
+        store: Store,
+        initial_model: Model,
+        *,
+        post: Callable[[Sequence[Send]], None],
+        tell: Callable[[News], None] = _ignore,
+        retries: int = 1,
+        keep: int = 1,
+    ) -> Self:
+        """The server of an epoch whose updates are masked, and whose sums holders open.
+
+        retries: how often holders are asked again before answers that disagree are given up.
+        keep: for how many versions (R) it is kept what they were made from.
+        """
+        recovery = Recovery(agreement, signer, store, retries, keep)
+        settings = ServerSettings.of(agreement)
+        return cls(settings, recovery, store, initial_model, post=post, tell=tell)
+
+    @property
+    def recovery(self) -> Recovery:
+        """The protection, where updates are masked."""
+        if not isinstance(self._opening, Recovery):
+            raise LocalProtocolError("the updates of this server are not masked")
+        return self._opening
+
+    # --- messages and time --------------------------------------------------------------------
+
+    def start(self) -> None:
+        """To be called once, before anything else: a full buffer goes on opening."""
+        self._perform(self.machine.start())
+
+    def receive(self, sender: str, message: Message) -> Refused | None:
+        """Take a participant's message. One that is refused is answered, changes nothing, and is returned."""
+        try:
+            effects = self.machine.receive(sender, message)
+        except Refused as refusal:
+            reply = refusal_reply(sender, message, refusal)
+            self._perform([] if reply is None else [reply])
+            return refusal
+        self._perform(effects)
+        return None
+
+    def tick(self, now: float, patience: float) -> None:
+        """It is `now`: holders that have been silent for longer than `patience` seconds are asked again."""
+        self._perform(self.machine.tick(now, patience))
+
+    def deadline(self) -> None:
+        """Ask silent holders again now."""
+        self._perform(self.machine.deadline())
+
+    def reconnect(self, holder: str) -> None:
+        """A holder is back: send it again what it may have missed."""
+        self._perform(self.machine.reconnect(holder))
+
+    def _perform(self, effects: Sequence[Effect]) -> None:
+        sends = perform(self._store, effects, self._tell)
+        if sends:
+            self._post(sends)
+
+    # --- what others may check ----------------------------------------------------------------
+
+    def pedigree(self, operator_key: bytes, version: int) -> Pedigree:
+        """What leads from the operator's key to the model of a version that is kept."""
+        recovery = self.recovery
+        release, certificate = recovery.release(version), recovery.certificate_of(version)
+        return Pedigree(recovery.agreement.epoch, release, certificate, operator_key)
