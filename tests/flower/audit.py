@@ -10,10 +10,10 @@ from unittest.mock import patch
 
 import numpy as np
 
-from basecagg.flower.coordinator import Coordinator
 from basecagg.maths.prime_field import PrimeField
 from basecagg.maths.quantization import signed
 from basecagg.maths.randomness import FieldStream, derive_seed
+from basecagg.parties.epoch_server import EpochServer
 from basecagg.protocol.contributor import Contributor
 from basecagg.protocol.effects import Released, news_of, sends_of
 
@@ -42,13 +42,13 @@ def noting_plain_updates(folder: Path) -> Iterator[None]:
 def noting_sums(kind: type = Released) -> Iterator[list[Any]]:
     """Collect what the server opens, or news of another kind."""
     found: list[Any] = []
-    original = Coordinator.perform
+    original = EpochServer._perform
 
     def perform(self: Any, effects: Any) -> None:
         found.extend(news for news in news_of(effects) if isinstance(news, kind))
         original(self, effects)
 
-    with patch.object(Coordinator, "perform", perform):
+    with patch.object(EpochServer, "_perform", perform):
         yield found
 
 
