@@ -29,9 +29,9 @@ from basecagg.protocol.proofs import Pedigree
 from basecagg.service import logs
 from basecagg.service.connection import Connection, Reply, Unreachable
 from basecagg.service.documents import (
+    Admitted,
     AuditPage,
     Enrolment,
-    Member,
     Overview,
     from_json,
     to_json,
@@ -310,7 +310,7 @@ def test_there_is_room_for_every_person_at_its_longest() -> None:
     identity, sealing = Identity.create(), SealingSecret.create(suite).public_key
     key = pack(signed(HolderKey(name, name, suite, sealing, 2**62 - 1), identity))
     public, secret = identity.public_key, bytes(32)
-    member = Member(name=name, role="contributor", signing_key=public, revoked=True)
+    member = Admitted(name=name, role="contributor", signing_key=public, revoked=True)
     enrolment = Enrolment(
         name=name, signing_key=public, holder_key=key, admission=secret, proof=secret
     )

@@ -90,7 +90,7 @@ class Enrolment(Document, frozen=True):
     """HMAC of name and signing key under the token: only user and operator can make it."""
 
 
-class Member(Document, frozen=True):
+class Admitted(Document, frozen=True):
     """Whom the operator admitted."""
 
     name: Name
@@ -113,7 +113,7 @@ class Invite(Document, frozen=True, tag=True):
 class Admit(Document, frozen=True, tag=True):
     """These keys belong to the federation; a contributor gets its credential for the present epoch."""
 
-    member: Member
+    member: Admitted
     credential: bytes | None = None
 
 
@@ -169,7 +169,7 @@ class Overview(Document, frozen=True, omit_defaults=True):
     epoch_number: int
     epoch_id: Digest
     enrolments: tuple[Enrolment, ...]
-    members: tuple[Member, ...]
+    members: tuple[Admitted, ...]
     holder_keys: dict[str, bytes]
     """Frames, as they came; the operator checks them itself."""
     inconsistent: dict[str, int] = {}

@@ -30,6 +30,7 @@ from basecagg.service.connection import Connection, Reply, Unreachable
 from basecagg.service.documents import (
     MAX_KEY_BYTES,
     Admit,
+    Admitted,
     AskForKeys,
     AuditPage,
     CloseEpoch,
@@ -37,7 +38,6 @@ from basecagg.service.documents import (
     Enrolment,
     Invitation,
     Invite,
-    Member,
     Order,
     Overview,
     Revoke,
@@ -195,7 +195,7 @@ class Office:
     ) -> None:
         """Tell the server of a member, with its credential if the server has the epoch that it is for."""
         person = self.machine.people[name]
-        member = Member(name=name, role=person.role, signing_key=person.signing_key)
+        member = Admitted(name=name, role=person.role, signing_key=person.signing_key)
         present = self.epoch is not None and overview.epoch_id == self.epoch.id
         credential = pack(credentials[0].message) if credentials and present else None
         await self._order(connection, Admit(member=member, credential=credential))

@@ -17,7 +17,7 @@ from basecagg.protocol.epoch import Epoch
 from basecagg.protocol.messages import EpochEnd, HolderKey, statement
 from basecagg.protocol.operator import OPERATOR
 from basecagg.protocol.records import load, load_readable, write
-from basecagg.service.documents import MAX_KEY_BYTES, Enrolment, Member, Phase
+from basecagg.service.documents import MAX_KEY_BYTES, Admitted, Enrolment, Phase
 from basecagg.service.problems import Problem, unpacked
 
 MAX_PENDING = 10_000
@@ -46,7 +46,7 @@ class Registry:
         self._federation = federation
         self._operator_key = operator_key
         self._store = store
-        self.members = load(store, "member", Member)
+        self.members = load(store, "member", Admitted)
         self.enrolments = load(store, "enrolment", Enrolment)
         self.holder_keys = load_readable(store, "holder-key", HolderKey)
         self.admissions = dict(store.scan("invitation"))
@@ -67,7 +67,7 @@ class Registry:
         return member.signing_key if member else None
 
     @property
-    def active(self) -> list[Member]:
+    def active(self) -> list[Admitted]:
         """Members whom the operator has not revoked."""
         return [member for member in self.members.values() if not member.revoked]
 
@@ -117,7 +117,7 @@ class Registry:
         self._store.commit([write("enrolment", name, enrolment)])
         return known is None
 
-    def admit(self, member: Member, credential: bytes | None) -> bool:
+    def admit(self, member: Admitted, credential: bytes | None) -> bool:
         """The operator has decided: a member is in. Whether its key is news."""
         name = member.name
         writes: list[Write] = [write("member", name, member), Forget("enrolment", name)]
