@@ -70,7 +70,7 @@ def _finished(jobs: Iterable[Job], workers: int) -> Iterator[tuple[Job, dict[str
     if workers <= 1:
         yield from ((job, _timed(job)) for job in jobs)
         return
-    from basecagg.simulation.training import serve_parent
+    from basecagg.simulation.trainers import serve_parent
 
     with ProcessPoolExecutor(workers, get_context("spawn"), serve_parent) as pool:
         yield from _as_completed({pool.submit(_timed, job): job for job in jobs})

@@ -159,7 +159,7 @@ def _finished(argument: tuple[Race, Size]) -> dict[str, Any]:
 def run_race(race: Race, size: Size) -> Finish:
     """Simulate until the target or the last version."""
     from basecagg.simulation.logbook import VersionRecord
-    from basecagg.simulation.run import simulate
+    from basecagg.simulation.simulate import simulate
 
     seen: list[VersionRecord] = []
 

@@ -16,8 +16,8 @@ from basecagg.errors import DataError
 from basecagg.learning import Task, built_in_task
 from basecagg.simulation.config import SimulationConfig
 from basecagg.simulation.logbook import VersionRecord
-from basecagg.simulation.run import simulate
-from basecagg.simulation.run_folder import open_folder, read_metrics
+from basecagg.simulation.run_folder import RunFolder, read_metrics
+from basecagg.simulation.simulate import simulate
 from reproduction.jobs import Job, Order
 from reproduction.plot import Curve, common
 
@@ -78,7 +78,7 @@ def run_simulation(planned: Planned, task: Task | None = None) -> dict[str, Any]
     """Simulate to the end, or until training diverges: then the curve ends there, and `stopped` says why."""
     config, folder = planned
     task = task or task_of(config)
-    open_folder(folder, config, task.name, resume=True)  # what cannot be resumed has not diverged
+    RunFolder(folder, config, task.name, resume=True)  # what cannot be resumed has not diverged
     stopped, totals = "", {}
     try:
         totals = dict(simulate(config, task=task, folder=folder, resume=True).totals)

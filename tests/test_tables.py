@@ -89,9 +89,9 @@ def test_a_protection(monkeypatch: pytest.MonkeyPatch) -> None:
         SimulationConfig(protection="mine", holders=1)
 
 
-def test_all_kinds_of_masks_have_a_server() -> None:
+def test_all_kinds_of_masks_can_be_summed() -> None:
     build = importlib.import_module("basecagg.simulation.build")
-    assert set(build._SERVERS) == set(get_args(Masks))
+    assert set(build._SUMS) == set(get_args(Masks))
 
 
 def test_a_rule_of_parameters(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from basecagg.planning.planner import plan
     from basecagg.simulation.config import SimulationConfig
     from basecagg.simulation.federation import Federation
-    from basecagg.simulation.run import SimulationResult, simulate
+    from basecagg.simulation.simulate import SimulationResult, simulate
 
 __all__ = [
     "BASecAggError",
@@ -62,10 +62,10 @@ _HOMES = {
     "Federation": "simulation.federation",
     "ProtocolParameters": "parameters",
     "SimulationConfig": "simulation.config",
-    "SimulationResult": "simulation.run",
+    "SimulationResult": "simulation.simulate",
     "audit": "auditing.leakage",
     "plan": "planning.planner",
-    "simulate": "simulation.run",
+    "simulate": "simulation.simulate",
     "verify": "auditing.verification",
 }
 """The module of each name, below this package; every other name of `__all__` is an error."""

@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 
 from basecagg import SimulationConfig, simulate
 from basecagg.errors import ParameterError
-from basecagg.simulation.secagg_aggregation import round_parameters
+from basecagg.simulation.secagg_sums import round_parameters
 
 TINY = {
     "users": 12,

@@ -11,29 +11,23 @@ from tiny import tiny_config, tiny_task
 from basecagg.learning import LocalTraining, train_locally
 from basecagg.maths.staleness import polynomial
 from basecagg.schedules.buffered import Synchronous
-from basecagg.schedules.immediate import Immediate
+from basecagg.schedules.mixing import Immediate, Tiered, split_by_speed, tier_weights
 from basecagg.schedules.schedule import Vector
-from basecagg.schedules.tiered import Tiered, split_by_speed, tier_weights
-from basecagg.simulation.aggregation import (
-    Beginning,
-    PlainAggregation,
-    SecureAggregation,
-    ServerAggregation,
-)
-from basecagg.simulation.build import build
+from basecagg.simulation.aggregator import Aggregator
+from basecagg.simulation.beginning import Beginning, Devices
+from basecagg.simulation.build import build, make_sums
 from basecagg.simulation.clock import IdleUsers
 from basecagg.simulation.config import SimulationConfig
-from basecagg.simulation.devices import Devices
-from basecagg.simulation.run import play
+from basecagg.simulation.simulate import play
 
 SIZE = 12
 PROTECTIONS = pytest.mark.parametrize("method", ["fedbuff", "basecagg"])
 
 
-def make_aggregation(config: SimulationConfig, model: Vector) -> ServerAggregation:
-    kind = PlainAggregation if config.method == "fedbuff" else SecureAggregation
+def make_aggregator(config: SimulationConfig, model: Vector) -> Aggregator:
     devices = Devices.draw(config, np.random.default_rng(0))
-    return kind(Beginning(config, model, config.step_rule(SIZE, SIZE), devices))
+    step = config.step_rule(SIZE, SIZE)
+    return Aggregator(Beginning(config, model, step, devices), make_sums)
 
 
 def rounding_of(config: SimulationConfig) -> float:
@@ -41,11 +35,11 @@ def rounding_of(config: SimulationConfig) -> float:
     return (1 / config.update_levels if config.method == "basecagg" else 0) + 2.0**-22
 
 
-def submit_all(aggregation: ServerAggregation, updates: Sequence[Vector], base: int = 0) -> None:
+def submit_all(aggregator: Aggregator, updates: Sequence[Vector], base: int = 0) -> None:
     for user, update in enumerate(updates):
-        aggregation.prepare(user)
-        aggregation.submit(user, update, base)
-    aggregation.advance(float("inf"))
+        aggregator.sums.prepare(user)
+        aggregator.submit(user, update, base)
+    aggregator.advance(float("inf"))
 
 
 def everyone() -> IdleUsers:
@@ -60,43 +54,43 @@ def some_updates(count: int, seed: int = 3) -> list[Vector]:
 def test_a_buffer_of_one_applies_the_updates_one_by_one() -> None:
     config = tiny_config("fedbuff", buffer_size=1, global_rate=0.5)
     model = np.ones(SIZE, np.float32)
-    aggregation, expected = make_aggregation(config, model), model
+    aggregator, expected = make_aggregator(config, model), model
     for user, update in enumerate(some_updates(5)):
-        aggregation.submit(user, update, aggregation.version)
-        aggregation.advance(float("inf"))
+        aggregator.submit(user, update, aggregator.version)
+        aggregator.advance(float("inf"))
         expected = (expected.astype(np.float64) - 0.5 * update).astype(np.float32)
-        np.testing.assert_array_equal(aggregation.model, expected)
-    assert aggregation.version == 5
+        np.testing.assert_array_equal(aggregator.model, expected)
+    assert aggregator.version == 5
 
 
 @PROTECTIONS
 def test_constant_staleness_weights_are_plain_averaging(method: str) -> None:
     config = tiny_config(method, staleness="constant")
-    aggregation = make_aggregation(config, np.zeros(SIZE, np.float32))
+    aggregator = make_aggregator(config, np.zeros(SIZE, np.float32))
     updates = [*some_updates(4), *some_updates(3, seed=4), *some_updates(1, seed=5)]
-    submit_all(aggregation, updates[:4])
-    before = aggregation.model
+    submit_all(aggregator, updates[:4])
+    before = aggregator.model
     for user, base in zip(range(4, 8), (0, 1, 0, 1), strict=True):
-        aggregation.prepare(user)
-        aggregation.submit(user, updates[user], base)
-    aggregation.advance(float("inf"))
+        aggregator.sums.prepare(user)
+        aggregator.submit(user, updates[user], base)
+    aggregator.advance(float("inf"))
     mean = np.mean(np.asarray(updates[4:], np.float64), axis=0)
-    np.testing.assert_allclose(aggregation.model, before - mean, atol=rounding_of(config), rtol=0)
-    assert aggregation.version == 2
+    np.testing.assert_allclose(aggregator.model, before - mean, atol=rounding_of(config), rtol=0)
+    assert aggregator.version == 2
 
 
 @PROTECTIONS
 def test_older_updates_count_less_by_the_staleness_function(method: str) -> None:
     config = tiny_config(method, weight_levels=2**6)  # s(1) = 1/2 is a multiple of 1/c_g
-    aggregation = make_aggregation(config, np.zeros(SIZE, np.float32))
-    submit_all(aggregation, some_updates(4))
-    before, updates = aggregation.model, some_updates(4, seed=4)
+    aggregator = make_aggregator(config, np.zeros(SIZE, np.float32))
+    submit_all(aggregator, some_updates(4))
+    before, updates = aggregator.model, some_updates(4, seed=4)
     for user, base in zip(range(4, 8), (0, 1, 1, 1), strict=True):
-        aggregation.prepare(user)
-        aggregation.submit(user, updates[user - 4], base)
-    aggregation.advance(float("inf"))
+        aggregator.sums.prepare(user)
+        aggregator.submit(user, updates[user - 4], base)
+    aggregator.advance(float("inf"))
     mean = np.average(np.asarray(updates, np.float64), axis=0, weights=[0.5, 1, 1, 1])
-    np.testing.assert_allclose(aggregation.model, before - mean, atol=rounding_of(config), rtol=0)
+    np.testing.assert_allclose(aggregator.model, before - mean, atol=rounding_of(config), rtol=0)
 
 
 @PROTECTIONS
@@ -111,11 +105,11 @@ def test_k_users_with_one_example_each_are_one_user_with_k(method: str) -> None:
         indices = np.asarray(examples)
         return train_locally(task, scratch, start, indices, step, seed=0, user=0).delta
 
-    aggregation = make_aggregation(config, start)
-    submit_all(aggregation, [update([example]) for example in range(config.buffer_size)])
+    aggregator = make_aggregator(config, start)
+    submit_all(aggregator, [update([example]) for example in range(config.buffer_size)])
     together = start - update(list(range(config.buffer_size)))
     assert np.abs(together - start).max() > 0.01
-    np.testing.assert_allclose(aggregation.model, together, atol=rounding_of(config), rtol=0)
+    np.testing.assert_allclose(aggregator.model, together, atol=rounding_of(config), rtol=0)
 
 
 def test_fedasync_mixes_by_age_as_computed_by_hand() -> None:
@@ -157,16 +151,16 @@ def test_tiers_are_formed_by_speed_and_weighed_by_their_mirror() -> None:
 
 def test_a_late_update_of_a_round_is_dropped() -> None:
     config = tiny_config("fedbuff", buffer_size=2)
-    aggregation = make_aggregation(config, np.zeros(SIZE, np.float32))
-    schedule = Synchronous(aggregation, concurrency=3)
+    aggregator = make_aggregator(config, np.zeros(SIZE, np.float32))
+    schedule = Synchronous(aggregator, concurrency=3)
     start = schedule.starting_point(0)
     for user, update in enumerate(some_updates(3)):
         schedule.finish(user, update, start)
-        aggregation.advance(float("inf"))
+        aggregator.advance(float("inf"))
     assert schedule.version == 1
     mean = np.mean(np.asarray(some_updates(3)[:2], np.float64), axis=0)
-    np.testing.assert_allclose(aggregation.model, -mean, atol=1e-6)
-    assert aggregation.waiting() == set()
+    np.testing.assert_allclose(aggregator.model, -mean, atol=1e-6)
+    assert aggregator.waiting() == set()
 
 
 @pytest.mark.parametrize("protection", ["none", "secagg", "secagg+", "lightsecagg", "basecagg"])
@@ -192,13 +186,13 @@ def test_a_round_has_no_stale_members_however_long_its_sum_takes_to_open(
 def test_nobody_begins_a_round_that_is_over() -> None:
     """While the sum of a round is being opened there is no model to begin with."""
     config = tiny_config("basecagg", buffer_size=3)
-    aggregation = make_aggregation(config, np.zeros(SIZE, np.float32))
-    schedule, idle = Synchronous(aggregation, concurrency=4), everyone()
+    aggregator = make_aggregator(config, np.zeros(SIZE, np.float32))
+    schedule, idle = Synchronous(aggregator, concurrency=4), everyone()
     first, start = schedule.choose(idle, []), schedule.starting_point(0)
     assert len(first) == 4
     for user, update in zip(first, some_updates(4), strict=True):
-        aggregation.prepare(user)
+        aggregator.sums.prepare(user)
         schedule.finish(user, update, start)
-    assert (aggregation.version, schedule.choose(idle, [])) == (0, [])
-    aggregation.advance(float("inf"))
-    assert (aggregation.version, len(schedule.choose(idle, []))) == (1, 4)
+    assert (aggregator.version, schedule.choose(idle, [])) == (0, [])
+    aggregator.advance(float("inf"))
+    assert (aggregator.version, len(schedule.choose(idle, []))) == (1, 4)

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from math import inf
 
 import numpy as np
-from test_laws import make_aggregation
+from test_laws import make_aggregator
 from tiny import tiny_config
 
 from basecagg.baselines.local_noise import AtUser
-from basecagg.protocol.effects import Released
 from basecagg.schedules.buffered import Buffered, Synchronous
 from basecagg.schedules.schedule import Vector
-from basecagg.simulation.aggregation import ServerAggregation, user_number
+from basecagg.simulation.aggregator import Aggregator
+from basecagg.simulation.beginning import user_number
 from basecagg.simulation.config import SimulationConfig
 from basecagg.simulation.event_clock import DeviceClock
 
@@ -25,8 +25,8 @@ class Stage:
 
     protection = AtUser()  # nobody has a budget
 
-    def __init__(self, aggregation: ServerAggregation) -> None:
-        self._aggregation = aggregation
+    def __init__(self, aggregator: Aggregator) -> None:
+        self._aggregator = aggregator
 
     def begin(self, user: int, training: int, start: Vector) -> Callable[[], Vector]:
         return lambda: np.full_like(start, 0.25 * user + 0.01 * training)
@@ -34,13 +34,17 @@ class Stage:
     def affords(self, user: int) -> bool:
         return True
 
+    @property
+    def sums(self) -> Stage:
+        return self
+
     def seconds(self, user: int) -> float:
-        self._aggregation.prepare(user)
+        self._aggregator.sums.prepare(user)
         return DURATIONS[user]
 
     def advance(self, now: float) -> float:
-        due = self._aggregation.advance(inf)
-        self._aggregation.now = now
+        due = self._aggregator.advance(inf)
+        self._aggregator.now = now
         return due
 
 
@@ -51,21 +55,20 @@ def play(
     seed: int = 0,
 ) -> list[tuple[float, dict[int, int]]]:
     """The time of each version, and the staleness of every member of its sum."""
-    aggregation = make_aggregation(config, np.zeros(12, np.float32))
-    schedule = kind(aggregation, config.users_at_once)
-    stage = Stage(aggregation)
+    aggregator = make_aggregator(config, np.zeros(12, np.float32))
+    schedule = kind(aggregator, config.users_at_once)
+    stage = Stage(aggregator)
     clock = DeviceClock(config, schedule, stage, stage, np.random.default_rng(seed))
     story: list[tuple[float, dict[int, int]]] = []
     while len(story) < versions:
         clock.tick()
-        for step in aggregation.steps:
-            assert isinstance(step, Released)
+        step, _ = aggregator.take_step()
+        if step is not None:
             ages = {
                 user_number(name.contributor): step.version - base
                 for name, base in zip(step.members, step.base_versions, strict=True)
             }
             story.append((clock.now, ages))
-        aggregation.steps.clear()
     return story
 
 

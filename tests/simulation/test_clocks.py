@@ -12,8 +12,8 @@ from tiny import tiny_config, tiny_task
 from basecagg import SimulationConfig, SimulationResult, simulate
 from basecagg.costs import Prices, open_pairwise
 from basecagg.parameters import ProtocolParameters
+from basecagg.simulation.beginning import Devices
 from basecagg.simulation.config import Speed
-from basecagg.simulation.devices import Devices
 
 
 def run(config: SimulationConfig) -> SimulationResult:

@@ -16,9 +16,9 @@ from basecagg.auditing.transcript import Transcript
 from basecagg.errors import ParameterError
 from basecagg.maths.accounting import epsilon_of
 from basecagg.planning.budget import noise_of, private_sums
-from basecagg.simulation import private_arithmetic as arithmetic
+from basecagg.simulation import private_sums as arithmetic
 from basecagg.simulation.build import build
-from basecagg.simulation.run import play
+from basecagg.simulation.simulate import play
 
 NOISY = ("ldp", "cdp", "basecagg-dp")
 
@@ -85,7 +85,7 @@ def test_old_updates_cost_less_but_never_nothing() -> None:
     play(parts)
     fresh = private_sums(config, parts.model_size, 1)
     uploads = max(parts.clock.trainings)
-    spent = parts.summing._ledgers.spent
+    spent = parts.aggregator.sums.state()["spent"]
     assert uploads * fresh.cost(10) < spent < uploads * fresh.cost(0)
 
 
@@ -152,12 +152,12 @@ def test_a_sum_with_a_lie_is_not_applied() -> None:
         for _ in range(8):
             before = parts.schedule.model
             parts.clock.tick()
-            step, _ = parts.summing.take_step(parts.schedule.version)
+            step, _ = parts.aggregator.take_step()
             assert step is not None
             members = {name.contributor for name in step.members}
             assert step.applied == (parts is honest or "user-0" not in members)
             assert step.applied != np.array_equal(before, parts.schedule.model)
-    assert lied.summing.counts["sums not applied"] > 0
+    assert lied.aggregator.counts["sums not applied"] > 0
 
 
 @pytest.mark.parametrize("noise", [0.0, 2.0])

@@ -7,7 +7,7 @@ import pytest
 
 from basecagg.errors import ParameterError
 from basecagg.simulation.config import SimulationConfig
-from basecagg.simulation.run import simulate
+from basecagg.simulation.simulate import simulate
 
 RECORDS = {
     "method": "basecagg-dp",

@@ -13,7 +13,7 @@ from basecagg import SimulationConfig
 from basecagg.errors import BASecAggWarning
 from basecagg.learning import FlatModel, Task, local_training
 from basecagg.simulation.build import RunParts, build
-from basecagg.simulation.run import play as play_all
+from basecagg.simulation.simulate import play as play_all
 
 
 def normed() -> nn.Module:

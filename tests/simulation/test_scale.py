@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from tiny import tiny_config, tiny_task
 
-from basecagg.simulation.aggregation import SecureAggregation
 from basecagg.simulation.build import build
 from basecagg.simulation.clock import IdleUsers
 from basecagg.simulation.event_clock import DeviceClock
-from basecagg.simulation.run import play
+from basecagg.simulation.secure_sums import SecureSums
+from basecagg.simulation.simulate import play
 
 
 class CountingGenerator:
@@ -69,8 +69,8 @@ def test_an_idle_user_has_no_machine_and_no_model_of_its_own() -> None:
     )
     simulation = build(config, tiny_task(examples=2000), {})
     play(simulation)
-    assert isinstance(simulation.summing, SecureAggregation)
-    nodes = simulation.summing.network.nodes
+    assert isinstance(simulation.aggregator.sums, SecureSums)
+    nodes = simulation.aggregator.sums.network.nodes
     contributors = [address for address in nodes if address.role == "contributor"]
     assert len(contributors) <= simulation.workshop.updates + config.users_at_once
     assert isinstance(simulation.clock, DeviceClock)

@@ -19,8 +19,8 @@ from basecagg.errors import DataError
 from basecagg.learning import load_dataset
 from basecagg.protocol.effects import Released
 from basecagg.schedules.schedule import Vector
-from basecagg.simulation.aggregation import SecureAggregation, user_number
-from basecagg.simulation.arithmetic import ArithmeticAggregation
+from basecagg.simulation.aggregator import Aggregator
+from basecagg.simulation.beginning import user_number
 
 
 class Witness:
@@ -31,20 +31,19 @@ class Witness:
         self.ages: list[int] = []
         self._config = config
         self._sent: dict[int, Vector] = {}
-        full = config.cryptography == "full"
-        watched = SecureAggregation if full else ArithmeticAggregation
-        original = watched.submit
+        original = Aggregator.submit
 
-        def submit(secure: Any, user: int, update: Vector, base: int) -> None:
+        def submit(secure: Aggregator, user: int, update: Vector, base: int) -> None:
             assert user not in secure.waiting()
             self._sent[user] = update.copy()
-            before, known = secure.server.model, len(secure.steps)
+            before, known = secure.server.model, len(secure.pending)
             original(secure, user, update, base)
-            for step in secure.steps[known:]:
-                assert isinstance(step, Released)
-                self._compare(step, before, secure.server.model)
+            if len(secure.pending) > known:
+                opened = secure.pending[-1]
+                assert opened.step is not None
+                self._compare(opened.step, before, opened.model)
 
-        monkeypatch.setattr(watched, "submit", submit)
+        monkeypatch.setattr(Aggregator, "submit", submit)
 
     def _compare(self, step: Released, before: Vector, after: Vector) -> None:
         members = [self._sent.pop(user_number(name.contributor)) for name in step.members]

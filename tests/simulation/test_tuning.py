@@ -14,7 +14,6 @@ from basecagg.errors import ParameterError
 from basecagg.protocol.effects import Abandoned
 from basecagg.simulation.build import build
 from basecagg.simulation.logbook import VersionRecord
-from basecagg.simulation.tuning import TunedAggregation
 
 COARSE = {"update_levels": 1}
 FINE = {"update_levels": 2**33, "allow_wraparound": True, "cryptography": "arithmetic"}
@@ -93,11 +92,10 @@ def test_a_resumed_run_is_the_same(tmp_path: Path, last: int) -> None:
 
 
 def test_a_burned_buffer_is_counted_and_does_not_end_the_run() -> None:
-    summing = build(tuned(), tiny_task(), {}).summing
-    assert isinstance(summing, TunedAggregation)
-    summing._server.steps.append(Abandoned(0, (), "its answers disagree"))
-    summing._learn()
-    assert summing.take_step(0) == (None, 1)
+    aggregator = build(tuned(), tiny_task(), {}).aggregator
+    aggregator.sums.network.news.append(Abandoned(0, (), "its answers disagree"))
+    aggregator.collect_news()
+    assert aggregator.take_step() == (None, 1)
 
 
 def test_a_tuned_start_that_fits_stays() -> None:

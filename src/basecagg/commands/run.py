@@ -160,7 +160,7 @@ def _run_all(
         require("tensorboard", extra="tensorboard", needed_for="--tensorboard")
     from basecagg.commands.report import report_on
     from basecagg.simulation.logbook import VersionRecord
-    from basecagg.simulation.run import simulate
+    from basecagg.simulation.simulate import simulate
 
     load_kernels()
     try:

@@ -47,7 +47,7 @@ class Idle(Protocol):
     """The users that do not train at present."""
 
     def draw(self, count: int, allowed: Callable[[int], bool] = ...) -> list[int]:
-        """So many of them, at random; fewer if fewer are allowed and there."""
+        """Draw `count` of them at random; fewer if fewer are allowed and there."""
 
 
 class Schedule(Protocol):

@@ -1,17 +1,20 @@
-"""A clock lets users train and finish; each kind has its own idea of time. And the users that wait for it."""
+"""A clock lets users train and finish: what both kinds share, and the paper's clock, which has no time."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import numpy as np
 
-from basecagg.schedules.schedule import Schedule
+from basecagg.errors import BudgetSpent
+from basecagg.schedules.schedule import Schedule, StartingPoint, Vector
+from basecagg.simulation.aggregator import Aggregator
 from basecagg.simulation.config import SimulationConfig
-from basecagg.simulation.summing import Summing
 from basecagg.simulation.workshop import Workshop
 
 
@@ -22,7 +25,7 @@ class Clock(ABC):
     config: SimulationConfig
     schedule: Schedule
     workshop: Workshop
-    summing: Summing
+    aggregator: Aggregator
     generator: np.random.Generator
     now: float = 0.0
 
@@ -37,7 +40,7 @@ class Clock(ABC):
     def _may_train(self, user: int) -> bool:
         """Whether its budget of privacy, if it has one, allows another update."""
         uses = self.workshop.protection.uses
-        return self.trainings[user] < uses and self.summing.affords(user)
+        return self.trainings[user] < uses and self.aggregator.sums.affords(user)
 
     def _count_training(self, user: int) -> int:
         """The number of the training that a user begins now."""
@@ -77,7 +80,7 @@ class IdleUsers:
         self._availability, self._generator, self._may_train = availability, generator, may_train
 
     def draw(self, count: int, allowed: Callable[[int], bool] = _anyone) -> list[int]:
-        """So many users, at random; fewer if fewer are allowed and there."""
+        """Draw `count` users at random; fewer if fewer are allowed and there."""
         drawn: list[int] = []
         for index in range(len(self._users)):
             if len(drawn) >= count:
@@ -110,3 +113,50 @@ class IdleUsers:
         users, place = self._users, self._place
         users[one], users[other] = users[other], users[one]
         place[users[one]], place[users[other]] = one, other
+
+
+class UniformStaleness(Clock):
+    """The paper's clock: each tick fills one buffer, and τ of every update is drawn uniformly from 0…τ_max."""
+
+    def __post_init__(self) -> None:
+        """Begin with the first model as all the history there is."""
+        super().__post_init__()
+        config = self.config
+        self._everyone = IdleUsers(range(config.users), 1.0, self.generator, self._may_train)
+        models = [self.schedule.model]
+        self._history: deque[Vector] = deque(models, maxlen=config.max_staleness + 1)
+        self._updates = config.buffer_size if config.pair.schedule == "buffered" else 1
+
+    def tick(self) -> None:
+        """What the buffer lacks (one update for the immediate schedule), begun together."""
+        version = self.schedule.version
+        waiting = self.aggregator.waiting()
+        users = self._everyone.draw(self._updates - len(waiting), lambda user: user not in waiting)
+        if not users:
+            raise BudgetSpent("too few users have a budget of privacy left to fill a buffer")
+        known = min(len(self._history), version - self.aggregator.first_version + 1)
+        ages = self.generator.integers(0, known, len(users)).tolist()
+        jobs = [self._begin(user, age, version) for user, age in zip(users, ages, strict=True)]
+        for user, start, result in jobs:
+            self.schedule.finish(user, result(), start)
+        self.aggregator.advance(inf)
+        if self.schedule.version != version:
+            self._history.append(self.schedule.model)
+
+    def _begin(self, user: int, age: int, version: int) -> tuple[int, StartingPoint, Any]:
+        self.workshop.seconds(user)  # deals the mask; how long that takes does not matter here
+        start = StartingPoint(version - age, self._history[-1 - age])
+        return user, start, self.workshop.begin(user, self._count_training(user), start.model)
+
+    def state(self) -> dict[str, Any]:
+        """Everything that a resumed run needs."""
+        return super().state() | {
+            "order": self._everyone.in_order(),
+            "history": list(self._history),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state."""
+        super().restore(state)
+        self._everyone = IdleUsers(state["order"], 1.0, self.generator, self._may_train)
+        self._history = deque(state["history"], maxlen=self._history.maxlen)

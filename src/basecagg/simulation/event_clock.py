@@ -69,7 +69,7 @@ class DeviceClock(Clock):
 
     def _somebody_could_start(self) -> bool:
         """If only it were there."""
-        waiting = self.summing.waiting()
+        waiting = self.aggregator.waiting()
         return any(user not in waiting and self._may_train(user) for user in self._idle.in_order())
 
     def _idle_users(self, users: Iterable[int]) -> IdleUsers:
@@ -86,7 +86,7 @@ class DeviceClock(Clock):
             self._push(Event(self.now + seconds, 0, user, training, start, result))
 
     def _await_publication(self) -> None:
-        due = self.summing.advance(self.now)
+        due = self.aggregator.advance(self.now)
         if due < inf and not any(event.at == due for event in self._events):
             self._push(Event(due, 0))
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import msgspec
@@ -39,14 +40,31 @@ class Meter:
     bytes_sent: Counter[str] = field(default_factory=Counter)
     messages: Counter[str] = field(default_factory=Counter)
 
+    def add(self, kind: str, size: int) -> None:
+        """Count a message."""
+        self.messages[kind] += 1
+        self.bytes_sent[kind] += size
+
+    def state(self) -> dict[str, dict[str, float]]:
+        """For a checkpoint."""
+        return {name: dict(totals) for name, totals in vars(self).items()}
+
+    def restore(self, state: Mapping[str, Mapping[str, float]]) -> None:
+        """Go on from a state."""
+        for name, totals in state.items():
+            vars(self)[name].clear()  # starting the machines has been counted already
+            vars(self)[name].update(totals)
+
 
 class MeteredLoopback(Loopback):
     """A loopback that keeps accounts."""
 
-    def __init__(self, verifier: RememberingVerifier | None = None) -> None:
+    def __init__(
+        self, meter: Meter | None = None, verifier: RememberingVerifier | None = None
+    ) -> None:
         """Charge checks that the verifier remembers at the price of real ones."""
         super().__init__()
-        self.meter = Meter()
+        self.meter = meter or Meter()
         self.deaf: set[str] = set()
         self.saved: Callable[[], int] = lambda: 0
         """Checks that an agreement shared by all parties did not have to repeat."""
@@ -56,26 +74,24 @@ class MeteredLoopback(Loopback):
         self._last: tuple[Message | None, int] = (None, 0)
         self.observers.append(self._weigh)
 
-    def charge(self, role: str, started: float, remembered: int) -> float:
-        """Book the time since `started`, and the checks that were remembered since then."""
+    @contextmanager
+    def charging(self, role: str) -> Iterator[None]:
+        """Book the time of the block, and the checks that were remembered meanwhile."""
+        started, remembered = time.process_time(), self._remembered
+        yield
         seconds = time.process_time() - started
-        if self._verifier is not None:
-            seconds += (self.remembered - remembered) * self._seconds_per_check
+        seconds += (self._remembered - remembered) * self._seconds_per_check
         self.meter.seconds[role] += seconds
-        return seconds
 
     @property
-    def remembered(self) -> int:
+    def _remembered(self) -> int:
         """How many checks were answered from memory so far."""
-        if self._verifier is None:
-            return 0
-        return self._verifier.remembered + self.saved()
+        return self._verifier.remembered + self.saved() if self._verifier else 0
 
     def deliver_to_all(self, role: str, mail: Iterable[Letter]) -> None:
         """As the loopback does, at the expense of the role."""
-        started, remembered = time.process_time(), self.remembered
-        super().deliver_to_all(role, mail)
-        self.charge(role, started, remembered)
+        with self.charging(role):
+            super().deliver_to_all(role, mail)
 
     def deliver(self, address: Address, mail: Iterable[Letter]) -> None:
         """As the loopback does, but holders in `deaf` do not hear requests."""
@@ -84,11 +100,9 @@ class MeteredLoopback(Loopback):
         super().deliver(address, mail)
 
     def _weigh(self, letter: Letter) -> None:
-        name = type(letter.message).__name__
-        self.meter.messages[name] += 1
         if letter.message is not self._last[0]:  # the same question goes to all holders in a row
             self._last = (letter.message, self._size(letter.message))
-        self.meter.bytes_sent[name] += self._last[1]
+        self.meter.add(type(letter.message).__name__, self._last[1])
 
     def _size(self, message: Message) -> int:
         """Bytes on the wire. Bulk is not encoded to be measured: its length and a fixed envelope will do."""

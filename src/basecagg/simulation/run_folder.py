@@ -5,11 +5,10 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from itertools import count, takewhile
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -25,57 +24,29 @@ METRICS = "metrics.jsonl"
 CHECKPOINT = "checkpoint.msgpack"
 TOTALS = "totals.json"
 USUAL_SCORE = "accuracy"
-"""Unless the task has a score of another name: a share of the test examples, the larger the better."""
+"""Unless the task has a score of another name: a fraction of the test examples, the larger the better."""
 MODEL = "model.npy"
 TRANSCRIPT = "transcript.jsonl"
 """What the server of a secure run saw in its first epoch, if the run was watched."""
 
 
-class NoFolder:
-    """Keeps nothing of a run."""
-
-    state: Mapping[str, Any] = MappingProxyType({})
-    """Where to go on from; nothing if the run begins."""
-
-    def begin(self) -> None:
-        """Make room."""
-
-    def write(self, record: Mapping[str, Any]) -> None:
-        """Add one line of metrics."""
-
-    def checkpoint(self, version: int, state: Callable[[], dict[str, Any]]) -> None:
-        """Make it possible to resume from this version, if it is one of those to resume from."""
-
-    def finish(self, totals: Mapping[str, Any], model: Vector) -> None:
-        """Write what is known only at the end."""
-
-
-NO_FOLDER = NoFolder()
-
-
-def open_folder(
-    folder: Path | None,
-    config: SimulationConfig,
-    task: str,
-    *,
-    resume: bool,
-    score: str = USUAL_SCORE,
-) -> NoFolder:
-    """The folder of a run, if there is one."""
-    return RunFolder(folder, config, task, score, resume=resume) if folder else NO_FOLDER
-
-
-class RunFolder(NoFolder):
+class RunFolder:
     """Keeps a run so that it can be read, and resumed after Ctrl-C or kill -9."""
 
     def __init__(
-        self, folder: Path, config: SimulationConfig, task: str, score: str, *, resume: bool
+        self,
+        folder: Path,
+        config: SimulationConfig,
+        task: str,
+        score: str = USUAL_SCORE,
+        *,
+        resume: bool,
     ) -> None:
         """Read the checkpoint of a run to resume, or see that there is no run yet. Nothing is written."""
         self._folder = folder
-        self._config = config
-        self._task = task
-        self._score = score
+        self._config, self._task, self._score = config, task, score
+        self.state: dict[str, Any] = {}
+        """Where to go on from; empty if the run begins."""
         if not resume and folder.exists():
             raise DataError(
                 f"{folder} exists: choose another folder, or go on with it by resume=True"
@@ -86,14 +57,11 @@ class RunFolder(NoFolder):
         if resume and (folder / TASK).exists() and read_task(folder) != task:
             raise DataError(f"{folder} was made with the task {read_task(folder)!r}, not {task!r}")
         if resume and (folder / CHECKPOINT).exists():
-            self._take_up()
-
-    def _take_up(self) -> None:
-        state = checkpoint.load(self._folder / CHECKPOINT)
-        state["history"] = read_metrics(self._folder)[: state["records"]]
-        if len(state["history"]) < state["records"]:
-            raise DataError(f"{self._folder / METRICS} ends before its checkpoint")
-        self.state = state
+            self.state = checkpoint.load(folder / CHECKPOINT)
+            records = self.state["records"]
+            self.state["history"] = read_metrics(folder)[:records]
+            if len(self.state["history"]) < records:
+                raise DataError(f"{folder / METRICS} ends before its checkpoint")
 
     def begin(self) -> None:
         """Make the folder. What a run before wrote after its checkpoint is made again, so it goes."""
@@ -116,11 +84,10 @@ class RunFolder(NoFolder):
         except OSError as error:
             raise StorageError(f"metrics cannot be written: {error.strerror}") from None
 
-    def checkpoint(self, version: int, state: Callable[[], dict[str, Any]]) -> None:
-        """Make it possible to resume from this version, if it is one of those to resume from."""
-        if version % self._config.checkpoint_every == 0:
-            seen = {path.name: path.stat().st_size for path in transcripts(self._folder)}
-            checkpoint.save(self._folder / CHECKPOINT, state() | {"transcripts": seen})
+    def checkpoint(self, state: Mapping[str, Any]) -> None:
+        """Make it possible to resume from this state."""
+        seen = {path.name: path.stat().st_size for path in transcripts(self._folder)}
+        checkpoint.save(self._folder / CHECKPOINT, {**state, "transcripts": seen})
 
     def finish(self, totals: Mapping[str, Any], model: Vector) -> None:
         """Write what is known only at the end."""

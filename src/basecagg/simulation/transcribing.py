@@ -17,7 +17,7 @@ from basecagg.protocol.epoch import Agreement
 from basecagg.protocol.ports import Signer
 from basecagg.simulation.loopback import Loopback
 from basecagg.simulation.run_folder import transcript_path, transcripts
-from basecagg.simulation.summing import Watch
+from basecagg.simulation.sums import Watch
 from basecagg.storage import disk
 
 

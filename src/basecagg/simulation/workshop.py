@@ -12,11 +12,10 @@ import numpy.typing as npt
 
 from basecagg.learning import LocalTraining, derive_seed
 from basecagg.schedules.schedule import Vector
+from basecagg.simulation.aggregator import Aggregator
+from basecagg.simulation.beginning import NOISE, TRAINING, Devices
 from basecagg.simulation.config import SimulationConfig
-from basecagg.simulation.devices import Devices
-from basecagg.simulation.purposes import NOISE, TRAINING
-from basecagg.simulation.summing import Summing
-from basecagg.simulation.training import Trainer
+from basecagg.simulation.trainers import Trainer
 
 Examples: TypeAlias = Sequence[npt.NDArray[np.int64]]
 """Which examples each user has."""
@@ -29,7 +28,7 @@ class Workshop:
     trainer: Trainer
     devices: Devices
     examples: Examples
-    summing: Summing
+    aggregator: Aggregator
     model_size: int
     updates: int = 0
     training_seconds: float = 0.0
@@ -43,7 +42,9 @@ class Workshop:
         """What users do with their updates before anybody sees them."""
         self._work = training_seconds(self.devices, self.examples)
         mean = sum(map(len, self.examples)) / len(self.examples)
-        self._shares = [len(part) / mean for part in self.examples] if config.weigh_examples else []
+        self._fractions = (
+            [len(part) / mean for part in self.examples] if config.weigh_examples else []
+        )
 
     def begin(self, user: int, training: int, start: Vector) -> Callable[[], Vector]:
         """Begin a user's n-th local training; calling the result gives its update, protected at the user."""
@@ -57,8 +58,8 @@ class Workshop:
             self.updates += 1
             if user < self._config.attackers and self._config.attack_factor:
                 delta = delta * np.float32(self._config.attack_factor)
-            if self._shares:
-                delta = delta * np.float32(self._shares[user])
+            if self._fractions:
+                delta = delta * np.float32(self._fractions[user])
             noise = (self._config.seed, NOISE, user, training)
             return self.protection.protect(delta, lambda: np.random.default_rng(noise))
 
@@ -66,8 +67,8 @@ class Workshop:
 
     def seconds(self, user: int) -> float:
         """Download, train (while the mask is dealt), upload."""
-        work = max(self._work[user], self.summing.prepare(user))
-        upload = self.devices.upload(self.summing.upload_bytes(self.model_size))
+        work = max(self._work[user], self.aggregator.sums.prepare(user))
+        upload = self.devices.upload(self.aggregator.sums.upload_bytes)
         return self.devices.download(4 * self.model_size) + work + upload
 
 

@@ -15,9 +15,9 @@ from basecagg.schedules.schedule import Vector
 from basecagg.simulation.build import RunParts, build
 from basecagg.simulation.config import SimulationConfig
 from basecagg.simulation.logbook import VersionRecord
-from basecagg.simulation.run_folder import NO_FOLDER, NoFolder, open_folder
-from basecagg.simulation.summing import Watch
-from basecagg.simulation.training import threads_as_before
+from basecagg.simulation.run_folder import RunFolder
+from basecagg.simulation.sums import Watch
+from basecagg.simulation.trainers import threads_as_before
 from basecagg.simulation.transcribing import transcribed
 
 Progress: TypeAlias = Callable[[VersionRecord], None]
@@ -64,39 +64,30 @@ def simulate(
         config.model, config.dataset, data_dir=Path(config.data_dir), download=config.download
     )
     place = Path(folder) if folder else None
-    kept = open_folder(place, config, task.name, resume=resume, score=task.score_name)
+    kept = RunFolder(place, config, task.name, task.score_name, resume=resume) if place else None
+    state = kept.state if kept else {}
     with threads_as_before():
-        return _simulate(config, task, place, kept, progress=progress, watch=watch)
-
-
-def _simulate(
-    config: SimulationConfig,
-    task: Task,
-    folder: Path | None,
-    kept: NoFolder,
-    *,
-    progress: Progress,
-    watch: Watch,
-) -> SimulationResult:
-    parts = build(config, task, kept.state)
-    started, stopped = time.perf_counter(), {}
-    with closing(parts.workshop), transcribed(folder, resumed=bool(kept.state)) as transcribe:
-        kept.begin()
-        # Both see every epoch: auto-tuning begins several.
-        parts.summing.watch(lambda *epoch: [see(*epoch) for see in (transcribe, watch)])
-        try:
-            play(parts, kept, progress)
-        except BudgetSpent as reason:
-            at = parts.schedule.version
-            stopped["stopped"] = f"the run ended after version {at}: {reason}"
+        parts = build(config, task, state)
+        started, stopped = time.perf_counter(), {}
+        with closing(parts.workshop), transcribed(place, resumed=bool(state)) as transcribe:
+            if kept:
+                kept.begin()
+            # Both see every epoch: auto-tuning begins several.
+            parts.aggregator.watch(lambda *epoch: [see(*epoch) for see in (transcribe, watch)])
+            try:
+                play(parts, kept, progress)
+            except BudgetSpent as reason:
+                at = parts.schedule.version
+                stopped["stopped"] = f"the run ended after version {at}: {reason}"
     totals = {"wall seconds": time.perf_counter() - started, **stopped, **parts.totals()}
-    kept.finish(totals, parts.schedule.model)
+    if kept:
+        kept.finish(totals, parts.schedule.model)
     records = tuple(parts.logbook.records)
     return SimulationResult(config, records, totals, parts.schedule.model)
 
 
 def play(
-    parts: RunParts, kept: NoFolder = NO_FOLDER, progress: Progress = lambda record: None
+    parts: RunParts, kept: RunFolder | None = None, progress: Progress = lambda record: None
 ) -> tuple[VersionRecord, ...]:
     """Tick until the last version; record, evaluate and checkpoint on the way."""
     logbook, schedule = parts.logbook, parts.schedule
@@ -107,13 +98,15 @@ def play(
         parts.clock.tick()
         if schedule.version != before:
             _record(parts, kept, progress)
-            kept.checkpoint(schedule.version, parts.state)
+            if kept and schedule.version % parts.config.checkpoint_every == 0:
+                kept.checkpoint(parts.state())
     return tuple(logbook.records)
 
 
-def _record(parts: RunParts, kept: NoFolder, progress: Progress) -> None:
+def _record(parts: RunParts, kept: RunFolder | None, progress: Progress) -> None:
     version, model = parts.schedule.version, parts.schedule.model
     now = VersionRecord(version, parts.clock.now, parts.workshop.updates, epsilon=parts.epsilon())
-    record = parts.logbook.add(now, model, *parts.summing.take_step(version))
-    kept.write(asdict(record))
+    record = parts.logbook.add(now, model, *parts.aggregator.take_step())
+    if kept:
+        kept.write(asdict(record))
     progress(record)

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from basecagg.costs import shares_bytes
 from basecagg.errors import BASecAggWarning
-from basecagg.simulation.aggregation import deals_late
 from basecagg.simulation.config import SimulationConfig
+from basecagg.simulation.secure_sums import deals_late
 
 _PROCESS = 0.4e9
 """Python, torch and the compiled kernels."""

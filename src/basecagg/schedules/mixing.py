@@ -1,20 +1,63 @@
-"""FedAT: users of like speed form tiers; each tier runs rounds of its own, and the tiers' models are averaged.
-
-Slow tiers step rarely, so their models weigh more: tier m has the weight T_{M+1−m}/T, T_m counting the steps
-of tier m (Chai et al. 2020, Eq. 3).
-"""
+"""Schedules that mix models: FedAsync one by one, FedAT by tiers. They sum no updates that could be masked."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from basecagg.maths.staleness import StalenessFunction
 from basecagg.schedules.schedule import Idle, StartingPoint, Vector
+
+
+@dataclass(eq=False)
+class Immediate:
+    """FedAsync: every update moves the model at once, the older the less (Xie, Koyejo and Gupta 2019).
+
+    x ← (1 − α_τ)·x + α_τ·x_i with α_τ = α·s(τ). There is no sum in which an update could hide.
+    """
+
+    model: Vector
+    concurrency: int
+    """C"""
+    mixing: float
+    """α"""
+    staleness: StalenessFunction
+    max_staleness: int
+    """τ_max: what is older is dropped."""
+    version: int = 0
+
+    def choose(self, idle: Idle, running: Collection[int]) -> list[int]:
+        """Fill up to C."""
+        return idle.draw(self.concurrency - len(running))
+
+    def starting_point(self, user: int) -> StartingPoint:
+        """The newest model."""
+        return StartingPoint(self.version, self.model)
+
+    def finish(self, user: int, update: Vector, start: StartingPoint) -> None:
+        """Mix the user's model x_i = x^(t_i) − Δ into the global one."""
+        tau = self.version - start.version
+        if tau > self.max_staleness:
+            return
+        weight = self.mixing * self.staleness(tau)
+        local = start.model.astype(np.float64) - update
+        mixed = (1 - weight) * self.model.astype(np.float64) + weight * local
+        self.model = mixed.astype(self.model.dtype)
+        self.version += 1
+
+    def state(self) -> dict[str, Any]:
+        """The model and its version."""
+        return {"version": self.version, "model": self.model}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state."""
+        self.version, self.model = state["version"], state["model"]
 
 
 def split_by_speed(durations: Sequence[float], tiers: int) -> list[int]:
@@ -33,7 +76,11 @@ def tier_weights(steps: Sequence[int]) -> npt.NDArray[np.float64]:
 
 
 class Tiered:
-    """Synchronous rounds within tiers, an asynchronous average across them."""
+    """FedAT: synchronous rounds within tiers of users of like speed, an asynchronous average across the tiers.
+
+    Slow tiers step rarely, so their models weigh more: tier m has the weight T_{M+1−m}/T, where T_m counts the
+    steps of tier m (Chai et al. 2020, Eq. 3).
+    """
 
     def __init__(self, model: Vector, tier_of: Sequence[int], cohort: int) -> None:
         """Each tier takes a step with `cohort` updates, or with all its users if it has fewer."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import ceil
 from typing import Any
 
@@ -16,42 +15,28 @@ from basecagg.maths.randomness import Words, WordStream, derive_seed
 from basecagg.protocol.messages import MaskName
 from basecagg.protocol.opening import Burned, Opened, Outcome
 from basecagg.schedules.schedule import Vector
-from basecagg.simulation.aggregation import Beginning, SeededEntropy, user_name
-from basecagg.simulation.arithmetic import SummedHere
+from basecagg.simulation.beginning import Beginning, SeededEntropy, user_name
 from basecagg.simulation.config import SimulationConfig
-from basecagg.simulation.loopback import Letter
-from basecagg.simulation.metering import MeteredLoopback
+from basecagg.simulation.loopback import Loopback
 from basecagg.simulation.secagg_round import PHASES, CostKey, SecAggRound
+from basecagg.simulation.sums import Sums, Updates, in_clear
 
 _ENVELOPE = 2 * SHARE_BYTES + 28
 """Bytes of two sealed shares."""
 
 
-class Unmetered(MeteredLoopback):
-    """Brings updates to the server's machine. Their cost is measured where they are masked: in the round."""
-
-    def charge(self, role: str, started: float, remembered: int) -> float:
-        """Nothing."""
-        return 0.0
-
-    def _weigh(self, letter: Letter) -> None:
-        """Nothing."""
-
-
-class SecAggAggregation(SummedHere):
+class SecAggSums(Sums):
     """Protection secagg or secagg+. Users that started but are not among the first K have dropped out.
 
     Differs from Bonawitz et al.: users that the schedule starts in place of dropouts join the round's roster.
     """
 
-    _network = Unmetered
-
-    def _wire(self, beginning: Beginning) -> MeteredLoopback:
-        self._entropy = SeededEntropy(self._config.seed, beginning.state.get("entropy", {}))
+    def __init__(self, beginning: Beginning) -> None:
+        """Begin with an empty roster. The network is not metered: costs are booked by the round."""
+        self._entropy = SeededEntropy(beginning.config.seed, beginning.state.get("entropy", {}))
         self._roster: list[int] = list(beginning.state.get("roster", []))
-        self._size = beginning.model.size
         self._seconds = 0.0
-        return super()._wire(beginning)
+        super().__init__(beginning, in_clear(beginning, self.sum_up, network=Loopback()))
 
     def prepare(self, user: int) -> float:
         """Advertise keys and share secrets with everybody of the round: two round trips."""
@@ -60,11 +45,12 @@ class SecAggAggregation(SummedHere):
         shares = self._devices.upload(_ENVELOPE * self._config.users_at_once)
         return shares + 3 * self._devices.config.latency
 
-    def _sum_up(self, updates: Mapping[MaskName, Vector], weights: list[float]) -> Outcome:
+    def sum_up(self, updates: Updates, weights: list[float]) -> Outcome:
+        """Run the round: who is on its roster and not among these has dropped out."""
         roster, self._roster = self._roster, []
         seat = {user_name(user): index for index, user in enumerate(roster)}
         inputs = {seat[n.contributor]: self._quantize(n, update) for n, update in updates.items()}
-        parameters = round_parameters(self._config, len(roster), self._size)
+        parameters = round_parameters(self._config, len(roster), self.server.model.size)
         round_ = SecAggRound(
             parameters, entropy=lambda index: self._entropy(f"masks/{user_name(roster[index])}")
         )
@@ -75,31 +61,31 @@ class SecAggAggregation(SummedHere):
         total = signed(outcome.total, self._config.modulus) / float(self._config.update_levels)
         return Opened(total, tuple(weights))
 
-    def _opening_seconds(self) -> float:
+    def opening_seconds(self) -> float:
+        """As the last round took."""
         return self._seconds
 
     def _quantize(self, name: MaskName, update: Vector) -> Words:
         config = self._config
         clipped, count = clip_update(update, config.clip)
-        self.counts["clipped elements"] += count
+        self._counts["clipped elements"] += count
         coins = derive_seed(self._entropy(f"masks/{name.contributor}")(32), "rounding")
         words = WordStream(coins).draw(clipped.size)
         return quantize(clipped, config.update_levels, config.modulus, words)
 
     def _charge(self, round_: SecAggRound, parameters: SecAggParameters) -> float:
         """Book the round's costs; return the simulated time from the last upload to the open sum."""
-        meter, users = self.network.meter, parameters.num_holders
+        users = parameters.num_holders
         for account, seconds in round_.seconds.items():
-            meter.seconds["contributor" if account.role == "user" else "server"] += seconds
+            self._meter.seconds["contributor" if account.role == "user" else "server"] += seconds
         for account, size in round_.sent.items():
-            meter.bytes_sent[f"{account.phase} from {account.role}"] += size
-            meter.messages[f"{account.phase} from {account.role}"] += 1
+            self._meter.add(f"{account.phase} from {account.role}", size)
         work = sum(round_.seconds[CostKey("server", phase)] for phase in PHASES)
         work += round_.seconds[CostKey("user", "unmasking")] / users
         if self._config.crypto_time == "prices":
             survivors, neighbours = self._config.buffer_size, len(parameters.graph[0])
-            dropped = users - survivors
-            work = open_pairwise(self._size, survivors, dropped, neighbours, parameters.threshold)
+            dropped, size = users - survivors, self.server.model.size
+            work = open_pairwise(size, survivors, dropped, neighbours, parameters.threshold)
         answers = round_.sent[CostKey("user", "unmasking")] / users
         return work + self._devices.config.latency + self._devices.upload(answers)
 

@@ -20,7 +20,7 @@ from basecagg.errors import BASecAggWarning
 from basecagg.learning import Dataset, Task
 from basecagg.maths import quantization
 from basecagg.protocol import masking, step_rule
-from basecagg.simulation import aggregation, memory
+from basecagg.simulation import needed_memory, secure_sums
 
 
 def wide_task(inputs: int, hidden: int) -> Task:
@@ -56,7 +56,7 @@ def ten_users(**changes: object) -> SimulationConfig:
 def treat_as_large(monkeypatch: pytest.MonkeyPatch) -> None:
     """A model of a million numbers as if it were one of hundreds."""
     for limit in ("_AHEAD_BYTES", "_HELD_BYTES"):
-        monkeypatch.setattr(aggregation, limit, 0)
+        monkeypatch.setattr(secure_sums, limit, 0)
     for module in (masking, quantization, step_rule):
         monkeypatch.setattr(module, "_SEGMENT", 2**14)
 
@@ -80,9 +80,9 @@ def test_a_run_keeps_few_copies_of_a_vector(monkeypatch: pytest.MonkeyPatch) -> 
 def test_dealing_late_changes_nothing_but_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     # A mask's name says when it expires, so the coin of its weight depends on when it is dealt: here all are 1.
     config = tiny_config("basecagg", versions=6, verify=False, staleness="constant")
-    monkeypatch.setattr(aggregation, "_AHEAD_BYTES", 0)
+    monkeypatch.setattr(secure_sums, "_AHEAD_BYTES", 0)
     early = simulate(config, task=tiny_task())
-    monkeypatch.setattr(aggregation, "_HELD_BYTES", 0)
+    monkeypatch.setattr(secure_sums, "_HELD_BYTES", 0)
     late = simulate(config, task=tiny_task())
     assert late.versions == early.versions
     np.testing.assert_array_equal(late.model, early.model)
@@ -92,16 +92,16 @@ def test_dealing_late_changes_nothing_but_memory(monkeypatch: pytest.MonkeyPatch
 def test_a_run_that_does_not_fit_is_told_of_before_it_begins(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(memory, "free_bytes", lambda: 3e9)
+    monkeypatch.setattr(needed_memory, "free_bytes", lambda: 3e9)
     with pytest.warns(BASecAggWarning, match=r"about 4\.\d GB .* 30000000 parameters, and 3\.0 GB"):
-        memory.warn_if_too_large(ten_users(), 30_000_000)
-    monkeypatch.setattr(memory, "free_bytes", lambda: 5e9)
-    memory.warn_if_too_large(ten_users(), 30_000_000)  # warnings are errors
+        needed_memory.warn_if_too_large(ten_users(), 30_000_000)
+    monkeypatch.setattr(needed_memory, "free_bytes", lambda: 5e9)
+    needed_memory.warn_if_too_large(ten_users(), 30_000_000)  # warnings are errors
 
 
 def test_simulate_warns_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "free_bytes", lambda: 0.0)
-    monkeypatch.setattr(memory, "_SMALL", 0.0)
+    monkeypatch.setattr(needed_memory, "free_bytes", lambda: 0.0)
+    monkeypatch.setattr(needed_memory, "_SMALL", 0.0)
     with pytest.warns(BASecAggWarning, match="will take about"):
         simulate(tiny_config(versions=1), task=tiny_task())
 
@@ -117,23 +117,25 @@ def test_simulate_warns_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_the_estimate_grows_with_what_takes_memory(more: dict[str, object]) -> None:
     size = 30_000_000
-    assert memory.needed_bytes(ten_users(**more), size) > memory.needed_bytes(ten_users(), size)
+    assert needed_memory.needed_bytes(ten_users(**more), size) > needed_memory.needed_bytes(
+        ten_users(), size
+    )
 
 
 def test_free_memory_is_what_the_machine_or_its_container_leaves() -> None:
-    assert 0 < memory.free_bytes() < 2**50
+    assert 0 < needed_memory.free_bytes() < 2**50
 
 
 CHILD = """
 import resource, sys
 sys.path[:0] = {paths!r}
-from test_memory import ten_users, wide_task
+from test_needed_memory import ten_users, wide_task
 from basecagg import simulate
-from basecagg.simulation import memory
+from basecagg.simulation import needed_memory
 result = simulate(ten_users(), task=wide_task(30_000, 1000))
 size = result.totals["model size"]
 print(size, 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-print(len(result.versions), memory.needed_bytes(result.config, size))
+print(len(result.versions), needed_memory.needed_bytes(result.config, size))
 """
 
 

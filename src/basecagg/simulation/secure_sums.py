@@ -1,0 +1,231 @@
+"""Protections basecagg and lightsecagg as they are: the machines themselves, sealed and signed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from basecagg.channels.identity import Ed25519Verifier, RememberingVerifier
+from basecagg.costs import Prices, shares_bytes
+from basecagg.errors import BudgetSpent, LocalProtocolError
+from basecagg.protocol.contributor import Contributor
+from basecagg.protocol.effects import Effect
+from basecagg.protocol.epoch import SERVER
+from basecagg.protocol.messages import MAX_MASKS
+from basecagg.protocol.recomputation import recompute
+from basecagg.protocol.recovery import Recovery
+from basecagg.schedules.schedule import Vector
+from basecagg.simulation.beginning import Beginning, SeededEntropy, user_name
+from basecagg.simulation.config import SimulationConfig
+from basecagg.simulation.federation import Federation
+from basecagg.simulation.field_sums import travel
+from basecagg.simulation.loopback import AT_SERVER, Address
+from basecagg.simulation.metering import MeteredLoopback
+from basecagg.simulation.private_sums import Spending
+from basecagg.simulation.sums import Sums, Watch
+
+_TOGETHER, _UNDELIVERED_BYTES = 64, 2**26
+"""Users whose dealings are delivered at once, and the most that may wait meanwhile."""
+_AHEAD_BYTES = 2**29
+"""Shares of masks that are dealt ahead take so much RAM at most; else users deal one mask at a time."""
+_HELD_BYTES = 2**30
+"""Shares of those who train and wait take so much at most; else a mask is dealt when its update is there."""
+_ANSWER_DEADLINE = 10.0
+"""Simulated seconds that the server waits for answers before it asks again."""
+
+
+def deals_late(config: SimulationConfig, shipment: int) -> bool:
+    """Whether a mask is dealt when its update is there: for large models, if time is charged by price."""
+    held = min(config.users, config.users_at_once + config.buffer_size)
+    return held * shipment > _HELD_BYTES and config.crypto_time == "prices"
+
+
+class SecureSums(Sums):
+    """A federation in memory. Users' masks are dealt before they train, several users' at once."""
+
+    def __init__(self, beginning: Beginning) -> None:
+        """Begin the epoch with its operator, server and holders; contributors come when they are needed."""
+        verifier = RememberingVerifier(Ed25519Verifier())
+        self._metered = MeteredLoopback(beginning.meter, verifier)
+        super().__init__(beginning, self._metered)
+        config, state = beginning.config, beginning.state
+        # Of contributors that have not been needed since the run was resumed.
+        self._dormant = state.get("stores", {})
+        self._entropy = SeededEntropy(config.seed, state.get("entropy", {}))
+        self._parameters = config.protocol_parameters(beginning.model.size)
+        self.once = self._parameters.once_per_version
+        self._spending = Spending(self._parameters.mechanism, state.get("spent", 0.0))
+        self._prices = Prices(self._parameters, cryptography=True)
+        self._seconds = 0.0
+        self._absent = np.random.default_rng((config.seed, 0xAB5E))
+        if "absent" in state:
+            self._absent.bit_generator.state = state["absent"]
+        self._undelivered: dict[str, list[Effect]] = {}
+        quota, size = self._parameters.mask_quota, shares_bytes(self._parameters)
+        self._late = deals_late(config, size)
+        ahead = config.users * quota * size
+        self._at_once = min(quota, MAX_MASKS) if ahead <= _AHEAD_BYTES else 1
+        self._together = max(1, min(_TOGETHER, _UNDELIVERED_BYTES // (self._at_once * size)))
+        prefix = "holder" if config.holders else "user"
+        self._federation = Federation(
+            self._parameters,
+            beginning.model,
+            holders=[f"{prefix}-{index}" for index in range(self._parameters.num_holders)],
+            step=beginning.step,
+            keep=int(config.verify and not self._late),
+            make_store=beginning.store,
+            network=self.network,
+            verifier=verifier,
+            entropy=self._entropy,
+            keeps_masks=True,
+        )
+        self._metered.saved = lambda: self._federation.agreement.checks_saved
+
+    def _contributor(self, user: int) -> Contributor:
+        return self._federation.contributor(user_name(user))
+
+    # --- before an update is there --------------------------------------------------------------
+
+    def affords(self, user: int) -> bool:
+        """As its own machine says."""
+        return self._contributor(user).may_spend
+
+    def rests(self, user: int) -> bool:
+        """As its own machine says."""
+        return not self._contributor(user).may_train_from(self.server.version)
+
+    def prepare(self, user: int) -> float:
+        """Deal masks, unless one is left. A user pays for one when it begins to train, not when it deals it."""
+        seconds = 0.0 if self._late else self._deal(user_name(user))
+        if self._config.crypto_time == "prices":
+            seconds = self._prices.deal()
+        return seconds + self._devices.upload(shares_bytes(self._parameters))
+
+    @property
+    def upload_bytes(self) -> int:
+        """Bytes of one upload."""
+        return 4 * self._parameters.padded_size
+
+    def _deal(self, name: str) -> float:
+        version = self.server.version
+        if name in self._undelivered:
+            return 0.0
+        contributor = self._federation.contributor(name)
+        self.network.perform(Address("contributor", name), contributor.expire(version))
+        if contributor.ready:
+            return 0.0
+        before = self._meter.seconds["contributor"]
+        with self._metered.charging("contributor"):
+            self._undelivered[name] = contributor.deal_ahead(version, self._at_once)
+        seconds = self._meter.seconds["contributor"] - before
+        if len(self._undelivered) == self._together:
+            self._deliver()
+        return seconds
+
+    def _deliver(self) -> None:
+        """Dealings of several users at once: a holder looks into its mailbox now and then, and confirms all."""
+        for name, dealt in self._undelivered.items():
+            self.network.perform(Address("contributor", name), dealt)
+        self._undelivered.clear()
+        self.network.run()
+
+    # --- from updates to a sum ------------------------------------------------------------------
+
+    def send(self, user: int, update: Vector, base_version: int) -> bool:
+        """Mask the update, upload it, and open the sum if the buffer is full."""
+        before, name = self.server.version, user_name(user)
+        digest = self.server.head_of(base_version)
+        if self._late and digest is not None:
+            self._deal(name)
+        if name in self._undelivered:
+            self._deliver()
+        if digest is None or not self._contributor(user).ready:
+            self._counts["updates too stale"] += 1
+            return False
+        spent = self._meter.seconds.copy()
+        try:
+            with self._metered.charging("contributor"):
+                self._federation.submit(name, update, base_version, digest)
+        except BudgetSpent:
+            self._counts["updates beyond the budget"] += 1
+            return False
+        except LocalProtocolError:  # the same examples from the same version gave the same update
+            self._counts["updates sent before"] += 1
+            return False
+        masking = self._meter.seconds["contributor"] - spent["contributor"]
+        self._spending.note(self._contributor(user).ledger)
+        self._choose_absent_holders()
+        deadlines = self._open()
+        self._make_again(before)
+        work = masking + self._measured_opening(spent)
+        if self._config.crypto_time == "prices":
+            work = self._prices.mask() + self._prices.open() + self._prices.answer()
+        waited = deadlines * _ANSWER_DEADLINE
+        self._seconds = work + waited + travel(self._parameters, self._devices)
+        return True
+
+    def _open(self) -> int:
+        """Deliver everything; return how often the server's deadline had to pass.
+
+        Holders who were absent are back after the first: silence burns nothing, so the server waits for them.
+        """
+        deadlines = 0
+        self.network.run()
+        while self.server.is_opening:
+            deadlines += 1
+            if deadlines > 1:
+                self._metered.deaf = set()
+            self.network.perform(AT_SERVER, self.server.deadline())
+            self.network.run()
+        return deadlines
+
+    def _choose_absent_holders(self) -> None:
+        names = self._federation.agreement.holder_names
+        count = int(self._config.holder_dropout * len(names))
+        absent = self._absent.choice(len(names), count, replace=False)
+        self._metered.deaf = {names[index] for index in absent}
+
+    def _make_again(self, before: int) -> None:
+        """Every member can do this: it is nobody's work in the simulated time."""
+        opening = self.server.opening
+        if not self._config.verify or not isinstance(opening, Recovery):
+            return
+        for version in range(before + 1, self.server.version + 1):
+            parts = opening.parts(version)
+            if parts is not None:
+                recompute(self._federation.agreement, parts)
+                self._counts["versions recomputed, all equal"] += 1
+
+    def _measured_opening(self, before: Mapping[str, float]) -> float:
+        """Work from the last upload to the open sum: holders work side by side."""
+        seconds = self._meter.seconds
+        holders = (seconds["holder"] - before["holder"]) / self._parameters.num_holders
+        return seconds["server"] - before["server"] + holders
+
+    def opening_seconds(self) -> float:
+        """As the last opening took."""
+        return self._seconds
+
+    # --- what is known of it --------------------------------------------------------------------
+
+    @property
+    def epsilon(self) -> float | None:
+        """The largest ε that a contributor has spent so far."""
+        return self._spending.epsilon
+
+    def watch(self, watch: Watch) -> None:
+        """Show the epoch."""
+        watch(self._federation.agreement, self.network, self._federation.identity(SERVER))
+
+    def state(self) -> dict[str, Any]:
+        """Everything that a resumed run needs."""
+        self._deliver()
+        state = super().state()
+        return state | {
+            "stores": {**self._dormant, **state["stores"]},
+            "entropy": dict(self._entropy.drawn),
+            "absent": self._absent.bit_generator.state,
+            "spent": self._spending.spent,
+        }

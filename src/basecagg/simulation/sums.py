@@ -1,0 +1,189 @@
+"""How the updates of a run are protected, sent and summed: each protection is a kind of `Sums`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from basecagg.maths.staleness import StalenessFunction
+from basecagg.planning.budget import noise_of
+from basecagg.protocol.effects import Store
+from basecagg.protocol.epoch import Agreement
+from basecagg.protocol.messages import History, MaskName, PlainUpdate
+from basecagg.protocol.opening import Opened, Outcome, Step
+from basecagg.protocol.plain import PlainOpening
+from basecagg.protocol.ports import Signer
+from basecagg.protocol.records import BufferedUpdate
+from basecagg.protocol.server import Server, ServerSettings
+from basecagg.protocol.weighing import Weighing
+from basecagg.schedules.schedule import Vector
+from basecagg.simulation.beginning import NOISE, Beginning, user_name
+from basecagg.simulation.config import SimulationConfig
+from basecagg.simulation.loopback import AT_SERVER, Letter, Loopback
+from basecagg.simulation.metering import MeteredLoopback
+from basecagg.storage.memory import MemoryStore
+
+Updates: TypeAlias = Mapping[MaskName, Vector]
+Reals: TypeAlias = npt.NDArray[np.float64]
+SumUp: TypeAlias = Callable[[Updates, list[float]], Outcome]
+Watch: TypeAlias = Callable[[Agreement, Loopback, Signer], object]
+"""Is shown an epoch, its network and its server's signer."""
+
+
+class Sums:
+    """Protection none: updates are sent in clear, and the server adds them up at once.
+
+    FedBuff, or FedAvg when all updates of a buffer come from one version. Kinds that take updates in clear too
+    replace `sum_up`; a kind with messages of its own replaces `send`.
+    """
+
+    once = False
+    """Whether nobody may upload twice from one version."""
+
+    def __init__(self, beginning: Beginning, network: Loopback | None = None) -> None:
+        """Use a network with the server on it, or make one."""
+        self._config, self._devices = beginning.config, beginning.devices
+        self._counts, self._meter = beginning.counts, beginning.meter
+        self._serial = beginning.state.get("serial", 0)
+        self.network = network or in_clear(beginning, self.sum_up)
+
+    @property
+    def server(self) -> Server:
+        """The server's machine."""
+        return self.network.server
+
+    # --- before an update is there --------------------------------------------------------------
+
+    def affords(self, user: int) -> bool:
+        """Whether the user's budget of privacy allows another update."""
+        return True
+
+    def prepare(self, user: int) -> float:
+        """What the user does before it has an update; returns the simulated seconds this takes."""
+        return 0.0
+
+    @property
+    def upload_bytes(self) -> int:
+        """Bytes of one upload."""
+        return 4 * self.server.model.size
+
+    def rests(self, user: int) -> bool:
+        """Whether a user that has uploaded from the newest version waits for the next, where `once` is so."""
+        return True
+
+    # --- from updates to a sum ------------------------------------------------------------------
+
+    def send(self, user: int, update: Vector, base_version: int) -> bool:
+        """Send the update, and open the sum if it fills the buffer. False if it was not sent."""
+        name = user_name(user)
+        self._serial += 1
+        mask = MaskName(name, self._serial.to_bytes(16, "big"))
+        digest = self.server.head_of(base_version) or bytes(32)
+        values = update.astype("<f4", copy=False).tobytes()
+        self.network.post(Letter(name, AT_SERVER, PlainUpdate(mask, base_version, digest, values)))
+        self.network.run()
+        return True
+
+    def sum_up(self, updates: Updates, weights: list[float]) -> Outcome:
+        """From the updates of a full buffer to Σ s·Δ."""
+        return Opened(self._plain_sum(updates, weights), tuple(weights))
+
+    def _plain_sum(self, updates: Updates, weights: list[float]) -> Reals:
+        return weighted_sum(updates.values(), weights, self.server.model.size)
+
+    def opening_seconds(self) -> float:
+        """Simulated time from the last upload to the open sum."""
+        return 0.0
+
+    # --- what is known of it --------------------------------------------------------------------
+
+    @property
+    def epsilon(self) -> float | None:
+        """The largest ε that a user has spent so far; None where sums promise nothing."""
+        return None
+
+    def watch(self, watch: Watch) -> None:
+        """Show the epoch, if it has keys."""
+
+    def totals(self) -> dict[str, Any]:
+        """What else is to be told at the end of the run."""
+        return {}
+
+    def state(self) -> dict[str, Any]:
+        """Everything that a resumed run needs."""
+        stores = {
+            f"{address.role}/{address.name}": node.store.snapshot()
+            for address, node in self.network.nodes.items()
+            if isinstance(node.store, MemoryStore)
+        }
+        return {"stores": stores, "serial": self._serial}
+
+
+class TrustedSums(Sums):
+    """Central differential privacy: a server that sees every update is trusted to add noise to their sums.
+
+    It is there to be compared with sums for which nobody has to be trusted. Users have clipped their updates,
+    and noise of σ = z·C is added once.
+    """
+
+    def __init__(self, beginning: Beginning) -> None:
+        """Weigh by s(τ) of private sums, which these are compared with."""
+        weighing = _by_age(beginning.config, beginning.config.contributor_weight)
+        super().__init__(beginning, in_clear(beginning, self.sum_up, weighing))
+
+    def sum_up(self, updates: Updates, weights: list[float]) -> Outcome:
+        """Σ s·Δ + N(0, σ²)."""
+        generator = np.random.default_rng((self._config.seed, NOISE, self.server.version))
+        total = self._plain_sum(updates, weights)
+        noise = generator.normal(0, noise_of(self._config) * self._config.dp_clip_norm, total.size)
+        return Opened(total + noise, tuple(weights))
+
+
+class _SummedHere(PlainOpening):
+    """Takes updates in clear, and hands those of a full buffer with their weights to `sum_up`."""
+
+    def __init__(self, size: int, weighing: Weighing, store: Store, sum_up: SumUp) -> None:
+        super().__init__(size, weighing, store)
+        self._sum_up = sum_up
+
+    def begin(self, history: History, members: Sequence[BufferedUpdate]) -> Step:
+        """The sum, at once, or why there is none."""
+        weights = [self._weight(history.last, member) for member in members]
+        updates = {member.name: self._read(member.name) for member in members}
+        return [], self._sum_up(updates, weights)
+
+
+def in_clear(
+    beginning: Beginning,
+    sum_up: SumUp,
+    weighing: Weighing | None = None,
+    min_per_version: int = 1,
+    network: Loopback | None = None,
+) -> Loopback:
+    """A network with a server that takes updates in clear, on which it weighs them by their age.
+
+    It reads every update and learns nothing more from a version with one member, so m = 1 unless given.
+    """
+    config, store = beginning.config, beginning.store(AT_SERVER)
+    weighing = weighing or _by_age(config, config.staleness_function)
+    opening = _SummedHere(beginning.model.size, weighing, store, sum_up)
+    settings = ServerSettings(config.buffer_size, weighing, min_per_version, beginning.step)
+    network = network or MeteredLoopback(beginning.meter)
+    network.add(AT_SERVER, Server(settings, opening, store, beginning.model), store)
+    return network
+
+
+def _by_age(config: SimulationConfig, function: StalenessFunction) -> Weighing:
+    """s(τ) with all its digits."""
+    return Weighing(config.max_staleness, function, weight_levels=None)
+
+
+def weighted_sum(updates: Iterable[Vector], weights: Sequence[float], size: int) -> Reals:
+    """Σ s·Δ in float64, one update at a time: a stack of them would leave the cache."""
+    total = np.zeros(size)
+    for update, weight in zip(updates, weights, strict=True):
+        total += weight * update
+    return total
