@@ -69,7 +69,7 @@ class RunParts:
     def totals(self) -> dict[str, Any]:
         """What the run cost and what happened in it."""
         epsilon, updates = self.epsilon(), self.workshop.updates
-        totals = {
+        totals: dict[str, Any] = {
             "training seconds": self.workshop.training_seconds,
             "model size": self.model_size,
             "updates": updates,
