@@ -89,8 +89,9 @@ class Aggregator:
     def waiting(self) -> set[int]:
         """The users whose updates wait to be summed, or who may not train from the present version again."""
         buffered = {user_number(update.name.contributor) for update in self.server.buffer.waiting}
-        resting = (user for user, base in self._uploaded.items() if base >= self.version)
-        return buffered.union(filter(self.sums.rests, resting))
+        published = self.version - self.first_version
+        used_up = (user for user, base in self._uploaded.items() if base >= self.version)
+        return buffered.union(user for user in used_up if self.sums.rests(user, published))
 
     def submit(self, user: int, update: Vector, base_version: int) -> None:
         """Take the update of a user that trained from version t_i."""
@@ -109,10 +110,11 @@ class Aggregator:
         while self.pending and self.pending[0].at <= now:
             _, self.version, self.model, self._step = self.pending.popleft()
         due = self.pending[0].at if self.pending else inf
-        if self.tuner and not self.pending and self.tuner.retune(self.version, self.model.size):
-            # What waits for a sum is lost with the epoch: its masks are.
-            self.counts[_LOST] += len(self.waiting())
-            self._begin_epoch(self.server.model, {})
+        if self.tuner and not self.pending:
+            lost = len(self.waiting())  # their masks end with the epoch
+            if self.tuner.retune(self.version, self.model.size):
+                self.counts[_LOST] += lost
+                self._begin_epoch(self.server.model, {})
         return due
 
     # --- what was opened --------------------------------------------------------------------------

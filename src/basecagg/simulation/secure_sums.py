@@ -92,9 +92,9 @@ class SecureSums(Sums):
         """As its own machine says."""
         return self._contributor(user).may_spend
 
-    def rests(self, user: int) -> bool:
+    def rests(self, user: int, version: int) -> bool:
         """As its own machine says."""
-        return not self._contributor(user).may_train_from(self.server.version)
+        return not self._contributor(user).may_train_from(version)
 
     def prepare(self, user: int) -> float:
         """Deal masks, unless one is left. A user pays for one when it begins to train, not when it deals it."""

@@ -70,8 +70,8 @@ class Sums:
         """Bytes of one upload."""
         return 4 * self.server.model.size
 
-    def rests(self, user: int) -> bool:
-        """Whether a user that has uploaded from the newest version waits for the next, where `once` is so."""
+    def rests(self, user: int, version: int) -> bool:
+        """Whether a user that has uploaded from this version, which is published, waits for the next one."""
         return True
 
     # --- from updates to a sum ------------------------------------------------------------------
