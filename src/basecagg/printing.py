@@ -1,4 +1,4 @@
-"""What a command shows is what `print` shows: one layout for the terminal, a script and a notebook."""
+"""How results print: one layout for the command line, `print` in a script, and a notebook."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Shown:
         console = Console(
             file=StringIO(),
             color_system=None,
-            force_terminal=False,
+            force_terminal=False,  # whatever the environment says
             force_jupyter=False,
             highlight=False,
-            markup=False,
+            markup=False,  # names are no markup
             emoji=False,
         )
         with console.capture() as shown:
@@ -48,8 +48,8 @@ def sections(bodies: Mapping[str, RenderableType]) -> RenderableType:
     return Group(*(Group(Text(title, style="bold"), body) for title, body in indented.items()))
 
 
-def plain_table(*headers: str, rows: Iterable[Sequence[str]] = ()) -> Table:
-    """A table without lines; a header that ends in > is aligned to the right."""
+def plain_table(*headers: str, rows: Iterable[Sequence[object]] = ()) -> Table:
+    """A table without lines. Headers that end in > are aligned right, rows that begin with → are bold."""
     from rich.table import Column, Table
 
     columns = [
@@ -59,5 +59,5 @@ def plain_table(*headers: str, rows: Iterable[Sequence[str]] = ()) -> Table:
     ]
     table = Table(*columns, box=None, show_header=bool(headers), pad_edge=False, header_style="dim")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(str, row), style="bold" if row[0] == "→" else None)
     return table

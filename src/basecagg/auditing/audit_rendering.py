@@ -1,4 +1,4 @@
-"""An audit for people (rich) and for programs (a dictionary for JSON). Nothing is decided here."""
+"""An audit's report as text for people (rich) and as a dictionary for JSON. Nothing is decided here."""
 
 from __future__ import annotations
 
@@ -24,6 +24,14 @@ _ENDINGS = {
     "open": " so far (the transcript is open: not closed yet)",
     "cut": " as far as the transcript goes, but it was CUT: its end is missing",
 }
+_NOT_CHECKED = (
+    "Whose key that is was NOT checked: anybody can sign with his own. --operator-key checks it"
+)
+_REMEDY = (
+    "Fixed groups that enter a buffer whole. If all members of a group weigh the same (trained from"
+    " one version; weight_rounding 'nearest', or s constant), no number of rounds reveals anything"
+    " smaller than the sum of a group. --json names the groups."
+)
 
 
 def render(report: Report) -> RenderableType:
@@ -33,7 +41,7 @@ def render(report: Report) -> RenderableType:
         "Sum by sum": _sums(report),
         "What leaked, and which rules were broken": _leaks(report),
         **({"What uploads cost in privacy": _spending(report)} if report.spent else {}),
-        "If updates barely change from round to round": _rounds(report),
+        "If updates barely change from round to round": Text(_rounds(report)),
         "The remedy: cohorts": _cohorts(report),
     }
     return sections(bodies)
@@ -54,12 +62,15 @@ def in_words(report: Report) -> str:
     whole = known.count(pieces)
     exposed = [each.learned for each in report.exposed]
     determined = exposed.count(pieces)
-    leaked = sum(group.leaked for group in report.groups)
+    helpers = [(report.colluders, "colluding holder"), (report.insiders, "insider")]
+    named = " and ".join(_count(len(them), thing) for them, thing in helpers if them)
     return (
-        f"{_verdict(report)} The server{_helpers(report)} knows {_count(whole, 'weighted sum')} of"
-        f" updates completely, {_count(len(known) - whole, 'sum')} in part, and"
-        f" {_count(leaked, 'dimension')} beyond them. Single updates: {determined or 'none'}"
-        f" determined, {len(exposed) - determined or 'none'} known in part.{_privacy(report)}"
+        f"{_verdict(report)} The server{f', with {named},' if named else ''} knows"
+        f" {_count(whole, 'weighted sum')} of updates completely,"
+        f" {_count(len(known) - whole, 'sum')} in part, and"
+        f" {_count(sum(group.leaked for group in report.groups), 'dimension')} beyond them. Single"
+        f" updates: {determined or 'none'} determined, {len(exposed) - determined or 'none'} known in"
+        f" part.{_privacy(report)}"
     )
 
 
@@ -92,64 +103,48 @@ def _answer(report: Report) -> RenderableType:
 
 def _signed_by(report: Report) -> list[str]:
     """Whose word the transcript is; each key in a line of its own, to be compared."""
+    epoch = report.epoch
     if report.ending != "signed":
         return []
-    epoch = report.epoch
     if report.operator_checked:
         return ["Its end is signed by the server of that operator's epoch:", epoch.server_key]
-    warning = (
-        "Whose key that is was NOT checked: anybody can sign with his own. --operator-key checks it"
-    )
     signed = ["Its end is signed with the key", epoch.server_key]
     if not epoch.operator_key:
-        return [*signed, f"{warning}."]
-    return [*signed, f"{warning}; the file names this operator:", epoch.operator_key]
-
-
-def _helpers(report: Report) -> str:
-    helpers = [
-        _count(len(report.colluders), "colluding holder") if report.colluders else "",
-        _count(len(report.insiders), "insider") if report.insiders else "",
-    ]
-    named = " and ".join(filter(None, helpers))
-    return f", with {named}," if named else ""
+        return [*signed, f"{_NOT_CHECKED}."]
+    return [*signed, f"{_NOT_CHECKED}; the file names this operator:", epoch.operator_key]
 
 
 def _sums(report: Report) -> RenderableType:
-    table = plain_table("version >", "updates >", "answers >", "outcome", "learned >", "")
-    for found in report.sums[:_MOST]:
-        table.add_row(
-            f"{found.version}",
-            f"{found.updates}",
-            f"{found.answers}",
-            found.outcome,
+    rows = [
+        (
+            *(found.version, found.updates, found.answers, found.outcome),
             f"{found.learned} of {report.epoch.pieces}",
             "" if found.legitimate else "should not be known",
         )
-    return Lines(table, *_more(len(report.sums)))
+        for found in report.sums
+    ]
+    return _shortened("version >", "updates >", "answers >", "outcome", "learned >", "", rows=rows)
 
 
 def _spending(report: Report) -> RenderableType:
-    table = plain_table("contributor", "uploads >", "spent >", "ε >", "")
-    over = {each.contributor for each in report.over_budget}
-    for each in report.spent[:_MOST]:
-        numbers = f"{each.uploads}", f"{each.spent:.4g}", f"{each.epsilon:.4g}"
-        table.add_row(each.contributor, *numbers, "OVER" if each.contributor in over else "")
-    return Lines(table, *_more(len(report.spent)))
+    over = report.over_budget
+    rows = [
+        (
+            *(each.contributor, each.uploads, f"{each.spent:.4g}", f"{each.epsilon:.4g}"),
+            "OVER" if each in over else "",
+        )
+        for each in report.spent
+    ]
+    return _shortened("contributor", "uploads >", "spent >", "ε >", "", rows=rows)
 
 
 def _leaks(report: Report) -> RenderableType:
-    groups = [group for group in report.groups if group.leaked or group.exposed or group.causes]
-    lines = [
-        *_plain(report),
-        *(line for group in groups for line in _leak(group, report.epoch.pieces)),
-    ]
+    clear = [each.mask for each in report.in_clear]
+    lines = [f"{_count(len(clear), 'update')} came in clear: {_names(clear)}"] if clear else []
+    for group in report.groups:
+        if group.leaked or group.exposed or group.causes:
+            lines += _leak(group, report.epoch.pieces)
     return Lines(*map(Text, lines[:_MOST] or ["nothing, none"]), *_more(len(lines)))
-
-
-def _plain(report: Report) -> list[str]:
-    masks = [each.mask for each in report.in_clear]
-    return [f"{_count(len(masks), 'update')} came in clear: {_names(masks)}"] if masks else []
 
 
 def _leak(group: Group, pieces: int) -> list[str]:
@@ -169,37 +164,31 @@ def _leak(group: Group, pieces: int) -> list[str]:
     ]
 
 
-def _rounds(report: Report) -> Text:
+def _rounds(report: Report) -> str:
     rounds = report.rounds
     text = (
         f"Take each contributor as one unknown. {_count(rounds.equations, 'equation')} in"
         f" {_count(rounds.contributors, 'unknown')}: rank {rounds.rank}."
     )
-    if rounds.determined:
-        found = f" {_count(len(rounds.determined), 'contributor')} determined:"
-        return Text(f"{text}{found} {_names(rounds.determined)}.")
-    if rounds.smallest:
-        text += (
-            f" Nobody is determined. The smallest combination found has"
-            f" {_count(len(rounds.smallest), 'contributor')}: {_names(rounds.smallest)}."
-        )
-    return Text(text)
+    if names := rounds.determined:
+        return f"{text} {_count(len(names), 'contributor')} determined: {_names(names)}."
+    if names := rounds.smallest:
+        text += " Nobody is determined. The smallest combination found has"
+        text += f" {_count(len(names), 'contributor')}: {_names(names)}."
+    return text
 
 
 def _cohorts(report: Report) -> RenderableType:
     if len(report.rounds.smallest) >= report.epoch.buffer_size or not report.rounds.smallest:
         return Text("Not needed so far: nothing smaller than a whole buffer follows.")
-    table = plain_table("", "size >", "groups >", "left over >", "rank at most >")
-    for option in report.cohorts:
-        numbers = (option.size, len(option.groups), len(option.left_over), option.most_rank)
-        marker, style = ("→", "bold") if option.suggested else ("", None)
-        table.add_row(marker, *map(str, numbers), style=style)
-    note = (
-        "Fixed groups that enter a buffer whole. If all members of a group weigh the same (trained from"
-        " one version; weight_rounding 'nearest', or s constant), no number of rounds reveals anything"
-        " smaller than the sum of a group. --json names the groups."
-    )
-    return Lines(table, Text(note)) if report.cohorts else Text("Too few contributors to divide.")
+    if not report.cohorts:
+        return Text("Too few contributors to divide.")
+    rows = [
+        ("→" * c.suggested, c.size, len(c.groups), len(c.left_over), c.most_rank)
+        for c in report.cohorts
+    ]
+    headers = "", "size >", "groups >", "left over >", "rank at most >"
+    return Lines(plain_table(*headers, rows=rows), Text(_REMEDY))
 
 
 def _count(number: int, thing: str) -> str:
@@ -208,6 +197,10 @@ def _count(number: int, thing: str) -> str:
 
 def _names(names: Sequence[str]) -> str:
     return ", ".join(names[:_MOST_NAMES]) + ", …" * (len(names) > _MOST_NAMES)
+
+
+def _shortened(*headers: str, rows: Sequence[Sequence[object]]) -> RenderableType:
+    return Lines(plain_table(*headers, rows=rows[:_MOST]), *_more(len(rows)))
 
 
 def _more(count: int) -> list[Text]:

@@ -29,75 +29,56 @@ def broken_rules(
 ) -> Iterator[str]:
     """Every broken rule that can make a group of masks leak."""
     others = [request for request in requests if request not in legitimate]
-    yield from _small_sums(view, others)
-    yield from _conflicts(view, others, legitimate)
-    yield from _reused_masks(view, masks)
-    yield from _zero_points(view, masks)
-    yield from _too_many_colluders(view, masks)
-    yield from _surrounded(view, legitimate)
-
-
-def _small_sums(view: View, requests: Iterable[RequestLine]) -> Iterator[str]:
-    for request in requests:
+    for request in others:
         if not is_whole(view, request):
             yield (
                 f"{_name(request)} has {len(_summed(view, request))} contributors with an update in"
                 f" {len(request.members)} members; K = {view.epoch.buffer_size} are needed"
             )
-
-
-def _conflicts(
-    view: View, requests: Iterable[RequestLine], legitimate: Sequence[RequestLine]
-) -> Iterator[str]:
-    for request in requests:
-        for other in legitimate:
-            shared = sorted(request.masks & other.masks)
-            if shared:
-                answered, before = (set(view.answers[each.digest]) for each in (request, other))
-                yield (
-                    f"{_name(request)} and {_name(other)} ask for different sums over"
-                    f" {_some('mask', shared)}; the first was answered by"
-                    f" {_some('holder', answered)}, both by {_some('holder', answered & before)}"
-                )
-
-
-def _reused_masks(view: View, masks: Iterable[str]) -> Iterator[str]:
+    for request in others:
+        yield from _conflicts(view, request, legitimate)
     for mask in masks:
         uploads = len(view.uploads.get(mask, ()))
         if uploads > 1:
             yield f"mask {mask} hides {uploads} updates: their difference is in the open"
+    yield from _harmful_holders(view, masks)
+    for request in legitimate:
+        alone = [mask for mask in request.masks if not view.is_known(mask)]
+        if len(alone) == 1:
+            yield f"{_name(request)}: all its contributors but {contributor_of(alone[0])} are insiders"
 
 
-def _zero_points(view: View, masks: Iterable[str]) -> Iterator[str]:
-    colluders = {holder for mask in masks for holder in view.shares[mask]}
-    for holder in sorted(colluders):
+def _conflicts(view: View, request: RequestLine, others: Iterable[RequestLine]) -> Iterator[str]:
+    """The same masks in another sum, and the holders that answered both."""
+    for other in others:
+        if shared := request.masks & other.masks:
+            answered, before = (set(view.answers[each.digest]) for each in (request, other))
+            yield (
+                f"{_name(request)} and {_name(other)} ask for different sums over"
+                f" {_some('mask', shared)}; the first was answered by"
+                f" {_some('holder', answered)}, both by {_some('holder', answered & before)}"
+            )
+
+
+def _harmful_holders(view: View, masks: Sequence[str]) -> Iterator[str]:
+    bound = view.epoch.max_colluders
+    for holder in sorted({holder for mask in masks for holder in view.shares[mask]}):
         if view.epoch.points[holder] == 0:
             yield f"holder {holder} has the evaluation point 0: its share is a piece of the mask"
-
-
-def _too_many_colluders(view: View, masks: Iterable[str]) -> Iterator[str]:
-    bound = view.epoch.max_colluders
     over = [mask for mask in masks if len(view.shares[mask]) > bound]
     if over:
         colluders = {holder for mask in over for holder in view.shares[mask]}
         yield f"{_some('holder', colluders)} collude; {_some('mask', over)} withstand T = {bound}"
 
 
-def _surrounded(view: View, requests: Iterable[RequestLine]) -> Iterator[str]:
-    for request in requests:
-        alone = [mask for mask in request.masks if not view.is_known(mask)]
-        if len(alone) == 1:
-            yield f"{_name(request)}: all its contributors but {contributor_of(alone[0])} are insiders"
-
-
 def _name(request: RequestLine) -> str:
     return f"request {request.digest[:8]} (version {request.version})"
 
 
-def _some(what: str, items: Iterable[object], most: int = 3) -> str:
+def _some(what: str, items: Iterable[int] | Iterable[str], most: int = 3) -> str:
     """Count things and name the first few: "12 masks (a, b, c, …)"."""
-    listed = sorted(items, key=lambda item: (isinstance(item, str), item))
+    listed = [str(item) for item in sorted(items)]
     if not listed:
         return f"no {what}"
-    names = ", ".join(str(item) for item in listed[:most]) + ", …" * (len(listed) > most)
+    names = ", ".join(listed[:most]) + ", …" * (len(listed) > most)
     return f"{len(listed)} {what}{'s' * (len(listed) > 1)} ({names})"

@@ -16,8 +16,14 @@ from typing import TYPE_CHECKING
 
 from basecagg.auditing.broken_rules import broken_rules, is_whole
 from basecagg.auditing.knowledge import Knowledge, View
-from basecagg.auditing.rounds import Cohorts, Rounds, over_all_rounds, suggest_cohorts
-from basecagg.auditing.spending import UploadCosts, spending
+from basecagg.auditing.rounds import (
+    Cohorts,
+    Rounds,
+    UploadCosts,
+    over_all_rounds,
+    spending,
+    suggest_cohorts,
+)
 from basecagg.auditing.transcript import (
     Ending,
     EpochLine,
@@ -194,29 +200,26 @@ def _judge(view: View, masks: Sequence[str], requests: Sequence[RequestLine]) ->
     """Solve the equations of a group and compare with what may be known."""
     known = Knowledge(view, masks, requests)
     legitimate = _legitimate(view, requests)
-    return Group(
-        masks=tuple(masks),
-        sums=tuple(_find(view, known, each, each in legitimate) for each in requests),
-        leaked=known.dimensions_beyond(legitimate),
-        exposed=tuple(
-            Exposure(contributor_of(mask), mask, update, learned)
-            for mask, update in known.updates
-            if (learned := known.dimensions_of_update(mask, update))
-        ),
-        causes=tuple(broken_rules(view, masks, requests, legitimate)),
+    sums = tuple(
+        SumFinding(
+            version=each.version,
+            digest=each.digest,
+            updates=len(each.members),
+            answers=len(view.answers[each.digest]),
+            outcome=view.outcome(each),
+            legitimate=each in legitimate,
+            learned=known.dimensions_of_sum(each),
+        )
+        for each in requests
     )
-
-
-def _find(view: View, known: Knowledge, request: RequestLine, legitimate: bool) -> SumFinding:
-    return SumFinding(
-        version=request.version,
-        digest=request.digest,
-        updates=len(request.members),
-        answers=len(view.answers[request.digest]),
-        outcome=view.outcome(request),
-        legitimate=legitimate,
-        learned=known.dimensions_of_sum(request),
+    parts = {names: known.dimensions_of_update(*names) for names in known.updates}
+    exposed = tuple(
+        Exposure(contributor_of(mask), mask, update, learned)
+        for (mask, update), learned in parts.items()
+        if learned
     )
+    causes = tuple(broken_rules(view, masks, requests, legitimate))
+    return Group(tuple(masks), sums, known.dimensions_beyond(legitimate), exposed, causes)
 
 
 def _legitimate(view: View, requests: Sequence[RequestLine]) -> list[RequestLine]:
@@ -224,28 +227,27 @@ def _legitimate(view: View, requests: Sequence[RequestLine]) -> list[RequestLine
 
     Of requests that share a mask the opened one counts, else the best answered one, else the first.
     """
+
+    def standing(request: RequestLine) -> tuple[bool, int, int]:
+        unopened = view.outcome(request) != "opened"
+        return unopened, -len(view.answers[request.digest]), request.version
+
     chosen, taken = list[RequestLine](), set[str]()
-    for request in sorted(requests, key=lambda each: _standing(view, each)):
+    for request in sorted(requests, key=standing):
         if is_whole(view, request) and not request.masks & taken:
             chosen.append(request)
             taken |= request.masks
     return chosen
 
 
-def _standing(view: View, request: RequestLine) -> tuple[bool, int, int]:
-    opened = view.outcome(request) == "opened"
-    return not opened, -len(view.answers[request.digest]), request.version
-
-
 def _combinations(view: View, group: Group) -> Iterator[dict[str, int]]:
-    """What is known, by contributor: weighted sums of which any part is known, and exposed updates."""
+    """What is known, by contributor: weighted sums that are known at least in part, and exposed updates."""
     for found in group.sums:
         if found.learned:
-            members = view.requests[found.digest].members
-            unknown = [member for member in members if not view.is_known(member.mask)]
             weights = Counter[str]()
-            for member in unknown:
-                weights[contributor_of(member.mask)] += member.weight
+            for member in view.requests[found.digest].members:
+                if not view.is_known(member.mask):
+                    weights[contributor_of(member.mask)] += member.weight
             yield dict(weights)
     for exposure in group.exposed:
         yield {exposure.contributor: 1}

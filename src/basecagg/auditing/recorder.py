@@ -1,36 +1,14 @@
-"""Write the transcript of a running server, from its letters: who, which mask, which weights; no payload."""
+"""Writes the transcript of a running server from its letters: who, which mask, which weights; no payload."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Iterator
 
-from basecagg.auditing.transcript import (
-    AnswerLine,
-    AnyLine,
-    EpochLine,
-    OutcomeLine,
-    PlainLine,
-    RequestLine,
-    RequestMember,
-    ShareLine,
-    UploadLine,
-)
+from basecagg.auditing import transcript
 from basecagg.errors import ParameterError
+from basecagg.protocol import messages
 from basecagg.protocol.epoch import SERVER, Agreement
-from basecagg.protocol.messages import (
-    Answer,
-    CertifiedRequest,
-    Closing,
-    Message,
-    PlainUpdate,
-    RecoveryRequest,
-    Shipment,
-    Ticket,
-    Upload,
-    coin_of,
-)
 from basecagg.protocol.weighing import Weighing
 
 _UPDATE_ID_DIGITS = 32
@@ -47,7 +25,7 @@ class Recorder:
     def __init__(
         self,
         agreement: Agreement,
-        sink: Callable[[AnyLine], object],
+        sink: Callable[[transcript.AnyLine], object],
         colluders: Iterable[int] = (),
     ) -> None:
         """Record one epoch into `sink`, together with the views of the holders `colluders`."""
@@ -56,73 +34,60 @@ class Recorder:
         self._colluders = sorted(set(colluders))
         self._weighing = Weighing.of(agreement.parameters)
         self._recent: deque[Hashable] = deque(maxlen=_REMEMBERED)
-        sink(EpochLine.of(agreement.epoch, agreement.operator_key))
+        sink(transcript.EpochLine.of(agreement.epoch, agreement.operator_key))
 
-    def see(self, sender: str, message: Message) -> None:
+    def see(self, sender: str, message: messages.Message) -> None:
         """Take note of one letter; what teaches the server nothing leaves no line."""
-        handlers: dict[type[Message], Callable[[str, Any], None]] = {
-            Shipment: self._see_shipment,
-            Upload: self._see_upload,
-            PlainUpdate: self._see_plain,
-            RecoveryRequest: self._see_request,
-            CertifiedRequest: lambda server, certified: self._see_request(
-                server, certified.request
-            ),
-            Answer: self._see_answer,
-            Closing: self._see_closing,
-        }
-        handle = handlers.get(type(message))
-        if handle is not None:
-            handle(sender, message)
+        for line in self._lines(sender, message):
+            self._sink(line)
 
-    def _see_shipment(self, sender: str, shipment: Shipment) -> None:
-        """The server has every sealed share in its hands, and a colluder's key opens one, delivered or not."""
-        dealing = shipment.dealing
-        for mask in dealing.masks:
-            if self._is_owner(sender, dealing.epoch, mask.contributor):
-                for holder in self._colluders:
-                    self._sink(ShareLine(holder, mask.key))
+    def _lines(self, sender: str, message: messages.Message) -> Iterator[transcript.AnyLine]:
+        """Lines of one letter. What it says of another's mask, or of another epoch, the server refuses too."""
+        ours = self._agreement.id
+        match message:
+            case messages.Shipment(dealing=dealing) if dealing.epoch == ours:
+                # The server holds every sealed share, delivered or not, and a colluder's key opens one.
+                own = [mask for mask in dealing.masks if mask.contributor == sender]
+                yield from (
+                    transcript.ShareLine(j, mask.key) for mask in own for j in self._colluders
+                )
+            case messages.Upload(ticket=ticket) if (
+                ticket.epoch == ours and ticket.mask.contributor == sender
+            ):
+                told = ticket.base_version, _update_id(ticket), ticket.staleness
+                yield transcript.UploadLine(ticket.mask.key, sender, *told)
+            case messages.PlainUpdate(mask=mask) if mask.contributor == sender:
+                yield transcript.PlainLine(mask.key, sender, message.base_version)
+            case messages.CertifiedRequest(request=request):
+                yield from self._request(sender, request)
+            case messages.RecoveryRequest():
+                yield from self._request(sender, message)
+            case messages.Answer(epoch=epoch, holder=holder) if epoch == ours:
+                if self._agreement.holder_index(sender) == holder:
+                    yield transcript.AnswerLine(holder, message.digest.hex())
+            case messages.Closing(epoch=epoch) if epoch == ours and sender == SERVER:
+                masks = tuple(mask.key for mask in message.masks)
+                line = transcript.OutcomeLine(message.version, masks, message.outcome)
+                if self._is_news(line):
+                    yield line
 
-    def _see_upload(self, sender: str, upload: Upload) -> None:
-        ticket = upload.ticket
-        mask = ticket.mask
-        if self._is_owner(sender, ticket.epoch, mask.contributor):
-            told = ticket.base_version, _update_id(ticket), ticket.staleness
-            self._sink(UploadLine(mask.key, mask.contributor, *told))
-
-    def _see_plain(self, sender: str, update: PlainUpdate) -> None:
-        mask = update.mask
-        if sender == mask.contributor:
-            self._sink(PlainLine(mask.key, mask.contributor, update.base_version))
-
-    def _see_request(self, sender: str, request: RecoveryRequest) -> None:
-        digest = request.digest
+    def _request(
+        self, sender: str, request: messages.RecoveryRequest
+    ) -> Iterator[transcript.AnyLine]:
         ours = sender == SERVER and request.epoch == self._agreement.id
-        if not ours or not self._is_news(digest):
+        if not ours or not self._is_news(request.digest):
             return
         try:
             members = tuple(self._member(request.version, ticket) for ticket in request.tickets)
         except ParameterError:  # trained from a version yet to come: it has no weight, so no answer
             return
-        self._sink(RequestLine(digest.hex(), request.version, members))
+        yield transcript.RequestLine(request.digest.hex(), request.version, members)
 
-    def _member(self, version: int, ticket: Ticket) -> RequestMember:
+    def _member(self, version: int, ticket: messages.Ticket) -> transcript.RequestMember:
         """Weighed as the holders do it, whatever the server thinks."""
-        coin = coin_of(self._agreement.id, ticket.mask)
+        coin = messages.coin_of(self._agreement.id, ticket.mask)
         weight = int(self._weighing.weight(version, ticket.base_version, coin))
-        return RequestMember(ticket.mask.key, _update_id(ticket), weight)
-
-    def _see_answer(self, sender: str, answer: Answer) -> None:
-        known = answer.epoch == self._agreement.id
-        if known and self._agreement.holder_index(sender) == answer.holder:
-            self._sink(AnswerLine(answer.holder, answer.digest.hex()))
-
-    def _see_closing(self, sender: str, closing: Closing) -> None:
-        if sender == SERVER and closing.epoch == self._agreement.id:
-            masks = tuple(mask.key for mask in closing.masks)
-            line = OutcomeLine(closing.version, masks, closing.outcome)
-            if self._is_news(line):
-                self._sink(line)
+        return transcript.RequestMember(ticket.mask.key, _update_id(ticket), weight)
 
     def _is_news(self, letter: Hashable) -> bool:
         """Whether this is the first of the identical letters that all holders are sent."""
@@ -131,10 +96,6 @@ class Recorder:
         self._recent.append(letter)
         return True
 
-    def _is_owner(self, sender: str, epoch: bytes, contributor: str) -> bool:
-        """Others cannot say anything about a mask: the server refuses them."""
-        return epoch == self._agreement.id and sender == contributor
 
-
-def _update_id(ticket: Ticket) -> str:
+def _update_id(ticket: messages.Ticket) -> str:
     return ticket.upload_hash.hex()[:_UPDATE_ID_DIGITS]

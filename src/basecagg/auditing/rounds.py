@@ -1,7 +1,8 @@
-"""What all sums together say, if a contributor's updates barely change from round to round; and the remedy.
+"""What all rounds together give away: of updates that barely change, and of each contributor's privacy budget.
 
-Then there is one unknown per contributor and every opened sum is one equation. This is an assumption about the
-learning, not a fact about the transcript: it bounds what a patient server can work out with overlapping sums.
+If updates barely change from round to round, there is one unknown per contributor and every opened sum is one
+equation. This is an assumption about the learning, not a fact about the transcript: it bounds what a patient
+server can work out with overlapping sums.
 
 The remedy is cohorts: contributors are put into fixed groups whose size divides K, and a buffer takes whole
 groups only. If the members of a group always weigh the same (trained from one version, and s̄ rounded to nearest
@@ -11,13 +12,15 @@ group is learned, and nothing smaller than a group.
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from basecagg.auditing.elimination import row_space
-from basecagg.auditing.transcript import EpochLine
+from basecagg.auditing.knowledge import row_space
+from basecagg.auditing.transcript import EpochLine, Transcript
+from basecagg.maths.accounting import Cost, epsilon_after, total
 from basecagg.maths.primes import PAPER_MODULUS
 
 
@@ -77,17 +80,47 @@ def suggest_cohorts(names: Sequence[str], epoch: EpochLine, *, sums: int) -> tup
     Suggested is the smallest size that leaves two honest members besides T colluding ones, as K itself must.
     Neighbours in activity share a group, so that none waits long for its slowest member.
     """
-    buffer_size = epoch.buffer_size
-    sizes = [
-        size
-        for size in range(2, buffer_size + 1)
-        if buffer_size % size == 0 and len(names) // size >= buffer_size // size
-    ]
+    k = epoch.buffer_size
+    sizes = [size for size in range(2, k + 1) if k % size == 0 and len(names) // size >= k // size]
     enough = [size for size in sizes if size >= epoch.max_colluders + 2] or sizes[-1:]
-    return tuple(_divide(names, size, sums, size == enough[0]) for size in sizes)
+    found = []
+    for size in sizes:
+        whole = len(names) // size * size
+        groups = tuple(tuple(names[start : start + size]) for start in range(0, whole, size))
+        most_rank = min(sums, len(groups))
+        found.append(Cohorts(size, groups, tuple(names[whole:]), most_rank, size == enough[0]))
+    return tuple(found)
 
 
-def _divide(names: Sequence[str], size: int, sums: int, suggested: bool) -> Cohorts:
-    whole = len(names) // size * size
-    groups = tuple(tuple(names[start : start + size]) for start in range(0, whole, size))
-    return Cohorts(size, groups, tuple(names[whole:]), min(sums, len(groups)), suggested)
+@dataclass(frozen=True)
+class UploadCosts:
+    """What one contributor has spent of its privacy."""
+
+    contributor: str
+    uploads: int
+    spent: float
+    """Σρ, or for records the sum of divergences at one order."""
+    epsilon: float
+    """ε at the δ of the epoch."""
+
+
+def spending(transcript: Transcript) -> tuple[UploadCosts, ...]:
+    """The account of every contributor, the largest first; nothing where there is no noise.
+
+    Tickets count, not openings: what was burned, refused or never summed has left the device. Contributors keep
+    the same account themselves, over all their epochs; a transcript knows of one.
+    """
+    mechanism = transcript.epoch.mechanism
+    if mechanism is None:
+        return ()
+    costs = defaultdict[str, Counter[Cost]](Counter)
+    for updates in transcript.uploads.values():
+        for line in updates.values():
+            costs[line.contributor][mechanism.costs(line.staleness)] += 1
+    order, delta = mechanism.order, mechanism.conversion_delta
+    accounts = []
+    for contributor, uploads in costs.items():
+        spent = total(uploads, order)
+        epsilon = epsilon_after(spent, delta, order)
+        accounts.append(UploadCosts(contributor, uploads.total(), spent, epsilon))
+    return tuple(sorted(accounts, key=lambda each: (-each.spent, each.contributor)))

@@ -214,14 +214,36 @@ class Transcript:
         return self._epoch
 
     def add(self, line: AnyLine) -> None:
-        """Take one more fact, or refuse it with `DataError`; each kind of line has its `_add_<kind>`."""
-        if not isinstance(line, EpochLine) and self._epoch is None:
+        """Take one more fact, or refuse it with `DataError`."""
+        if self._epoch is None and not isinstance(line, EpochLine):
             raise DataError(f"the first line must be the epoch, not '{_kind(line)}'")
         if self.ending in ("signed", "closed"):
             raise DataError("a line after the end")
-        getattr(self, f"_add_{_kind(line)}")(line)
+        match line:
+            case EpochLine():
+                self._begin(line)
+            case UploadLine():
+                _require_owner(line)
+                self.uploads.setdefault(line.mask, {}).setdefault(line.update, line)
+            case PlainLine():
+                _require_owner(line)
+                self.plain.setdefault(line.mask, line)
+            case RequestLine():
+                self._add_request(line)
+            case AnswerLine():
+                self._add_answer(line)
+            case ShareLine():
+                self.require_holder(line.holder)
+                self.shares.setdefault(line.mask, set()).add(line.holder)
+            case OutcomeLine():
+                # The server's own word, for the report only: what was learned follows from the answers.
+                masks = frozenset(line.masks)
+                if line.outcome == "opened" or masks not in self.outcomes:
+                    self.outcomes[masks] = line.outcome
+            case EndLine():
+                self.ending = "signed" if line.signature else "closed"
 
-    def _add_epoch(self, line: EpochLine) -> None:
+    def _begin(self, line: EpochLine) -> None:
         if self._epoch not in (None, line):
             raise DataError("a second, different epoch: one transcript is one epoch")
         _require_sound(line)
@@ -243,17 +265,6 @@ class Transcript:
                 f"the transcript is not of an epoch of {operator_key.hex()}: {refusal}"
             ) from None
 
-    def _add_upload(self, line: UploadLine) -> None:
-        _require_owner(line)
-        self.uploads.setdefault(line.mask, {}).setdefault(line.update, line)
-
-    def _add_plain(self, line: PlainLine) -> None:
-        _require_owner(line)
-        self.plain.setdefault(line.mask, line)
-
-    def _add_end(self, line: EndLine) -> None:
-        self.ending = "signed" if line.signature else "closed"
-
     def _add_request(self, line: RequestLine) -> None:
         if len(line.masks) != len(line.members):
             raise DataError(f"request {line.digest} has a mask twice")
@@ -271,16 +282,6 @@ class Transcript:
                 " epoch's start, else nobody can say what was learned"
             )
         self.answers.setdefault(line.digest, set()).add(line.holder)
-
-    def _add_share(self, line: ShareLine) -> None:
-        self.require_holder(line.holder)
-        self.shares.setdefault(line.mask, set()).add(line.holder)
-
-    def _add_outcome(self, line: OutcomeLine) -> None:
-        """The server's own word, for the report only: what was learned follows from the answers."""
-        masks = frozenset(line.masks)
-        if line.outcome == "opened" or masks not in self.outcomes:
-            self.outcomes[masks] = line.outcome
 
     def require_holder(self, holder: int) -> None:
         """Refuse an index that no holder has."""
@@ -310,53 +311,43 @@ class Scribe:
 
 def read_transcript(path: Path) -> Transcript:
     """Read a transcript strictly; `DataError` names the first bad line."""
-    return _read(path).transcript
+    return _read(path)[0]
 
 
 def chain_of(path: Path) -> Chain:
-    """How far the chain of a transcript has come, for a scribe that goes on with it."""
-    return _read(path).chain
+    """The chain over all lines of an unfinished transcript, for a scribe that goes on with it."""
+    return _read(path)[1]
 
 
-def _read(path: Path) -> _Reader:
-    reader = _Reader()
+def _read(path: Path) -> tuple[Transcript, Chain]:
+    transcript, chain = Transcript(), Chain.begin(_PURPOSE)
     with path.open("rb") as file:
-        is_growing = disk.is_locked(file.fileno())  # by the one who writes it
+        is_growing = disk.is_locked(file.fileno())  # by the process that writes it
         for number, text in enumerate(file, start=1):
             try:
-                reader.take(text)
+                chain = _take(transcript, chain, text)
             except (msgspec.MsgspecError, ValueError, RecursionError) as error:
                 raise DataError(f"{path.name}, line {number}: {error}") from None
-    if not reader.chain.length:
+    if not chain.length:
         raise DataError(f"{path.name}, line 1: the file is empty")
-    if reader.transcript.ending == "open" and not is_growing:
-        reader.transcript.ending = "cut"
-    return reader
+    if transcript.ending == "open" and not is_growing:
+        transcript.ending = "cut"
+    return transcript, chain
 
 
-class _Reader:
-    """Takes the lines of a file, and sees that each is tied to those before it."""
-
-    def __init__(self) -> None:
-        self.transcript = Transcript()
-        self.chain = Chain.begin(_PURPOSE)
-
-    def take(self, text: bytes) -> None:
-        linked = _LINKED.decode(text)
-        chain = self.chain.after(bytes(linked.line))
-        if chain.head.hex() != linked.chain:
-            raise DataError("the chain is broken: a line was changed, moved or taken out")
-        line = _DECODER.decode(linked.line)
-        self.transcript.add(line)
-        if isinstance(line, EndLine) and line.signature:
-            self._require_signed(line)
-        self.chain = chain
-
-    def _require_signed(self, end: EndLine) -> None:
-        key = bytes.fromhex(self.transcript.epoch.server_key)
-        signature = bytes.fromhex(end.signature)
-        if not Ed25519Verifier().verify(key, self.chain.statement(_PURPOSE), signature):
+def _take(transcript: Transcript, before: Chain, text: bytes) -> Chain:
+    """Add one line of a file to the transcript, if it is tied to the lines before it."""
+    linked = _LINKED.decode(text)
+    chain = before.after(bytes(linked.line))
+    if chain.head.hex() != linked.chain:
+        raise DataError("the chain is broken: a line was changed, moved or taken out")
+    line = _DECODER.decode(linked.line)
+    transcript.add(line)
+    if isinstance(line, EndLine) and line.signature:
+        key, signature = map(bytes.fromhex, (transcript.epoch.server_key, line.signature))
+        if not Ed25519Verifier().verify(key, before.statement(_PURPOSE), signature):
             raise DataError("the end is not signed with the server's key for these lines")
+    return chain
 
 
 def _carried(line: EpochLine) -> Epoch:
@@ -395,16 +386,14 @@ def _require_sound(epoch: EpochLine) -> None:
         raise DataError(
             f"T = {e.max_colluders} < U = {e.recovery_threshold} ≤ N = {e.num_holders} does not hold"
         )
-    if e.mechanism is not None:
-        _require_countable(e.mechanism)
+    if e.mechanism is not None and not _is_countable(e.mechanism):
+        raise DataError("nothing can be accounted for by the numbers of its noise")
 
 
-def _require_countable(mechanism: Mechanism) -> None:
-    """Numbers that a stranger wrote: whatever they make impossible is refused."""
+def _is_countable(mechanism: Mechanism) -> bool:
+    """Whether ε follows from these numbers: a stranger wrote them, and may have made that impossible."""
     try:
         noisy = mechanism.variance > 0 and mechanism.honest > 0 and mechanism.conversion_delta > 0
-        sound = noisy and mechanism.epsilon >= 0
+        return noisy and mechanism.epsilon >= 0
     except (ArithmeticError, AssertionError, ValueError):
-        sound = False
-    if not sound:
-        raise DataError("nothing can be accounted for by the numbers of its noise")
+        return False

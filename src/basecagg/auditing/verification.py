@@ -97,9 +97,8 @@ def check_file(path: Path, operator_key: bytes | None) -> Finding:
     """What came of one file; one that cannot be read, or proves nothing, is not checked."""
     try:
         filed, exported = _read(path)
-        key = filed.operator_key if operator_key is None else operator_key
-        finding = _check_exported(path.name, filed, exported, key) if exported else None
-        finding = finding or _check(path.name, filed, key)
+        key = operator_key or filed.operator_key
+        finding = _check(path.name, filed, exported, key)
     except (BASecAggError, OSError) as error:
         return Finding(path.name, "not checked", str(error))
     return finding if operator_key is not None else finding._replace(named_key=key.hex())
@@ -127,36 +126,27 @@ def _read(path: Path) -> tuple[Filed, Exported | None]:
     return unpack_file(exported.pedigree), exported
 
 
-def _check(name: str, filed: Filed, key: bytes) -> Finding:
-    match filed:
-        case Evidence():
-            return _check_evidence(name, filed, key)
-        case Account():
-            return check_account(name, filed, accept(filed.epoch, key, Ed25519Verifier()))
-        case Pedigree():
+def _check(name: str, filed: Filed, exported: Exported | None, key: bytes) -> Finding:
+    verifier = Ed25519Verifier()
+    match filed, exported:
+        case Evidence() as evidence, None:
+            try:
+                return _conviction(name, judge(evidence, key, verifier), evidence.epoch)
+            except NotProven as reason:
+                return Finding(name, "not checked", str(reason))
+        case Account() as account, None:
+            return check_account(name, account, accept(account.epoch, key, verifier))
+        case Pedigree(), None:
             raise DataError("it is a chain proof without its model")
-
-
-def _check_evidence(name: str, evidence: Evidence, key: bytes) -> Finding:
-    try:
-        return _conviction(name, judge(evidence, key, Ed25519Verifier()), evidence.epoch)
-    except NotProven as reason:
-        return Finding(name, "not checked", str(reason))
+        case Pedigree() as pedigree, Exported() as model:
+            version = trace(pedigree, model.vector, key, verifier).version
+            epoch = pedigree.epoch
+            found = f"version {version} of epoch {epoch.number} of {epoch.federation}"
+            others = f"; not in the chain: {', '.join(model.others)}" if model.others else ""
+            return Finding(name, "equal", found + others)
+    raise DataError("what it carries is no chain proof")
 
 
 def _conviction(name: str, what: str, epoch: Epoch) -> Finding:
     where = f"epoch {epoch.number} of {epoch.federation}"
     return Finding(name, "CHEAT", what, cheated_in=where, server_key=epoch.server_key.hex())
-
-
-def _check_exported(name: str, filed: Filed, exported: Exported, key: bytes) -> Finding:
-    if not isinstance(filed, Pedigree):
-        raise DataError("what it carries is no chain proof")
-    link = trace(filed, exported.vector, key, Ed25519Verifier())
-    others = ", ".join(exported.others)
-    return Finding(
-        name,
-        "equal",
-        f"version {link.version} of epoch {filed.epoch.number} of {filed.epoch.federation}"
-        + (f"; not in the chain: {others}" if others else ""),
-    )

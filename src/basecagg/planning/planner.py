@@ -7,7 +7,7 @@ planner only searches among what they allow.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from inspect import signature
 from itertools import count
@@ -35,6 +35,13 @@ COARSEST_WEIGHT = 4
 """c_g·s(τ_max) is at least this, so that rounding changes no weight by more than a quarter."""
 TABLE_ROWS = 6
 """Rows in the table of how cost changes with U, the chosen one aside."""
+_AS_WISHED = (
+    *("num_holders", "max_dropouts", "liars", "model_size", "max_staleness"),
+    *("consistency", "correctness", "min_per_version"),
+)
+"""Wishes that are parameters by the same name, without a choice."""
+_LARGEST_DELTA = 1e-3
+"""A δ above it promises too little to be proposed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,20 +198,13 @@ def _skeleton(wishes: Wishes) -> ProtocolParameters:
             rule="T + 1 ≤ U ≤ N − D − T − E" if wishes.agreed else "T + 1 ≤ U ≤ N − D",
         )
     return ProtocolParameters(
-        num_holders=wishes.num_holders,
+        **{name: getattr(wishes, name) for name in _AS_WISHED},
+        **_numbers(wishes, colluders),
         recovery_threshold=top,
         max_colluders=colluders,
-        max_dropouts=wishes.max_dropouts,
         buffer_size=_buffer_size(wishes, colluders),
-        model_size=wishes.model_size,
-        max_staleness=wishes.max_staleness,
         max_colluding_contributors=wishes.silent,
-        **_numbers(wishes, colluders),
         mask_lifetime=max(ProtocolParameters.mask_lifetime, 2 * wishes.max_staleness),
-        consistency=wishes.consistency,
-        correctness=wishes.correctness,
-        liars=wishes.liars,
-        min_per_version=wishes.min_per_version,
     )
 
 
@@ -299,49 +299,55 @@ def _ways_out(wishes: Wishes) -> str:
 
 
 def _possible_changes(wishes: Wishes) -> str:
-    found = [
-        f"{symbol} = {value}"
-        for symbol, name, values in _KNOBS
-        if (value := _first_possible(wishes, name, values(wishes))) is not None
-    ]
+    found = []
+    for symbol, name, values in _knobs(wishes):
+        value = next((each for each in values if _is_possible(wishes, name, each)), None)
+        if value is not None:
+            found.append(f"{symbol} = {value}")
     return " or ".join(found)
 
 
-def _first_possible(wishes: Wishes, name: str, values: Iterator[object]) -> object | None:
-    for value in values:
-        try:
-            _skeleton(_with(wishes, name, value))
-        except ParameterError:
-            continue
-        return value
-    return None
+def _is_possible(wishes: Wishes, name: str, value: object) -> bool:
+    """Whether a plan exists with another value for one wish, or for one field of the budget."""
+    change: dict[str, Any] = {name: value}
+    if wishes.budget is not None and hasattr(wishes.budget, name):
+        change = {"budget": replace(wishes.budget, **change)}
+    try:
+        _skeleton(replace(wishes, **change))
+    except ParameterError:
+        return False
+    return True
 
 
-def _with(wishes: Wishes, name: str, value: Any) -> Wishes:
-    """Change one wish; a name that begins with `budget.` is a field of the budget."""
-    of_budget = name.removeprefix("budget.")
-    if of_budget == name:
-        return replace(wishes, **{name: value})
-    assert wishes.budget is not None
-    return replace(wishes, budget=replace(wishes.budget, **{of_budget: value}))
-
-
-def _of_budget(
-    values: Callable[[Budget], Iterator[object]],
-) -> Callable[[Wishes], Iterator[object]]:
-    return lambda wishes: iter(()) if wishes.budget is None else values(wishes.budget)
+def _knobs(w: Wishes) -> Iterator[tuple[str, str, Iterable[object]]]:
+    """Each wish by symbol and name, with other values for it: the nearest first."""
+    # With N = 2T + 2D + E + 2 or more, both U and the quorum have room.
+    colluders = max(w.max_colluders or 1, w.liars)
+    enough = max(w.num_holders, 2 * (colluders + w.max_dropouts) + w.liars + 2)
+    largest_buffer = max(w.min_per_version or 0, (w.max_colluders or 0) + 2)
+    yield "T", "max_colluders", _nearby(w.max_colluders, 1, w.num_holders)
+    yield "D", "max_dropouts", _nearby(w.max_dropouts, 0, w.num_holders)
+    yield "E", "liars", _nearby(w.liars, 0, w.liars)
+    yield "correctness", "correctness", ("honest-holders", "agreed")
+    yield "N", "num_holders", _nearby(w.num_holders, 2, enough)
+    yield "K", "buffer_size", _nearby(w.buffer_size, 2, largest_buffer)
+    yield "m", "min_per_version", _nearby(w.min_per_version, 1, w.buffer_size or 1)
+    yield "B", "clip", _halves(w.clip)
+    yield "T_c", "silent", _nearby(w.silent, 1, (w.buffer_size or DEFAULT_BUFFER) - 2)
+    if w.budget is not None:
+        deltas = _rising(w.budget.delta, 10)
+        yield "ε", "epsilon", _rising(w.budget.epsilon, 1.1)
+        yield "δ", "delta", (delta for delta in deltas if delta <= _LARGEST_DELTA)
+        yield "k_max", "max_uses", _falling(w.budget.max_uses)
+        yield "C", "clip_norm", _halves(w.budget.clip_norm)
+    yield "τ_max", "max_staleness", map(int, _halves(w.max_staleness))
+    yield "consistency", "consistency", ("honest-server", "certified")
 
 
 def _nearby(value: int | None, low: int, high: int) -> Iterator[int]:
     """Whole numbers in low…high, nearest first; nothing if there is no wish to move."""
     if value is not None:
         yield from sorted(range(low, high + 1), key=lambda other: abs(other - value))
-
-
-def _holders_enough(wishes: Wishes) -> int:
-    """With N = 2T + 2D + E + 2 or more, both U and the quorum have room."""
-    colluders = max(wishes.max_colluders or 1, wishes.liars)
-    return max(wishes.num_holders, 2 * (colluders + wishes.max_dropouts) + wishes.liars + 2)
 
 
 def _rising(value: float, factor: float) -> Iterator[float]:
@@ -359,28 +365,3 @@ def _falling(value: int) -> Iterator[int]:
 def _halves(value: float) -> Iterator[float]:
     """value/2, value/4, … while it is worth asking."""
     return (value / 2**n for n in range(1, 64)) if 0 < value < math.inf else iter(())
-
-
-_KNOBS: tuple[tuple[str, str, Callable[[Wishes], Iterator[object]]], ...] = (
-    ("T", "max_colluders", lambda w: _nearby(w.max_colluders, 1, w.num_holders)),
-    ("D", "max_dropouts", lambda w: _nearby(w.max_dropouts, 0, w.num_holders)),
-    ("E", "liars", lambda w: _nearby(w.liars, 0, w.liars)),
-    ("correctness", "correctness", lambda _: iter(("honest-holders", "agreed"))),
-    ("N", "num_holders", lambda w: _nearby(w.num_holders, 2, _holders_enough(w))),
-    (
-        "K",
-        "buffer_size",
-        lambda w: _nearby(
-            w.buffer_size, 2, max(w.min_per_version or 0, (w.max_colluders or 0) + 2)
-        ),
-    ),
-    ("m", "min_per_version", lambda w: _nearby(w.min_per_version, 1, w.buffer_size or 1)),
-    ("B", "clip", lambda w: _halves(w.clip)),
-    ("T_c", "silent", lambda w: _nearby(w.silent, 1, (w.buffer_size or DEFAULT_BUFFER) - 2)),
-    ("ε", "budget.epsilon", _of_budget(lambda b: _rising(b.epsilon, 1.1))),
-    ("δ", "budget.delta", _of_budget(lambda b: (d for d in _rising(b.delta, 10) if d <= 1e-3))),
-    ("k_max", "budget.max_uses", _of_budget(lambda b: _falling(b.max_uses))),
-    ("C", "budget.clip_norm", _of_budget(lambda b: _halves(b.clip_norm))),
-    ("τ_max", "max_staleness", lambda w: map(int, _halves(w.max_staleness))),
-    ("consistency", "consistency", lambda _: iter(("honest-server", "certified"))),
-)

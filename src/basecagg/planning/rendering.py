@@ -1,4 +1,4 @@
-"""A plan for people (rich) and for programs (a dictionary for JSON). Nothing is decided here."""
+"""A plan as text for people (rich) and as a dictionary for JSON. Nothing is decided here."""
 
 from __future__ import annotations
 
@@ -85,22 +85,21 @@ def _option_as_dict(plan: Plan, p: ProtocolParameters) -> dict[str, Any]:
 
 def _parameters(plan: Plan) -> Table:
     p = plan.parameters
-    right = "right answers that determine a sum"
     rows = [
-        ("N", "num_holders", f"{p.num_holders}", "holders of shares"),
-        ("D", "max_dropouts", f"{p.max_dropouts}", "holders that may be gone"),
-        ("T", "max_colluders", f"{p.max_colluders}", "holders that learn nothing together"),
-        ("U", "recovery_threshold", f"{p.recovery_threshold}", right),
-        ("E", "liars", f"{p.liars}", "wrong answers that cannot stop a sum"),
-        ("", "correctness", f"{p.correctness}", _CORRECT[p.agreed].format(p.answers_needed)),
-        ("K", "buffer_size", f"{p.buffer_size}", "updates in one sum"),
-        ("m", "min_per_version", f"{p.min_per_version}", "of each version in a sum, at least"),
+        ("N", "num_holders", p.num_holders, "holders of shares"),
+        ("D", "max_dropouts", p.max_dropouts, "holders that may be gone"),
+        ("T", "max_colluders", p.max_colluders, "holders that learn nothing together"),
+        ("U", "recovery_threshold", p.recovery_threshold, "right answers that determine a sum"),
+        ("E", "liars", p.liars, "wrong answers that cannot stop a sum"),
+        ("", "correctness", p.correctness, _CORRECT[p.agreed].format(p.answers_needed)),
+        ("K", "buffer_size", p.buffer_size, "updates in one sum"),
+        ("m", "min_per_version", p.min_per_version, "of each version in a sum, at least"),
         ("d", "model_size", f"{p.model_size:,}", "numbers in one update"),
         ("B", "clip", f"{p.clip:g}", "largest magnitude of a number"),
         ("c_l", "update_levels", _power(p.update_levels), "steps per unit of an update"),
         ("c_g", "weight_levels", _power(p.weight_levels), "steps per unit of a weight"),
-        ("q", "modulus", f"{p.modulus}", "elements of the field"),
-        ("s(τ)", "staleness", f"{p.staleness}", f"weight by staleness τ ≤ {p.max_staleness}"),
+        ("q", "modulus", p.modulus, "elements of the field"),
+        ("s(τ)", "staleness", p.staleness, f"weight by staleness τ ≤ {p.max_staleness}"),
     ]
     return plain_table(rows=rows)
 
@@ -132,21 +131,20 @@ def _privacy_section(plan: Plan) -> dict[str, RenderableType]:
     v, rest = m.privacy, budget.noise_in_mean(m)
     clipped = f"to which {_CLIPPED[v.unit]} is clipped in the 2-norm, then weighed by s(τ̂)"
     more = f"{m.members / m.honest:.3g} times the variance of a trusted server's noise"
-    sampled = [
-        ("rate", f"{v.sampling_rate:g}", "the probability with which a record is in an upload"),
-        ("M", f"{v.max_records}", "records in an upload at most; it is clipped to M·C"),
-    ]
     rows = [
         ("ε, δ", f"{v.epsilon:g}, {v.delta:g}", _WHOSE[v.unit]),
-        ("k_max", f"{v.max_uses}", f"uploads of one user; all fresh they cost ε = {m.epsilon:.4g}"),
+        ("k_max", v.max_uses, f"uploads of one user; all fresh they cost ε = {m.epsilon:.4g}"),
         ("C", f"{v.clip_norm:g}", clipped),
-        *(sampled if v.unit == "record" else []),
-        ("s(τ̂)", f"{v.staleness}", "by which contributors weigh; the field's own weight is 1"),
+        ("rate", f"{v.sampling_rate:g}", "the probability with which a record is in an upload"),
+        ("M", v.max_records, "records in an upload at most; it is clipped to M·C"),
+        ("s(τ̂)", v.staleness, "by which contributors weigh; the field's own weight is 1"),
         ("z", f"{v.noise:g}", f"noise against what one {_CHANGES[v.unit]} changes"),
-        ("T_c", f"{m.silent}", f"contributors without noise: {more}"),
+        ("T_c", m.silent, f"contributors without noise: {more}"),
         ("σ_i", f"{m.deviation:.4g} steps", "of one contributor's noise"),
         ("noise", f"{rest:.3g}", f"in an element of the mean (σ), {rest / v.clip_norm:.3g} of C"),
     ]
+    if v.unit == "user":
+        rows = [row for row in rows if row[0] not in ("rate", "M")]
     note = (
         f"All elements together, the noise in the mean is {rest * m.size**0.5:.3g} long. A sum longer than"
         f" honest members can make it is not applied; a lie of {budget.hidden_lie(m):.0f}·C may hide in"
@@ -190,14 +188,8 @@ def _traffic(plan: Plan) -> Table:
     network = plan.wishes.network
     speed = f"at {network.up:g}↑ {network.down:g}↓ Mb/s >"
     rows = [
-        (
-            ph.name,
-            _bytes(ph.up),
-            _bytes(ph.down),
-            _seconds(network.seconds(ph.up, ph.down)),
-            ph.what,
-        )
-        for ph in plan.phases
+        (p.name, _bytes(p.up), _bytes(p.down), _seconds(network.seconds(p.up, p.down)), p.what)
+        for p in plan.phases
     ]
     return plain_table("phase", "sends >", "receives >", speed, "", rows=rows)
 
@@ -231,24 +223,24 @@ def _cpu(plan: Plan) -> RenderableType:
 
 def _options(plan: Plan) -> RenderableType:
     measured = [f"{step} >" for step in VARYING] if plan.cpu else []
-    table = plain_table("", "U >", "deal >", "on the wire >", "storage >", "answers >", *measured)
-    for p in plan.options:
-        chosen, times = p == plan.parameters, plan.cpu.get(p.recovery_threshold, {})
-        table.add_row(
-            "→" if chosen else "",
-            f"{p.recovery_threshold}",
+    headers = ("", "U >", "deal >", "on the wire >", "storage >", "answers >", *measured)
+    rows = [
+        (
+            "→" * (p == plan.parameters),
+            p.recovery_threshold,
             _bytes(phases(p)[0].up),
             _seconds(wire_seconds(p, plan.wishes.network)),
             _bytes(plan.storage_with(p)),
-            f"{p.answers_needed}",
-            *(_seconds(times[step]) for step in VARYING if step in times),
-            style="bold" if chosen else None,
+            p.answers_needed,
+            *(_seconds(plan.cpu[p.recovery_threshold][step]) for step in VARYING if plan.cpu),
         )
+        for p in plan.options
+    ]
     note = (
         "U is chosen for the least time on the wire, all phases together; of equals, the smallest."
         " A smaller U waits for fewer holders."
     )
-    return Group(table, Text(note))
+    return Group(plain_table(*headers, rows=rows), Text(note))
 
 
 def _modes(plan: Plan) -> Table:
@@ -271,21 +263,15 @@ def _power(number: int) -> str:
 
 
 def _bytes(number: int) -> str:
-    small = f"{number} B" if number else "–"
-    return _in_units(number, {"GB": 1e9, "MB": 1e6, "kB": 1e3}) or small
+    return _in_units(number, {"GB": 1e9, "MB": 1e6, "kB": 1e3, "B": 1}) if number else "–"
 
 
 def _seconds(number: float) -> str:
-    units = {"h": 3600.0, "min": 60.0, "s": 1.0, "ms": 1e-3}
-    return _in_units(number, units) or f"{_short(number / 1e-6)} µs"
+    return _in_units(number, {"h": 3600, "min": 60, "s": 1, "ms": 1e-3, "µs": 1e-6})
 
 
 def _in_units(number: float, units: dict[str, float]) -> str:
-    """In the largest unit of which it is one or more."""
-    found = (f"{_short(number / scale)} {unit}" for unit, scale in units.items() if number >= scale)
-    return next(found, "")
-
-
-def _short(number: float) -> str:
-    """Three digits, and no exponent for large numbers."""
-    return f"{number:.3g}" if number < 999 else f"{number:,.0f}"
+    """Three digits in the largest unit that fits, or in the last: 1.5 MB. No exponent for large numbers."""
+    unit, scale = next((each for each in units.items() if number >= each[1]), [*units.items()][-1])
+    scaled = number / scale
+    return f"{scaled:.3g} {unit}" if scaled < 999 else f"{scaled:,.0f} {unit}"
