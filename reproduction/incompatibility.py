@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from basecagg.baselines.secagg import mask_purpose
-from basecagg.baselines.secagg_masks import add_masks
+from basecagg.baselines.secagg import add_masks, mask_purpose
 from basecagg.channels.key_agreement import SECRET_BYTES, AgreementKey
 from basecagg.maths.prime_field import PrimeField
 from basecagg.maths.primes import PAPER_MODULUS

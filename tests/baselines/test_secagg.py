@@ -17,10 +17,10 @@ from basecagg.baselines.secagg import (
     SecAggParameters,
     Unmasking,
     UnmaskRequest,
+    add_masks,
     mask_purpose,
 )
 from basecagg.baselines.secagg_graph import random_regular
-from basecagg.baselines.secagg_masks import add_masks
 from basecagg.baselines.secagg_server import RoundFailed, SumOpened
 from basecagg.baselines.shamir import SHARE_BYTES, SecretSharing
 from basecagg.channels.key_agreement import AgreementKey

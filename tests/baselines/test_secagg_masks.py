@@ -6,7 +6,7 @@ import numpy as np
 import oracle_secagg as oracle
 import pytest
 
-from basecagg.baselines.secagg_masks import add_masks
+from basecagg.baselines.secagg import add_masks
 from basecagg.maths.kernels.accumulate import add_row, reduce_totals, subtract_row
 
 Q = 2**32 - 5

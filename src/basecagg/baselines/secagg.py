@@ -17,18 +17,24 @@ its key (32 bytes), from which all its pairwise seeds a follow, as Bonawitz et a
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Annotated, TypeAlias
 
+import numpy as np
 from msgspec import Meta
 
 from basecagg.baselines.secagg_graph import Graph, complete
 from basecagg.errors import ParameterError
+from basecagg.maths.kernels.accumulate import add_row, reduce_totals, subtract_row
 from basecagg.maths.primes import PAPER_MODULUS
+from basecagg.maths.randomness import FieldStream, Words
 from basecagg.protocol.messages import Message, PublicKey
 
 User: TypeAlias = Annotated[int, Meta(ge=0)]
 RoundId: TypeAlias = Annotated[bytes, Meta(min_length=16, max_length=16)]
+_PIECE = 1 << 15
+"""Elements of a vector that `add_masks` works on at once: they stay in the cache."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,3 +153,25 @@ def mask_purpose(round_id: bytes) -> bytes:
 def envelope_context(round_id: bytes, sender: int, recipient: int) -> bytes:
     """What is bound to an envelope: nobody can deliver it to another user, or in another round."""
     return b"share" + round_id + sender.to_bytes(4, "big") + recipient.to_bytes(4, "big")
+
+
+def add_masks(vector: Words, added: Iterable[bytes], subtracted: Iterable[bytes]) -> Words:
+    """vector + Σ PRG(seed) over `added` − Σ PRG(seed) over `subtracted`, mod q = 2³² − 5.
+
+    SecAgg spends its time here. Every stream fills the same scratch memory, which is added to 64-bit totals at
+    once, and each total is reduced mod q once.
+    """
+    plus = [FieldStream(seed, PAPER_MODULUS) for seed in added]
+    minus = [FieldStream(seed, PAPER_MODULUS) for seed in subtracted]
+    out = np.empty(vector.size, np.uint32)
+    scratch = np.empty(_PIECE, np.uint32)
+    q = np.uint32(PAPER_MODULUS)
+    for start in range(0, vector.size, _PIECE):
+        total = vector[start : start + _PIECE].astype(np.uint64)
+        words = scratch[: total.size]
+        for stream in plus:
+            add_row(total, stream.draw(total.size, words))
+        for stream in minus:
+            subtract_row(total, stream.draw(total.size, words), q)
+        reduce_totals(total, q, out[start : start + _PIECE])
+    return out

@@ -7,20 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from basecagg.baselines.secagg import (
-    Delivery,
-    Keys,
-    MaskedInput,
-    Roster,
-    SealedShares,
-    SecAggParameters,
-    Unmasking,
-    UnmaskRequest,
-    envelope_context,
-    mask_purpose,
-)
+from basecagg.baselines import secagg
 from basecagg.baselines.secagg_graph import neighbourhood
-from basecagg.baselines.secagg_masks import add_masks
 from basecagg.baselines.shamir import SHARE_BYTES, SecretSharing
 from basecagg.channels.key_agreement import SECRET_BYTES, AgreementKey, seal, unseal
 from basecagg.errors import (
@@ -44,6 +32,11 @@ class EntrustedShares(NamedTuple):
     of_seed: bytes
     of_key: bytes
 
+    @classmethod
+    def of(cls, both: bytes) -> EntrustedShares:
+        """The two shares of one envelope."""
+        return cls(both[:SHARE_BYTES], both[SHARE_BYTES:])
+
     def __repr__(self) -> str:
         """Nothing of the shares."""
         return "EntrustedShares(…)"
@@ -54,7 +47,7 @@ class SecAggClient:
 
     def __init__(
         self,
-        parameters: SecAggParameters,
+        parameters: secagg.SecAggParameters,
         round_id: bytes,
         user: int,
         *,
@@ -70,9 +63,9 @@ class SecAggClient:
         self._sealing_key = AgreementKey(entropy(SECRET_BYTES))
         self._private_seed = entropy(SEED_BYTES)
         self._noise_seed = entropy(SEED_BYTES)
-        self._roster: dict[int, Keys] = {}
+        self._roster: dict[int, secagg.Keys] = {}
         self._held: dict[int, EntrustedShares] = {}
-        self._answered: tuple[UnmaskRequest, Unmasking] | None = None
+        self._answered: tuple[secagg.UnmaskRequest, secagg.Unmasking] | None = None
 
     def __repr__(self) -> str:
         """Nothing of the secrets."""
@@ -80,15 +73,15 @@ class SecAggClient:
 
     # --- phase 1: keys ------------------------------------------------------------------------
 
-    def advertise(self) -> Keys:
+    def advertise(self) -> secagg.Keys:
         """Both public keys."""
         self._move("new")
         keys = (self._masking_key.public_key, self._sealing_key.public_key)
-        return Keys(self._round, self.user, *keys)
+        return secagg.Keys(self._round, self.user, *keys)
 
     # --- phase 2: shares ----------------------------------------------------------------------
 
-    def share(self, roster: Roster) -> SealedShares:
+    def share(self, roster: secagg.Roster) -> secagg.SealedShares:
         """Share b and the masking key among the neighbourhood, t of k + 1; keep one's own share."""
         peers = self._check_roster(roster)
         self._move("advertised")
@@ -97,11 +90,11 @@ class SecAggClient:
         secrets = [self._private_seed, self._masking_key.secret_bytes()]
         rows = sharing.share(secrets, self._noise_seed).astype("<u4", copy=False)
         parts = dict(zip(self._neighbourhood, (row.tobytes() for row in rows), strict=True))
-        self._held[self.user] = _split(parts.pop(self.user))
+        self._held[self.user] = EntrustedShares.of(parts.pop(self.user))
         envelopes = tuple((peer, self._seal(peer, parts[peer])) for peer in peers)
-        return SealedShares(self._round, self.user, envelopes)
+        return secagg.SealedShares(self._round, self.user, envelopes)
 
-    def _check_roster(self, roster: Roster) -> dict[int, Keys]:
+    def _check_roster(self, roster: secagg.Roster) -> dict[int, secagg.Keys]:
         self._require_round(roster.round)
         peers = {keys.user: keys for keys in roster.keys if keys.user != self.user}
         self._require_neighbours(peers)
@@ -112,7 +105,7 @@ class SecAggClient:
         return peers
 
     def _seal(self, peer: int, share: bytes) -> bytes:
-        context = envelope_context(self._round, self.user, peer)
+        context = secagg.envelope_context(self._round, self.user, peer)
         return seal(self._envelope_key(peer), context, share)
 
     def _envelope_key(self, peer: int) -> bytes:
@@ -120,7 +113,7 @@ class SecAggClient:
 
     # --- phase 3: inputs ----------------------------------------------------------------------
 
-    def mask(self, delivery: Delivery, values: Words) -> MaskedInput:
+    def mask(self, delivery: secagg.Delivery, values: Words) -> secagg.MaskedInput:
         """y_i = x_i + PRG(b_i) + Σ_{i<j} PRG(a_ij) − Σ_{i>j} PRG(a_ji), Eq. (secagg_maskedmodel)."""
         if values.dtype != np.uint32 or values.shape != (self._parameters.vector_size,):
             raise DataError(f"the input must be uint32[{self._parameters.vector_size}]")
@@ -129,14 +122,14 @@ class SecAggClient:
         held = self._open_envelopes(delivery)
         self._move("shared")
         self._held |= held
-        agree, purpose = self._masking_key.agree, mask_purpose(self._round)
+        agree, purpose = self._masking_key.agree, secagg.mask_purpose(self._round)
         seeds = {peer: agree(self._roster[peer].masking_key, purpose) for peer in held}  # a_ij
         added = [self._private_seed, *(seeds[peer] for peer in held if self.user < peer)]
         subtracted = [seeds[peer] for peer in held if self.user > peer]
-        words = add_masks(values, added, subtracted).astype("<u4", copy=False).tobytes()
-        return MaskedInput(self._round, self.user, words)
+        words = secagg.add_masks(values, added, subtracted).astype("<u4", copy=False).tobytes()
+        return secagg.MaskedInput(self._round, self.user, words)
 
-    def _open_envelopes(self, delivery: Delivery) -> dict[int, EntrustedShares]:
+    def _open_envelopes(self, delivery: secagg.Delivery) -> dict[int, EntrustedShares]:
         self._require_round(delivery.round)
         envelopes = dict(delivery.envelopes)
         self._require_neighbours(envelopes)
@@ -146,44 +139,40 @@ class SecAggClient:
         return {peer: self._unseal(peer, sealed) for peer, sealed in envelopes.items()}
 
     def _unseal(self, peer: int, sealed: bytes) -> EntrustedShares:
-        context = envelope_context(self._round, peer, self.user)
+        context = secagg.envelope_context(self._round, peer, self.user)
         try:
             share = unseal(self._envelope_key(peer), context, sealed)
         except ChannelError as error:
             raise WrongRecipient(str(error), peer=f"user {peer}") from None
         if len(share) != 2 * SHARE_BYTES:
             raise Malformed("the envelope does not hold two shares", peer=f"user {peer}")
-        return _split(share)
+        return EntrustedShares.of(share)
 
     # --- phase 4: unmasking -------------------------------------------------------------------
 
-    def unmask(self, request: UnmaskRequest) -> Unmasking:
+    def unmask(self, request: secagg.UnmaskRequest) -> secagg.Unmasking:
         """For each neighbour, one share: of its b if it survived, of its masking key if not. Never both.
 
         So a second request that names other survivors is refused; the same one is answered again alike.
         """
         if self._answered is not None:
-            return self._repeat(request, *self._answered)
+            asked, answer = self._answered
+            if request != asked:
+                raise MaskTaken(
+                    "shares were revealed for other survivors already: both shares of one user would"
+                    " unmask it alone",
+                    peer=_SERVER,
+                )
+            return answer
         survivors = self._check_survivors(request)
         self._move("masked")
         seeds = tuple((u, held.of_seed) for u, held in self._held.items() if u in survivors)
         keys = tuple((u, held.of_key) for u, held in self._held.items() if u not in survivors)
-        answer = Unmasking(self._round, self.user, seeds, keys)
+        answer = secagg.Unmasking(self._round, self.user, seeds, keys)
         self._answered, self._held = (request, answer), {}
         return answer
 
-    def _repeat(
-        self, request: UnmaskRequest, answered: UnmaskRequest, answer: Unmasking
-    ) -> Unmasking:
-        if request != answered:
-            raise MaskTaken(
-                "shares were revealed for other survivors already: both shares of one user would"
-                " unmask it alone",
-                peer=_SERVER,
-            )
-        return answer
-
-    def _check_survivors(self, request: UnmaskRequest) -> set[int]:
+    def _check_survivors(self, request: secagg.UnmaskRequest) -> set[int]:
         self._require_round(request.round)
         survivors = set(request.survivors)
         if self.user not in survivors or not survivors <= set(range(self._parameters.num_holders)):
@@ -216,7 +205,3 @@ class SecAggClient:
                 f" {self._parameters.threshold}",
                 peer=_SERVER,
             )
-
-
-def _split(share: bytes) -> EntrustedShares:
-    return EntrustedShares(share[:SHARE_BYTES], share[SHARE_BYTES:])

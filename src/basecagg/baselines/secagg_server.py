@@ -6,39 +6,27 @@ has not been heard of by then has dropped out. Too few users end the round with 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from basecagg.baselines.secagg import (
-    Delivery,
-    FromUser,
-    Keys,
-    MaskedInput,
-    Roster,
-    SealedShares,
-    SecAggParameters,
-    ToUser,
-    Unmasking,
-    UnmaskRequest,
-    mask_purpose,
-)
+from basecagg.baselines import secagg
 from basecagg.baselines.secagg_graph import neighbourhood
-from basecagg.baselines.secagg_masks import add_masks
-from basecagg.baselines.shamir import SHARE_BYTES, SecretSharing
+from basecagg.baselines.shamir import ELEMENTS, SHARE_BYTES, SecretSharing
 from basecagg.channels.key_agreement import AgreementKey
 from basecagg.errors import DecodingError, LocalProtocolError, Malformed, WrongMembers
 from basecagg.maths.prime_field import PrimeField
 from basecagg.maths.randomness import Words
 
-_EXPECTED: dict[str, type[FromUser]] = {
-    "keys": Keys,
-    "shares": SealedShares,
-    "inputs": MaskedInput,
-    "unmasking": Unmasking,
+_EXPECTED: dict[str, type[secagg.FromUser]] = {
+    "keys": secagg.Keys,
+    "shares": secagg.SealedShares,
+    "inputs": secagg.MaskedInput,
+    "unmasking": secagg.Unmasking,
 }
+_PHASES = list(_EXPECTED)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,23 +44,23 @@ class RoundFailed:
     reason: str
 
 
-PhaseEnd: TypeAlias = dict[int, ToUser] | SumOpened | RoundFailed
+PhaseEnd: TypeAlias = dict[int, secagg.ToUser] | SumOpened | RoundFailed
 """What to send to whom, or how the round ended."""
 
 
 class SecAggServer:
     """One round, seen by the server."""
 
-    def __init__(self, parameters: SecAggParameters, round_id: bytes) -> None:
+    def __init__(self, parameters: secagg.SecAggParameters, round_id: bytes) -> None:
         """Wait for keys."""
         self.phase = "keys"
         self._parameters = parameters
         self._round = round_id
         self._received: dict[str, dict[int, Any]] = {phase: {} for phase in _EXPECTED}
-        self._keys: dict[int, Keys] = self._received["keys"]
+        self._keys: dict[int, secagg.Keys] = self._received["keys"]
         self._graph = parameters.graph
 
-    def receive(self, message: FromUser) -> None:
+    def receive(self, message: secagg.FromUser) -> None:
         """Take a user's message of the present phase, or refuse it."""
         peer = f"user {message.user}"
         if message.round != self._round or type(message) is not _EXPECTED.get(self.phase):
@@ -86,44 +74,42 @@ class SecAggServer:
 
     def advance(self) -> PhaseEnd:
         """Close the phase."""
-        close = {
-            "keys": self._send_rosters,
-            "shares": self._send_envelopes,
-            "inputs": self._ask_for_shares,
-            "unmasking": self._open,
-        }
-        if self.phase not in close:
+        if self.phase not in _EXPECTED:
             raise LocalProtocolError(f"the round is {self.phase}")
-        lonely = self._lonely()
-        if lonely:
+        if lonely := self._lonely():
             self.phase = "failed"
             return RoundFailed(lonely)
-        return close[self.phase]()
+        match self.phase:
+            case "keys":
+                return self._send_rosters()
+            case "shares":
+                return self._send_envelopes()
+            case "inputs":
+                self.phase = "unmasking"
+                return dict.fromkeys(
+                    self.survivors, secagg.UnmaskRequest(self._round, self.survivors)
+                )
+        return self._open()
 
     # --- closing a phase ----------------------------------------------------------------------
 
     def _send_rosters(self) -> PhaseEnd:
         self.phase, keys = "shares", self._keys
         return {
-            user: Roster(self._round, tuple(keys[v] for v in self._graph[user] if v in keys))
+            user: secagg.Roster(self._round, tuple(keys[v] for v in self._graph[user] if v in keys))
             for user in keys
         }
 
     def _send_envelopes(self) -> PhaseEnd:
         self.phase = "inputs"
-        sealed = {user: dict(said.envelopes) for user, said in self._received["shares"].items()}
+        envelopes: dict[int, list[tuple[int, bytes]]] = {u: [] for u in self._received["shares"]}
+        for user, said in sorted(self._received["shares"].items()):
+            for recipient, sealed in said.envelopes:
+                if recipient in envelopes:
+                    envelopes[recipient].append((user, sealed))
         return {
-            user: Delivery(
-                self._round,
-                tuple((v, sealed[v][user]) for v in self._graph[user] if user in sealed.get(v, {})),
-            )
-            for user in sealed
+            user: secagg.Delivery(self._round, tuple(found)) for user, found in envelopes.items()
         }
-
-    def _ask_for_shares(self) -> PhaseEnd:
-        self.phase = "unmasking"
-        request = UnmaskRequest(self._round, self.survivors)
-        return dict.fromkeys(self.survivors, request)
 
     def _open(self) -> PhaseEnd:
         try:
@@ -134,7 +120,7 @@ class SecAggServer:
             self.phase = "failed"
             return RoundFailed(str(error))
         self.phase = "opened"
-        total = add_masks(self._sum_of_inputs(), added, [*subtracted, *seeds.values()])
+        total = secagg.add_masks(self._sum_of_inputs(), added, [*subtracted, *seeds.values()])
         return SumOpened(total, self.survivors)
 
     def _lonely(self) -> str:
@@ -200,7 +186,7 @@ class SecAggServer:
                     f"the shares of user {user} give another key than it advertised"
                 )
             for peer in set(self._graph[user]) & set(self.survivors):
-                seed = key.agree(self._keys[peer].masking_key, mask_purpose(self._round))
+                seed = key.agree(self._keys[peer].masking_key, secagg.mask_purpose(self._round))
                 (added if user < peer else subtracted).append(seed)
         return added, subtracted
 
@@ -211,39 +197,38 @@ class SecAggServer:
 
     # --- checks -------------------------------------------------------------------------------
 
-    def _expected_users(self) -> Sequence[int] | Mapping[int, FromUser]:
-        before = {"shares": "keys", "inputs": "shares", "unmasking": "inputs"}
-        if self.phase == "keys":
+    def _expected_users(self) -> Collection[int]:
+        before = _PHASES.index(self.phase) - 1
+        if before < 0:
             return range(self._parameters.num_holders)
-        return self._received[before[self.phase]]
+        return self._received[_PHASES[before]]
 
-    def _check(self, message: FromUser) -> None:
+    def _check(self, message: secagg.FromUser) -> None:
         peer, neighbours = f"user {message.user}", set(self._graph[message.user])
-        if isinstance(message, SealedShares):
-            if {user for user, _ in message.envelopes} != neighbours & set(self._keys):
-                raise Malformed("an envelope for each neighbour on the roster, no other", peer=peer)
-        elif isinstance(message, MaskedInput):
-            self._check_words(message, peer)
-        elif isinstance(message, Unmasking):
-            self._check_shares(message, peer)
+        match message:
+            case secagg.SealedShares():
+                if {user for user, _ in message.envelopes} != neighbours & set(self._keys):
+                    raise Malformed(
+                        "an envelope for each neighbour on the roster, no other", peer=peer
+                    )
+            case secagg.MaskedInput():
+                if len(message.words) != 4 * self._parameters.vector_size:
+                    raise Malformed(f"an input is {self._parameters.vector_size} words", peer=peer)
+                self._require_elements(message.words, "an input holds words", peer)
+            case secagg.Unmasking():
+                around = neighbours | {message.user}
+                self._check_shares(message.seed_shares, around & set(self.survivors), peer)
+                self._check_shares(message.key_shares, around & set(self.dropped), peer)
 
-    def _check_words(self, message: MaskedInput, peer: str) -> None:
-        if len(message.words) != 4 * self._parameters.vector_size:
-            raise Malformed(f"an input is {self._parameters.vector_size} words", peer=peer)
-        if np.frombuffer(message.words, "<u4").max() >= self._parameters.modulus:
-            raise Malformed(f"an input holds words ≥ q = {self._parameters.modulus}", peer=peer)
+    def _check_shares(
+        self, shares: Sequence[tuple[int, bytes]], owners: set[int], peer: str
+    ) -> None:
+        if {owner for owner, _ in shares} != owners or len(shares) != len(owners):
+            raise Malformed("not one share of each neighbour that was asked for", peer=peer)
+        if any(len(share) != SHARE_BYTES for _, share in shares):
+            raise Malformed(f"a share is not {ELEMENTS} elements of the field", peer=peer)
+        self._require_elements(b"".join(share for _, share in shares), "shares hold words", peer)
 
-    def _check_shares(self, message: Unmasking, peer: str) -> None:
-        around = set(neighbourhood(self._graph, message.user))
-        wanted = (
-            (message.seed_shares, around & set(self.survivors)),
-            (message.key_shares, around & set(self.dropped)),
-        )
-        for shares, owners in wanted:
-            if {owner for owner, _ in shares} != owners or len(shares) != len(owners):
-                raise Malformed("not one share of each neighbour that was asked for", peer=peer)
-            words = b"".join(share for _, share in shares)
-            if any(len(share) != SHARE_BYTES for _, share in shares) or (
-                words and np.frombuffer(words, "<u4").max() >= self._parameters.modulus
-            ):
-                raise Malformed("a share is not 9 elements of the field", peer=peer)
+    def _require_elements(self, words: bytes, what: str, peer: str) -> None:
+        if words and np.frombuffer(words, "<u4").max() >= self._parameters.modulus:
+            raise Malformed(f"{what} ≥ q = {self._parameters.modulus}", peer=peer)
