@@ -41,7 +41,7 @@ from basecagg.statistics import (
     private_sums,
     together,
 )
-from basecagg.statistics.fixed_point import element_bits
+from basecagg.statistics.encoding import element_bits
 from basecagg.storage.memory import MemoryStore
 
 STEPS, CLIP = 6, 2.0

@@ -34,7 +34,7 @@ from basecagg.statistics import (
     together,
 )
 from basecagg.statistics.desk import CANNOT
-from basecagg.statistics.fixed_point import element_bits, join, split
+from basecagg.statistics.encoding import element_bits, join, split
 from basecagg.statistics.recipe import files_digest
 from basecagg.storage.memory import MemoryStore
 

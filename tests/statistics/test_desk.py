@@ -30,7 +30,7 @@ from basecagg.statistics import (
     moments,
     private_sums,
 )
-from basecagg.statistics.fixed_point import element_bits, join
+from basecagg.statistics.encoding import element_bits, join
 from basecagg.storage.memory import MemoryStore
 
 CENTRES = made_up()

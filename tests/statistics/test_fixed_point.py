@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from basecagg.errors import ParameterError
 from basecagg.maths.primes import PAPER_MODULUS
-from basecagg.statistics.fixed_point import element_bits, join, split
+from basecagg.statistics.encoding import element_bits, join, split
 
 
 @given(st.integers(2, 10**6))

@@ -12,7 +12,7 @@ from basecagg.errors import ParameterError
 from basecagg.planning.budget import Budget
 from basecagg.privacy import Mechanism
 from basecagg.statistics import count, histogram, kaplan_meier, private_sums
-from basecagg.statistics.private import blurred
+from basecagg.statistics.encoding import blurred
 
 BUDGET = Budget(epsilon=3.0, delta=1e-5, max_uses=8)
 CURVE = kaplan_meier(MONTHS, most=MOST)

@@ -2,6 +2,7 @@
 
 from basecagg.statistics.cox import Covariate, cox_step, fit_cox
 from basecagg.statistics.desk import Desk, Question
+from basecagg.statistics.encoding import private_sums
 from basecagg.statistics.hazard import (
     HazardModel,
     fit_hazard,
@@ -12,7 +13,6 @@ from basecagg.statistics.hazard import (
 )
 from basecagg.statistics.kaplan_meier import SurvivalCurve, kaplan_meier
 from basecagg.statistics.newton import NewtonStep
-from basecagg.statistics.private import private_sums
 from basecagg.statistics.statistic import Statistic, over_records, together
 from basecagg.statistics.study import Study, StudyAudit
 from basecagg.statistics.tables import Summary, count, histogram, mean

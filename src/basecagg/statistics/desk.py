@@ -16,7 +16,7 @@ import json
 import logging
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Generic
 
 import numpy as np
@@ -28,9 +28,8 @@ from basecagg.planning.budget import Budget
 from basecagg.privacy import Mechanism
 from basecagg.protocol.effects import Persist, Store, perform
 from basecagg.protocol.ledger import PrivacyLedger
-from basecagg.statistics.fixed_point import ELEMENTS, element_bits, join, split, units
+from basecagg.statistics import encoding
 from basecagg.statistics.makers import make
-from basecagg.statistics.private import blurred, private_sums
 from basecagg.statistics.recipe import written
 from basecagg.statistics.statistic import Result, Rows, Statistic, Vector
 
@@ -70,20 +69,20 @@ class Question(Generic[Result]):
     @property
     def bits(self) -> int:
         """Of one element."""
-        return element_bits(len(self.members))
+        return encoding.element_bits(len(self.members))
 
     @property
     def size(self) -> int:
         """Elements of an answer."""
-        return 1 + self.statistic.bounds.size * (ELEMENTS if self.noise is None else 1)
+        return 1 + self.statistic.bounds.size * (encoding.ELEMENTS if self.noise is None else 1)
 
     def encode(self, vector: Vector, seed: bytes) -> Vector:
         """An answer as whole numbers for the field."""
         bounds = self.statistic.bounds
         if self.noise is None:
             coins = WordStream(derive_seed(seed, "carries")).draw(2 * vector.size)
-            return np.concatenate([[self.number], split(vector, bounds, self.bits, coins)])
-        return np.concatenate([[self.number], blurred(vector, bounds, self.noise, seed)])
+            return np.concatenate([[self.number], encoding.split(vector, bounds, self.bits, coins)])
+        return np.concatenate([[self.number], encoding.blurred(vector, bounds, self.noise, seed)])
 
     def decode(self, total: Vector) -> Result:
         """What everybody makes of the sum of all answers."""
@@ -91,44 +90,35 @@ class Question(Generic[Result]):
             raise DataError(f"a centre answered another question than number {self.number}")
         if self.noise is not None:
             return self.statistic.of_sum(total[1:] / self.noise.levels)
-        return self.statistic.of_sum(join(total[1:], self.statistic.bounds, self.bits))
+        return self.statistic.of_sum(encoding.join(total[1:], self.statistic.bounds, self.bits))
 
 
+@dataclass(eq=False, repr=False)
 class Desk:
-    """One centre, as questions reach it. Its rows stay here."""
+    """One centre, as questions reach it. Its rows stay here, and it goes on with what its store remembers."""
 
-    def __init__(
-        self,
-        name: str,
-        rows: Rows,
-        store: Store,
-        *,
-        centres: Iterable[str],
-        most: int,
-        least: int = LEAST_CENTRES,
-        budget: Budget | None = None,
-        silent: int | None = None,
-        entropy: Callable[[int], bytes] = system_entropy,
-    ) -> None:
-        """Go on with what the store remembers. Only an experiment replaces the entropy.
+    name: str
+    rows: Rows
+    store: Store
+    _: KW_ONLY
+    centres: Iterable[str]
+    """Everybody that may be in a sum, as agreed on beforehand."""
+    most: int
+    """How many records each centre has at most, as agreed on beforehand."""
+    least: int = LEAST_CENTRES
+    """Centres in an exact sum."""
+    budget: Budget | None = None
+    """What this centre grants: noisy questions are answered with the noise that it takes, no less."""
+    silent: int | None = None
+    """Centres that may tell the server their noise: T, unless given."""
+    entropy: Callable[[int], bytes] = system_entropy
+    """Only an experiment replaces it."""
 
-        All but the rows is agreed on beforehand: the `centres` that there are, and how many records each has at
-        `most`. `budget` is what this centre grants: noisy questions are answered with the noise that it takes,
-        no less, where `silent` centres may tell the server theirs: T, unless given.
-        """
-        self.name = name
-        self._rows = rows
-        self._store = store
-        self._centres = frozenset(centres)
-        self._most = most
-        self._least = least
-        self._budget = budget
-        self._silent = silent
-        self._entropy = entropy
+    def __post_init__(self) -> None:
+        self.ledger = PrivacyLedger(self.store)
+        """What noisy answers have cost."""
         self._approved: dict[str, Statistic[Any]] = {}
         """By hash; after a restart the centre approves again what it runs."""
-        self.ledger = PrivacyLedger(store)
-        """What noisy answers have cost."""
 
     def approve(self, statistic: Statistic[Any]) -> None:
         """Answer questions for this statistic. The centre calls this itself, with code that it has read.
@@ -152,32 +142,32 @@ class Desk:
     def answer(self, question: Question[Any]) -> Vector:
         """The centre's part of a sum, or `QuestionRefused`, or `BudgetSpent`."""
         own = self.require_hidden(question)
-        answer = own.encode(self._vector(own), self._entropy(SEED_BYTES))
+        answer = own.encode(self._vector(own), self.entropy(SEED_BYTES))
         # What has to be known before the answer leaves: what it costs, or who else is in the sum.
         exact = Persist("members", "", _digest(own), irreversible=True)
         noted = [exact] if own.noise is None else self.ledger.charge(own.noise, 0)
-        perform(self._store, noted)
+        perform(self.store, noted)
         return answer
 
     def require_hidden(self, question: Question[Any]) -> Question[Any]:
         """The question as this centre understands it, unless it would single a centre out. No row is read."""
         members = question.members
-        if self._store.rolled_back:
+        if self.store.rolled_back:
             raise QuestionRefused("this store is an older copy: what was answered is not known")
         if self.name not in members:
             raise QuestionRefused(f"{self.name} is not among the centres that are asked")
-        if strangers := sorted({*members} - self._centres):
+        if strangers := sorted({*members} - set(self.centres)):
             raise QuestionRefused(f"{self.name} does not know {', '.join(strangers)}")
-        if len(members) < self._least:
+        if len(members) < self.least:
             raise QuestionRefused(
-                f"a sum of {len(members)} centres: {self.name} answers in sums of {self._least} or more"
+                f"a sum of {len(members)} centres: {self.name} answers in sums of {self.least} or more"
             )
         own = self._own(question)
         if own.noise is not None and own.noise != self._noise(own, own.noise):
             raise QuestionRefused(
-                f"this is not the noise that the budget of {self.name} takes: {self._budget}"
+                f"this is not the noise that the budget of {self.name} takes: {self.budget}"
             )
-        before = self._store.read("members", "")
+        before = self.store.read("members", "")
         if own.noise is None and before not in (None, _digest(own)):
             raise QuestionRefused(
                 f"{self.name} has answered exactly together with other centres: the difference of the two sums"
@@ -188,7 +178,7 @@ class Desk:
     def _own(self, question: Question[Any]) -> Question[Any]:
         """The question with this centre's own statistic: the asker's functions are not called."""
         try:
-            statistic = make(json.loads(question.recipe), self._approved, self._most)
+            statistic = make(json.loads(question.recipe), self._approved, self.most)
             own = Question(statistic, question.members, question.number, question.noise)
         except QuestionRefused:
             raise
@@ -201,11 +191,11 @@ class Desk:
     def _noise(self, question: Question[Any], asked: Mechanism) -> Mechanism | None:
         """The noise by the centre's own budget: an asker could ask for less, or for another ε."""
         members = len(question.members)
-        silent = self._silent or usual_tolerance(members, members, "certified")[1]
-        if self._budget is None or asked.silent < silent:
+        silent = self.silent or usual_tolerance(members, members, "certified")[1]
+        if self.budget is None or asked.silent < silent:
             return None
-        return private_sums(
-            question.statistic, self._budget, members, asked.silent, bits=question.bits
+        return encoding.private_sums(
+            question.statistic, self.budget, members, asked.silent, bits=question.bits
         )
 
     def _vector(self, question: Question[Any]) -> Vector:
@@ -214,7 +204,7 @@ class Desk:
         vector: Vector = np.zeros(statistic.bounds.size)
         answerable = question.noise is not None  # where zeros with noise look like any other answer
         try:
-            columns = _columns(self._rows)
+            columns = _columns(self.rows)
             _numbers(statistic, {name: values[:0] for name, values in columns.items()})
             answerable = True
             vector, notes = self._computed(question, columns)
@@ -246,10 +236,10 @@ class Desk:
             notes.append(f"leaves {left_out} records out of {statistic.name}: {why}")
             vector = _numbers(statistic, rows)
         if question.noise is None and statistic.by_record:
-            vector = _summed(statistic, rows, units(statistic.bounds, question.bits))
+            vector = _summed(statistic, rows, encoding.units(statistic.bounds, question.bits))
         if (np.abs(vector) > statistic.bounds).any():
             notes.append(
-                f"has more records than the {self._most} agreed on: {statistic.name} is clipped"
+                f"has more records than the {self.most} agreed on: {statistic.name} is clipped"
             )
         return vector, [*notes, *statistic.notes(rows)]
 

@@ -24,8 +24,7 @@ from basecagg.protocol.effects import Store
 from basecagg.simulation.federation import Federation
 from basecagg.simulation.loopback import Letter
 from basecagg.statistics.desk import LEAST_CENTRES, Desk, Question
-from basecagg.statistics.fixed_point import element_bits
-from basecagg.statistics.private import private_sums
+from basecagg.statistics.encoding import element_bits, private_sums
 from basecagg.statistics.statistic import Result, Rows, Statistic
 from basecagg.storage.memory import MemoryStore
 
