@@ -4,31 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from html import escape
+from importlib.resources import files
 from pathlib import Path
-
-_CSS = """
-:root { color-scheme: light dark;
-        --ink: #1d2733; --dim: #5a6472; --line: #d9dee5; --paper: #fff; --card: #f6f8fa; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e6eaf0; --dim: #a7b0bd; --line: #333c48; --paper: #12161c; --card: #1a2028; }
-}
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 70rem; padding: 1.5rem 1rem 4rem; color: var(--ink); background: var(--paper);
-       font: 16px/1.5 system-ui, sans-serif; }
-h1 { font-size: 1.6rem; margin: 0 0 .3rem; } h2 { font-size: 1.2rem; margin: 2.2rem 0 .6rem; }
-p { margin: .4rem 0; max-width: 46rem; } .dim { color: var(--dim); }
-.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 28rem), 1fr)); gap: 1rem; }
-figure { margin: 0; min-width: 0; padding: .8rem; background: var(--card); border: 1px solid var(--line);
-         border-radius: .5rem; }
-figure svg { width: 100%; min-width: 26rem; height: auto; color: var(--dim); }
-figcaption { font-size: .9rem; color: var(--dim); margin-top: .3rem; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: .35rem .9rem .35rem 0; text-align: left; white-space: nowrap;
-         border-bottom: 1px solid var(--line); }
-td.number, th.number { text-align: right; }
-details { margin: .6rem 0; } summary { cursor: pointer; }
-"""
 
 
 def figure(svg: str, caption: str) -> str:
@@ -71,11 +48,12 @@ def folded(summary: str, content: str) -> str:
 
 
 def write_page(path: Path, title: str, lead: str, sections: Sequence[str]) -> None:
-    """Write the page."""
+    """Write the page, with its style sheet in it."""
+    css = files("basecagg.reports").joinpath("page.css").read_text("utf-8")
     path.write_text(
         "<!doctype html><html lang=en><head><meta charset=utf-8>"
         '<meta name=viewport content="width=device-width,initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{_CSS}</style></head><body>"
+        f"<title>{escape(title)}</title><style>{css}</style></head><body>"
         f"<h1>{escape(title)}</h1>{paragraph(lead, dim=True)}{''.join(sections)}</body></html>\n",
         encoding="utf-8",
     )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
+from itertools import cycle
 from pathlib import Path
 from typing import Any, ParamSpec
 
@@ -75,30 +75,36 @@ def score_by_time(runs: Sequence[RunRecord]) -> Figure:
 
 
 def _score(runs: Sequence[RunRecord], key: str, label: str) -> Figure:
-    figure, axes = new_figure()
     name = shared_score(runs)
-    in_percent = name == USUAL_SCORE
-    for run, colour in zip(runs, _cycle(len(runs)), strict=True):
-        x = [version[key] for version in run.scored]
-        y = [version["score"] * (100 if in_percent else 1) for version in run.scored]
-        axes.plot(x, y, color=colour, label=f"{_text(run)} ({run.score_text})", linewidth=1.6)
-    axes.set_xlabel(label)
-    axes.set_ylabel(f"test {_plain(name or 'score')}{', %' if in_percent else ''}")
-    _add_legend(figure, axes.lines)
-    return figure
+    unit, percent = (100, ", %") if name == USUAL_SCORE else (1, "")
+    curves = {
+        f"{run.name} ({run.score_text})": [(v[key], v["score"] * unit) for v in run.scored]
+        for run in runs
+    }
+    return _lines(curves, label, f"test {name or 'score'}{percent}")
 
 
 @in_house_style
 def epsilon_by_version(runs: Sequence[RunRecord]) -> Figure:
     """The largest ε that a user has spent, against the version of the model."""
+    curves = {
+        f"{run.name} (ε = {run.priced[-1]['epsilon']:.2f})": [
+            (version["version"], version["epsilon"]) for version in run.priced
+        ]
+        for run in runs
+    }
+    figure = _lines(curves, "version of the model", "largest ε of a user")
+    figure.axes[0].set_ylim(bottom=0)
+    return figure
+
+
+def _lines(curves: Mapping[str, Sequence[tuple[float, float]]], x: str, y: str) -> Figure:
+    """Points joined by a line for each curve, by its label."""
     figure, axes = new_figure()
-    for run, colour in zip(runs, _cycle(len(runs)), strict=True):
-        x = [version["version"] for version in run.priced]
-        y = [version["epsilon"] for version in run.priced]
-        axes.plot(x, y, color=colour, label=f"{_text(run)} (ε = {y[-1]:.2f})", linewidth=1.6)
-    axes.set_xlabel("version of the model")
-    axes.set_ylabel("largest ε of a user")
-    axes.set_ylim(bottom=0)
+    for (label, points), colour in zip(curves.items(), cycle(COLOURS), strict=False):
+        axes.plot(*zip(*points, strict=True), color=colour, label=_plain(label), linewidth=1.6)
+    axes.set_xlabel(x)
+    axes.set_ylabel(_plain(y))
     _add_legend(figure, axes.lines)
     return figure
 
@@ -109,14 +115,14 @@ def staleness(runs: Sequence[RunRecord]) -> Figure:
     figure, axes = new_figure()
     width = 0.8 / len(runs)
     bars = []
-    for index, (run, colour) in enumerate(zip(runs, _cycle(len(runs)), strict=True)):
+    for index, (run, colour) in enumerate(zip(runs, cycle(COLOURS), strict=False)):
         counts = run.staleness()
         total = max(1, counts.total())
         x = np.array(sorted(counts)) + (index - (len(runs) - 1) / 2) * width
-        shares = [100 * counts[tau] / total for tau in sorted(counts)]
-        bars.append(axes.bar(x, shares, width, color=colour, label=_text(run)))
+        percent = [100 * counts[tau] / total for tau in sorted(counts)]
+        bars.append(axes.bar(x, percent, width, color=colour, label=_plain(run.name)))
     axes.set_xlabel("staleness τ of an update, in versions")
-    axes.set_ylabel("share of updates, %")
+    axes.set_ylabel("fraction of updates, %")
     _add_legend(figure, bars)
     return figure
 
@@ -143,23 +149,19 @@ def _stacked(runs: Sequence[RunRecord], parts: Sequence[dict[str, float]], label
     largest = {k: max(part.get(k, 0.0) for part in parts) for part in parts for k in part}
     kinds = sorted(sorted(largest), key=lambda kind: -largest[kind])
     left, bars = np.zeros(len(runs)), []
-    for kind, colour in zip(kinds, _cycle(len(kinds)), strict=True):
+    for kind, colour in zip(kinds, cycle(COLOURS), strict=False):
         widths = np.array([part.get(kind, 0.0) for part in parts])
         bars.append(axes.barh(range(len(runs)), widths, left=left, color=colour, label=kind))
         left += widths
-    axes.set_yticks(range(len(runs)), [_text(run) for run in runs])
+    axes.set_yticks(range(len(runs)), [_plain(run.name) for run in runs])
     axes.invert_yaxis()
     axes.set_xlabel(label)
     _add_legend(figure, bars)
     return figure
 
 
-def _text(run: RunRecord) -> str:
-    """The run's name as it is: no formula, whatever its dollars enclose."""
-    return _plain(run.name)
-
-
 def _plain(text: str) -> str:
+    """A name as it is: no formula, whatever its dollars enclose."""
     return text.replace("$", r"\$")
 
 
@@ -185,18 +187,6 @@ def partition(runs: Sequence[RunRecord]) -> Figure:
     return figure
 
 
-def _cycle(count: int) -> list[str]:
-    return [COLOURS[index % len(COLOURS)] for index in range(count)]
-
-
-@contextmanager
-def _saving() -> Iterator[None]:
-    """In the house style; a PNG shows boxes for letters that its font has not, which is no news."""
-    with rc_context(_STYLE), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        yield
-
-
 _SAVED: dict[str, Any] = {
     "svg": {"metadata": {"Date": None}},
     "png": {"dpi": 160, "facecolor": "white"},
@@ -209,11 +199,12 @@ def save(figure: Figure, folder: Path, name: str, kinds: Sequence[str] = tuple(_
     Returned is the SVG for a page: in the page's own text colour.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with _saving():
+    with rc_context(_STYLE), warnings.catch_warnings():
+        # A PNG shows boxes for letters that its font has not.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         for kind in kinds:
             figure.savefig(folder / f"{name}.{kind}", **_SAVED[kind])
-            figure.set_layout_engine(
-                "none"
-            )  # all has its place: to find it takes as long as to draw
+            # Everything has its place now; to find it again takes as long as to draw.
+            figure.set_layout_engine("none")
     text = (folder / f"{name}.svg").read_text("utf-8").replace(INK, "currentColor")
     return text[text.index("<svg") :]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TypeAlias
@@ -79,7 +79,7 @@ def write_report(runs: Sequence[RunRecord], folder: Path, audits: dict[str, str]
             page.section("Plots", page.plots(drawn)),
             page.section("What the server saw", *_seen(runs, audits)),
             page.section("Counters", page.table(*_counters(runs))),
-            page.section("Configuration", *_differences(runs), *map(_configuration, runs)),
+            page.section("Configuration", *_configurations(runs)),
         ],
     )
     return path
@@ -92,29 +92,27 @@ def _all(values: Iterable[object]) -> str:
 
 
 def _figures(runs: Sequence[RunRecord]) -> dict[str, tuple[Figure, str]]:
+    """Each plot by the name of its file, with a caption; nothing of what no run has measured."""
     finished = [run for run in runs if run.totals]
-    sent = [run for run in finished if run.totals.get("bytes")]
-    timed = [run for run in runs if run.simulated_seconds]
-    summed = [run for run in runs if run.staleness()]
-    priced = [run for run in runs if run.priced]
     dealt = [run for run in finished if run.totals.get("label counts")][:1]
     whose = f" of {dealt[0].name}" if dealt and len(runs) > 1 else ""
     score = (shared_score(runs) or "score").capitalize()
-    received = "What users and holders sent and received, by message; model downloads left out."
+    sent = "What users and holders sent and received, by message; model downloads left out."
+    spent = "ε so far, of the user whose uploads have cost it most."
     wanted: list[tuple[Callable[[Sequence[RunRecord]], Figure], Sequence[RunRecord], str]] = [
         (plots.score_by_version, runs, f"{score} on the test examples as the model steps."),
-        (
-            plots.epsilon_by_version,
-            priced,
-            "ε so far, of the user whose uploads have cost it most.",
-        ),
+        (plots.epsilon_by_version, [run for run in runs if run.priced], spent),
         (
             plots.score_by_time,
-            timed,
+            [run for run in runs if run.simulated_seconds],
             f"{score} against the simulated time of all work and transfers.",
         ),
-        (plots.staleness, summed, "How many versions old the summed updates were."),
-        (plots.traffic, sent, received),
+        (
+            plots.staleness,
+            [run for run in runs if run.staleness()],
+            "How many versions old the summed updates were.",
+        ),
+        (plots.traffic, [run for run in finished if run.totals.get("bytes")], sent),
         (plots.phases, finished, "Measured time of training and of each role in the protocol."),
         (plots.partition, dealt, f"Examples of each label at each user{whose}."),
     ]
@@ -132,51 +130,29 @@ def _privacy(runs: Sequence[RunRecord]) -> list[str]:
 
 
 def _seen(runs: Sequence[RunRecord], audits: dict[str, str]) -> list[str]:
-    return [
-        page.paragraph(
-            f"{run.name}: {audits.get(run.name) or _by_protection(run)}{_caveat(run)}{_assumption(run)}"
-            f"{_stopped(run)}"
-        )
-        for run in runs
-    ]
+    """What each run's server saw, and what that rests on."""
+    return [page.paragraph(" ".join(_sentences(run, audits.get(run.name)))) for run in runs]
 
 
-def _stopped(run: RunRecord) -> str:
-    """Why it ended before its time, if it did."""
-    reason = run.totals.get("stopped")
-    return f" {reason[0].upper()}{reason[1:]}." if reason else ""
-
-
-def _by_protection(run: RunRecord) -> str:
-    """What it could see, if there is no transcript to audit."""
-    text = run.config.pair.guard.saw
-    if "epsilon" in run.totals:
-        text += f" (ε = {run.totals['epsilon']:.3g} at δ = {run.config.dp_delta:g})"
-    return text
-
-
-def _assumption(run: RunRecord) -> str:
-    """What is assumed of the holders, so that an opened sum is the right one."""
-    if run.config.pair.guard.masks != "coded":
-        return ""
-    p = run.config.protocol_parameters(model_size=1)
-    if p.agreed:
-        return (
-            f" A sum opens when U + T = {p.answers_needed} answers agree: T = {p.max_colluders} liars cannot"
-            " write it."
-        )
-    return (
-        f" Holders are taken to be honest, as in the paper: any U = {p.answers_needed} answers open a sum, and"
-        f" T = {p.max_colluders} liars could write it."
+def _sentences(run: RunRecord, audited: str | None) -> Iterator[str]:
+    config, totals = run.config, run.totals
+    cost = (
+        f" (ε = {totals['epsilon']:.3g} at δ = {config.dp_delta:g})" if "epsilon" in totals else ""
     )
-
-
-def _caveat(run: RunRecord) -> str:
-    if run.config.pair.guard.masks == "coded" and run.config.cryptography == "arithmetic":
-        return (
-            " Arithmetic only: nothing was sealed or signed, so this run shows cost, not privacy."
+    yield f"{run.name}: {audited or config.pair.guard.saw + cost}"
+    if config.pair.guard.masks == "coded":
+        if config.cryptography == "arithmetic":
+            yield "Arithmetic only: nothing was sealed or signed, so this run shows cost, not privacy."
+        p = config.protocol_parameters(model_size=1)
+        yield (
+            f"A sum opens when U + T = {p.answers_needed} answers agree: T = {p.max_colluders} liars cannot"
+            " write it."
+            if p.agreed
+            else f"Holders are taken to be honest, as in the paper: any U = {p.answers_needed} answers open a"
+            f" sum, and T = {p.max_colluders} liars could write it."
         )
-    return ""
+    if reason := totals.get("stopped"):
+        yield f"{reason[0].upper()}{reason[1:]}."
 
 
 def _counters(runs: Sequence[RunRecord]) -> tuple[list[str], list[list[object]]]:
@@ -184,25 +160,24 @@ def _counters(runs: Sequence[RunRecord]) -> tuple[list[str], list[list[object]]]
     rows: list[list[object]] = [
         [name, *(run.totals.get("counts", {}).get(name, 0) for run in runs)] for name in names
     ]
-    rows.append(["buffers burned", *(run.burned() for run in runs)])
-    rows.append(["updates trained", *(run.updates for run in runs)])
-    wrapped = [0 if not run.config.allow_wraparound else "allowed" for run in runs]
-    rows.append(["sums that could wrap around", *wrapped])
+    wrapped = ("allowed" if run.config.allow_wraparound else 0 for run in runs)
+    rows += [
+        ["buffers burned", *(run.burned() for run in runs)],
+        ["updates trained", *(run.updates for run in runs)],
+        ["sums that could wrap around", *wrapped],
+    ]
     return ["", *(run.name for run in runs)], rows
 
 
-def _differences(runs: Sequence[RunRecord]) -> list[str]:
-    """The settings that are not the same in all runs, side by side."""
+def _configurations(runs: Sequence[RunRecord]) -> Iterator[str]:
+    """The settings that are not the same in all runs, side by side; then all settings of each run."""
     configs = [asdict(run.config.as_used()) for run in runs]
-    rows = [
-        [key, *(config[key] for config in configs)]
-        for key in configs[0]
-        if any(config[key] != configs[0][key] for config in configs)
+    differing = [
+        [key, *values]
+        for key, *values in zip(configs[0], *(config.values() for config in configs), strict=True)
+        if any(value != values[0] for value in values)
     ]
-    header = ["differs in", *(run.name for run in runs)]
-    return [page.table(header, rows)] if rows else []
-
-
-def _configuration(run: RunRecord) -> str:
-    rows = [[key, value] for key, value in asdict(run.config.as_used()).items()]
-    return page.folded(run.name, page.table(("setting", "value"), rows, numbers=False))
+    if differing:
+        yield page.table(["differs in", *(run.name for run in runs)], differing)
+    for run, config in zip(runs, configs, strict=True):
+        yield page.folded(run.name, page.table(("setting", "value"), config.items(), numbers=False))

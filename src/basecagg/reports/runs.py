@@ -9,15 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from basecagg.errors import DataError, printable
+from basecagg.simulation import run_folder
 from basecagg.simulation.config import SimulationConfig
-from basecagg.simulation.run_folder import (
-    USUAL_SCORE,
-    read_config,
-    read_metrics,
-    read_score,
-    read_task,
-    read_totals,
-)
+from basecagg.simulation.run_folder import USUAL_SCORE
 
 
 @dataclass(frozen=True)
@@ -50,7 +44,7 @@ class RunRecord:
 
     @property
     def score_text(self) -> str:
-        """The final score: accuracy as a share, any other as a number."""
+        """The final score: accuracy in percent, any other as a number."""
         usual = self.score_name == USUAL_SCORE
         return f"{100 * self.final_score:.1f} %" if usual else f"{self.final_score:.4g}"
 
@@ -91,12 +85,17 @@ def read_runs(folders: Sequence[Path]) -> dict[Path, RunRecord]:
 
 def read_run(folder: Path, name: str) -> RunRecord:
     """Read a run from its folder."""
-    versions = read_metrics(folder)
-    if not any(version.get("score") is not None for version in versions):
+    record = RunRecord(
+        name,
+        versions=run_folder.read_metrics(folder),
+        config=run_folder.read_config(folder),
+        task=printable(run_folder.read_task(folder)),
+        totals=run_folder.read_totals(folder),
+        score_name=printable(run_folder.read_score(folder)),
+    )
+    if not record.scored:
         raise DataError(f"{folder} has no evaluated version yet: nothing to report")
-    config, task, totals = read_config(folder), read_task(folder), read_totals(folder)
-    score = printable(read_score(folder))
-    return RunRecord(name, printable(task), config, versions, totals, score)
+    return record
 
 
 def shared_score(runs: Iterable[RunRecord]) -> str | None:
