@@ -158,7 +158,7 @@ def test_the_elements_of_a_sum_say_no_more_than_the_sum() -> None:
 def test_without_coins_the_elements_tell_centres_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control."""
     monkeypatch.setattr(
-        desk_module, "split", lambda v, b, bits, coins: split(v, b, bits, 0 * coins)
+        desk_module.encoding, "split", lambda v, b, bits, coins: split(v, b, bits, 0 * coins)
     )
     assert told_apart_by_elements()
 

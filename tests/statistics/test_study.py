@@ -212,7 +212,7 @@ def test_without_that_rule_the_audit_names_the_centre(monkeypatch: pytest.Monkey
     study = Study(centres, most=MOST)
     whole = study.ask(COUNT)
     for desk in study.desks.values():
-        monkeypatch.setattr(desk._store, "read", lambda kind, key: None)
+        monkeypatch.setattr(desk.store, "read", lambda kind, key: None)
     rest = study.ask(COUNT, members=list(study.desks)[1:])
     assert whole - rest == len(centres["centre-00"]["time"])
     found = study.audit()
