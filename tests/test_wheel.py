@@ -25,10 +25,12 @@ EXTRAS = list(PROJECT["optional-dependencies"])
 DEVELOPERS = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
 
 
+def blocks_of(page: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text("utf-8"), re.M | re.S)
+
+
 def code_of(page: str) -> str:
-    return "\n".join(
-        re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text("utf-8"), re.M | re.S)
-    )
+    return "\n".join(blocks_of(page))
 
 
 class Trial(NamedTuple):
@@ -54,7 +56,8 @@ assert result.versions[-1].version == 2
 """
 TRIALS = {
     "plan": program("plan --holders 100 --dropouts 0.3 --model-size 1e6"),
-    "README": python(code_of("README.md")),
+    "README, a federation": python(blocks_of("README.md")[0], "learn"),
+    "README, a sum": python(blocks_of("README.md")[1]),
     # All of the arithmetic, compiled afresh.
     "first sum": python(code_of("docs/tutorial/first-sum.md")),
     "audit": python(code_of("docs/how-to/audit.md")),
