@@ -94,7 +94,10 @@ def tables_as_they_were() -> Iterator[None]:
 
 @pytest.mark.usefixtures("tables_as_they_were")
 @pytest.mark.parametrize("page", [page for page in PAGES if python_blocks(page)], ids=named)
-def test_the_python_on_a_page_runs(page: Path) -> None:
+def test_the_python_on_a_page_runs(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # what a page writes goes there
     text = python_blocks(page)
     # As if it stood in a file: a page's functions have a text, as a reader's have.
     linecache.cache[named(page)] = (len(text), None, text.splitlines(keepends=True), named(page))
