@@ -248,9 +248,9 @@ def test_with_both_shares_a_server_would_read_one_input() -> None:
 def test_a_request_with_too_few_or_strange_survivors_is_refused(survivors: tuple[int, ...]) -> None:
     client = survivor().clients[0]
     with pytest.raises(WrongMembers):
-        client.unmask(UnmaskRequest(client._round, survivors))
+        client.unmask(UnmaskRequest(client.round_id, survivors))
     assert client.state == "masked"
-    assert isinstance(client.unmask(UnmaskRequest(client._round, (0, 1, 2))), Unmasking)
+    assert isinstance(client.unmask(UnmaskRequest(client.round_id, (0, 1, 2))), Unmasking)
 
 
 # --- what a user refuses ------------------------------------------------------------------------
@@ -381,4 +381,4 @@ def test_secrets_do_not_print() -> None:
     client = round_.clients[0]
     shown = repr(client) + repr(client._held) + repr(client._masking_key)
     assert client._private_seed.hex() not in shown
-    assert "…" in repr(client.unmask(UnmaskRequest(client._round, (0, 1, 2, 3, 4))))
+    assert "…" in repr(client.unmask(UnmaskRequest(client.round_id, (0, 1, 2, 3, 4))))

@@ -216,7 +216,8 @@ class Transcript:
     def add(self, line: AnyLine) -> None:
         """Take one more fact, or refuse it with `DataError`."""
         if self._epoch is None and not isinstance(line, EpochLine):
-            raise DataError(f"the first line must be the epoch, not '{_kind(line)}'")
+            kind = type(line).__struct_config__.tag
+            raise DataError(f"the first line must be the epoch, not '{kind}'")
         if self.ending in ("signed", "closed"):
             raise DataError("a line after the end")
         match line:
@@ -359,10 +360,6 @@ def _carried(line: EpochLine) -> Epoch:
     if not isinstance(epoch, Epoch):
         raise DataError("what it carries is no epoch")
     return epoch
-
-
-def _kind(line: TranscriptLine) -> str:
-    return str(type(line).__struct_config__.tag)
 
 
 def contributor_of(mask: str) -> str:

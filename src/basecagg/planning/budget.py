@@ -51,15 +51,11 @@ def spend(
 ) -> Mechanism:
     """The mechanism with the least noise that keeps the budget in sums of K members, T_c of them silent."""
     _require_possible(budget, members, silent)
+    shared = ("clip_norm", "epsilon", "delta", "max_uses", "unit", "sampling_rate")
     privacy = Privacy(
-        clip_norm=budget.clip_norm,
+        **{name: getattr(budget, name) for name in shared},
         noise=1.0,
-        epsilon=budget.epsilon,
-        delta=budget.delta,
-        max_uses=budget.max_uses,
         staleness=staleness,
-        unit=budget.unit,
-        sampling_rate=budget.sampling_rate,
         max_records=most_sampled(budget.records, budget.sampling_rate),
     )
     mechanism = Mechanism(privacy, members, silent, size, 1)
@@ -155,21 +151,19 @@ def in_parameters(mechanism: Mechanism) -> dict[str, Any]:
 
 
 def _require_possible(budget: Budget, members: int, silent: int) -> None:
-    sane = budget.epsilon > 0 and 0 < budget.delta < 1 and budget.max_uses >= 1
-    if not sane:
+    b = budget
+    if not (b.epsilon > 0 and 0 < b.delta < 1 and b.max_uses >= 1):
         raise ParameterError(
-            f"ε = {budget.epsilon:g} must be positive, δ = {budget.delta:g} between 0 and 1, k_max ="
-            f" {budget.max_uses} at least 1",
+            f"ε = {b.epsilon:g} must be positive, δ = {b.delta:g} between 0 and 1, k_max = {b.max_uses} at"
+            " least 1",
             rule="privacy: ε > 0, 0 < δ < 1, k_max ≥ 1",
         )
     _require_silent(members, silent)
-    of_records = budget.records >= 1 and 0 < budget.sampling_rate <= 1
-    if not of_records or (
-        budget.unit == "user" and (budget.records, budget.sampling_rate) != (1, 1)
-    ):
+    sampled = b.records >= 1 and 0 < b.sampling_rate <= 1
+    if not sampled or (b.unit == "user" and (b.records, b.sampling_rate) != (1, 1)):
         raise ParameterError(
-            f"{budget.records} records, each in an upload with probability {budget.sampling_rate:g}, cannot be"
-            f" with unit '{budget.unit}': a probability above 0 and up to 1, and both at 1 for users",
+            f"{b.records} records, each in an upload with probability {b.sampling_rate:g}, cannot be with unit"
+            f" '{b.unit}': a probability above 0 and up to 1, and both at 1 for users",
             rule="privacy: unit user: sampling_rate = 1, M = 1",
         )
 
@@ -195,16 +189,16 @@ def _levelled(mechanism: Mechanism, levels: int = 0) -> Mechanism:
     """
     if levels:
         return replace(mechanism, levels=levels)
+
+    def rounding(m: Mechanism) -> float:
+        return m.squared_change(0) / (m.levels * m.privacy.clip_norm) ** 2
+
     choices = [replace(mechanism, levels=2**bits) for bits in range(_MOST_BITS)]
     quiet = not mechanism.privacy.noise
     wide = [m for m in choices if quiet or m.variance >= LEAST_DEVIATION**2]
-    fine = [m for m in wide if m.variance <= _QUICK**2 and _rounding(m) <= _ROUNDING]
+    fine = [m for m in wide if m.variance <= _QUICK**2 and rounding(m) <= _ROUNDING]
     possible = [m for m in wide if m.variance <= MOST_DEVIATION**2]
     return [*fine[:1], *possible[-1:], *wide[:1], *choices[-1:]][0]
-
-
-def _rounding(mechanism: Mechanism) -> float:
-    return mechanism.squared_change(0) / (mechanism.levels * mechanism.privacy.clip_norm) ** 2
 
 
 # --- what remains -----------------------------------------------------------------------------

@@ -115,6 +115,7 @@ class Desk:
     """Only an experiment replaces it."""
 
     def __post_init__(self) -> None:
+        self.centres = frozenset(self.centres)  # an iterator would be empty at the second question
         self.ledger = PrivacyLedger(self.store)
         """What noisy answers have cost."""
         self._approved: dict[str, Statistic[Any]] = {}
@@ -156,7 +157,7 @@ class Desk:
             raise QuestionRefused("this store is an older copy: what was answered is not known")
         if self.name not in members:
             raise QuestionRefused(f"{self.name} is not among the centres that are asked")
-        if strangers := sorted({*members} - set(self.centres)):
+        if strangers := sorted({*members}.difference(self.centres)):
             raise QuestionRefused(f"{self.name} does not know {', '.join(strangers)}")
         if len(members) < self.least:
             raise QuestionRefused(
