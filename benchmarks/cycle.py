@@ -26,8 +26,8 @@ from basecagg.protocol.epoch import Agreement
 from basecagg.protocol.holder import Holder
 from basecagg.simulation.federation import Federation
 from basecagg.simulation.loopback import AT_SERVER, Address
-from basecagg.storage.participant import ParticipantStore
-from basecagg.storage.server import ServerStore
+from basecagg.storage.participant_store import ParticipantStore
+from basecagg.storage.server_store import ServerStore
 from benchmarks.bare import BareCycle
 from benchmarks.bars import at_most
 from reproduction import machine, report

@@ -28,7 +28,8 @@ from basecagg.service.operator.folder import create
 from basecagg.service.server.limits import BodyReader, ByteBudget, declared
 from basecagg.service.server.worker import MachineThread
 from basecagg.service.signing import Caller, Guard
-from basecagg.storage.server import configure
+from basecagg.storage.database import SERVER_PRAGMAS
+from basecagg.storage.disk import configure_sqlite
 from benchmarks.service_line import Line
 from benchmarks.service_stand import FEDERATION, free_port, processor_seconds
 
@@ -45,7 +46,7 @@ class Rows:
     def __init__(self, path: Path) -> None:
         """Create it."""
         self._connection = sqlite3.connect(path, check_same_thread=False)
-        configure(self._connection)
+        configure_sqlite(self._connection, SERVER_PRAGMAS)
         self._connection.execute("CREATE TABLE r (k TEXT PRIMARY KEY, v BLOB)")
         self._pending: list[Write] = []
 

@@ -34,7 +34,7 @@ from basecagg.service.connection import Connection, Unreachable
 from basecagg.service.operator.folder import create
 from basecagg.service.operator.office import Office
 from basecagg.service.signing import Caller
-from basecagg.storage.memory import MemoryStore
+from basecagg.storage.in_memory import MemoryStore
 from benchmarks.service_line import Line, Reply
 
 FEDERATION = "load"

@@ -12,7 +12,7 @@ from basecagg.protocol.holder import Holder
 from basecagg.protocol.recovery import Recovery
 from basecagg.protocol.server import Server, ServerSettings
 from basecagg.simulation.loopback import AT_SERVER, Address, Loopback
-from basecagg.storage.memory import MemoryStore
+from basecagg.storage.in_memory import MemoryStore
 
 parameters = ProtocolParameters(
     num_holders=7, max_colluders=1, max_dropouts=2, recovery_threshold=4,

@@ -72,7 +72,7 @@ SECTIONS: dict[str, dict[str, Iterable[str]]] = {
         "basecagg.simulation.protections": ["require_compatible"],
         "basecagg.channels.identity": ["Identity", "Ed25519Verifier", "enrol"],
         "basecagg.channels.sealing": ["SealingSecret", "make_sealer"],
-        "basecagg.storage.memory": ["MemoryStore"],
+        "basecagg.storage.in_memory": ["MemoryStore"],
         "basecagg.simulation.loopback": ["Loopback", "Address", "AT_SERVER"],
     },
     "The arithmetic": {

@@ -1,4 +1,4 @@
-"""The page about faults of the server's ground and about fail-over, from what the long tests kept."""
+"""The page about disk and database failures and about fail-over, from what the long tests kept."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def page(header: str) -> str:
     kills = [_fail_over(kept[FAIL_OVERS])] if FAIL_OVERS in kept else []
     parts = [INTRO, *matrices, *kills, NOTES]
     return (
-        f"{header}# Faults of the ground\n\n" + "\n".join(parts) + "\n"
+        f"{header}# Disk and database failures\n\n" + "\n".join(parts) + "\n"
         f"Measured on: {in_words(kept['machine'])}, which others used at the same time. `pytest -m soak"
         " tests/service/test_ground.py tests/service/test_failover.py` measures it on yours.\n"
     )

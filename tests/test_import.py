@@ -11,7 +11,7 @@ HEAVY = (
     "cryptography",
     "nacl",
     "msgspec",
-    "sqlalchemy",
+    "psycopg",
     "click",
     "rich",
     "torch",

@@ -68,7 +68,7 @@ TRIALS = {
     "tensorboard": program(f"{RUN} --tensorboard", "learn", "tensorboard"),
     "operator": program("operator init --name trial --url https://localhost:8443", "service"),
     "postgres": python(
-        "from basecagg.storage.server import connect; connect('postgresql+psycopg://user@host/name')",
+        "from basecagg.storage.database import Database; Database('postgresql+psycopg://user@host/name')",
         "postgres",
     ),
     "flower": Trial(  # warnings are not errors here: flwr has some of its own

@@ -42,7 +42,7 @@ from basecagg.statistics import (
     together,
 )
 from basecagg.statistics.encoding import element_bits
-from basecagg.storage.memory import MemoryStore
+from basecagg.storage.in_memory import MemoryStore
 
 STEPS, CLIP = 6, 2.0
 BUDGET = Budget(epsilon=3.0, delta=1e-5, max_uses=2 + STEPS)

@@ -44,7 +44,6 @@ LIBRARIES = (
     "blake3",
     "nacl.bindings",
     "nacl.signing",
-    "sqlalchemy",
     "cryptography.hazmat.primitives.asymmetric.ed25519",
     "cryptography.hazmat.primitives.asymmetric.x25519",
     "cryptography.hazmat.primitives.ciphers.aead",

@@ -43,7 +43,7 @@ from basecagg.protocol.messages import (
 from basecagg.protocol.records import OwnMask, load
 from basecagg.simulation.federation import Federation
 from basecagg.simulation.loopback import AT_SERVER, Address, Letter, Loopback
-from basecagg.storage.memory import MemoryStore
+from basecagg.storage.in_memory import MemoryStore
 
 N, U, T, D, K = 7, 5, 2, 2, 4
 PIECES = U - T

@@ -47,7 +47,7 @@ from basecagg.protocol.messages import (
     sealing_context,
     signed,
 )
-from basecagg.storage.memory import MemoryStore
+from basecagg.storage.in_memory import MemoryStore
 
 MODES = pytest.mark.parametrize("consistency", ["certified", "honest-server"])
 

@@ -14,7 +14,7 @@ from basecagg.protocol.effects import sends_of
 from basecagg.protocol.messages import MaskName, Receipt, Refusal, Shipment, signed
 from basecagg.service.problems import Problem
 from basecagg.service.server.host import EpochHost
-from basecagg.storage.memory import MemoryStore
+from basecagg.storage.in_memory import MemoryStore
 
 DEALERS = [f"dealer-{index}" for index in range(12)]
 

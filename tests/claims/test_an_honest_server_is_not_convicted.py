@@ -19,7 +19,7 @@ from basecagg.protocol.judging import judge
 from basecagg.protocol.messages import RecoveryRequest
 from basecagg.protocol.model_watch import ModelWatch
 from basecagg.protocol.proofs import DoubleRequest, Evidence
-from basecagg.storage.memory import MemoryStore
+from basecagg.storage.in_memory import MemoryStore
 
 SERIAL = b"S" * 16
 LIAR = USERS[0]

@@ -48,7 +48,7 @@ from basecagg.protocol.model_watch import ModelWatch
 from basecagg.protocol.once_per_version import OncePerVersion
 from basecagg.protocol.opening import Burned
 from basecagg.simulation.loopback import AT_SERVER
-from basecagg.storage.memory import MemoryStore
+from basecagg.storage.in_memory import MemoryStore
 
 FOUR = USERS[:4]
 NOISE = 1e-3

@@ -16,7 +16,7 @@ from basecagg.protocol.messages import MaskName, Parcel
 from basecagg.protocol.participant import Participant, Pins
 from basecagg.protocol.ports import Lock
 from basecagg.protocol.records import OwnMask, Person, SealingKeyRecord
-from basecagg.storage.memory import MemoryStore
+from basecagg.storage.in_memory import MemoryStore
 
 
 @pytest.fixture

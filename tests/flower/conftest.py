@@ -16,7 +16,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from basecagg.flower import node_view
 
-from basecagg.storage import disk, sqlite
+from basecagg.storage import disk
 
 
 @pytest.fixture(autouse=True)
@@ -24,6 +24,6 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither for nodes to rest nor for the disk: tests/storage has what a power cut may not break."""
     monkeypatch.setattr(node_view, "FIRST_REST", 0.01)
     monkeypatch.setattr(node_view, "LONGEST_REST", 0.05)
-    monkeypatch.setattr(sqlite, "PRAGMAS", ("journal_mode = WAL", "synchronous = OFF"))
+    monkeypatch.setattr(disk, "PRAGMAS", ("journal_mode = WAL", "synchronous = OFF"))
     monkeypatch.setattr(disk, "sync", lambda descriptor: None)
     monkeypatch.setattr(disk, "sync_folder", lambda folder: None)

@@ -31,7 +31,7 @@ from basecagg.protocol import masking
 from basecagg.protocol.contributor import Contributor
 from basecagg.protocol.effects import Released
 from basecagg.protocol.ledger import PrivacyLedger
-from basecagg.storage.participant import ParticipantStore
+from basecagg.storage.participant_store import ParticipantStore
 
 K, NODES, USES = 3, 5, 2
 BUDGET = Budget(epsilon=4.0, delta=1e-5, max_uses=USES, clip_norm=1.0)

@@ -32,7 +32,7 @@ from basecagg.flower.visits import (
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.epoch import Epoch, Seat, draft_epoch, first_link
 from basecagg.protocol.messages import EpochEnd, Parcel, Receipt
-from basecagg.storage.participant import ParticipantStore
+from basecagg.storage.participant_store import ParticipantStore
 
 
 @pytest.fixture(autouse=True)

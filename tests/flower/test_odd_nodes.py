@@ -23,7 +23,7 @@ from basecagg.flower.own_operator import OwnOperator
 from basecagg.flower.roll import Roll
 from basecagg.flower.visits import LETTERS, METRICS, REPORT, NodeReport, read_order, reply
 from basecagg.protocol.messages import HolderKey, signed
-from basecagg.storage.memory import MemoryStore
+from basecagg.storage.in_memory import MemoryStore
 
 K = 3
 

@@ -17,8 +17,8 @@ from basecagg.protocol.effects import Persist
 from basecagg.protocol.epoch import first_link
 from basecagg.protocol.messages import HolderKey, signed, statement
 from basecagg.protocol.step_rule import PAPER_STEP
-from basecagg.storage.memory import MemoryStore
-from basecagg.storage.server import ServerStore
+from basecagg.storage.in_memory import MemoryStore
+from basecagg.storage.server_store import ServerStore
 
 FOUR = ProtocolParameters(
     num_holders=4,

@@ -369,12 +369,6 @@ def test_flwr_is_imported_by_this_room_only() -> None:
     assert python(script).stdout.strip() == "False"
 
 
-def test_a_node_does_not_pay_for_the_servers_database() -> None:
-    """Every message starts a process that imports the room."""
-    script = "import sys, basecagg.flower; print('sqlalchemy' in sys.modules)"
-    assert python(script).stdout.strip() == "False"
-
-
 def test_the_names_are_there() -> None:
     import basecagg.flower as room
 

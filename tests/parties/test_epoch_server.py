@@ -15,7 +15,7 @@ from basecagg.protocol.epoch import SERVER
 from basecagg.protocol.messages import MaskName, PlainUpdate, RecoveryRequest, Refusal, Verdict
 from basecagg.protocol.plain import PlainOpening
 from basecagg.protocol.weighing import Weighing
-from basecagg.storage.memory import MemoryStore
+from basecagg.storage.in_memory import MemoryStore
 
 
 def update(seed: int) -> np.ndarray:

@@ -14,7 +14,7 @@ from basecagg.parties.member import Member, Pins
 from basecagg.protocol.effects import News, Released, Send
 from basecagg.protocol.epoch import SERVER, Seat, accept, draft_epoch, first_link
 from basecagg.protocol.messages import Message
-from basecagg.storage.memory import MemoryStore
+from basecagg.storage.in_memory import MemoryStore
 
 MODEL = np.zeros(SIZE, np.float32)
 

@@ -45,9 +45,9 @@ from basecagg.protocol.messages import (
 from basecagg.protocol.server import Server
 from basecagg.simulation.federation import Federation
 from basecagg.simulation.loopback import AT_SERVER, Address, Letter, Loopback
-from basecagg.storage.memory import MemoryStore
-from basecagg.storage.participant import ParticipantStore
-from basecagg.storage.server import ServerStore
+from basecagg.storage.in_memory import MemoryStore
+from basecagg.storage.participant_store import ParticipantStore
+from basecagg.storage.server_store import ServerStore
 
 LEVELS = 2**8  # c_l: a power of two, so that k / LEVELS is exact and is quantised to k again
 WEIGHTS = 2**4  # c_g

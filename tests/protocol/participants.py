@@ -50,11 +50,11 @@ from basecagg.protocol.messages import (
 )
 from basecagg.protocol.participant import Participant, Pins
 from basecagg.protocol.records import HeldShare, Progress, load, parse
-from basecagg.storage import disk, sqlite
+from basecagg.storage import disk
 from basecagg.storage.anchor import Mark
 from basecagg.storage.batch import Batch
-from basecagg.storage.memory import MemoryStore
-from basecagg.storage.participant import ParticipantStore
+from basecagg.storage.in_memory import MemoryStore
+from basecagg.storage.participant_store import ParticipantStore
 
 ANN, NOW = "ann", 1_000_000
 OTHERS = ("bob", "cat", "dan")
@@ -70,7 +70,7 @@ STRANGER = Identity.create()
 @pytest.fixture
 def quick(monkeypatch):
     """No waiting for the disk: nothing here cuts the power. Without a log one file is the whole store."""
-    monkeypatch.setattr(sqlite, "PRAGMAS", ("journal_mode = MEMORY", "synchronous = OFF"))
+    monkeypatch.setattr(disk, "PRAGMAS", ("journal_mode = MEMORY", "synchronous = OFF"))
     monkeypatch.setattr(disk, "sync", lambda descriptor: None)
     monkeypatch.setattr(disk, "sync_folder", lambda folder: None)
 

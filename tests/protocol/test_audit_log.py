@@ -12,7 +12,7 @@ from basecagg.channels.identity import Ed25519Verifier, Identity
 from basecagg.errors import DataError
 from basecagg.protocol.audit_log import AuditLog, CheckedLog
 from basecagg.protocol.chain import Chain
-from basecagg.storage.memory import MemoryStore
+from basecagg.storage.in_memory import MemoryStore
 
 WRITER, STRANGER = Identity.create(), Identity.create()
 

@@ -23,7 +23,7 @@ from basecagg.protocol.messages import Closing, MaskName, Upload, signed
 from basecagg.protocol.records import OwnMask, load
 from basecagg.protocol.recovery import Recovery
 from basecagg.simulation.loopback import AT_SERVER
-from basecagg.storage.participant import ParticipantStore
+from basecagg.storage.participant_store import ParticipantStore
 
 ANN, BOB = USERS[:2]
 

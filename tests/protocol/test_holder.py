@@ -31,7 +31,7 @@ from basecagg.protocol.messages import (
     Receipt,
     signed,
 )
-from basecagg.storage.memory import MemoryStore
+from basecagg.storage.in_memory import MemoryStore
 
 
 def members(federation, *names):

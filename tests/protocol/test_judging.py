@@ -35,7 +35,7 @@ from basecagg.protocol.messages import Answer, History, encode
 from basecagg.protocol.model_watch import ModelWatch
 from basecagg.protocol.proofs import Account, Caught, Fork, Miscalculation
 from basecagg.protocol.recomputation import recompute
-from basecagg.storage.memory import MemoryStore
+from basecagg.storage.in_memory import MemoryStore
 
 VERIFIER = Ed25519Verifier()
 

@@ -6,7 +6,7 @@ from basecagg.channels.sealing import SealingKeys
 from basecagg.errors import WrongEpoch
 from basecagg.protocol.effects import Forget, Persist
 from basecagg.protocol.key_ring import KeyRing
-from basecagg.storage.memory import MemoryStore
+from basecagg.storage.in_memory import MemoryStore
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from basecagg.privacy import Mechanism, Privacy
 from basecagg.protocol.effects import perform
 from basecagg.protocol.floor import LocalFloor
 from basecagg.protocol.ledger import PrivacyLedger
-from basecagg.storage.memory import MemoryStore
+from basecagg.storage.in_memory import MemoryStore
 
 OF_RECORDS = {"unit": "record", "sampling_rate": 0.05, "max_records": 20, "max_uses": 40}
 

@@ -14,7 +14,7 @@ from basecagg.maths.staleness import polynomial
 from basecagg.protocol.effects import perform
 from basecagg.protocol.ledger import PrivacyLedger
 from basecagg.protocol.participant import _MACHINES
-from basecagg.storage.memory import MemoryStore
+from basecagg.storage.in_memory import MemoryStore
 
 CLEAR = {"no privacy": {}, "a bound without noise": bounded()}
 PRIVATE = {"user": private(), "record": of_records()}

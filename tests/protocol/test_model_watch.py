@@ -11,7 +11,7 @@ from basecagg.protocol.effects import writes_of
 from basecagg.protocol.messages import History, Link, Release, signed
 from basecagg.protocol.model_watch import ModelWatch
 from basecagg.protocol.proofs import Caught, Fork
-from basecagg.storage.memory import MemoryStore
+from basecagg.storage.in_memory import MemoryStore
 
 FAR = 999_999
 

@@ -15,7 +15,7 @@ from basecagg.protocol.proofs import DoubleRequest, contradiction
 from basecagg.protocol.recomputation import recompute
 from basecagg.protocol.records import Made, load
 from basecagg.simulation.loopback import AT_SERVER
-from basecagg.storage.memory import MemoryStore
+from basecagg.storage.in_memory import MemoryStore
 
 
 class OldCopy(MemoryStore):

@@ -42,8 +42,8 @@ from basecagg.protocol.messages import (
 )
 from basecagg.protocol.operator import Foundation, Operator, found
 from basecagg.protocol.step_rule import StepRule
-from basecagg.storage.memory import MemoryStore
-from basecagg.storage.participant import ParticipantStore
+from basecagg.storage.in_memory import MemoryStore
+from basecagg.storage.participant_store import ParticipantStore
 
 OPERATOR, ENROLMENT, SERVER = (Identity.create() for _ in range(3))
 FOUNDATION = Foundation(federation="test", suite="x25519", server_key=SERVER.public_key)

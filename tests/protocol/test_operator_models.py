@@ -29,7 +29,7 @@ from basecagg.protocol.operator import Foundation, Operator, found
 from basecagg.protocol.proofs import Caught, Miscalculation, Pedigree
 from basecagg.protocol.records import Expectation
 from basecagg.simulation.federation import Federation
-from basecagg.storage.memory import MemoryStore
+from basecagg.storage.in_memory import MemoryStore
 
 MINE, OTHER = np.zeros(FOUR.model_size, "<f4"), np.ones(FOUR.model_size, "<f4")
 

@@ -52,7 +52,7 @@ from basecagg.protocol.messages import (
     statement,
 )
 from basecagg.protocol.participant import GRACE, Participant
-from basecagg.storage.memory import MemoryStore
+from basecagg.storage.in_memory import MemoryStore
 
 pytestmark = pytest.mark.usefixtures("quick")
 UPDATE = np.arange(5.0)

@@ -35,7 +35,7 @@ from basecagg.protocol.effects import BudgetEnded, MaskEnded, Uploaded, sends_of
 from basecagg.protocol.floor import LocalFloor
 from basecagg.protocol.messages import Upload, Verdict, signed
 from basecagg.protocol.records import Refusals, parse
-from basecagg.storage.memory import MemoryStore
+from basecagg.storage.in_memory import MemoryStore
 
 MANY = 10**6
 

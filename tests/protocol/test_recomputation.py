@@ -22,8 +22,8 @@ from basecagg.protocol.recomputation import TOGETHER, recompute, weighted_sum
 from basecagg.protocol.step_rule import StepRule, state_bytes
 from basecagg.simulation.federation import Federation
 from basecagg.simulation.loopback import AT_SERVER
-from basecagg.storage.memory import MemoryStore
-from basecagg.storage.server import ServerStore
+from basecagg.storage.in_memory import MemoryStore
+from basecagg.storage.server_store import ServerStore
 
 STEPS = {
     "sgd": StepRule(rate=0.7),

@@ -35,7 +35,7 @@ from basecagg.protocol.judging import trace
 from basecagg.protocol.ledger import PrivacyLedger
 from basecagg.protocol.messages import Answer, Endorsement
 from basecagg.protocol.recovery import Recovery
-from basecagg.storage.memory import MemoryStore
+from basecagg.storage.in_memory import MemoryStore
 
 # --- holders ----------------------------------------------------------------------------------
 

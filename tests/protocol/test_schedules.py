@@ -35,7 +35,7 @@ from basecagg.protocol.messages import (
 )
 from basecagg.protocol.server import Server
 from basecagg.simulation.loopback import AT_SERVER, Address, Letter
-from basecagg.storage.memory import MemoryStore
+from basecagg.storage.in_memory import MemoryStore
 
 CONTRIBUTORS = [f"user-{index}" for index in range(5)]
 FRESH = [f"fresh-{index}" for index in range(3)]

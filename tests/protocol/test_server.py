@@ -59,7 +59,7 @@ from basecagg.protocol.plain import PlainOpening
 from basecagg.protocol.server import Server, ServerSettings
 from basecagg.protocol.weighing import Weighing
 from basecagg.simulation.loopback import AT_SERVER, Letter
-from basecagg.storage.memory import MemoryStore
+from basecagg.storage.in_memory import MemoryStore
 
 replace = msgspec.structs.replace
 

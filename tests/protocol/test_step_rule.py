@@ -32,8 +32,8 @@ from basecagg.protocol.step_rule import (
 )
 from basecagg.protocol.weighing import Weighing
 from basecagg.simulation.loopback import AT_SERVER
-from basecagg.storage.memory import MemoryStore
-from basecagg.storage.server import ServerStore
+from basecagg.storage.in_memory import MemoryStore
+from basecagg.storage.server_store import ServerStore
 
 RULES = {
     "sgd": StepRule(rate=0.3),

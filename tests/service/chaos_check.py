@@ -7,11 +7,11 @@ from pathlib import Path
 
 from basecagg.channels.wire import MAX_CONTROL_BYTES, unpack
 from basecagg.protocol.records import BufferedUpdate, HeldShare, ModelState, load, parse
-from basecagg.service.server.ledger import LedgerEntry
+from basecagg.service.server.buffer_log import LedgerEntry
 from basecagg.service.server.registry import Charter
 from basecagg.storage.lease import EXPIRES
-from basecagg.storage.participant import ParticipantStore
-from basecagg.storage.server import ServerStore
+from basecagg.storage.participant_store import ParticipantStore
+from basecagg.storage.server_store import ServerStore
 
 WAIT = EXPIRES + 2.0
 """Seconds after which a server that was killed on what looks like another machine is given up."""

@@ -24,11 +24,11 @@ from basecagg.service.operator.office import Office
 from basecagg.service.page.routes import Page
 from basecagg.service.server.app import Api, App
 from basecagg.service.server.core import Service
-from basecagg.service.server.epochs import ServiceSettings
+from basecagg.service.server.epoch_sequence import ServiceSettings
 from basecagg.service.server.limits import Limits
 from basecagg.service.server_folder import ServerFolder
 from basecagg.service.signing import Caller
-from basecagg.storage.memory import MemoryStore
+from basecagg.storage.in_memory import MemoryStore
 
 URL = "https://test"
 NAMES = [f"user-{index}" for index in range(SMALL.num_holders)]

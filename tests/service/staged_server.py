@@ -16,9 +16,9 @@ from typing import Any
 
 from basecagg.commands.serve import command
 from basecagg.protocol.messages import Answer, Endorsement, Shipment, Upload
-from basecagg.service.server.epochs import Epochs
+from basecagg.service.server.buffer_log import Ledger
+from basecagg.service.server.epoch_sequence import Epochs
 from basecagg.service.server.host import EpochHost
-from basecagg.service.server.ledger import Ledger
 from basecagg.storage.lease import Lease
 
 STAGES = {Shipment: "dealing", Upload: "uploading", Endorsement: "certifying", Answer: "answering"}

@@ -23,7 +23,7 @@ from basecagg.protocol.records import Person
 from basecagg.service.connection import Connection
 from basecagg.service.documents import Overview, to_json
 from basecagg.service.problems import Problem
-from basecagg.service.server.epochs import Epochs
+from basecagg.service.server.epoch_sequence import Epochs
 from basecagg.service.signing import Caller
 
 NAMES = [f"user-{index}" for index in range(7)]

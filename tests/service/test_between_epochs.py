@@ -15,10 +15,10 @@ from basecagg.errors import LeaseLost, PassingFault
 from basecagg.protocol.effects import Write
 from basecagg.protocol.records import write
 from basecagg.service.operator import office
-from basecagg.service.page.metrics import render
+from basecagg.service.page.prometheus import render
 from basecagg.service.problems import STORE_FAULT, Problem
-from basecagg.service.server.ledger import LedgerEntry, ledger_lines
-from basecagg.storage.memory import MemoryStore
+from basecagg.service.server.buffer_log import LedgerEntry, ledger_lines
+from basecagg.storage.in_memory import MemoryStore
 
 ENTRY = LedgerEntry(version=0, outcome="opened", members=("a", "b"), digest=bytes(32))
 

@@ -16,10 +16,10 @@ from private_postgres import private_postgres
 from basecagg.channels.wire import MAX_CONTROL_BYTES, unpack
 from basecagg.protocol.messages import Link
 from basecagg.protocol.records import HeldShare, ModelState, load, parse, write
-from basecagg.service.server.ledger import LedgerEntry
+from basecagg.service.server.buffer_log import LedgerEntry
 from basecagg.service.server.registry import Charter
-from basecagg.storage.participant import ParticipantStore
-from basecagg.storage.server import ServerStore
+from basecagg.storage.participant_store import ParticipantStore
+from basecagg.storage.server_store import ServerStore
 
 
 @dataclass(frozen=True)

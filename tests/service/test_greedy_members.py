@@ -22,8 +22,8 @@ from basecagg.service.connection import Connection
 from basecagg.service.documents import to_json
 from basecagg.service.operator import office
 from basecagg.service.problems import Problem
-from basecagg.service.server.crowd import OPERATOR_LINES, Crowd
 from basecagg.service.server.limits import ByteBudget, Limits
+from basecagg.service.server.open_connections import OPERATOR_LINES, Crowd
 from basecagg.service.server.serving import MOST_LINES
 from basecagg.service.server.worker import MachineThread
 from basecagg.service.signing import Caller, sign_request

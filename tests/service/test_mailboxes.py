@@ -12,7 +12,7 @@ from basecagg.protocol.messages import Credential, Dealing, MaskName, Parcel, Re
 from basecagg.service import framing
 from basecagg.service.server import mailboxes
 from basecagg.service.server.mailboxes import Mailboxes
-from basecagg.storage.memory import MemoryStore
+from basecagg.storage.in_memory import MemoryStore
 
 NAME = MaskName("alice", bytes(16))
 ADMITTED = Verdict(bytes(32), NAME, "admitted")

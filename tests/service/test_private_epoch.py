@@ -21,10 +21,10 @@ from basecagg.protocol.contributor import Contributor
 from basecagg.protocol.effects import Released
 from basecagg.protocol.ledger import PrivacyLedger
 from basecagg.protocol.messages import MaskName
-from basecagg.service.server.ledger import Ledger
+from basecagg.service.server.buffer_log import Ledger
 from basecagg.service.training import RoundInfo, Vector
-from basecagg.storage.memory import MemoryStore
-from basecagg.storage.participant import ParticipantStore
+from basecagg.storage.in_memory import MemoryStore
+from basecagg.storage.participant_store import ParticipantStore
 
 NAMES = [f"user-{index}" for index in range(7)]
 USES = 2

@@ -7,9 +7,9 @@ from parties import SIZE, make_federation
 
 from basecagg.protocol.effects import Released
 from basecagg.protocol.messages import MaskName
+from basecagg.service.server.buffer_log import ledger_lines
 from basecagg.service.server.host import EpochHost
-from basecagg.service.server.ledger import ledger_lines
-from basecagg.storage.memory import MemoryStore
+from basecagg.storage.in_memory import MemoryStore
 
 MEMBERS = (MaskName("alice", bytes(16)), MaskName("bob", bytes(16)))
 CORRECTED = Released(0, MEMBERS, (0, 0), (1.0, 1.0), np.zeros(SIZE), inconsistent_holders=(1,))

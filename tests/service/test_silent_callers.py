@@ -16,7 +16,7 @@ from service_harness import Federation, federation
 from basecagg.errors import ChannelError
 from basecagg.service.connection import Connection
 from basecagg.service.problems import Problem
-from basecagg.service.server.crowd import Crowd
+from basecagg.service.server.open_connections import Crowd
 from basecagg.service.server.serving import ServeOptions
 
 Line = tuple[asyncio.StreamReader, asyncio.StreamWriter]

@@ -24,7 +24,7 @@ from basecagg.protocol.server import stepped
 from basecagg.protocol.step_rule import OptimiserState, StepRule
 from basecagg.service.documents import Overview
 from basecagg.service.operator.office import Office
-from basecagg.service.server.epochs import Epochs
+from basecagg.service.server.epoch_sequence import Epochs
 
 NAMES = [f"user-{index}" for index in range(SMALL.num_holders)]
 PLAN = ("--dropouts", "2", "--colluders", "2", "--buffer", "4")

@@ -12,7 +12,7 @@ from basecagg.protocol.effects import Forget, Persist
 from basecagg.service.problems import Problem
 from basecagg.service.server.group_commit import GroupCommit
 from basecagg.service.server.worker import Defect, MachineThread
-from basecagg.storage.memory import MemoryStore
+from basecagg.storage.in_memory import MemoryStore
 
 
 class Owner:

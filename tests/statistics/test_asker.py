@@ -36,7 +36,7 @@ from basecagg.statistics import (
 from basecagg.statistics.desk import CANNOT
 from basecagg.statistics.encoding import element_bits, join, split
 from basecagg.statistics.recipe import files_digest
-from basecagg.storage.memory import MemoryStore
+from basecagg.storage.in_memory import MemoryStore
 
 MOST = 64
 BUDGET = Budget(epsilon=0.5, delta=1e-5, max_uses=4)

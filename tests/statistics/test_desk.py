@@ -31,7 +31,7 @@ from basecagg.statistics import (
     private_sums,
 )
 from basecagg.statistics.encoding import element_bits, join
-from basecagg.storage.memory import MemoryStore
+from basecagg.storage.in_memory import MemoryStore
 
 CENTRES = made_up()
 NAMES = tuple(sorted(CENTRES))

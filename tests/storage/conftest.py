@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, text
-from store_kinds import DURABLE, KINDS, StoreKind
+from store_kinds import DURABLE, KINDS, StoreKind, sql
 
-from basecagg.storage import sqlite
+from basecagg.storage import disk
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "service"))
 from private_postgres import private_postgres
@@ -33,7 +32,7 @@ def set_pragmas(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Add pragmas to those of every connection opened from now on."""
 
     def set_them(*pragmas: str) -> None:
-        monkeypatch.setattr(sqlite, "PRAGMAS", (*sqlite.PRAGMAS, *pragmas))
+        monkeypatch.setattr(disk, "PRAGMAS", (*disk.PRAGMAS, *pragmas))
 
     return set_them
 
@@ -52,9 +51,5 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         yield f"sqlite:///{tmp_path / 'store.db'}"
         return
     url = request.getfixturevalue("postgres")
-    engine = create_engine(url)
-    with engine.begin() as connection:
-        tables = "basecagg_lease, basecagg_records, basecagg_schema"
-        connection.execute(text(f"DROP TABLE IF EXISTS {tables}"))
-    engine.dispose()
+    sql(url, "DROP TABLE IF EXISTS basecagg_lease, basecagg_records, basecagg_schema")
     yield url

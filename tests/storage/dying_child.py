@@ -13,7 +13,7 @@ from typing import Any
 
 from basecagg.protocol.effects import Forget, Persist
 from basecagg.storage.anchor import Anchor
-from basecagg.storage.participant import ParticipantStore
+from basecagg.storage.participant_store import ParticipantStore
 
 SECRETS = {kind: f"the secret {kind} ".encode() * 3000 for kind in ("locks", "mask", "share")}
 """A mask is written over, without its seed; the others are deleted."""

@@ -8,7 +8,7 @@ import sys
 from basecagg.errors import StorageError
 from basecagg.protocol.effects import Persist
 from basecagg.storage.lease import Lease
-from basecagg.storage.server import ServerStore
+from basecagg.storage.server_store import ServerStore
 
 
 def main(url: str) -> None:

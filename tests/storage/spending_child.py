@@ -19,7 +19,7 @@ from basecagg.protocol.effects import perform, sends_of
 from basecagg.protocol.messages import Upload
 from basecagg.simulation.federation import Federation
 from basecagg.simulation.loopback import Address
-from basecagg.storage.participant import ParticipantStore
+from basecagg.storage.participant_store import ParticipantStore
 
 USES = 10_000
 PARAMETERS = ProtocolParameters(

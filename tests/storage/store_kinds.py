@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from basecagg.storage.memory import MemoryStore
-from basecagg.storage.participant import ParticipantStore
-from basecagg.storage.server import ServerStore
+from basecagg.storage.database import Database
+from basecagg.storage.in_memory import MemoryStore
+from basecagg.storage.participant_store import ParticipantStore
+from basecagg.storage.server_store import ServerStore
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,16 @@ DURABLE = [
     StoreKind("server", open_server, ServerStore.close),
 ]
 KINDS = [MemoryKind("memory", lambda folder: MemoryStore(), lambda store: None), *DURABLE]
+
+
+def sql(url: str, statement: str, **values: object) -> Any:
+    """Run one statement in a server's database, and return the first value that it finds."""
+    database = Database(url)
+    with database.transaction("test"):
+        cursor = database.execute(statement, values)
+        found = cursor.fetchone() if cursor.description else None
+    database.close()
+    return found and found[0]
 
 
 def copy_store(folder: Path, target: Path) -> None:

@@ -13,7 +13,7 @@ from store_kinds import open_participant, open_server
 
 from basecagg.errors import PassingFault, StorageError
 from basecagg.protocol.effects import Forget, Persist
-from basecagg.storage import sqlite
+from basecagg.storage import disk
 
 SECRET = b"a secret that no error may show " * 8
 TABLE = {"participant": "records", "server": "basecagg_records"}
@@ -50,15 +50,20 @@ SETTINGS = {
 
 def test_the_settings_that_durability_rests_on(tmp_path):
     connection = sqlite3.connect(database(tmp_path))
-    sqlite.configure(connection)
+    disk.configure_sqlite(connection)
     found = {name: connection.execute(f"PRAGMA {name}").fetchone()[0] for name in SETTINGS}
     connection.close()
     assert found == SETTINGS
 
 
 def test_every_connection_has_these_settings(durable, tmp_path, monkeypatch):
-    configured, configure = [], sqlite.configure
-    monkeypatch.setattr(sqlite, "configure", lambda new: configured.append(new) or configure(new))
+    configured, configure = [], disk.configure_sqlite
+
+    def noted(connection, *more):
+        configured.append(connection)
+        configure(connection, *more)
+
+    monkeypatch.setattr(disk, "configure_sqlite", noted)
     durable.close(durable.open(tmp_path))
     assert len(configured) == 1
 

@@ -14,23 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, text
+from store_kinds import sql
 
 from basecagg.errors import PassingFault, StorageError, StoreInUse
 from basecagg.protocol.effects import Persist
 from basecagg.storage import lease
-from basecagg.storage.server import ServerStore
+from basecagg.storage.database import Database
+from basecagg.storage.server_store import ServerStore
 
 HERE = Path(__file__).parent
 WAITS_FOR_US = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
 MINE, OTHERS = [Persist("k", "mine", b"1")], [Persist("k", "others", b"2")]
-
-
-def sql(url: str, statement: str) -> None:
-    engine = create_engine(url)
-    with engine.begin() as connection:
-        connection.execute(text(statement))
-    engine.dispose()
 
 
 def let_time_pass(url: str) -> None:
@@ -216,8 +210,8 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 @contextmanager
 def frozen(store: ServerStore, allowed: str) -> Iterator[None]:
     """Stopped between two statements: the row is locked, for as long as PostgreSQL allows."""
-    with store._writing() as connection:
-        connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = '{allowed}'")
+    with store._writing():
+        store._database.execute(f"SET LOCAL idle_in_transaction_session_timeout = '{allowed}'")
         yield
 
 
@@ -226,8 +220,8 @@ def frozen_in_half_a_batch(
     store: ServerStore, allowed: str = "5s"
 ) -> Iterator[Callable[[str], None]]:
     """Then PostgreSQL does not count the time. What is given says one word more."""
-    with store._writing() as connection:
-        driver: Any = connection.connection.driver_connection
+    with store._writing():
+        driver: Any = store._database._connection
 
         def say(statement: str) -> None:
             driver.execute(statement)
@@ -283,23 +277,23 @@ def test_one_that_waits_for_the_database_is_let_finish(
     postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However long: its write is confirmed, and it goes on as the owner."""
-    slow, engine = ServerStore(postgres), create_engine(postgres)
+    slow, other = ServerStore(postgres), Database(postgres)
 
     def write() -> None:
-        with slow._writing() as connection:
-            connection.exec_driver_sql("SELECT pg_advisory_xact_lock(1)")
+        with slow._writing():
+            slow._database.execute("SELECT pg_advisory_xact_lock(1)")
 
-    with engine.begin() as connection, monkeypatch.context() as patch:
-        connection.execute(text("SELECT pg_advisory_xact_lock(1)"))
+    with other.transaction("lock"), monkeypatch.context() as patch:
+        other.execute("SELECT pg_advisory_xact_lock(1)")
         thread = threading.Thread(target=write)
         thread.start()
-        while not connection.execute(text(WAITS_FOR_US)).scalar():
+        while not other.execute(WAITS_FOR_US).fetchone()[0]:
             assert thread.is_alive()
         patch.setattr(lease, "EXPIRES", 0.0)
         with pytest.raises(StoreInUse):
             ServerStore(postgres)
     thread.join()
-    engine.dispose()
+    other.close()
     with pytest.raises(StoreInUse):  # it has given a sign of life
         ServerStore(postgres)
     slow.commit(MINE)
@@ -307,6 +301,6 @@ def test_one_that_waits_for_the_database_is_let_finish(
 
 
 def test_nobody_need_ask_for_the_time_that_a_transaction_may_stand_still(postgres: str) -> None:
-    with ServerStore(postgres) as store, store._writing() as connection:
-        asked = connection.exec_driver_sql("SHOW idle_in_transaction_session_timeout")
-        assert asked.scalar() == "5s"
+    with ServerStore(postgres) as store, store._writing():
+        asked = store._database.execute("SHOW idle_in_transaction_session_timeout")
+        assert asked.fetchone()[0] == "5s"

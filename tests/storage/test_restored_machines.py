@@ -14,8 +14,8 @@ from basecagg.protocol.effects import MaskEnded, Released, sends_of
 from basecagg.protocol.messages import Answer, CertifiedRequest, Endorsement, Parcel, Upload
 from basecagg.simulation.federation import Federation
 from basecagg.simulation.loopback import AT_SERVER, Address
-from basecagg.storage.participant import ParticipantStore
-from basecagg.storage.server import ServerStore
+from basecagg.storage.participant_store import ParticipantStore
+from basecagg.storage.server_store import ServerStore
 
 PARAMETERS = ProtocolParameters(
     num_holders=4,

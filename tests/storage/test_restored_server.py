@@ -30,8 +30,8 @@ from basecagg.protocol.records import write as record
 from basecagg.protocol.recovery import Recovery
 from basecagg.simulation.loopback import AT_SERVER, Address
 from basecagg.storage.anchor import Anchor
-from basecagg.storage.memory import MemoryStore
-from basecagg.storage.server import ServerStore
+from basecagg.storage.in_memory import MemoryStore
+from basecagg.storage.server_store import ServerStore
 
 
 class Restorable(FederationOnFiles):

@@ -12,7 +12,7 @@ from basecagg.errors import StorageError
 from basecagg.protocol.effects import Forget, Persist
 from basecagg.storage import anchor
 from basecagg.storage.anchor import Anchor
-from basecagg.storage.participant import ParticipantStore
+from basecagg.storage.participant_store import ParticipantStore
 
 HELD = [Persist("share", "ann", b"share"), Persist("held", "ann", b"held")]
 SPENT = [Persist("held", "ann", b"spent", irreversible=True), Forget("share", "ann")]

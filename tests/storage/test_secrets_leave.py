@@ -12,7 +12,7 @@ from test_restored_machines import PARAMETERS, USERS, FederationOnFiles
 
 from basecagg.protocol.records import Locks, OwnMask, load
 from basecagg.simulation.loopback import AT_SERVER, Address
-from basecagg.storage.participant import ParticipantStore
+from basecagg.storage.participant_store import ParticipantStore
 
 CHILD = Path(__file__).with_name("dying_child.py")
 ROUNDS = 4

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
+from store_kinds import sql
 
 from basecagg.errors import PassingFault
 from basecagg.protocol.effects import Persist
 from basecagg.storage import standby
-from basecagg.storage.server import ServerStore, connect
+from basecagg.storage.server_store import ServerStore
 from basecagg.storage.standby import Standby
 
 NAMESPACE = "epoch:1"
@@ -29,10 +29,7 @@ class Scene:
 
     def die(self) -> None:
         """The primary falls silent, and nobody can see that its process is gone."""
-        engine = connect(self.url)
-        with engine.begin() as connection:
-            connection.execute(text("UPDATE basecagg_lease SET heartbeat = heartbeat - 100"))
-        engine.dispose()
+        sql(self.url, "UPDATE basecagg_lease SET heartbeat = heartbeat - 100")
 
     def is_doubted(self) -> bool:
         with ServerStore(self.url, NAMESPACE, anchor_folder=self.there) as store:
@@ -79,17 +76,10 @@ def test_whoever_lost_sight_of_it_doubts_it(scene: Scene, monkeypatch: pytest.Mo
 
 
 def test_an_older_copy_is_doubted_however_short_the_look_away(scene: Scene, tmp_path: Path) -> None:
-    engine = connect(scene.url)
-    with engine.begin() as connection:
-        old = connection.execute(
-            text("SELECT value FROM basecagg_records WHERE kind = 'anchor-mark'")
-        ).scalar_one()
+    old = sql(scene.url, "SELECT value FROM basecagg_records WHERE kind = 'anchor-mark'")
     scene.step(5)
     scene.standby.look()
-    with engine.begin() as connection:
-        restore = text("UPDATE basecagg_records SET value = :old WHERE kind = 'anchor-mark'")
-        connection.execute(restore, {"old": old})
-    engine.dispose()
+    sql(scene.url, "UPDATE basecagg_records SET value = :old WHERE kind = 'anchor-mark'", old=old)
     scene.die()
     scene.standby.wait(lambda reason: None)
     assert scene.is_doubted()

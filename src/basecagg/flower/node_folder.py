@@ -22,7 +22,7 @@ from basecagg.parameters import Consistency, Correctness
 from basecagg.protocol.effects import Write, writes_of
 from basecagg.protocol.floor import LocalFloor
 from basecagg.protocol.ledger import PrivacyLedger
-from basecagg.storage.participant import ParticipantStore
+from basecagg.storage.participant_store import ParticipantStore
 
 BUDGET = "max-epsilon"
 """What a node config has that insists on a budget of privacy."""

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
@@ -23,10 +22,8 @@ from basecagg.flower.own_loop import OwnLoop
 from basecagg.flower.own_operator import OwnOperator
 from basecagg.flower.plain import PlainCoordinator
 from basecagg.flower.settings import Settings, as_keywords
-from basecagg.storage.memory import MemoryStore
-
-if TYPE_CHECKING:
-    from basecagg.storage.server import ServerStore
+from basecagg.storage.in_memory import MemoryStore
+from basecagg.storage.server_store import ServerStore
 
 
 class BufferedSecAgg(OwnLoop):
@@ -129,9 +126,6 @@ class BufferedSecAgg(OwnLoop):
     def _open(self, namespace: str, opened: ExitStack) -> MemoryStore | ServerStore:
         if not self.settings.server_state:
             return MemoryStore()
-        # Here, because every message starts a process that imports this module, and SQLAlchemy takes long.
-        from basecagg.storage.server import ServerStore
-
         path = Path(self.settings.server_state)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         store = ServerStore(f"sqlite:///{path}", namespace)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from basecagg.errors import DataError
 from basecagg.storage import disk
-from basecagg.storage.faults import explain
+from basecagg.storage.failures import explain
 
 
 def write_private(path: Path, data: bytes) -> None:

@@ -18,7 +18,7 @@ from basecagg.schedules.schedule import Vector
 from basecagg.simulation.config import SimulationConfig
 from basecagg.simulation.loopback import Address
 from basecagg.simulation.metering import Meter
-from basecagg.storage.memory import MemoryStore
+from basecagg.storage.in_memory import MemoryStore
 
 PARTITION, DEVICES, SCHEDULE, TRAINING, NOISE = range(5)
 """Purposes of a run's random streams, each its own child of the seed."""

@@ -27,7 +27,7 @@ from basecagg.protocol.recovery import Recovery
 from basecagg.protocol.server import Server, ServerSettings
 from basecagg.protocol.step_rule import PAPER_STEP, StepRule
 from basecagg.simulation.loopback import AT_SERVER, Address, Loopback, Machine
-from basecagg.storage.memory import MemoryStore
+from basecagg.storage.in_memory import MemoryStore
 
 
 class Federation:

@@ -32,7 +32,7 @@ from basecagg.schedules.schedule import Vector
 from basecagg.simulation.beginning import user_number
 from basecagg.simulation.config import SimulationConfig
 from basecagg.simulation.sums import Updates
-from basecagg.storage.memory import MemoryStore
+from basecagg.storage.in_memory import MemoryStore
 
 
 class Spending:

@@ -24,7 +24,7 @@ from basecagg.simulation.beginning import NOISE, Beginning, user_name
 from basecagg.simulation.config import SimulationConfig
 from basecagg.simulation.loopback import AT_SERVER, Letter, Loopback
 from basecagg.simulation.metering import MeteredLoopback
-from basecagg.storage.memory import MemoryStore
+from basecagg.storage.in_memory import MemoryStore
 
 Updates: TypeAlias = Mapping[MaskName, Vector]
 Reals: TypeAlias = npt.NDArray[np.float64]

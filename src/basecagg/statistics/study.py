@@ -26,7 +26,7 @@ from basecagg.simulation.loopback import Letter
 from basecagg.statistics.desk import LEAST_CENTRES, Desk, Question
 from basecagg.statistics.encoding import element_bits, private_sums
 from basecagg.statistics.statistic import Result, Rows, Statistic
-from basecagg.storage.memory import MemoryStore
+from basecagg.storage.in_memory import MemoryStore
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,14 @@ from typing import NamedTuple
 
 from basecagg.errors import DataError
 from basecagg.storage import disk
-from basecagg.storage.faults import explain
+from basecagg.storage.failures import explain
 
 # Two slots, written in turn, a disk block apart: a write that is cut short spoils its own slot only.
 _SLOTS = (0, 4096)
 _BODY = struct.Struct("<8s16sQQ")
 _MAGIC = b"basecagB"
 _CHECKSUM = 32
+LINEAGE_BYTES = 16
 _ELSEWHERE = "choose another folder for anchors (--anchors, or set XDG_STATE_HOME)"
 
 
@@ -42,6 +43,17 @@ class Mark(NamedTuple):
     def precedes(self, store: Mark) -> bool:
         """Whether this is what the anchor of such a store says: the same, or one commit less after a crash."""
         return self.lineage == store.lineage and 0 <= store.counter - self.counter <= 1
+
+
+def next_mark(store: Mark, anchor: Mark | None, *, rolled_back: bool, number: int = 0) -> Mark:
+    """The mark after an irreversible commit. An older copy that goes on begins a life of its own.
+
+    Then every other copy is an old one, wherever it comes back.
+    """
+    if not rolled_back:
+        return Mark(store.lineage, store.counter + 1, number)
+    last = store.counter if anchor is None else max(store.counter, anchor.counter)
+    return Mark(os.urandom(LINEAGE_BYTES), last + 1, number)
 
 
 class Anchor:

@@ -1,4 +1,4 @@
-"""The writes of one commit, sorted out before any of them is carried out."""
+"""The writes of one commit, sorted before the first of them is carried out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from basecagg.protocol.effects import WRITES, Forget, Persist, Write
 
 @dataclass(frozen=True)
 class Batch:
-    """What is to be done: of several writes to one record the last counts, so their order no longer matters."""
+    """What to store and what to delete. Of several writes to one key only the last is in it."""
 
     stored: list[Persist]
     deleted: list[Forget]
@@ -20,7 +20,7 @@ class Batch:
 
     @classmethod
     def of(cls, writes: Sequence[Write]) -> Batch:
-        """Sort out the writes; anything else in the sequence is refused as a whole."""
+        """Sort the writes. If the sequence has anything else in it, all of it is refused."""
         stray = {type(write) for write in writes} - WRITES
         if stray:
             raise LocalProtocolError(

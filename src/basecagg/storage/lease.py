@@ -1,15 +1,16 @@
-"""Who may write to a store, and how long it may be silent before another takes over: a row with a fence.
+"""The lease of a store: which process may write to it, and how long that one may be silent. A row with a fence.
 
-A new owner raises the fence. Whoever had the store before then writes nothing any more, however it comes back:
-a process that was stopped and woken, a copy on another machine. A lock would not do, for a stopped process
-keeps it. Time only decides when a store may be taken over, by the database's own clock; a clock that jumps
-makes an owner lose its store early, and never makes two.
+A new owner raises the fence. The owner before it can then write nothing any more, however it comes back: as a
+process that was stopped and woken, or as a copy on another machine. A lock would not do, because a stopped
+process keeps it. Time only decides when a store may be taken over, by the database's own clock: a clock that
+jumps makes an owner lose its store early, and never makes two owners.
 
-Whoever freezes while it writes has the row locked. Nobody waits for that lock: once its time is over, its
-session is ended, if the database has waited as long for its next word. One that is only slow is let finish.
+A process that freezes while it writes has the row locked. Nobody waits for that lock: when its lease is over,
+its session is ended, if the database has waited just as long for its next statement. A process that is only
+slow is let finish.
 
-`execute` runs a statement with `:named` values in the transaction that the caller has begun, and returns a
-cursor; it knows what words in capitals mean. Each call begins with a write, so that SQLite locks at once.
+`execute` is `Database.execute`, in a transaction that the caller has begun. Each call begins with a write, so
+that SQLite locks at once.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ TABLE = (
     f"CREATE TABLE IF NOT EXISTS {NAME} (namespace TEXT NOT NULL PRIMARY KEY,"
     " fence BIGINT NOT NULL, owner TEXT NOT NULL, heartbeat DOUBLE PRECISION NOT NULL)"
 )
-_BEGIN = (  # only if there is no row: PostgreSQL would wait for whoever has it locked
+_BEGIN = (  # only if there is no row: PostgreSQL would wait for the session that has it locked
     "INSERT INTO basecagg_lease SELECT :namespace, 0, '', 0 WHERE NOT EXISTS"
     " (SELECT 1 FROM basecagg_lease WHERE namespace = :namespace)"
     " ON CONFLICT (namespace) DO NOTHING"
@@ -70,7 +71,7 @@ class Lease:
         """How often the namespace has changed hands, counted up to our own turn."""
 
     def acquire(self, execute: Execute) -> None:
-        """Take the namespace if nobody has it, or whoever had it is gone; else `StoreInUse`."""
+        """Take the namespace if nobody has it, or if its owner is gone; else `StoreInUse`."""
         name = {"namespace": self._namespace}
         execute(_BEGIN, name)
         execute(_END_FROZEN, name | {"expires": EXPIRES})
@@ -86,12 +87,12 @@ class Lease:
         self.fence = fence + 1
 
     def owner(self, execute: Execute) -> str:
-        """Who has the namespace, in words; nothing if it can be taken. Nobody is disturbed by the question."""
+        """Who has the namespace, in words; an empty text if it can be taken. Nothing is locked or written."""
         found = execute(_PEEK, {"namespace": self._namespace}).fetchone()
         return _name_of(found[1]) if found and _is_held(found[1], found[2]) else ""
 
     def check(self, execute: Execute) -> None:
-        """To be called first in every transaction that writes: renew it, or `LeaseLost` if it is not ours."""
+        """Renew the lease, or `LeaseLost` if it is not ours. Every transaction that writes begins with this."""
         if execute(_RENEW, self._values).rowcount != 1:
             raise LeaseLost(
                 f"'{self._namespace}' belongs to another process since this one was last heard of:"
@@ -99,7 +100,7 @@ class Lease:
             )
 
     def release(self, execute: Execute) -> None:
-        """Let the next one in at once. If it is in already, nothing happens."""
+        """Let the next owner in at once. If it is in already, nothing happens."""
         execute(_RELEASE, self._values)
 
     @property
@@ -119,7 +120,7 @@ def acquire_within(seconds: float, attempt: Callable[[], Result]) -> Result:
         time.sleep(_PAUSE)
 
 
-# --- owners: host, process, when it began, where its number means anything, and a random word -----------------
+# --- owners: host, process id, when the process began, where its id is unique, and a random word --------------
 
 
 def _describe_self() -> str:
@@ -141,13 +142,13 @@ def _name_of(owner: str) -> str:
 
 
 def _is_dead(owner: str) -> bool:
-    """Whether the owner was a process here that has ended; then nobody need wait for it."""
+    """Whether the owner was a process on this machine that has ended, so that nobody need wait for it."""
     _, pid, birth, world, _ = owner.split("|")
     return bool(world) and world == _world() and _birth(int(pid)) != birth
 
 
 def _world() -> str:
-    """The boot and the process namespace in which our numbers are unique; nothing where that is not known."""
+    """The boot and the process namespace in which our process ids are unique; an empty text if unknown."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}/{os.readlink('/proc/self/ns/pid')}"
@@ -156,7 +157,7 @@ def _world() -> str:
 
 
 def _birth(pid: int) -> str:
-    """When the process began, in ticks since the boot; nothing if there is none, or only its remains."""
+    """When the process began, in ticks since the boot; an empty text if it has ended or is a zombie."""
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

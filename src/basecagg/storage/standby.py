@@ -1,9 +1,9 @@
-"""A server that stands by: it follows the marks of the one that has the database, to go on where that ends.
+"""A standby server: it follows the marks of the server that has the database, and goes on when that one ends.
 
-An anchor shows whether a database is an older copy of itself, and the standby's machine has none of its own.
-But what a server writes while it is alive is current: so long the standby's anchors follow the marks in the
-database. When that server falls silent the standby takes its last marks for current too, unless it lost sight
-of the database.
+An anchor shows whether a database is an older copy of itself, and the standby's machine has no anchor of its
+own. But a live server's database is current: as long as that server lives, the standby's anchors follow the
+marks in the database. When the server falls silent, the standby takes its last marks for current too, unless it
+has lost sight of the database.
 """
 
 from __future__ import annotations
@@ -12,33 +12,32 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from sqlalchemy import inspect
-
 from basecagg.errors import PassingFault
 from basecagg.storage import lease
 from basecagg.storage.anchor import Anchor, Mark
+from basecagg.storage.database import Database
 from basecagg.storage.lease import Lease
-from basecagg.storage.server import anchor_of, connect, executing, marks, transaction
+from basecagg.storage.server_store import anchor_of, marks
 
 _PAUSE = 0.3
 """Seconds between two looks."""
 _SIGHT = 2.0
-"""Seconds without a look after which anything may have happened to the database."""
+"""Seconds without a look after which the database may have been replaced."""
 
 
 class Standby:
-    """Waits for a namespace that somebody else has, and follows all anchors meanwhile."""
+    """Waits for a namespace that another server has, and follows the marks of all namespaces meanwhile."""
 
     def __init__(self, url: str, namespace: str, anchors: Path) -> None:
-        self._engine = connect(url)
+        self._database = Database(url)
         self._lease = Lease(namespace)
         self._folder = anchors
         self._anchors: dict[str, Anchor] = {}
         self._seen = float("-inf")
-        """When somebody was last seen to have it."""
+        """When another server was last seen to have it."""
 
     def wait(self, tell: Callable[[str], None]) -> None:
-        """Return when the namespace can be taken; `tell` hears who has it, or what is wrong."""
+        """Return when the namespace can be taken. `tell` is told, at every change, who has it or what is wrong."""
         said = ""
         try:
             while news := self._look_patiently():
@@ -46,7 +45,7 @@ class Standby:
                     tell(said := news)
                 time.sleep(_PAUSE)
         finally:
-            self._engine.dispose()
+            self._database.close()
             for each in self._anchors.values():
                 each.close()
 
@@ -57,11 +56,11 @@ class Standby:
             return str(fault)
 
     def look(self) -> str:
-        """Who has the namespace; nothing if nobody has it any more."""
-        with transaction(self._engine, "look at") as connection:
-            if not inspect(connection).has_table(lease.NAME):
+        """Who has the namespace, in words; an empty text if nobody has it any more."""
+        with self._database.transaction("look at"):
+            if not self._database.has_table(lease.NAME):
                 return ""  # nobody has ever been here
-            owner, found = self._lease.owner(executing(connection)), marks(connection)
+            owner, found = self._lease.owner(self._database.execute), marks(self._database)
         now = time.monotonic()
         if owner:
             self._follow(found)
@@ -73,7 +72,7 @@ class Standby:
         return owner
 
     def _continues(self, namespace: str, mark: Mark) -> bool:
-        """Whether this is the life that was seen, and not earlier in it."""
+        """Whether the mark belongs to the life of the database that was seen, and is not earlier in it."""
         anchor = self._anchors.get(namespace)
         last = anchor.mark if anchor else None
         return last is not None and last.lineage == mark.lineage and last.counter <= mark.counter

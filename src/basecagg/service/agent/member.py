@@ -31,7 +31,7 @@ from basecagg.service.agent.profile import Profile
 from basecagg.service.framing import Numbered
 from basecagg.service.logs import Log
 from basecagg.service.private_files import write_private
-from basecagg.storage.participant import ParticipantStore
+from basecagg.storage.participant_store import ParticipantStore
 
 _LOG = Log("basecagg.agent")
 

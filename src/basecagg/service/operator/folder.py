@@ -38,7 +38,7 @@ from basecagg.service.operator.custody import (
 )
 from basecagg.service.private_files import read_file, write_private
 from basecagg.service.server_folder import ServerFolder
-from basecagg.storage.participant import ParticipantStore
+from basecagg.storage.participant_store import ParticipantStore
 
 Stored: TypeAlias = Annotated[bytes, msgspec.Meta(min_length=32, max_length=2048)]
 """A secret key: 32 bytes, or encrypted."""

@@ -7,9 +7,9 @@ import time
 from typing import Any
 
 from basecagg.service.documents import ONLINE_SECONDS
+from basecagg.service.server.buffer_log import LedgerEntry
 from basecagg.service.server.core import Service
 from basecagg.service.server.host import EpochHost
-from basecagg.service.server.ledger import LedgerEntry
 
 _SHOWN_ENTRIES = 30
 

@@ -34,8 +34,8 @@ from basecagg.service.documents import (
 from basecagg.service.logs import Log
 from basecagg.service.problems import Problem
 from basecagg.service.server.core import Service
-from basecagg.service.server.crowd import Lines
 from basecagg.service.server.limits import BodyReader, ByteBudget, Limits, RateLimit, declared
+from basecagg.service.server.open_connections import Lines
 from basecagg.service.server.streaming import Pieces
 from basecagg.service.signing import TIME_HEADER, Claim, Guard, steady_ms
 

@@ -15,15 +15,15 @@ from basecagg.service.documents import Enrolment, Order, Overview, Phase
 from basecagg.service.framing import Numbered
 from basecagg.service.logs import Log
 from basecagg.service.problems import Problem, unpacked
+from basecagg.service.server.buffer_log import LedgerEntry
 from basecagg.service.server.certificate import ServerCertificate
-from basecagg.service.server.epochs import Epochs, ServiceSettings, check_credential
+from basecagg.service.server.epoch_sequence import Epochs, ServiceSettings, check_credential
 from basecagg.service.server.host import EpochHost, Published
-from basecagg.service.server.ledger import LedgerEntry
 from basecagg.service.server.registry import Registry
 from basecagg.service.server.waiting import WaitingRoom
 from basecagg.service.server.worker import MachineThread
 from basecagg.service.server_folder import ServerFolder
-from basecagg.storage.server import ServerStore
+from basecagg.storage.server_store import ServerStore
 
 _REMEMBERED_ENTRIES = 200
 _PROBE_SECONDS = 0.8

@@ -33,8 +33,8 @@ from basecagg.service.documents import Phase
 from basecagg.service.framing import Numbered
 from basecagg.service.logs import Log
 from basecagg.service.problems import Problem
+from basecagg.service.server.buffer_log import Ledger
 from basecagg.service.server.group_commit import GroupCommit
-from basecagg.service.server.ledger import Ledger
 from basecagg.service.server.mailboxes import Mailboxes
 
 _LOG = Log("basecagg.service")

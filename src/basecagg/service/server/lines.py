@@ -9,7 +9,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from basecagg.service.server.app import GIVE
-from basecagg.service.server.crowd import Lines
+from basecagg.service.server.open_connections import Lines
 
 _HEAD_BYTES = 64 * 2**10
 """The parser itself would take a head without end."""

@@ -22,14 +22,13 @@ from basecagg.service.server import memory
 from basecagg.service.server.app import Api, App
 from basecagg.service.server.certificate import ServerCertificate
 from basecagg.service.server.core import Service
-from basecagg.service.server.crowd import Lines
-from basecagg.service.server.epochs import EPOCH, SERVICE, ServiceSettings
+from basecagg.service.server.epoch_sequence import EPOCH, SERVICE, ServiceSettings
 from basecagg.service.server.evaluation import Evaluator
 from basecagg.service.server.limits import Limits
-from basecagg.service.server.lines import impatient
+from basecagg.service.server.open_connections import Lines, impatient
 from basecagg.service.server_folder import ServerFolder
 from basecagg.storage import anchor, lease
-from basecagg.storage.server import ServerStore
+from basecagg.storage.server_store import ServerStore
 from basecagg.storage.standby import Standby
 
 _LOG = Log("basecagg.service")

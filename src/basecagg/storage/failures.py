@@ -1,7 +1,7 @@
-"""What went wrong below a store, and whether it may pass by itself: one table for each kind of ground.
+"""Disk and database failures: which of them pass by themselves, and what to say of each.
 
-A passing fault (`PassingFault`) is waited for: nothing of the store is damaged, and the same work is possible
-when the disk or the database is back. Everything else is a `StorageError`, which needs a person or a restart.
+The server waits for a passing one (`PassingFault`): nothing in the store is damaged, and the same work is
+possible when the disk or the database is back. Any other is a `StorageError`: it needs a person or a restart.
 """
 
 from __future__ import annotations
@@ -48,13 +48,12 @@ _PASSING_SQLSTATE = {
     "58": "the database's disk does not work as it should",
 }
 """PostgreSQL's codes, or how they begin; the first that fits counts."""
-_GONE = "the database does not answer"
-_GONE_ERRORS = ("OperationalError", "InterfaceError", "DisconnectionError", "TimeoutError")
-"""How drivers and SQLAlchemy call it when there is nobody to give a code."""
+_UNREACHABLE = {"OperationalError", "InterfaceError"}
+"""Python's names for database errors without a code: no database was there to give one."""
 
 
 def explain(what: str, error: BaseException | None) -> StorageError:
-    """The error to raise instead. Never what was being written, which may be a secret."""
+    """The error to raise instead. It never shows what was being written, which may be a secret."""
     passing = _passing(error)
     if passing is not None:
         return PassingFault(what, passing)
@@ -68,7 +67,8 @@ def _passing(error: BaseException | None) -> str | None:
         return _PASSING_DISK.get(error.errno)
     state = getattr(error, "sqlstate", None)
     if state is None:
-        return _GONE if type(error).__name__ in _GONE_ERRORS else None
+        names = {each.__name__ for each in type(error).__mro__}
+        return "the database does not answer" if names & _UNREACHABLE else None
     return next((text for code, text in _PASSING_SQLSTATE.items() if state.startswith(code)), None)
 
 
@@ -81,6 +81,6 @@ def _lasting(error: BaseException | None) -> str:
 
 
 def _primary(error: sqlite3.Error) -> int:
-    """The code without its details; -1 where the module itself complains."""
+    """The code without its details; -1 if the error comes from Python's module, not from SQLite."""
     code: int = getattr(error, "sqlite_errorcode", -1)
     return code & 0xFF if code >= 0 else code

@@ -1,7 +1,7 @@
 """The store of a participant or an operator: one SQLite file, and an anchor outside it.
 
-Two processes cannot write to one: the second is refused by a lock beside the file and by the anchor's. Where
-locks do not reach (a network drive) the fence in the file stops whoever opened it first.
+Two processes cannot write to one store: the second is refused by a lock beside the file and by the anchor's
+lock. Where locks do not reach (a network drive), the fence in the file stops the process that opened it first.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from typing import Any, Self
 
 from basecagg.errors import PassingFault, StorageError
 from basecagg.protocol.effects import Forget, Write
-from basecagg.storage import anchor, sqlite
-from basecagg.storage.anchor import Anchor, Mark
+from basecagg.storage import anchor, disk
+from basecagg.storage.anchor import LINEAGE_BYTES, Anchor, Mark, next_mark
 from basecagg.storage.batch import Batch
-from basecagg.storage.disk import FileLock
-from basecagg.storage.faults import explain
+from basecagg.storage.failures import explain
 
 SCHEMA_VERSION = 5
 # Ordered by (namespace, kind, key): what a machine loads at its start lies together, apart from the shares.
@@ -41,23 +40,22 @@ _STORE = (
 _DELETE = "DELETE FROM records WHERE namespace = ? AND kind = ? AND key = ?"
 _FENCE = "SELECT fence FROM namespaces WHERE id = ?"
 _MARK = "UPDATE namespaces SET lineage = ?, counter = ?, number = ? WHERE id = ?"
-_LINEAGE_BYTES = 16
 _COMMON = 0
-"""The number of no namespace: what all machines of one file share."""
+"""No namespace has this number: what all machines of one file share is stored under it."""
 _SHARED_KINDS = frozenset({"salt", "sent"})
 """Fingerprints of updates outlive the federation in which they were sent."""
 _SECRET_KINDS = frozenset({"sealing", "mask", "locks", "share"})
 """When one of these is deleted, or written over for good, nothing of it may stay in the log either."""
 NUMBER = "highest"
-"""The kind of the record whose value, in decimal digits, the anchor remembers too."""
+"""The kind of the stored number, in decimal digits, that the anchor remembers too."""
 
 
 class ParticipantStore:
-    """The records of one machine. Several machines may share a file: each has a namespace of its own.
+    """What one machine stores. Several machines may share a file: each has a namespace of its own.
 
     `number` is the highest that store or anchor was told to remember, whatever else is lost.
 
-    After a `StorageError` the machine in memory may be ahead of its records: rebuild it from the store.
+    After a `StorageError` the machine in memory may be ahead of its store: build it again from the store.
     """
 
     def __init__(
@@ -71,13 +69,13 @@ class ParticipantStore:
             name = anchor.name_of(self.path, namespace)
             self._connection = opened.enter_context(closing(self._connect()))
             opened.enter_context(
-                closing(FileLock(self.path.with_name(f"{self.path.name}.{name[:8]}.lock")))
+                closing(disk.FileLock(self.path.with_name(f"{self.path.name}.{name[:8]}.lock")))
             )
             self._anchor = opened.enter_context(closing(Anchor(folder / name)))
-            self._empty_log()  # whoever had it last may have been killed before it could
+            self._empty_log()  # the process that had it last may have been killed before it could
             self._id, self._mark, self._fence = self._begin()
             self.rolled_back = self._is_older_copy()
-            """Whether this turned out to be an older copy of the store; until its machine burned its masks."""
+            """Whether this is an older copy of the store; until its machine has given up its masks."""
             self.number = max(mark.number for mark in (self._mark, self._anchor.mark) if mark)
             if not self.rolled_back and self._anchor.mark != self._mark:
                 self._anchor.write(self._mark)  # it is new, or was left behind by a crash
@@ -108,8 +106,8 @@ class ParticipantStore:
     def commit(self, writes: Sequence[Write]) -> None:
         """Make the writes durable before returning, and note in the anchor what must not be undone.
 
-        The first commit to an older copy is the machine's farewell to its masks, which `start` returns. With
-        it the store becomes current again, and every other copy old.
+        With its first commit to an older copy, which `start` returns, the machine gives up its masks. From then
+        on this store is current again, and every other copy is old.
         """
         batch = Batch.of(writes)
         if batch:
@@ -119,10 +117,9 @@ class ParticipantStore:
     def _mark_after(self, batch: Batch) -> Mark:
         told = (int(write.value) for write in batch.stored if write.kind == NUMBER)
         number = max((self.number, *told))
-        if not self.rolled_back:
-            return Mark(self._mark.lineage, self._mark.counter + batch.irreversible, number)
-        last = max(self._mark, self._anchor.mark or self._mark, key=lambda mark: mark.counter)
-        return Mark(os.urandom(_LINEAGE_BYTES), last.counter + 1, number)
+        if not self.rolled_back and not batch.irreversible:
+            return self._mark._replace(number=number)
+        return next_mark(self._mark, self._anchor.mark, rolled_back=self.rolled_back, number=number)
 
     def _write(self, batch: Batch, mark: Mark) -> None:
         stored = ((self._place(w.kind), w.kind, w.key, w.value) for w in batch.stored)
@@ -146,7 +143,7 @@ class ParticipantStore:
         return self._connection.executemany(_DELETE, rows).rowcount > 0
 
     def _empty_log(self) -> None:
-        """Nothing may be sent before: the log has what was deleted, and the file has zeros in its place."""
+        """Before anything is sent: the log still has what was deleted, and the file only zeros in its place."""
         with self._explaining("write"):
             busy, *_ = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         if busy:
@@ -155,7 +152,7 @@ class ParticipantStore:
             )
 
     def _require_fence(self) -> None:
-        """Whoever opened the store after us has raised the fence: what we remember may be outdated."""
+        """A process that opened the store after us has raised the fence: what we remember may be outdated."""
         (fence,) = self._connection.execute(_FENCE, (self._id,)).fetchone()
         if fence != self._fence:
             raise StorageError(
@@ -163,7 +160,7 @@ class ParticipantStore:
             )
 
     def _drop_anchor(self) -> None:
-        """Note the mark outside the store. If that fails, nothing may be sent until it is opened again."""
+        """Note the mark outside the store. If that fails, nothing may be sent before the next start."""
         try:
             self._anchor.write(self._mark)
         except StorageError:
@@ -187,11 +184,11 @@ class ParticipantStore:
         return f"ParticipantStore({str(self.path)!r}, {self.namespace!r})"
 
     def _connect(self) -> sqlite3.Connection:
-        sqlite.make_private(self.path)
+        disk.make_private(self.path)
         with self._explaining("open"):
             connection = sqlite3.connect(self.path)
             try:
-                sqlite.configure(connection)
+                disk.configure_sqlite(connection)
             except BaseException:
                 connection.close()
                 raise
@@ -205,7 +202,7 @@ class ParticipantStore:
                 "INSERT INTO namespaces (name, lineage, counter, number, fence) VALUES (?, ?, 0, 0, 0)"
                 " ON CONFLICT (name) DO UPDATE SET fence = fence + 1"
                 " RETURNING id, lineage, counter, number, fence",
-                (self.namespace, os.urandom(_LINEAGE_BYTES)),
+                (self.namespace, os.urandom(LINEAGE_BYTES)),
             ).fetchone()
         return row[0], Mark(*row[1:4]), row[4]
 
@@ -226,7 +223,7 @@ class ParticipantStore:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """All or nothing, whatever interrupts it."""
+        """Carry out everything in the block, or nothing, whatever interrupts it."""
         with self._explaining("write"):
             self._connection.execute("BEGIN IMMEDIATE")
             try:

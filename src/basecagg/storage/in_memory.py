@@ -1,4 +1,4 @@
-"""A store in memory: for simulations and tests. It survives its machine, not its process."""
+"""A store in memory, for simulations and tests: it outlives its machine, but not its process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What passes by itself and what does not: one row for each way in which the ground can fail."""
+"""Which failures of disk and database pass by themselves: one row for each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sqlite3
 import pytest
 
 from basecagg.errors import PassingFault
-from basecagg.storage.faults import explain
+from basecagg.storage.failures import explain
 
 psycopg = pytest.importorskip("psycopg")
 
@@ -29,6 +29,7 @@ PASSING = [
     OSError(errno.EROFS, "Read-only file system"),
     OSError(errno.EIO, "Input/output error"),
     psycopg.OperationalError("connection refused"),
+    psycopg.errors.ConnectionTimeout("connection timeout expired"),
     psycopg.InterfaceError("the connection is closed"),
     psycopg.errors.AdminShutdown("terminating connection"),
     psycopg.errors.CannotConnectNow("starting up"),

@@ -22,13 +22,13 @@ from basecagg.protocol.messages import Credential, EpochEnd, Link, statement
 from basecagg.service.documents import AuditPage, Overview, Phase, StartEpoch
 from basecagg.service.logs import Log
 from basecagg.service.problems import Problem, unpacked
+from basecagg.service.server.buffer_log import LedgerEntry, ledger_key, ledger_lines
 from basecagg.service.server.group_commit import GroupCommit
 from basecagg.service.server.host import CONTROL_BYTES, EpochHost
-from basecagg.service.server.ledger import LedgerEntry, ledger_key, ledger_lines
 from basecagg.service.server.registry import Charter, Registry
 from basecagg.service.server_folder import ServerFolder
 from basecagg.storage.lease import RENEWS
-from basecagg.storage.server import OLDER_SCHEMA, ServerStore
+from basecagg.storage.server_store import ServerStore
 
 _LOG = Log("basecagg.service")
 _AUDIT_PAGE = 1000
@@ -346,11 +346,9 @@ class Epochs:
 
     def _resume_host(self) -> EpochHost | None:
         charter = self.registry.charter
-        is_older = self.store.read(OLDER_SCHEMA, "") is not None
-        self.store.commit([Forget(OLDER_SCHEMA, "")] if is_older else [])
         if charter is None:
             return None
-        if is_older or is_of_another_version(charter.epoch):
+        if is_of_another_version(charter.epoch):
             self._carry_over()
             return None
         agreement = self._accept(charter.epoch)
