@@ -10,7 +10,7 @@ import ssl
 from asyncio.sslproto import SSLProtocol
 
 from basecagg.service.operator.folder import create
-from basecagg.service.server import memory, serving
+from basecagg.service.server import process_memory, serving
 
 LINES, BYTES = 12, 600_000
 
@@ -25,20 +25,20 @@ def test_the_server_has_one_for_all(monkeypatch):
     threshold = gc.get_threshold()
     keep_asyncio_as_it_is(monkeypatch)
     monkeypatch.setattr(serving, "serve", serve)
-    monkeypatch.setattr(memory, "_keep_blocks", lambda: None)
+    monkeypatch.setattr(process_memory, "_keep_blocks", lambda: None)
     monkeypatch.setattr(serving.signal, "signal", lambda *_: None)
     try:
         serving.run(type("Options", (), {"standby": False})())
     finally:
         gc.set_threshold(*threshold)
         gc.unfreeze()
-    assert seen == [memory._shared_buffer]
+    assert seen == [process_memory._shared_buffer]
 
 
 def test_what_lines_say_at_the_same_time_is_kept_apart(monkeypatch, tmp_path):
     """Both ends are in this process, so all of them receive into the same memory, in turn."""
     keep_asyncio_as_it_is(monkeypatch)
-    memory._share_buffer()
+    process_memory._share_buffer()
     operator = tmp_path / "operator"
     create(operator, "test", "https://127.0.0.1:1", anchor_folder=tmp_path / "anchors")
     here = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -67,7 +67,7 @@ def test_what_lines_say_at_the_same_time_is_kept_apart(monkeypatch, tmp_path):
             return await asyncio.gather(*(call(port) for _ in range(LINES)))
 
     assert asyncio.run(talk()) == [True] * LINES
-    assert [buffer is memory._RECEIVED for buffer in buffers] == [True] * LINES
+    assert [buffer is process_memory._RECEIVED for buffer in buffers] == [True] * LINES
 
 
 def keep_asyncio_as_it_is(monkeypatch):

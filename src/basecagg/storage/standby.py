@@ -37,7 +37,7 @@ class Standby:
         """When another server was last seen to have it."""
 
     def wait(self, tell: Callable[[str], None]) -> None:
-        """Return when the namespace can be taken. `tell` is told, at every change, who has it or what is wrong."""
+        """Return when the namespace can be taken. `tell` hears at every change who has it or what is wrong."""
         said = ""
         try:
             while news := self._look_patiently():

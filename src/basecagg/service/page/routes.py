@@ -11,7 +11,7 @@ from importlib.resources import files
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
-from basecagg.service.page import metrics
+from basecagg.service.page import prometheus
 from basecagg.service.page.view import view
 from basecagg.service.problems import Problem
 from basecagg.service.server.app import Routes
@@ -71,7 +71,7 @@ class Page:
     async def metrics(self, request: Request) -> Response:
         """The figures, for Prometheus."""
         self._require_login(request)
-        text = metrics.render(self._service)
+        text = prometheus.render(self._service)
         return Response(text, media_type="text/plain; version=0.0.4", headers=_SAFE)
 
     async def login(self, request: Request) -> Response:

@@ -18,7 +18,7 @@ from basecagg.service.documents import from_json
 from basecagg.service.logs import Log
 from basecagg.service.page.routes import Page
 from basecagg.service.private_files import read_file
-from basecagg.service.server import memory
+from basecagg.service.server import process_memory
 from basecagg.service.server.app import Api, App
 from basecagg.service.server.certificate import ServerCertificate
 from basecagg.service.server.core import Service
@@ -151,7 +151,7 @@ def _configuration(
 
 def run(options: ServeOptions) -> None:
     """The whole program."""
-    memory.prepare()
+    process_memory.prepare()
     _allow_open_files()
     if options.standby:
         Standby(options.place[0], SERVICE, options.place[1]).wait(
