@@ -23,8 +23,8 @@ from basecagg.service.documents import to_json
 from basecagg.service.operator import office
 from basecagg.service.problems import Problem
 from basecagg.service.server.limits import ByteBudget, Limits
-from basecagg.service.server.open_connections import OPERATOR_LINES, Crowd
-from basecagg.service.server.serving import MOST_LINES
+from basecagg.service.server.open_connections import OPERATOR_CONNECTIONS, Crowd
+from basecagg.service.server.serving import MOST_CONNECTIONS
 from basecagg.service.server.worker import MachineThread
 from basecagg.service.signing import Caller, sign_request
 
@@ -123,12 +123,14 @@ async def is_over(line: Line) -> bool:
 
 
 @asynccontextmanager
-async def settled(folder: Path, most_lines: int = MOST_LINES, **serve: Any) -> AsyncIterator[Scene]:
+async def settled(
+    folder: Path, most_connections: int = MOST_CONNECTIONS, **serve: Any
+) -> AsyncIterator[Scene]:
     async with federation(folder, **serve) as fed:
         scene = Scene(fed)
         await scene.settle()
         assert fed.uvicorn is not None
-        fed.uvicorn.config.limit_concurrency = most_lines
+        fed.uvicorn.config.limit_concurrency = most_connections
         try:
             yield scene
         finally:
@@ -140,14 +142,14 @@ async def settled(folder: Path, most_lines: int = MOST_LINES, **serve: Any) -> A
 
 
 def test_all_rooms_together_are_fewer_lines_than_the_server_takes() -> None:
-    assert Limits.strangers + Limits.lines + OPERATOR_LINES < MOST_LINES
+    assert Limits.strangers + Limits.connections + OPERATOR_CONNECTIONS < MOST_CONNECTIONS
 
 
 @pytest.mark.parametrize("is_bounded", [True, False])
 async def test_a_revoked_member_fills_no_lines(tmp_path: Path, is_bounded: bool) -> None:
     """Each line shows its key once and stays. The control: nothing bounds those who may not call."""
     strangers = 10 if is_bounded else 10**6
-    async with settled(tmp_path, most_lines=30, strangers=strangers) as scene:
+    async with settled(tmp_path, most_connections=30, strangers=strangers) as scene:
         await scene.revoke(MALLORY)
         assert {await scene.ask(MALLORY, *EPOCH) for _ in range(25)} == {403}
         [await scene.call(MALLORY, *EPOCH) for _ in range(15)]
@@ -169,7 +171,7 @@ async def test_a_line_that_asks_too_often_stays_a_strangers(tmp_path: Path) -> N
 
 
 async def test_a_members_oldest_idle_line_gives_way_to_its_next(tmp_path: Path) -> None:
-    async with settled(tmp_path, member_lines=4) as scene:
+    async with settled(tmp_path, member_connections=4) as scene:
         others = await scene.call(ANN, *EPOCH)
         assert await status(others) == 200
         lines = [await scene.call(MALLORY, *EPOCH) for _ in range(10)]
@@ -179,7 +181,7 @@ async def test_a_members_oldest_idle_line_gives_way_to_its_next(tmp_path: Path) 
 
 
 async def test_a_member_with_all_its_lines_in_use_is_refused_another(tmp_path: Path) -> None:
-    async with settled(tmp_path, member_lines=4) as scene:
+    async with settled(tmp_path, member_connections=4) as scene:
         waiting = await scene.wait(MALLORY, 4)
         assert [await scene.ask(MALLORY, *EPOCH) for _ in range(3)] == [429] * 3
         assert await scene.ask(ANN, *EPOCH) == 200
@@ -195,7 +197,7 @@ async def test_a_member_with_all_its_lines_in_use_is_refused_another(tmp_path: P
 async def test_members_leave_lines_to_the_operator(tmp_path: Path, is_bounded: bool) -> None:
     """All of them together want all lines. The control: they may have as many as there are."""
     lines = 10 if is_bounded else 10**6
-    async with settled(tmp_path, most_lines=25, lines=lines, strangers=10) as scene:
+    async with settled(tmp_path, most_connections=25, connections=lines, strangers=10) as scene:
         [await scene.call(name, *WAITING) for name in NAMES[1:] for _ in range(5)]
         if is_bounded:
             await scene.revoke(MALLORY)

@@ -34,9 +34,15 @@ from basecagg.service.documents import (
 from basecagg.service.logs import Log
 from basecagg.service.problems import Problem
 from basecagg.service.server.core import Service
-from basecagg.service.server.limits import BodyReader, ByteBudget, Limits, RateLimit, declared
-from basecagg.service.server.open_connections import Lines
-from basecagg.service.server.streaming import Pieces
+from basecagg.service.server.limits import (
+    BodyReader,
+    ByteBudget,
+    Limits,
+    Pieces,
+    RateLimit,
+    declared,
+)
+from basecagg.service.server.open_connections import GIVE, OpenConnections
 from basecagg.service.signing import TIME_HEADER, Claim, Guard, steady_ms
 
 _LOG = Log("basecagg.service")
@@ -48,8 +54,6 @@ _PARTS = 25
 _JSON_BYTES = 64 * 2**10
 _OPERATOR_BYTES = 64 * 2**20
 _MODEL_BYTES = 2**30
-GIVE = "basecagg-give"
-"""In a request's state: gives the line to the caller of this name, who may call."""
 _CALLER = "basecagg-caller"
 """In a request's scope: the name of the caller, once it is known."""
 _STRANGER = ""
@@ -67,9 +71,11 @@ Routes: TypeAlias = Mapping[tuple[str, str], Handler]
 class Api:
     """The handlers, with the limits they share."""
 
-    def __init__(self, service: Service, limits: Limits, lines: Lines | None = None) -> None:
+    def __init__(
+        self, service: Service, limits: Limits, connections: OpenConnections | None = None
+    ) -> None:
         self._service = service
-        self._lines = lines or Lines(limits)
+        self._connections = connections or OpenConnections(limits)
         self._guard = Guard(service.folder.federation, service.key_of)
         self._budget = ByteBudget(limits.memory)
         self._members = RateLimit(limits.member_rate)
@@ -210,9 +216,9 @@ class Api:
         await self._service.obey(order)
         match order:
             case Revoke():
-                self._lines.cut(order.name)
+                self._connections.cut(order.name)
             case Admit():  # lines of a key that was replaced
-                self._lines.cut(order.member.name)
+                self._connections.cut(order.member.name)
             case StartEpoch():
                 self._compare_memory()
         return Response(status_code=204)

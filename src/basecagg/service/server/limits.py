@@ -1,4 +1,4 @@
-"""How much a caller may ask for: requests per second, bytes in memory, and how slowly."""
+"""How much a caller may take: requests per second, bytes in memory, and the time for a body either way."""
 
 from __future__ import annotations
 
@@ -6,16 +6,25 @@ import asyncio
 import hashlib
 import time
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from basecagg.protocol.operator import OPERATOR
 from basecagg.service.problems import Problem, busy
 
 _REMEMBERED_CALLERS = 10_000
 _RESERVED = 8
-"""One part of so many of the budget is the operator's alone, and one is what any member may have."""
+"""An eighth of the budget is the operator's alone, and an eighth is what any member may have."""
+_SLOWEST = 16_384.0
+"""Bytes a second: the slowest that a body may come or go."""
+_ANSWER_GRACE = 20.0
+"""Seconds that an answer may take, besides those for its length."""
+_PIECE = 512 * 2**10
+"""Bytes that are handed on at one time: letters that are fetched together, or most models, in one go."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,15 +39,15 @@ class Limits:
     """Seconds that a body may take, besides those for its length."""
     header_seconds: float = 15.0
     strangers: int = 1024
-    """Lines of callers that have not shown yet that they may call."""
-    lines: int = 7040
-    """Lines of all members."""
-    member_lines: int = 32
-    """Lines of one member: an agent needs about five."""
+    """Connections of callers that have not shown yet that they may call."""
+    connections: int = 7040
+    """Connections of all members."""
+    member_connections: int = 32
+    """Connections of one member: an agent needs about five."""
 
 
 class RateLimit:
-    """A bucket of tokens per caller: `rate` a second in the long run; at once `burst`, or ten times as many."""
+    """A bucket of tokens per caller: it takes `burst` (10 · `rate` unless given), and gains `rate` a second."""
 
     def __init__(self, rate: float, burst: float = 0.0) -> None:
         self._rate = rate
@@ -46,7 +55,7 @@ class RateLimit:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def require(self, caller: str) -> None:
-        """Take one token, or raise 429 with the time until there is one."""
+        """Take one token, or raise 429 with the time until there is one again."""
         now = time.monotonic()
         tokens, since = self._buckets.pop(caller, (self._burst, now))
         tokens = min(self._burst, tokens + (now - since) * self._rate)
@@ -59,7 +68,7 @@ class RateLimit:
             raise Problem(429, "TooMany", "slow down", retry_after=wait)
 
     def give_back(self, caller: str) -> None:
-        """The token that was just taken does not count."""
+        """Put the token back that was just taken."""
         tokens, since = self._buckets[caller]
         self._buckets[caller] = tokens + 1, since
 
@@ -78,7 +87,7 @@ class ByteBudget:
         return self.limit - self.limit // _RESERVED
 
     def memory_for(self, count: int) -> int:
-        """The option `--memory` (MB) of a server with room for so many bytes."""
+        """The `--memory` (MB) of a server with room for `count` bytes."""
         return -(-count * _RESERVED // ((_RESERVED - 1) * 2**20))
 
     def require_possible(self, owner: str, count: int) -> None:
@@ -95,13 +104,14 @@ class ByteBudget:
 
     @contextmanager
     def account(self, owner: str, largest: int) -> Iterator[Callable[[int], None]]:
-        """Give a function that takes bytes for an owner; they are all given back at the end.
+        """Give a function that takes bytes for an owner; all of them are given back at the end.
 
-        The largest body that the owner may send fits into its share.
+        The `largest` body that the owner may send fits into its share.
         """
         taken = 0
-        share = max(self.limit // _RESERVED, largest)
-        most, share = (self.limit, self.limit) if owner == OPERATOR else (self.room, share)
+        most, share = self.room, max(self.limit // _RESERVED, largest)
+        if owner == OPERATOR:
+            most = share = self.limit
 
         def take(count: int) -> None:
             nonlocal taken
@@ -123,23 +133,19 @@ class ByteBudget:
 
 
 class BodyReader:
-    """Reads bodies of a declared length, no faster than the budget and no slower than the patience."""
+    """Reads bodies of a declared length, within a budget and in time."""
 
-    def __init__(self, grace: float = 10.0, slowest: float = 16_384.0) -> None:
-        """A body may take `grace` seconds, and one more for every `slowest` bytes."""
+    def __init__(self, grace: float = 10.0) -> None:
+        """A body may take `grace` seconds, and those for its length."""
         self._grace = grace
-        self._slowest = slowest
 
     async def read(
-        self,
-        chunks: AsyncIterator[bytes],
-        expected: int,
-        take: Callable[[int], None],
+        self, chunks: AsyncIterator[bytes], expected: int, take: Callable[[int], None]
     ) -> tuple[bytes, bytes]:
-        """The body of this length and its SHA-256, or 413, 408, 503."""
+        """The body of the expected length and its SHA-256, or 400, 408, 413, 503."""
         digest, parts, received = hashlib.sha256(), list[bytes](), 0
         try:
-            async with asyncio.timeout(self._grace + expected / self._slowest):
+            async with asyncio.timeout(self._grace + expected / _SLOWEST):
                 async for chunk in chunks:
                     received += len(chunk)
                     if received > expected:
@@ -155,9 +161,37 @@ class BodyReader:
 
 
 def declared(length: str | None, limit: int) -> int:
-    """How long a body will be, by its head, or 411, 413."""
+    """How long a body will be, by the head of its request, or 411, 413."""
     if length is None or not (length.isascii() and length.isdigit()) or len(length) > 15:
         raise Problem(411, "LengthRequired", "declare the Content-Length")
     if int(length) > limit:
         raise Problem(413, "TooLarge", f"{length} bytes are more than {limit}")
     return int(length)
+
+
+class Pieces(Response):
+    """An answer of several byte strings: none is copied, and a caller that does not read is dropped."""
+
+    media_type = "application/octet-stream"
+
+    def __init__(self, pieces: Sequence[bytes], headers: Mapping[str, str]) -> None:
+        self._pieces = pieces
+        self._length = sum(map(len, pieces))
+        super().__init__(headers={**headers, "content-length": str(self._length)})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send. When the caller takes too long, the connection is closed in the middle."""
+        start = {"status": self.status_code, "headers": self.raw_headers}
+        async with asyncio.timeout(_ANSWER_GRACE + self._length / _SLOWEST):
+            await send({"type": "http.response.start", **start})
+            is_short = self._length <= _PIECE
+            for body in () if is_short else self._portions():
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+            last = b"".join(self._pieces) if is_short else b""
+            await send({"type": "http.response.body", "body": last})
+
+    def _portions(self) -> Iterator[bytes]:
+        for piece in self._pieces:
+            view = memoryview(piece)
+            for at in range(0, len(view), _PIECE):
+                yield bytes(view[at : at + _PIECE])

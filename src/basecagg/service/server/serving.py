@@ -9,6 +9,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +26,16 @@ from basecagg.service.server.core import Service
 from basecagg.service.server.epoch_sequence import EPOCH, SERVICE, ServiceSettings
 from basecagg.service.server.evaluation import Evaluator
 from basecagg.service.server.limits import Limits
-from basecagg.service.server.open_connections import Lines, impatient
+from basecagg.service.server.open_connections import CallerConnection, OpenConnections
 from basecagg.service.server_folder import ServerFolder
 from basecagg.storage import anchor, lease
 from basecagg.storage.server_store import ServerStore
 from basecagg.storage.standby import Standby
 
 _LOG = Log("basecagg.service")
-MOST_LINES = 8192
+MOST_CONNECTIONS = 8192
 """Beyond that uvicorn answers 503 to everybody, so strangers, members and operator have fewer in all."""
-_OPEN_FILES = 2 * MOST_LINES
+_OPEN_FILES = 2 * MOST_CONNECTIONS
 """Silent callers must not use them up."""
 _LOOK_TICKS = 10
 """Of uvicorn, ten a second, between two looks at the certificate's files."""
@@ -92,9 +93,9 @@ async def running(options: ServeOptions) -> AsyncIterator[uvicorn.Server]:
     evaluator = Evaluator(service, options.evaluate) if options.evaluate else None
     _LOG.info("serving", federation=folder.federation, port=options.port)
     try:
-        lines = Lines(options)
-        app = App(service, {**Api(service, options, lines).routes(), **page.routes()})
-        protocol = impatient(options.header_seconds, lines)
+        connections = OpenConnections(options)
+        app = App(service, {**Api(service, options, connections).routes(), **page.routes()})
+        protocol = partial(CallerConnection, options.header_seconds, connections)
         yield _Server(_configuration(options, certificate, app, protocol), service)
     finally:
         if evaluator is not None:
@@ -142,7 +143,7 @@ def _configuration(
         proxy_headers=False,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=3,  # idle lines do not see that they are closed
-        limit_concurrency=MOST_LINES,
+        limit_concurrency=MOST_CONNECTIONS,
         backlog=1024,
         ssl_certfile=chain,
         ssl_keyfile=key,
