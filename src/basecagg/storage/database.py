@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -100,7 +100,7 @@ class Database:
             yield
             self._connection.commit()
         except BaseException as error:
-            self.close()  # which undoes what was begun
+            self.close()
             if isinstance(error, self._driver.Error):
                 raise explain(f"cannot {action} {self!r}", error) from None
             raise
@@ -122,9 +122,11 @@ class Database:
         return self.execute("SELECT FOUND_TABLE", {"name": name}).fetchone()[0] is not None
 
     def close(self) -> None:
-        """End the connection. The next transaction makes a new one."""
+        """End the connection, and undo what is not committed. The next transaction makes a new connection."""
         connection, self._connection = self._connection, None
         if connection is not None:
+            with suppress(self._driver.Error):
+                connection.rollback()  # SQLite would keep the transaction for as long as a cursor lives
             connection.close()
 
     def __repr__(self) -> str:
