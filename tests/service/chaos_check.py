@@ -7,7 +7,7 @@ from pathlib import Path
 
 from basecagg.channels.wire import MAX_CONTROL_BYTES, unpack
 from basecagg.protocol.records import BufferedUpdate, HeldShare, ModelState, load, parse
-from basecagg.service.server.buffer_log import LedgerEntry
+from basecagg.service.server.buffer_log import BufferEntry
 from basecagg.service.server.registry import Charter
 from basecagg.storage.lease import EXPIRES
 from basecagg.storage.participant_store import ParticipantStore
@@ -23,7 +23,7 @@ def violations(database: str, users: list[Path], anchors: Path) -> list[str]:
         charter = load(store, "charter", Charter)[""]
     epoch_id = unpack(charter.epoch, MAX_CONTROL_BYTES).id.hex()
     with ServerStore(database, f"epoch:{epoch_id}", wait=WAIT) as store:
-        ledger = list(load(store, "ledger", LedgerEntry).values())
+        ledger = list(load(store, "ledger", BufferEntry).values())
         state = parse(store.read("model-state", "") or b"", ModelState)
         buffered = load(store, "buffered", BufferedUpdate)
     found = [*_ledger(ledger, state), *_updates(ledger, state, list(buffered.values()))]
@@ -37,7 +37,7 @@ def violations(database: str, users: list[Path], anchors: Path) -> list[str]:
     return found
 
 
-def _ledger(ledger: list[LedgerEntry], state: ModelState) -> list[str]:
+def _ledger(ledger: list[BufferEntry], state: ModelState) -> list[str]:
     versions = [entry.version for entry in ledger if entry.outcome == "opened"]
     burned = [f"version {e.version} burned: {e.reason}" for e in ledger if e.outcome != "opened"]
     gap = versions != list(range(state.history.last))
@@ -45,7 +45,7 @@ def _ledger(ledger: list[LedgerEntry], state: ModelState) -> list[str]:
 
 
 def _updates(
-    ledger: list[LedgerEntry], state: ModelState, waiting: list[BufferedUpdate]
+    ledger: list[BufferEntry], state: ModelState, waiting: list[BufferedUpdate]
 ) -> list[str]:
     summed = [mask for entry in ledger for mask in entry.members]
     places = Counter([*summed, *(update.name.key for update in waiting)])
@@ -54,7 +54,7 @@ def _updates(
     return [*twice, *([f"{lost} admitted updates are lost"] if lost else [])]
 
 
-def _answers(ledger: list[LedgerEntry], held: dict[str, HeldShare]) -> list[str]:
+def _answers(ledger: list[BufferEntry], held: dict[str, HeldShare]) -> list[str]:
     """Every mask that was endorsed or answered here was so for the one request that opened it."""
     digest_of = {mask: entry.digest for entry in ledger for mask in entry.members}
     return [

@@ -86,16 +86,16 @@ class Direct:
 
     @property
     def epoch(self) -> str:
-        assert self.service.host is not None
-        return self.service.host.agreement.id.hex()
+        assert self.service.epochs.host is not None
+        return self.service.epochs.host.agreement.id.hex()
 
     def contributor(self, name: str) -> Contributor:
         """The machine of a member."""
-        assert self.service.host is not None
-        credential = unpack(self.service.registry.credentials[name], 10_000)
+        assert self.service.epochs.host is not None
+        credential = unpack(self.service.epochs.registry.credentials[name], 10_000)
         assert isinstance(credential, Credential)
         return Contributor(
-            self.service.host.agreement,
+            self.service.epochs.host.agreement,
             credential,
             self.profiles[name].identity,
             make_sealer("x25519"),

@@ -16,7 +16,7 @@ from typing import Any
 
 from basecagg.commands.serve import command
 from basecagg.protocol.messages import Answer, Endorsement, Shipment, Upload
-from basecagg.service.server.buffer_log import Ledger
+from basecagg.service.server.buffer_log import BufferLog
 from basecagg.service.server.epoch_sequence import Epochs
 from basecagg.service.server.host import EpochHost
 from basecagg.storage.lease import Lease
@@ -38,7 +38,7 @@ class Stage:
 
     def install(self) -> None:
         self._before(EpochHost, "receive", lambda _, __, message: STAGES.get(type(message)))
-        self._before(Ledger, "record", lambda *_: OPENING)
+        self._before(BufferLog, "record", lambda *_: OPENING)
         self._before(Epochs, "renew", lambda *_: IDLE)
         check, flush = Lease.check, EpochHost.flush
 

@@ -17,10 +17,10 @@ from basecagg.protocol.records import write
 from basecagg.service.operator import office
 from basecagg.service.page.prometheus import render
 from basecagg.service.problems import STORE_FAULT, Problem
-from basecagg.service.server.buffer_log import LedgerEntry, ledger_lines
+from basecagg.service.server.buffer_log import BufferEntry, stored_entries
 from basecagg.storage.in_memory import MemoryStore
 
-ENTRY = LedgerEntry(version=0, outcome="opened", members=("a", "b"), digest=bytes(32))
+ENTRY = BufferEntry(version=0, outcome="opened", members=("a", "b"), digest=bytes(32))
 
 
 class Ground:
@@ -66,11 +66,11 @@ async def story(folder: Path, patch: pytest.MonkeyPatch, step: int, after: bool)
     patch.setattr(MemoryEpoch, "erase", lambda store: ground.meet(lambda: erase(store)))
     patch.setattr(office, "_PAUSE", 0.05)
     async with direct(folder) as scene:
-        first, service = scene.service.host, scene.service
+        first, service = scene.service.epochs.host, scene.service
         assert first is not None
         first._store._store.commit([write("ledger", "0/x", ENTRY)])
         await scene.operator.close_epoch(scene.boss)
-        while service.phase != "closed":
+        while service.epochs.phase != "closed":
             await asyncio.sleep(0.05)
         await scene.operator.end_epoch(scene.boss)
         for name, profile in scene.profiles.items():
@@ -82,13 +82,13 @@ async def story(folder: Path, patch: pytest.MonkeyPatch, step: int, after: bool)
         await scene.operator.start(scene.boss, SMALL)
         ground.left = None
         async with asyncio.timeout(GIVE_UP):
-            while service.registry.leaving or service.worker.fault is not None:
+            while service.epochs.registry.leaving or service.worker.fault is not None:
                 await asyncio.sleep(0.02)
-        second = service.host
+        second = service.epochs.host
         assert second is not None
         assert second.agreement.epoch.number == 2
         assert len(service.epochs.store.scan("ledger:1")) == 1
-        assert ledger_lines(first._store._store) == []
+        assert stored_entries(first._store._store) == []
         assert first._store._store.snapshot() == {}  # type: ignore[attr-defined]
         assert (await scene.operator.look(scene.boss)).phase == "open"
     return ground.failures

@@ -16,7 +16,7 @@ from private_postgres import private_postgres
 from basecagg.channels.wire import MAX_CONTROL_BYTES, unpack
 from basecagg.protocol.messages import Link
 from basecagg.protocol.records import HeldShare, ModelState, load, parse, write
-from basecagg.service.server.buffer_log import LedgerEntry
+from basecagg.service.server.buffer_log import BufferEntry
 from basecagg.service.server.registry import Charter
 from basecagg.storage.participant_store import ParticipantStore
 from basecagg.storage.server_store import ServerStore
@@ -98,7 +98,7 @@ def require_that_the_check_can_fail(database: str, user: Path, anchors: Path) ->
         charter = load(store, "charter", Charter)[""]
     epoch_id = unpack(charter.epoch, MAX_CONTROL_BYTES).id.hex()
     with ServerStore(database, f"epoch:{epoch_id}") as store:
-        ledger = load(store, "ledger", LedgerEntry).values()
+        ledger = load(store, "ledger", BufferEntry).values()
     opened = {mask for entry in ledger for mask in entry.members}
     with ParticipantStore(user / "state.db", "participant", anchor_folder=anchors) as store:
         held = load(store, "held", HeldShare)

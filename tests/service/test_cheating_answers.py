@@ -284,7 +284,7 @@ async def test_an_overview_grows_with_the_people_whom_the_operator_invited(
 ) -> None:
     """The control: a server may not name people whom this operator does not know."""
     async with direct(tmp_path) as scene:
-        registry, people = scene.service.registry, scene.operator.machine.people
+        registry, people = scene.service.epochs.registry, scene.operator.machine.people
         member, person = registry.members[NAMES[0]], people[NAMES[0]]
         key = announced(scene.profiles[NAMES[0]])
         for number in range(50_000):

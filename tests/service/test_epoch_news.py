@@ -45,7 +45,7 @@ async def announce(scene: Direct, *keys: HolderKey) -> None:
 
 async def close(scene: Direct) -> None:
     await scene.operator.close_epoch(scene.boss)
-    while scene.service.phase != "closed":
+    while scene.service.epochs.phase != "closed":
         await asyncio.sleep(0.02)
 
 
@@ -91,7 +91,7 @@ async def test_the_end_survives_a_restart_of_the_registry(tmp_path: Path) -> Non
         await scene.operator.end_epoch(scene.boss)
         service = scene.service
         again = Registry("test", service.folder.operator_key, service.epochs.store)
-        assert again.ends == service.registry.ends
+        assert again.ends == service.epochs.registry.ends
         assert len(again.ends) == 1
 
 
@@ -114,7 +114,7 @@ async def test_only_the_operators_word_on_the_present_epoch_ends_it(tmp_path: Pa
         assert await order(signed(good, Identity.create())) == "BadSignature"
         assert await order(msgspec.structs.replace(good, last_version=4)) == "BadSignature"
         assert await order(fresh_key(scene, ANN)) == "Malformed"
-        assert scene.service.registry.ends == {}
+        assert scene.service.epochs.registry.ends == {}
         assert await order(good) == "done"
 
 
@@ -173,7 +173,7 @@ async def test_a_bad_key_is_refused(tmp_path: Path, code: str, changes: dict[str
         with pytest.raises(Problem) as caught:
             await line.call("PUT", "/v1/holder-key", b"{}")
         assert caught.value.code == "Malformed"
-        assert ANN not in scene.service.registry.holder_keys
+        assert ANN not in scene.service.epochs.registry.holder_keys
 
 
 # --- replaced members -----------------------------------------------------------------------------

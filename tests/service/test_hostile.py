@@ -200,7 +200,7 @@ async def test_a_mailbox_that_nobody_empties_stays_within_its_quota(
             (shipment,) = (each.message for each in sends_of(machine.deal(0)))
             reply = await send(scene, scene.caller(name), "POST", "/v1/messages", pack(shipment))
             assert reply.status_code == 204
-        host = scene.service.host
+        host = scene.service.epochs.host
         assert host is not None
         holder = host.agreement.holder_names[0]
         assert len(host.mailboxes._boxes[holder].letters) == 3

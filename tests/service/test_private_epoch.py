@@ -21,7 +21,7 @@ from basecagg.protocol.contributor import Contributor
 from basecagg.protocol.effects import Released
 from basecagg.protocol.ledger import PrivacyLedger
 from basecagg.protocol.messages import MaskName
-from basecagg.service.server.buffer_log import Ledger
+from basecagg.service.server.buffer_log import BufferLog
 from basecagg.service.training import RoundInfo, Vector
 from basecagg.storage.in_memory import MemoryStore
 from basecagg.storage.participant_store import ParticipantStore
@@ -151,7 +151,7 @@ async def test_the_operator_sees_who_was_in_sums_that_were_not_applied(
 def test_the_server_notes_who_was_in_a_sum_that_was_not_applied() -> None:
     members = tuple(MaskName(name, bytes(16)) for name in NAMES[:3])
     for applied in (True, False):
-        ledger = Ledger(MemoryStore(), NAMES)
+        ledger = BufferLog(MemoryStore(), NAMES)
         news = Released(5, members, (5,) * 3, (1.0,) * 3, np.zeros(2), applied=applied)
         ledger.record(news, 0.0)
         (entry,) = ledger.take_news()

@@ -7,7 +7,7 @@ from parties import SIZE, make_federation
 
 from basecagg.protocol.effects import Released
 from basecagg.protocol.messages import MaskName
-from basecagg.service.server.buffer_log import ledger_lines
+from basecagg.service.server.buffer_log import stored_entries
 from basecagg.service.server.host import EpochHost
 from basecagg.storage.in_memory import MemoryStore
 
@@ -31,4 +31,4 @@ def test_a_step_that_was_undone_is_not_counted_twice() -> None:
     assert [entry.outcome for entry in host.ledger.take_news()] == ["opened"]
     again = EpochHost(agreement, signer, store, np.zeros(SIZE, np.float32))
     assert again.ledger.inconsistent == {name: 1}
-    assert len(ledger_lines(store)) == 1
+    assert len(stored_entries(store)) == 1

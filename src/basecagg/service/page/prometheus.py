@@ -10,7 +10,11 @@ from basecagg.service.server.core import Service
 
 def render(service: Service) -> str:
     """All figures of the service."""
-    activity, host, members = service.activity, service.host, len(service.registry.active)
+    activity, host, members = (
+        service.activity,
+        service.epochs.host,
+        len(service.epochs.registry.active),
+    )
     single = [
         ("received_bytes_total", "counter", "Bytes of bodies received.", activity.bytes_in),
         ("sent_bytes_total", "counter", "Bytes of bodies sent.", activity.bytes_out),
@@ -20,7 +24,12 @@ def render(service: Service) -> str:
         ("online", "gauge", "Participants heard of lately.", len(online(service))),
         ("jobs_waiting", "gauge", "Messages before the machine.", service.worker.waiting),
         ("members", "gauge", "Participants who belong to the federation.", members),
-        ("epoch_open", "gauge", "1 while an epoch takes updates.", int(service.phase == "open")),
+        (
+            "epoch_open",
+            "gauge",
+            "1 while an epoch takes updates.",
+            int(service.epochs.phase == "open"),
+        ),
         ("store_failing", "gauge", "1: waits for its store.", int(bool(service.worker.fault))),
     ]
     if activity.certificate is not None:

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from basecagg.service.documents import ONLINE_SECONDS
-from basecagg.service.server.buffer_log import LedgerEntry
+from basecagg.service.server.buffer_log import BufferEntry
 from basecagg.service.server.core import Service
 from basecagg.service.server.host import EpochHost
 
@@ -19,7 +19,9 @@ def online(service: Service) -> dict[str, float]:
     now = time.time()
     ages = {name: now - seen for name, seen in service.activity.last_seen.items()}
     return {
-        n: age for n, age in ages.items() if age < ONLINE_SECONDS and n in service.registry.members
+        n: age
+        for n, age in ages.items()
+        if age < ONLINE_SECONDS and n in service.epochs.registry.members
     }
 
 
@@ -33,11 +35,11 @@ def view(service: Service) -> dict[str, Any]:
     activity = service.activity
     return {
         "federation": service.folder.federation,
-        "phase": service.phase,
+        "phase": service.epochs.phase,
         "uptime": round(time.time() - activity.started),
         "online": _people(service),
-        "members": len(service.registry.active),
-        "pending": len(service.registry.enrolments),
+        "members": len(service.epochs.registry.active),
+        "pending": len(service.epochs.registry.enrolments),
         "traffic": {"in": activity.bytes_in, "out": activity.bytes_out},
         "requests": dict(sorted(activity.requests.items())),
         "opened": activity.opened,
@@ -45,12 +47,12 @@ def view(service: Service) -> dict[str, Any]:
         "corrected": activity.corrected,
         "scores": activity.scores[-200:],
         "recoveries": [_entry(entry) for entry in reversed(activity.ledger[-_SHOWN_ENTRIES:])],
-        "epoch": _epoch(service.host) if service.host else None,
+        "epoch": _epoch(service.epochs.host) if service.epochs.host else None,
     }
 
 
 def _people(service: Service) -> list[dict[str, Any]]:
-    members = service.registry.members
+    members = service.epochs.registry.members
     people = [
         {
             "who": pseudonym(service.folder.federation, members[name].signing_key),
@@ -87,7 +89,7 @@ def _epoch(host: EpochHost) -> dict[str, Any]:
     }
 
 
-def _entry(entry: LedgerEntry) -> dict[str, Any]:
+def _entry(entry: BufferEntry) -> dict[str, Any]:
     return {
         "version": entry.version,
         "outcome": entry.outcome,

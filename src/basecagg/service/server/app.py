@@ -1,7 +1,7 @@
-"""The service over HTTP: who calls, within which limits, and what goes to the core.
+"""The service over HTTP: authenticate and authorise callers, keep them within limits, and ask the core.
 
-Everything but `/healthz`, `/readyz` and enrolment needs an enrolled key, and the page a login. Bodies of the
-protocol are frames, the rest is JSON; an error is JSON with a code and a reason.
+Everything but `/healthz`, `/readyz` and enrolment needs an enrolled key, and the page needs a login. Bodies of
+the protocol are frames, all others are JSON; an error is JSON with a code and a reason.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import hashlib
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 from urllib.parse import parse_qsl
 
 from starlette.requests import ClientDisconnect, Request
@@ -48,24 +48,25 @@ from basecagg.service.signing import TIME_HEADER, Claim, Guard, steady_ms
 _LOG = Log("basecagg.service")
 _LONGEST_WAIT = 60.0
 _MAIL_BYTES = 2**19
-"""Letters that are fetched together: enough to save round trips, little enough times all holders."""
+"""Bytes of letters that are fetched together: few round trips, little memory even for all holders at once."""
 _PARTS = 25
-"""Other requests that a member may make for one of a version's parts, which are large."""
+"""A member may ask for the parts of a version, which are large, this many times less often than for others."""
 _JSON_BYTES = 64 * 2**10
 _OPERATOR_BYTES = 64 * 2**20
 _MODEL_BYTES = 2**30
 _CALLER = "basecagg-caller"
-"""In a request's scope: the name of the caller, once it is known."""
+"""In a request's scope: the name of the caller, as soon as it is known."""
 _STRANGER = ""
-"""Strangers have one account together."""
+"""All strangers share one account."""
 _KEY_HEADER = "basecagg-holder-key"
 _NOTHING = hashlib.sha256(b"").digest()
-"""The hash of a body that is none."""
+"""The hash of an empty body."""
 Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
+_Who: TypeAlias = Literal["member", "operator", "either"]
 _Answer: TypeAlias = Callable[[Request, str, bytes], Awaitable[Response]]
-"""Gets the caller's name and its body too."""
+"""Answers a request, given the caller's name and the body."""
 Routes: TypeAlias = Mapping[tuple[str, str], Handler]
-"""Who answers, by method and path; a path that ends with a star has a number there."""
+"""Handlers by method and path; a star at the end of a path stands for a number."""
 
 
 class Api:
@@ -76,59 +77,58 @@ class Api:
     ) -> None:
         self._service = service
         self._connections = connections or OpenConnections(limits)
-        self._guard = Guard(service.folder.federation, service.key_of)
+        self._guard = Guard(service.folder.federation, self._key_of)
         self._budget = ByteBudget(limits.memory)
         self._members = RateLimit(limits.member_rate)
         self._parts = RateLimit(limits.member_rate / _PARTS)
         self._strangers = RateLimit(limits.stranger_rate)
         self._reader = BodyReader(limits.body_grace)
         self._boot = os.urandom(8).hex()
-        """Numbers of letters are worth something to this process only."""
+        """Letters are numbered anew by every process: a number counts only together with this word."""
         self._compare_memory()
 
     def routes(self) -> Routes:
-        """Every address of the service but those of the page, and who may call there."""
-        member, either, operator = self._member, self._either, self._operator
+        """Every address of the service but those of the page, who may call there, and the longest body."""
         return {
             ("GET", "/healthz"): self.health,
             ("GET", "/readyz"): self.readiness,
             ("POST", "/v1/enrolment"): self.enrolment,
-            ("GET", "/v1/epoch"): self._for(member, self.epoch),
-            ("GET", "/v1/model"): self._for(either, self.model),
-            ("PUT", "/v1/model"): self._for(operator, self.set_model, _MODEL_BYTES),
-            ("GET", "/v1/pedigree"): self._for(either, self.pedigree),
-            ("GET", "/v1/releases/*"): self._for(member, self.release),
-            ("GET", "/v1/parts/*"): self._for(either, self.parts),
-            ("PUT", "/v1/holder-key"): self._for(member, self.holder_key, MAX_KEY_BYTES),
-            ("POST", "/v1/messages"): self._for(member, self.messages, None),
-            ("GET", "/v1/mailbox"): self._for(member, self.mailbox),
-            ("GET", "/v1/operator"): self._for(operator, self.overview),
-            ("POST", "/v1/operator"): self._for(operator, self.order, _OPERATOR_BYTES),
-            ("GET", "/v1/audit"): self._for(operator, self.audit),
+            ("GET", "/v1/epoch"): self._for("member", self.epoch),
+            ("GET", "/v1/model"): self._for("either", self.model),
+            ("PUT", "/v1/model"): self._for("operator", self.set_model, _MODEL_BYTES),
+            ("GET", "/v1/pedigree"): self._for("either", self.pedigree),
+            ("GET", "/v1/releases/*"): self._for("member", self.release),
+            ("GET", "/v1/parts/*"): self._for("either", self.parts),
+            ("PUT", "/v1/holder-key"): self._for("member", self.holder_key, MAX_KEY_BYTES),
+            ("POST", "/v1/messages"): self._for("member", self.messages, None),
+            ("GET", "/v1/mailbox"): self._for("member", self.mailbox),
+            ("GET", "/v1/operator"): self._for("operator", self.overview),
+            ("POST", "/v1/operator"): self._for("operator", self.order, _OPERATOR_BYTES),
+            ("GET", "/v1/audit"): self._for("operator", self.audit),
         }
 
     # --- for everybody ----------------------------------------------------------------------------
 
     async def health(self, request: Request) -> Response:
-        """Whether the process can go on by itself, even if it waits for its store; else it is about to end."""
+        """200 while the process can go on by itself, even if it waits for its store; else 503."""
         if not self._service.worker.can_go_on:
             return Response("the machine's thread has ended\n", 503)
         return Response("ok\n")
 
     async def readiness(self, request: Request) -> Response:
-        """The store can be written to, and an epoch is open. In trouble it still needs its callers."""
+        """200 if the store can be written to and an epoch is open. An epoch in trouble counts."""
         self._strangers.require(_address(request))
-        fault, host = await self._service.find_fault(), self._service.host
-        ready = not fault and self._service.phase == "open"
+        fault, host = await self._service.find_fault(), self._service.epochs.host
+        ready = not fault and self._service.epochs.phase == "open"
         said = {
-            "phase": self._service.phase,
+            "phase": self._service.epochs.phase,
             "fault": fault,
             "trouble": host.trouble if host else "",
         }
         return JSONResponse(said, 200 if ready else 503)
 
     async def enrolment(self, request: Request) -> Response:
-        """Somebody invited hands in its keys."""
+        """An invited person hands in its keys."""
         self._strangers.require(_address(request))
         with self._budget.account(_STRANGER, _JSON_BYTES) as take:
             body = await self._read(request, _JSON_BYTES, take)
@@ -142,7 +142,7 @@ class Api:
         """The end of the epoch that the caller knows, and the present one with the caller's credential."""
         known, wait = _query(request).get("known", ""), _seconds(request)
         frames = await self._service.wait_for_epoch(name, known, wait)
-        wanted = self._service.registry.lacks_key(name)
+        wanted = self._service.epochs.registry.lacks_key(name)
         headers = {_KEY_HEADER: "wanted"} if wanted else {}
         if not frames:
             return Response(status_code=204, headers=headers)
@@ -163,7 +163,7 @@ class Api:
         return Pieces([model.data], headers)
 
     async def pedigree(self, request: Request, name: str, body: bytes) -> Response:
-        """What leads from the operator's key to the present model, for whoever hands it on."""
+        """What leads from the operator's key to the present model, for a caller that hands the model on."""
         key = self._service.folder.operator_key
         return Pieces([pack(await self._service.ask(lambda host: host.pedigree(key)))], {})
 
@@ -173,14 +173,14 @@ class Api:
         return Pieces([await self._service.ask(lambda host: host.release(version))], {})
 
     async def parts(self, request: Request, name: str, body: bytes) -> Response:
-        """All that a version was made from, for those who want to make it again."""
+        """All that a version was made from, for members who want to make it again."""
         self._parts.require(name)
         version = _version(request)
         return Pieces([await self._service.ask(lambda host: host.parts(version))], {})
 
     async def holder_key(self, request: Request, name: str, body: bytes) -> Response:
         """A member's sealing key for the next epoch."""
-        await self._service.worker.do(lambda: self._service.registry.publish_key(name, body))
+        await self._service.worker.do(lambda: self._service.epochs.registry.publish_key(name, body))
         return Response(status_code=204)
 
     async def messages(self, request: Request, name: str, body: bytes) -> Response:
@@ -235,8 +235,8 @@ class Api:
         return Response(status_code=204)
 
     def _compare_memory(self) -> None:
-        """Say in time that one member's messages could leave no room for another's, or find none themselves."""
-        if self._service.host is None:
+        """Warn if the messages of one member could leave no room for another's, or find no room themselves."""
+        if self._service.epochs.host is None:
             return
         largest, room = self._service.message_limit(), self._budget.room
         if 2 * largest > room:
@@ -260,21 +260,20 @@ class Api:
         self._members.require(claim.name)
         return claim
 
-    def _welcome(self, request: Request, name: str) -> None:
-        """The caller is active and within its rate. From here on the line is its own."""
-        request.scope.get("state", {}).get(GIVE, _nothing)(name)
-        request.scope[_CALLER] = name
-        self._service.activity.begin(name)
+    def _key_of(self, name: str) -> bytes | None:
+        """The key that signs a caller's requests. After a failure of the store the registry is another one."""
+        return self._service.epochs.registry.key_of(name)
 
-    def _for(
-        self, require: Callable[[str], None], answer: _Answer, limit: int | None = 0
-    ) -> Handler:
-        """For callers with a key that pass a check, with so many bytes, or with any message of the epoch."""
+    def _for(self, who: _Who, answer: _Answer, limit: int | None = 0) -> Handler:
+        """For these callers, with a body of at most `limit` bytes; None: as long as the epoch's messages."""
 
         async def handle(request: Request) -> Response:
             claim = self._check(request)
-            require(claim.name)
-            self._welcome(request, claim.name)
+            self._require(who, claim.name)
+            # The caller is active and within its rate: from here on the connection is its own.
+            request.scope.get("state", {}).get(GIVE, _nothing)(claim.name)
+            request.scope[_CALLER] = claim.name
+            self._service.activity.begin(claim.name)
             most = self._service.message_limit() if limit is None else limit
             with self._budget.account(claim.name, most) as take:
                 body = await self._read(request, most, take, claim)
@@ -282,23 +281,14 @@ class Api:
 
         return handle
 
-    def _member(self, name: str) -> None:
-        self._service.registry.require_active(name)
-
-    def _operator(self, name: str) -> None:
-        if name != OPERATOR:
+    def _require(self, who: _Who, name: str) -> None:
+        if who == "operator" and name != OPERATOR:
             raise Problem(403, "NotOperator", "only the operator may do that")
-
-    def _either(self, name: str) -> None:
-        if name != OPERATOR:
-            self._member(name)
+        if who == "member" or name != OPERATOR:
+            self._service.epochs.registry.require_active(name)
 
     async def _read(
-        self,
-        request: Request,
-        limit: int,
-        take: Callable[[int], None],
-        claim: Claim | None = None,
+        self, request: Request, limit: int, take: Callable[[int], None], claim: Claim | None = None
     ) -> bytes:
         length, body, digest = _header(request, b"content-length"), b"", _NOTHING
         if limit == 0 and length is None:

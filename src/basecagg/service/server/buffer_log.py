@@ -1,4 +1,4 @@
-"""What became of every buffer of an epoch, and how far the present one has come."""
+"""The log of an epoch's buffers: how each of them ended, and how far the opening of the present one is."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 from msgspec import Struct
 
@@ -23,10 +24,11 @@ from basecagg.service.logs import Log
 
 _LOG = Log("basecagg.service")
 _KIND = "ledger"
+_TOO_LONG = "longer than honest members can make it: not applied"
 
 
-class LedgerEntry(Struct, frozen=True, kw_only=True):
-    """What became of one buffer: enough to check afterwards that no update was lost or counted twice."""
+class BufferEntry(Struct, frozen=True, kw_only=True):
+    """How one buffer ended: enough to check afterwards that no update was lost or counted twice."""
 
     version: int
     outcome: str
@@ -43,22 +45,24 @@ class LedgerEntry(Struct, frozen=True, kw_only=True):
     applied: bool = True
 
 
-def ledger_key(entry: LedgerEntry) -> str:
-    """Under which key it stands in the ledger, in the order of versions."""
+def entry_key(entry: BufferEntry) -> str:
+    """The key under which an entry is stored; keys are in the order of versions."""
     return f"{version_key(entry.version)}/{entry.digest.hex()[:16]}"
 
 
 @dataclass
-class RecoveryProgress:
-    """How far the present recovery has come, with the moments at which it got there."""
+class OpeningProgress:
+    """How far the opening of a buffer has come, and when it got there."""
 
-    request: RecoveryRequest
+    request: RecoveryRequest | None = None
     endorsed: set[int] = field(default_factory=set)
     answered: set[int] = field(default_factory=set)
     moments: dict[str, float] = field(default_factory=dict)
 
     def seconds(self, answered: float, now: float) -> dict[str, float]:
         """Seconds that each stage took: to certify, to get the last answer, to decode and step."""
+        if self.request is None:
+            return {}
         moments = self.moments | {"answered": answered, "opened": now}
         return {
             later: round(moments[later] - moments[earlier], 6)
@@ -66,33 +70,33 @@ class RecoveryProgress:
         }
 
 
-class Ledger:
-    """Counts who has spoken to the present request, and writes down how each of them ended."""
+class BufferLog:
+    """Notes which holders have spoken to the present request, and writes down how each buffer ended."""
 
     def __init__(self, store: Store, holder_names: Sequence[str]) -> None:
         self._store = store
         self._holder_names = holder_names
-        self.progress: RecoveryProgress | None = None
-        self.news: list[LedgerEntry] = []
-        """Buffers that ended since somebody last looked."""
+        self.progress: OpeningProgress | None = None
+        self.news: list[BufferEntry] = []
+        """Buffers that ended since `take_news` was last called."""
         self.inconsistent: Counter[str] = Counter()
-        """Answers corrected in this epoch, by holder. A bad dealing makes an honest one look wrong."""
+        """Answers corrected in this epoch, by holder. A bad dealing makes an honest answer look wrong."""
         self.unapplied: Counter[str] = Counter()
-        """Sums that were too long to be applied in this epoch, by member: one of theirs is a lie."""
+        """Sums that were too long to be applied in this epoch, by member: one of its members lied."""
         for entry in self.entries():
             self._note(entry)
 
-    def entries(self) -> list[LedgerEntry]:
-        """What became of every buffer."""
-        return list(load(self._store, _KIND, LedgerEntry).values())
+    def entries(self) -> list[BufferEntry]:
+        """How every buffer ended."""
+        return list(load(self._store, _KIND, BufferEntry).values())
 
-    def take_news(self) -> list[LedgerEntry]:
-        """The buffers that ended since the last time."""
+    def take_news(self) -> list[BufferEntry]:
+        """The buffers that ended since the last call."""
         news, self.news = self.news, []
         return news
 
     def note_answer(self, message: Message) -> None:
-        """A holder has spoken; the machine alone decides what that is worth."""
+        """A holder has spoken. Whether it is right is for the machine to decide."""
         if self.progress is None:
             return
         if isinstance(message, Endorsement):
@@ -107,7 +111,7 @@ class Ledger:
         if not isinstance(request, RecoveryRequest):
             return
         if self.progress is None or self.progress.request != request:
-            self.progress = RecoveryProgress(request)
+            self.progress = OpeningProgress(request)
         stage = "certified" if certified else "asked"
         if stage not in self.progress.moments:
             self.progress.moments[stage] = time.monotonic()
@@ -115,41 +119,41 @@ class Ledger:
             _LOG.info(f"sum {stage}", **said, members=len(request.tickets))
 
     def record(self, news: Released | Abandoned, began: float) -> None:
-        """A buffer ended with the message that the machine began with at this moment."""
-        progress, self.progress = self.progress, None
-        entry = LedgerEntry(
+        """A buffer ended, with the message that the machine took up at the moment `began`."""
+        progress, self.progress = self.progress or OpeningProgress(), None
+        fate: dict[str, Any]
+        if isinstance(news, Abandoned):
+            fate = {"outcome": "burned", "reason": news.reason}
+        else:
+            fate = {
+                "outcome": "opened",
+                "weights": news.weights,
+                "base_versions": news.base_versions,
+                "inconsistent": news.inconsistent_holders,
+                "reason": "" if news.applied else _TOO_LONG,
+                "applied": news.applied,
+            }
+        entry = BufferEntry(
             version=news.version,
-            outcome="opened" if isinstance(news, Released) else "burned",
             members=tuple(name.key for name in news.members),
-            digest=progress.request.digest if progress else b"",
-            attempt=progress.request.attempt if progress else 0,
-            weights=news.weights if isinstance(news, Released) else (),
-            base_versions=news.base_versions if isinstance(news, Released) else (),
-            endorsements=len(progress.endorsed) if progress else 0,
-            answers=len(progress.answered) if progress else 0,
-            inconsistent=news.inconsistent_holders if isinstance(news, Released) else (),
-            seconds=progress.seconds(began, time.monotonic()) if progress else {},
-            reason=_reason(news),
-            applied=not isinstance(news, Released) or news.applied,
+            digest=progress.request.digest if progress.request else b"",
+            attempt=progress.request.attempt if progress.request else 0,
+            endorsements=len(progress.endorsed),
+            answers=len(progress.answered),
+            seconds=progress.seconds(began, time.monotonic()),
+            **fate,
         )
-        self._store.commit([write(_KIND, ledger_key(entry), entry)])
+        self._store.commit([write(_KIND, entry_key(entry), entry)])
         self._note(entry)
         self.news.append(entry)
 
-    def _note(self, entry: LedgerEntry) -> None:
+    def _note(self, entry: BufferEntry) -> None:
         names = self._holder_names
         self.inconsistent.update(names[holder] for holder in entry.inconsistent)
         if not entry.applied:
             self.unapplied.update(key.rpartition("/")[0] for key in entry.members)
 
 
-def ledger_lines(store: Store) -> list[tuple[str, bytes]]:
-    """What became of every buffer of an epoch, as it is stored."""
+def stored_entries(store: Store) -> list[tuple[str, bytes]]:
+    """How every buffer of an epoch ended, as it is stored."""
     return list(store.scan(_KIND))
-
-
-def _reason(news: Released | Abandoned) -> str:
-    """Why the model did not move, if it did not."""
-    if isinstance(news, Abandoned):
-        return news.reason
-    return "" if news.applied else "longer than honest members can make it: not applied"

@@ -11,15 +11,14 @@ from typing import TypeVar
 
 from basecagg.protocol.messages import Message
 from basecagg.service import documents
-from basecagg.service.documents import Enrolment, Order, Overview, Phase
+from basecagg.service.documents import Enrolment, Order, Overview
 from basecagg.service.framing import Numbered
 from basecagg.service.logs import Log
 from basecagg.service.problems import Problem, unpacked
-from basecagg.service.server.buffer_log import LedgerEntry
+from basecagg.service.server.buffer_log import BufferEntry
 from basecagg.service.server.certificate import ServerCertificate
 from basecagg.service.server.epoch_sequence import Epochs, ServiceSettings, check_credential
 from basecagg.service.server.host import EpochHost, Published
-from basecagg.service.server.registry import Registry
 from basecagg.service.server.waiting import WaitingRoom
 from basecagg.service.server.worker import MachineThread
 from basecagg.service.server_folder import ServerFolder
@@ -46,7 +45,7 @@ class Activity:
     requests: Counter[str] = field(default_factory=Counter)
     bytes_in: int = 0
     bytes_out: int = 0
-    ledger: list[LedgerEntry] = field(default_factory=list)
+    ledger: list[BufferEntry] = field(default_factory=list)
     opened: int = 0
     burned: int = 0
     corrected: int = 0
@@ -69,7 +68,7 @@ class Activity:
         is_heard = self.busy[name] > 0 or self.last_seen.get(name, 0.0) > since
         return name in self.takes_part and is_heard
 
-    def note(self, entries: Sequence[LedgerEntry]) -> None:
+    def note(self, entries: Sequence[BufferEntry]) -> None:
         """Buffers have ended."""
         for entry in entries:
             self.opened += entry.outcome == "opened"
@@ -93,7 +92,8 @@ class Service:
         self.activity = Activity()
         self._refusals: Counter[tuple[str, str]] = Counter()
         """How often somebody was refused since the start, by name and code."""
-        self._waiting = WaitingRoom()
+        self.waiting = WaitingRoom()
+        """Callers who wait for mail or news; closed when the service is about to stop."""
         self._looked_after: EpochHost | None = None
         """The epoch whose holders have been looked for since `_since`."""
         self._since = 0.0
@@ -102,50 +102,26 @@ class Service:
         self._clock = asyncio.create_task(self._tick())
         self._probe: asyncio.Task[None] | None = None
 
-    def hang_up(self) -> None:
-        """Let nobody wait any longer: the service is about to stop."""
-        self._waiting.close()
-
     async def close(self) -> None:
         """Finish what was begun, then stop."""
         self._clock.cancel()
         await self.worker.close()
         self.epochs.close()
 
-    @property
-    def is_closing(self) -> bool:
-        """Whether nobody may wait any longer."""
-        return self._waiting.is_closed
-
-    @property
-    def registry(self) -> Registry:
-        """Who belongs to the federation."""
-        return self.epochs.registry
-
-    @property
-    def host(self) -> EpochHost | None:
-        """The present epoch."""
-        return self.epochs.host
-
-    @property
-    def phase(self) -> Phase:
-        """Where the present epoch stands."""
-        return self.epochs.phase
-
     # --- the thread's owner -----------------------------------------------------------------------
 
     def flush(self) -> None:
         """Make everything durable, then tell those who wait."""
         self.epochs.store.flush()
-        host = self.host
+        host = self.epochs.host
         if host is None:
             return
         before = host.published
         host.flush()
         if woken := host.mailboxes.take_woken():
-            self._waiting.wake_soon(woken)
+            self.waiting.wake_soon(woken)
         if host.published is not before:
-            self._waiting.renew_soon()
+            self.waiting.renew_soon()
         news = host.ledger.take_news()
         self.activity.note(news)
         # Durable with the next flush; after a crash it is caught up with.
@@ -154,7 +130,7 @@ class Service:
     def recover(self) -> None:
         """Go back to what is durable, and let those who wait look at it."""
         self.epochs.recover()
-        self._waiting.change_soon()
+        self.waiting.change_soon()
 
     async def find_fault(self) -> str:
         """Write to the store, and say within a second why that cannot be done; nothing if it can."""
@@ -167,15 +143,6 @@ class Service:
         return str(self._probe.exception() or "")
 
     # --- participants -----------------------------------------------------------------------------
-
-    @property
-    def published(self) -> Published:
-        """The present model."""
-        return self.epochs.require_host().published
-
-    def key_of(self, name: str) -> bytes | None:
-        """The key that signs a caller's requests; after a fault the registry is another one."""
-        return self.registry.key_of(name)
 
     def message_limit(self) -> int:
         """The most bytes that any message may have in the present epoch."""
@@ -190,7 +157,7 @@ class Service:
         """Somebody hands in its keys."""
 
         def enrol() -> None:
-            if self.registry.enrol(enrolment):
+            if self.epochs.registry.enrol(enrolment):
                 self.epochs.note("enrolled", name=enrolment.name)
 
         await self._decide("?", enrol)  # nobody knows who it is
@@ -238,30 +205,30 @@ class Service:
 
         Who has dealt with all that there was waits first, and is asked about in the machine's thread but once.
         """
-        if self.host is None:
+        if self.epochs.host is None:
             raise Problem(409, "WrongEpoch", "no epoch is open: look for the next one")
-        if epoch == self.host.agreement.id.hex():
+        if epoch == self.epochs.host.agreement.id.hex():
             self.activity.takes_part.add(name)
-        deadline = self._waiting.until(wait)
+        deadline = self.waiting.until(wait)
         if self._may_wait(name, epoch, acknowledged):
-            await self._waiting.mail(name, deadline)
+            await self.waiting.mail(name, deadline)
         letters = await self._collect(name, epoch, acknowledged, most_bytes)
-        while not letters and await self._waiting.mail(name, deadline):
+        while not letters and await self.waiting.mail(name, deadline):
             letters = await self._collect(name, epoch, None, most_bytes)
         return letters
 
     def _may_wait(self, name: str, epoch: str, acknowledged: int | None) -> bool:
-        host = self.host
-        if host is None or epoch != host.agreement.id.hex() or epoch in self.registry.ends:
+        host = self.epochs.host
+        if host is None or epoch != host.agreement.id.hex() or epoch in self.epochs.registry.ends:
             return False
         has_news = host.mailboxes.has_news(name, acknowledged)
-        return not has_news or (acknowledged is not None and self._waiting.is_ripening(name))
+        return not has_news or (acknowledged is not None and self.waiting.is_ripening(name))
 
     async def _collect(
         self, name: str, epoch: str, acknowledged: int | None, most_bytes: int
     ) -> list[Numbered]:
         def collect(host: EpochHost) -> list[Numbered]:
-            if epoch != host.agreement.id.hex() or epoch in self.registry.ends:
+            if epoch != host.agreement.id.hex() or epoch in self.epochs.registry.ends:
                 raise Problem(409, "WrongEpoch", "this epoch is over: look for its end")
             return host.collect(name, acknowledged, most_bytes)
 
@@ -269,10 +236,11 @@ class Service:
 
     async def wait_for_model(self, newer_than: int, wait: float) -> Published:
         """The present model; if it is not newer than a version, wait for one that is."""
-        deadline = self._waiting.until(wait)
-        while self.published.version <= newer_than and await self._waiting.news(deadline):
-            pass
-        return self.published
+        deadline = self.waiting.until(wait)
+        while (model := self.epochs.require_host().published).version <= newer_than:
+            if not await self.waiting.news(deadline):
+                break
+        return model
 
     async def wait_for_epoch(self, name: str, known: str, wait: float) -> list[Numbered]:
         """The end of the known epoch and the present one, if there is either; else wait for one.
@@ -280,14 +248,14 @@ class Service:
         An epoch that has ended is offered to nobody. A caller whose sealing key is wanted does not wait: it
         learns so from its answer's header.
         """
-        deadline = self._waiting.until(wait)
+        deadline = self.waiting.until(wait)
         while not (frames := self._epoch_news(name, known)):
-            if self.registry.lacks_key(name) or not await self._waiting.news(deadline):
+            if self.epochs.registry.lacks_key(name) or not await self.waiting.news(deadline):
                 break
         return frames
 
     def _epoch_news(self, name: str, known: str) -> list[Numbered]:
-        registry, host = self.registry, self.host
+        registry, host = self.epochs.registry, self.epochs.host
         frames = [registry.ends[known]] if known in registry.ends else []
         if host is not None:
             present = host.agreement.id.hex()
@@ -308,24 +276,24 @@ class Service:
     async def obey(self, order: Order) -> None:
         """Carry out what the operator signed."""
         await self.worker.do(lambda: self._obey(order), is_reserved=True)
-        self._waiting.change()
+        self.waiting.change()
 
     def _obey(self, order: Order) -> None:
         match order:
             case documents.Invite():
-                if self.registry.invite(order.name, order.admission_hash, order.expires):
+                if self.epochs.registry.invite(order.name, order.admission_hash, order.expires):
                     self.epochs.note("invited", name=order.name)
             case documents.Admit():
                 if order.credential is not None:
                     agreement = self.epochs.require_host().agreement
                     check_credential(agreement, order.member.name, order.credential)
-                if self.registry.admit(order.member, order.credential):
+                if self.epochs.registry.admit(order.member, order.credential):
                     self.epochs.note("admitted", name=order.member.name, role=order.member.role)
             case documents.Revoke():
-                self.registry.revoke(order.name)
+                self.epochs.registry.revoke(order.name)
                 self.epochs.note("revoked", name=order.name)
             case documents.AskForKeys():
-                self.registry.forget_keys(order.names)
+                self.epochs.registry.forget_keys(order.names)
                 self.epochs.note("keys asked for", names=" ".join(order.names))
             case documents.CloseEpoch():
                 self.epochs.begin_closing()
@@ -341,27 +309,27 @@ class Service:
             await asyncio.sleep(min(0.25, self._settings.answer_timeout / 4))
             await self._quietly(self.epochs.renew)
             await self._quietly(self._look_for_holders)
-            if self.host is not None and self.host.is_opening:
+            if self.epochs.host is not None and self.epochs.host.is_opening:
                 await self._quietly(self._ask_holders_again)
             if self.epochs.is_due:
                 await self._quietly(self.epochs.begin_closing)
             if self.epochs.may_finish_closing:
                 await self._quietly(self.epochs.finish_closing)
-            if self.registry.leaving:
+            if self.epochs.registry.leaving:
                 await self._quietly(self.epochs.archive)
 
     def _look_for_holders(self) -> None:
         """Tell the epoch which of its holders cannot answer, before anybody waits for them in vain."""
-        host = self.host
+        host = self.epochs.host
         if host is None:
             return
-        if self.phase == "closed":  # its members have left
+        if self.epochs.phase == "closed":  # its members have left
             host.hear_of_absence({})
             return
         if host is not self._looked_after:  # nobody can have asked for its letters yet
             self._looked_after, self._since = host, time.time()
             self.activity.takes_part = set()
-        members, absent = self.registry.members, dict[str, str]()
+        members, absent = self.epochs.registry.members, dict[str, str]()
         silent = time.time() - _SILENT
         is_new = self._since > silent
         for seat in host.agreement.epoch.holders:

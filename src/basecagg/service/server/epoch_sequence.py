@@ -22,7 +22,7 @@ from basecagg.protocol.messages import Credential, EpochEnd, Link, statement
 from basecagg.service.documents import AuditPage, Overview, Phase, StartEpoch
 from basecagg.service.logs import Log
 from basecagg.service.problems import Problem, unpacked
-from basecagg.service.server.buffer_log import LedgerEntry, ledger_key, ledger_lines
+from basecagg.service.server.buffer_log import BufferEntry, entry_key, stored_entries
 from basecagg.service.server.group_commit import GroupCommit
 from basecagg.service.server.host import CONTROL_BYTES, EpochHost
 from basecagg.service.server.registry import Charter, Registry
@@ -161,10 +161,10 @@ class Epochs:
         self.store.commit(self._audit.note(signer, int(time.time()), event, **facts))
         _LOG.info(event, **facts)
 
-    def note_sums(self, entries: Sequence[LedgerEntry]) -> None:
+    def note_sums(self, entries: Sequence[BufferEntry]) -> None:
         """Sums were opened or burned: each has its entry once, whatever crashes in between."""
         for entry in entries:
-            self.store.commit([Persist("audited", ledger_key(entry), b"")])
+            self.store.commit([Persist("audited", entry_key(entry), b"")])
             why = {"reason": entry.reason} if entry.reason else {}
             self.note(entry.outcome, version=entry.version, members=len(entry.members), **why)
 
@@ -173,7 +173,7 @@ class Epochs:
         if self.host is not None:
             known = set(self.store.keys("audited"))
             entries = self.host.ledger.entries()
-            self.note_sums([entry for entry in entries if ledger_key(entry) not in known])
+            self.note_sums([entry for entry in entries if entry_key(entry) not in known])
             self.store.flush()
 
     def audit_page(self, start: int) -> AuditPage:
@@ -360,7 +360,7 @@ class Epochs:
         """Of an epoch that is over only its ledger is kept. A fault in between leaves the rest for later."""
         for epoch, number in self.registry.leaving.items():
             store = self._open(EPOCH + epoch)
-            for key, value in ledger_lines(store):
+            for key, value in stored_entries(store):
                 kept = Persist(f"ledger:{number}", key, value)
                 self.store.commit([kept, Forget("audited", key)])
             self.store.flush()

@@ -33,7 +33,7 @@ class Evaluator:
 
     async def _run(self) -> None:
         last = -1
-        while not self._service.is_closing:
+        while not self._service.waiting.is_closed:
             try:
                 model = await self._service.wait_for_model(last, 3600.0)
             except Problem:  # no epoch yet

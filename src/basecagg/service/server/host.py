@@ -33,7 +33,7 @@ from basecagg.service.documents import Phase
 from basecagg.service.framing import Numbered
 from basecagg.service.logs import Log
 from basecagg.service.problems import Problem
-from basecagg.service.server.buffer_log import Ledger
+from basecagg.service.server.buffer_log import BufferLog
 from basecagg.service.server.group_commit import GroupCommit
 from basecagg.service.server.mailboxes import Mailboxes
 
@@ -117,7 +117,7 @@ class EpochHost:
         self.machine.last_version = self._last_version
         self.published = self._publication()
         self.mailboxes = Mailboxes(self._store, self.server.recovery.mailroom)
-        self.ledger = Ledger(self._store, self.agreement.holder_names)
+        self.ledger = BufferLog(self._store, self.agreement.holder_names)
         self._began = time.monotonic()
         self.server.start()
         self.flush()

@@ -1,4 +1,4 @@
-"""Who belongs to the federation, as the server knows it: the operator's word, kept in the server's store."""
+"""Who belongs to the federation, by the operator's word: members, invitations, credentials, and the epoch."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import time
 from collections.abc import Sequence
+from typing import Generic, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -21,6 +22,7 @@ from basecagg.service.documents import MAX_KEY_BYTES, Admitted, Enrolment, Phase
 from basecagg.service.problems import Problem, unpacked
 
 MAX_PENDING = 10_000
+Value = TypeVar("Value", bound=bytes | int | Struct)
 
 
 class Charter(Struct, kw_only=True):
@@ -39,28 +41,48 @@ class Charter(Struct, kw_only=True):
         return unpacked(self.epoch, MAX_CONTROL_BYTES, Epoch)
 
 
+class Table(dict[str, Value], Generic[Value]):
+    """What is stored of one kind, by key. A change is made here at once and returned as a write."""
+
+    def __init__(self, kind: str, stored: dict[str, Value]) -> None:
+        super().__init__(stored)
+        self._kind = kind
+
+    def put(self, key: str, value: Value) -> Persist:
+        """Set a value."""
+        self[key] = value
+        if isinstance(value, Struct):
+            return write(self._kind, key, value)
+        return Persist(self._kind, key, value if isinstance(value, bytes) else b"%d" % value)
+
+    def drop(self, key: str) -> Forget:
+        """Delete a value, if there is one."""
+        self.pop(key, None)
+        return Forget(self._kind, key)
+
+
 class Registry:
-    """Members, invitations and credentials. Written in the worker's thread; keys are looked up anywhere."""
+    """Members, invitations and credentials. Written in the machine's thread; any thread may look up keys."""
 
     def __init__(self, federation: str, operator_key: bytes, store: Store) -> None:
         self._federation = federation
         self._operator_key = operator_key
         self._store = store
-        self.members = load(store, "member", Admitted)
-        self.enrolments = load(store, "enrolment", Enrolment)
-        self.holder_keys = load_readable(store, "holder-key", HolderKey)
-        self.admissions = dict(store.scan("invitation"))
-        self._expiries = {name: int(ends) for name, ends in store.scan("invitation-end")}
-        self.spent = dict(store.scan("spent-invitation"))
-        self.ends = dict(store.scan("epoch-end"))
+        self.members = Table("member", load(store, "member", Admitted))
+        self.enrolments = Table("enrolment", load(store, "enrolment", Enrolment))
+        self.holder_keys = Table("holder-key", load_readable(store, "holder-key", HolderKey))
+        self.admissions = _bytes(store, "invitation")
+        self._expiries = _numbers(store, "invitation-end")
+        self.spent = _bytes(store, "spent-invitation")
+        self.ends = _bytes(store, "epoch-end")
         """The operator's word on epochs that are over, as frames by their ids."""
-        self.credentials = dict(store.scan("credential"))
-        self.leaving = {key: int(number) for key, number in store.scan("leaving-epoch")}
-        """Numbers of epochs that are over, by their ids, until their records are put away."""
+        self.credentials = _bytes(store, "credential")
+        self.leaving = _numbers(store, "leaving-epoch")
+        """Numbers of epochs that are over, by their ids, until what they stored is put away."""
         self.charter = load(store, "charter", Charter).get("")
 
     def key_of(self, name: str) -> bytes | None:
-        """The key that signs this caller's requests."""
+        """The key that signs this caller's requests, or None."""
         if name == OPERATOR:
             return self._operator_key
         member = self.members.get(name)
@@ -80,25 +102,20 @@ class Registry:
     # --- joining ----------------------------------------------------------------------------------
 
     def invite(self, name: str, admission_hash: bytes, expires: int = 0) -> bool:
-        """Expect an enrolment under this name; whether that is news.
+        """Expect an enrolment under this name, and return whether that is news.
 
         A member that gets another invitation is to be replaced.
         """
         if len(self.admissions) >= MAX_PENDING:
             raise Problem(409, "TooMany", f"{MAX_PENDING} invitations are open: revoke some")
-        ends = Persist("invitation-end", name, b"%d" % expires)
-        writes: list[Write] = [Persist("invitation", name, admission_hash), ends]
-        self._expiries[name] = expires
         is_news = self.admissions.get(name) != admission_hash
-        if is_news:
-            self.enrolments.pop(name, None)
-            writes.append(Forget("enrolment", name))
-        self.admissions[name] = admission_hash
-        self._store.commit(writes)
+        writes: list[Write] = [self.enrolments.drop(name)] if is_news else []
+        ends = self._expiries.put(name, expires)
+        self._store.commit([*writes, self.admissions.put(name, admission_hash), ends])
         return is_news
 
     def enrol(self, enrolment: Enrolment) -> bool:
-        """Keep the keys of somebody invited until the operator decides; whether they are news."""
+        """Keep the keys of an invited person until the operator decides, and return whether they are news."""
         name = enrolment.name
         expected = self.admissions.get(name, bytes(32))
         if not hmac.compare_digest(hashlib.sha256(enrolment.admission).digest(), expected):
@@ -113,41 +130,33 @@ class Registry:
         known = self.enrolments.get(name)
         if known is not None and known.signing_key != enrolment.signing_key:
             raise Problem(409, "AlreadyEnrolled", f"{name} enrolled before with another key")
-        self.enrolments[name] = enrolment  # a newer sealing key is as good
-        self._store.commit([write("enrolment", name, enrolment)])
+        self._store.commit([self.enrolments.put(name, enrolment)])  # a newer sealing key is as good
         return known is None
 
     def admit(self, member: Admitted, credential: bytes | None) -> bool:
-        """The operator has decided: a member is in. Whether its key is news."""
-        name = member.name
-        writes: list[Write] = [write("member", name, member), Forget("enrolment", name)]
-        enrolment = self.enrolments.pop(name, None)
+        """The operator has decided: a member is in. Return whether its key is news."""
+        name, writes = member.name, list[Write]()
+        enrolment = self.enrolments.get(name)
         if enrolment is not None and enrolment.signing_key == member.signing_key:
             key = self._parse_key(name, member.signing_key, enrolment.holder_key)
-            self.spent[name] = self.admissions.get(name, b"")
-            spent = Persist("spent-invitation", name, self.spent[name])
-            writes += [self._keep_key(name, key), spent]
+            spent = self.spent.put(name, self.admissions.get(name, b""))
+            writes += [self.holder_keys.put(name, key), spent]
         is_news = self.key_of(name) != member.signing_key
         if is_news:
-            self.credentials.pop(name, None)  # of the key that was replaced
-            writes.append(Forget("credential", name))
-        self.members[name] = member
+            writes.append(self.credentials.drop(name))  # of the key that was replaced
         if credential is not None:
-            self.credentials[name] = credential
-            writes.append(Persist("credential", name, credential))
+            writes.append(self.credentials.put(name, credential))
+        writes += [self.members.put(name, member), self.enrolments.drop(name)]
         self._store.commit(writes)
         return is_news
 
     def revoke(self, name: str) -> None:
         """Take nothing more from this member; its invitation is void too."""
-        self.admissions.pop(name, None)
-        self.enrolments.pop(name, None)
-        kinds = ("invitation", "invitation-end", "enrolment")
-        writes: list[Write] = [Forget(kind, name) for kind in kinds]
+        joining = (self.admissions, self._expiries, self.enrolments)
+        writes: list[Write] = [table.drop(name) for table in joining]
         member = self.members.get(name)
         if member is not None:
-            self.members[name] = replace(member, revoked=True)
-            writes.append(write("member", name, self.members[name]))
+            writes.append(self.members.put(name, replace(member, revoked=True)))
         self._store.commit(writes)
 
     # --- sealing keys for the next epoch ----------------------------------------------------------
@@ -157,23 +166,17 @@ class Registry:
         key = self._parse_key(name, self.members[name].signing_key, frame)
         if key.sealing_key in self._present_keys():
             raise Problem(409, "KeyUsed", "this key stands in the present epoch: announce another")
-        self._store.commit([self._keep_key(name, key)])
+        self._store.commit([self.holder_keys.put(name, key)])
 
     def forget_keys(self, names: tuple[str, ...]) -> None:
         """The operator wants other keys than these."""
-        for name in names:
-            self.holder_keys.pop(name, None)
-        self._store.commit([Forget("holder-key", name) for name in names])
+        self._store.commit([self.holder_keys.drop(name) for name in names])
 
     def lacks_key(self, name: str) -> bool:
         """Whether a member's key for the next epoch is missing."""
         member = self.members.get(name)
         holds = member is not None and member.role != "contributor"
         return holds and name not in self.holder_keys
-
-    def _keep_key(self, name: str, key: HolderKey) -> Persist:
-        self.holder_keys[name] = key
-        return write("holder-key", name, key)
 
     def _present_keys(self) -> set[bytes]:
         if self.charter is None:
@@ -194,48 +197,46 @@ class Registry:
     # --- the epoch --------------------------------------------------------------------------------
 
     def begin(self, charter: Charter, credentials: dict[str, bytes]) -> None:
-        """A new epoch has the floor: credentials of the last one are worth nothing, and its keys are used."""
-        gone = [Forget("credential", name) for name in self.credentials if name not in credentials]
-        fresh = [Persist("credential", name, value) for name, value in credentials.items()]
-        left = self._leave()
-        self.charter, self.credentials = charter, dict(credentials)
-        self._store.commit([*gone, *fresh, *left, write("charter", "", charter)])
+        """A new epoch: credentials of the last one become void, and the holders' keys for it are used up."""
+        writes = list[Write]()
+        if self.charter is not None:  # what it stored has to be put away, whatever comes in between
+            last = self.charter.signed_epoch
+            writes.append(self.leaving.put(last.id.hex(), last.number))
+        writes += [self.credentials.drop(name) for name in self.credentials.keys() - credentials]
+        writes += [self.credentials.put(name, frame) for name, frame in credentials.items()]
+        self.charter = charter
+        self._store.commit([*writes, write("charter", "", charter)])
         used = self._present_keys()
         self.forget_keys(tuple(n for n, key in self.holder_keys.items() if key.sealing_key in used))
 
-    def _leave(self) -> list[Persist]:
-        """The last epoch's records have to be put away, whatever comes in between."""
-        if self.charter is None:
-            return []
-        epoch = self.charter.signed_epoch
-        self.leaving[epoch.id.hex()] = epoch.number
-        return [Persist("leaving-epoch", epoch.id.hex(), b"%d" % epoch.number)]
-
     def forget_left(self) -> None:
-        """The records of past epochs are put away."""
-        gone = [Forget("leaving-epoch", epoch) for epoch in self.leaving]
-        self.leaving = {}
-        self._store.commit(gone)
+        """What past epochs stored is put away."""
+        self._store.commit([self.leaving.drop(epoch) for epoch in list(self.leaving)])
 
     def leave_behind(self, epochs: Sequence[str]) -> None:
-        """Nothing that was said under an older protocol means anything now: other keys are wanted."""
+        """What was said under an older protocol means nothing now: forget it, and ask for other keys."""
         kinds = ("charter", "credential", "holder-key", "epoch-end")
         gone = [Forget(kind, key) for kind in kinds for key in self._store.keys(kind)]
         self.charter = None
         for known in (self.credentials, self.holder_keys, self.ends):
             known.clear()
-        self.leaving |= dict.fromkeys(epochs, 0)
-        left = [Persist("leaving-epoch", epoch, b"0") for epoch in epochs]
-        self._store.commit([*gone, *left])
+        self._store.commit([*gone, *(self.leaving.put(epoch, 0) for epoch in epochs)])
 
     def end(self, frame: bytes, end: EpochEnd) -> None:
-        """The operator has signed that the present epoch is over. Whoever asks is told so from now on."""
+        """The operator has signed that the present epoch is over. From now on everyone who asks is told so."""
         key = end.epoch.hex()
-        self.ends.setdefault(key, frame)
-        self._store.commit([Persist("epoch-end", key, self.ends[key])])
+        self._store.commit([self.ends.put(key, self.ends.get(key, frame))])
 
     def enter(self, phase: Phase) -> None:
         """The epoch moves on."""
         assert self.charter is not None
         self.charter.phase = phase
         self._store.commit([write("charter", "", self.charter)])
+
+
+def _bytes(store: Store, kind: str) -> Table[bytes]:
+    return Table(kind, dict(store.scan(kind)))
+
+
+def _numbers(store: Store, kind: str) -> Table[int]:
+    return Table(kind, {key: int(number) for key, number in store.scan(kind)})

@@ -122,7 +122,7 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End in good order."""
-        self._service.hang_up()
+        self._service.waiting.close()
         await super().shutdown(sockets)
 
 
