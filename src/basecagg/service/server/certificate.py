@@ -1,4 +1,4 @@
-"""The certificate that callers are shown: when it expires, and its successor, which needs no restart."""
+"""The certificate that callers are shown: when it expires, and how a new one is taken without a restart."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from basecagg.service.private_files import read_file
 
 _LOG = Log("basecagg.service")
 _SOON = timedelta(days=30)
-"""Before a certificate expires it is time to renew it."""
+"""A certificate that expires within this time should be renewed."""
 
 
 class ServerCertificate:
@@ -29,10 +29,10 @@ class ServerCertificate:
         self._tell("certificate")
 
     def look(self, context: ssl.SSLContext) -> None:
-        """Show new callers what the files hold, if it is new, and has been there since the last look.
+        """Show new callers what the files hold, if it is new and was already there at the last look.
 
-        One of the two files comes first, so what has just changed is left to settle. The trial spoils nothing:
-        with files that do not fit each other the context would keep half of them.
+        One of the two files is written first, so a change is left to settle. The files are tried in a context
+        of their own: with two that do not fit each other, `context` would keep half of them.
         """
         seen, self._seen = self._seen, self._stamps()
         if self._seen != seen or seen == self._loaded:
@@ -41,7 +41,7 @@ class ServerCertificate:
         try:
             expires = self._read()
             for each in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), context):
-                # Nobody is there to be asked for a password.
+                # A server has nobody to ask for a password.
                 each.load_cert_chain(*self.files, password="")
         except (OSError, DataError) as error:
             _LOG.warning("certificate not renewed", reason=str(error))
@@ -50,7 +50,7 @@ class ServerCertificate:
             self._tell("certificate renewed")
 
     def _stamps(self) -> list[tuple[int, int, int]]:
-        """What changes with the files; they may be away for a moment."""
+        """What changes with the files. They may be missing for a moment."""
         stamps = []
         for file in self.files:
             with suppress(OSError):

@@ -1,4 +1,4 @@
-"""The server without HTTP: what participants and the operator may ask of it, and its clock."""
+"""The server without HTTP: what participants and the operator can ask of it, and what its clock does."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from basecagg.storage.server_store import ServerStore
 _REMEMBERED_ENTRIES = 200
 _PROBE_SECONDS = 0.8
 _SILENT = 50.0
-"""Seconds: a holder that has not called for so long is not there. Agents ask for letters every 25 s."""
+"""Seconds after which a holder that has not called is taken for absent. Agents ask for letters every 25 s."""
 Result = TypeVar("Result")
 _LOG = Log("basecagg.service")
 
 
 @dataclass
 class Activity:
-    """What the operator's page shows of the service itself. Names are shown as pseudonyms only."""
+    """What happens in the service, for the operator's page and figures. They show names as pseudonyms only."""
 
     started: float = field(default_factory=time.time)
     last_seen: dict[str, float] = field(default_factory=dict)
@@ -59,12 +59,12 @@ class Activity:
         self.busy[name] += 1
 
     def end(self, name: str) -> None:
-        """It was answered, to the last byte; a slow line may have taken minutes."""
+        """It was answered, to the last byte. On a slow connection that may have taken minutes."""
         self.last_seen[name] = time.time()
         self.busy[name] -= 1
 
     def is_there(self, name: str, since: float) -> bool:
-        """Whether a member takes part in the present epoch, and calls or has called since a moment."""
+        """Whether a member takes part in the present epoch, and is calling or has called since then."""
         is_heard = self.busy[name] > 0 or self.last_seen.get(name, 0.0) > since
         return name in self.takes_part and is_heard
 
@@ -86,16 +86,16 @@ class Service:
         settings: ServiceSettings,
         open_store: Callable[[str], ServerStore],
     ) -> None:
-        """Go on where the stores say; `open_store` opens the records of a namespace."""
+        """Go on where the stores say; `open_store` opens the store of a namespace."""
         self.folder = folder
         self._settings = settings
         self.activity = Activity()
         self._refusals: Counter[tuple[str, str]] = Counter()
-        """How often somebody was refused since the start, by name and code."""
+        """How often each caller was refused since the start, by name and code."""
         self.waiting = WaitingRoom()
         """Callers who wait for mail or news; closed when the service is about to stop."""
         self._looked_after: EpochHost | None = None
-        """The epoch whose holders have been looked for since `_since`."""
+        """The epoch whose holders we have been looking for since `_since`."""
         self._since = 0.0
         self.epochs = Epochs(folder, settings, open_store)
         self.worker = MachineThread(self.flush, self.recover)
@@ -124,16 +124,16 @@ class Service:
             self.waiting.renew_soon()
         news = host.ledger.take_news()
         self.activity.note(news)
-        # Durable with the next flush; after a crash it is caught up with.
+        # The entries are durable with the next flush. If a crash comes first, `Epochs` makes them up.
         self.epochs.note_sums(news)
 
     def recover(self) -> None:
-        """Go back to what is durable, and let those who wait look at it."""
+        """Go back to what is durable, and wake all who wait, so that they look at it."""
         self.epochs.recover()
         self.waiting.change_soon()
 
     async def find_fault(self) -> str:
-        """Write to the store, and say within a second why that cannot be done; nothing if it can."""
+        """Write to the store, and say within a second why that fails; an empty text if it works."""
         if self._probe is None or self._probe.done():
             self._probe = asyncio.create_task(self.worker.do(self.epochs.probe))
             self._probe.add_done_callback(_look_at)
@@ -154,7 +154,7 @@ class Service:
         await self._decide(sender, lambda: self.epochs.require_host().receive(sender, message))
 
     async def enrol(self, enrolment: Enrolment) -> None:
-        """Somebody hands in its keys."""
+        """An invited person hands in its keys."""
 
         def enrol() -> None:
             if self.epochs.registry.enrol(enrolment):
@@ -163,7 +163,7 @@ class Service:
         await self._decide("?", enrol)  # nobody knows who it is
 
     async def _decide(self, name: str, job: Callable[[], None]) -> None:
-        """Do a job; if it is refused, and not only put off, the audit log tells so."""
+        """Do a job. If it is refused, and not only put off, the audit log gets an entry."""
         try:
             await self.worker.do(job)
         except Problem as problem:
@@ -172,9 +172,10 @@ class Service:
             raise
 
     async def _note_refusal(self, name: str, code: str) -> None:
-        """The 1st, 2nd, 4th, 8th, … of a kind has an entry: whoever wants to fill the log has to hurry.
+        """Only the 1st, 2nd, 4th, 8th, … refusal of a kind gets an entry, so that nobody can fill the log.
 
-        Whoever was refused is told so even if that cannot be noted: then the next refusal is.
+        If the entry cannot be written, the caller is still told that it was refused, and the next refusal is
+        noted instead.
         """
         self._refusals[name, code] += 1
         count = self._refusals[name, code]
@@ -187,7 +188,7 @@ class Service:
                 _LOG.warning("refusal not noted", **said, reason=str(error))
 
     async def ask(self, question: Callable[[EpochHost], Result]) -> Result:
-        """Have the present epoch do or say something, in its thread; 503 if there is none."""
+        """Ask the present epoch, in the machine's thread; 503 if there is none."""
         return await self.worker.do(lambda: question(self.epochs.require_host()))
 
     def _parse(self, frame: bytes) -> Message:
@@ -203,7 +204,8 @@ class Service:
     ) -> list[Numbered]:
         """A participant's next letters; waits for some if there are none.
 
-        Who has dealt with all that there was waits first, and is asked about in the machine's thread but once.
+        A caller that has dealt with all its letters waits here, before the machine's thread is asked, so an idle
+        caller costs that thread one question.
         """
         if self.epochs.host is None:
             raise Problem(409, "WrongEpoch", "no epoch is open: look for the next one")
@@ -235,7 +237,7 @@ class Service:
         return await self.ask(collect)
 
     async def wait_for_model(self, newer_than: int, wait: float) -> Published:
-        """The present model; if it is not newer than a version, wait for one that is."""
+        """The present model. If it is not newer than this version, wait for one that is."""
         deadline = self.waiting.until(wait)
         while (model := self.epochs.require_host().published).version <= newer_than:
             if not await self.waiting.news(deadline):
@@ -243,10 +245,10 @@ class Service:
         return model
 
     async def wait_for_epoch(self, name: str, known: str, wait: float) -> list[Numbered]:
-        """The end of the known epoch and the present one, if there is either; else wait for one.
+        """The end of the epoch that the caller knows, and the present epoch if it is another; else wait.
 
-        An epoch that has ended is offered to nobody. A caller whose sealing key is wanted does not wait: it
-        learns so from its answer's header.
+        An epoch that has ended is not offered any more. A caller whose sealing key is wanted does not wait: a
+        header of its answer says so.
         """
         deadline = self.waiting.until(wait)
         while not (frames := self._epoch_news(name, known)):
@@ -319,14 +321,14 @@ class Service:
                 await self._quietly(self.epochs.archive)
 
     def _look_for_holders(self) -> None:
-        """Tell the epoch which of its holders cannot answer, before anybody waits for them in vain."""
+        """Tell the epoch which of its holders cannot answer, before a sum waits for them in vain."""
         host = self.epochs.host
         if host is None:
             return
         if self.epochs.phase == "closed":  # its members have left
             host.hear_of_absence({})
             return
-        if host is not self._looked_after:  # nobody can have asked for its letters yet
+        if host is not self._looked_after:  # a new epoch: nobody has asked for its letters yet
             self._looked_after, self._since = host, time.time()
             self.activity.takes_part = set()
         members, absent = self.epochs.registry.members, dict[str, str]()
@@ -348,7 +350,7 @@ class Service:
         self.epochs.require_host().tick(self._settings.answer_timeout)
 
     async def _quietly(self, job: Callable[[], None]) -> None:
-        """A job that the clock starts. If it fails the machine was rebuilt, and the clock tries again."""
+        """A job that the clock starts. If it fails, the machine was built again, and the clock tries once more."""
         try:
             await self.worker.do(job)
         except Problem:
@@ -358,6 +360,6 @@ class Service:
 
 
 def _look_at(task: asyncio.Task[None]) -> None:
-    """Whoever asked may have gone: an exception that nobody looks at would be complained of."""
+    """asyncio complains of an exception that nobody looks at, and the caller that asked may have gone."""
     if not task.cancelled():
         task.exception()

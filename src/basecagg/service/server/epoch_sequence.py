@@ -1,4 +1,4 @@
-"""The present epoch and its successor: how one begins, closes and ends, and which model the next begins with.
+"""One epoch after the other: how an epoch begins, closes and ends, and which model the next one begins with.
 
 Everything here but `phase` and `overview` runs in the machine's thread.
 """
@@ -35,14 +35,14 @@ _AUDIT_PAGE = 1000
 """Entries of the audit log that are handed out at once."""
 MODEL_DTYPE = "<f4"
 SERVICE = "service"
-"""The namespace of all that outlives epochs. Whoever has it is the server."""
+"""The namespace of all that outlives epochs. The process that has its lease is the server."""
 EPOCH = "epoch:"
-"""How the namespaces of epochs begin. What is in them must not be undone by restoring an older copy."""
+"""How the namespaces of epochs begin. What they store must not be undone by restoring an older copy."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceSettings:
-    """What the one who runs the server decides about epochs."""
+    """What the person who runs the server decides about epochs."""
 
     answer_timeout: float = 30.0
     """Seconds to wait for the holders before they are asked again."""
@@ -65,14 +65,14 @@ class Epochs:
         self._settings = settings
         identities = [Identity.from_secret(secret) for secret in (folder.server, *folder.former)]
         self._identities = {identity.public_key: identity for identity in identities}
-        """An epoch names the one of them that the server signs with."""
+        """The server's keys, new and former. An epoch names the one that the server signs with."""
         self._stores: dict[str, ServerStore] = {}
         self._open_store = open_store
         self._durable = self._open(SERVICE)
         self.store = GroupCommit(self._durable)
         self._read()
         self._identity = identities[0]
-        """Whoever signs for the server where no epoch names a key."""
+        """The key that the server signs with if there is no epoch to name one."""
         self.host: EpochHost | None = None
         self.host = self._resume_host()
         self._catch_up()
@@ -93,7 +93,7 @@ class Epochs:
             store.close()
 
     def recover(self) -> None:
-        """Go back to what is durable, unless it is another server's by now: that one writes while we read."""
+        """Go back to what is durable; `LeaseLost` if it is another server's by now, which writes while we read."""
         self.store.discard()
         self.renew(0.0)
         self._read()
@@ -101,18 +101,18 @@ class Epochs:
         if self.host is not None and charter is not None and charter.epoch == self.host.frame:
             self.host.recover()
             self.host.phase = charter.phase
-        else:  # the fault came while one epoch took the other's place
+        else:  # the failure came while one epoch took the other's place
             self.host = self._resume_host()
         self._catch_up()
         self.store.prove()
 
     def renew(self, after: float = RENEWS) -> None:
-        """Say that we are alive; `LeaseLost` if somebody else has taken over meanwhile."""
+        """Give a sign of life in all stores; `LeaseLost` if another server has taken over meanwhile."""
         for store in self._stores.values():
             store.renew(after)
 
     def probe(self) -> None:
-        """Write to the store, be it that there is nothing to write."""
+        """Commit nothing, to test that the store is writable."""
         self._durable.renew(0.0)
 
     @property
@@ -127,7 +127,7 @@ class Epochs:
         return self.host
 
     def overview(self, uptime: int, seen: dict[str, int]) -> Overview:
-        """What the operator needs to know to go on; `seen` says how long ago everybody was heard of."""
+        """What the operator needs to know to go on; `seen` says how long ago each member was heard of."""
         host, registry, model = self.host, self.registry, self._next_model()
         return Overview(
             phase=self.phase,
@@ -153,7 +153,7 @@ class Epochs:
     # --- the audit log ----------------------------------------------------------------------------
 
     def note(self, event: str, /, **facts: Fact) -> None:
-        """Something happened that concerns everybody: an entry in the audit log, and a line on the log."""
+        """Something happened that concerns everybody: write it into the audit log and the log."""
         self._note(self.host, event, **facts)
 
     def _note(self, host: EpochHost | None, event: str, **facts: Fact) -> None:
@@ -162,14 +162,14 @@ class Epochs:
         _LOG.info(event, **facts)
 
     def note_sums(self, entries: Sequence[BufferEntry]) -> None:
-        """Sums were opened or burned: each has its entry once, whatever crashes in between."""
+        """Buffers ended: each gets one entry in the audit log, whatever crashes in between."""
         for entry in entries:
             self.store.commit([Persist("audited", entry_key(entry), b"")])
             why = {"reason": entry.reason} if entry.reason else {}
             self.note(entry.outcome, version=entry.version, members=len(entry.members), **why)
 
     def _catch_up(self) -> None:
-        """Sums that were opened just before a crash, when their entries were not durable yet."""
+        """Make up the entries of buffers that ended just before a crash."""
         if self.host is not None:
             known = set(self.store.keys("audited"))
             entries = self.host.ledger.entries()
@@ -189,7 +189,7 @@ class Epochs:
 
     @property
     def is_due(self) -> bool:
-        """Whether the last version is there, or the moment, for which the operator wished."""
+        """Whether the operator's last version or closing time has come."""
         charter, host = self.registry.charter, self.host
         if charter is None or host is None or charter.phase != "open":
             return False
@@ -197,7 +197,7 @@ class Epochs:
 
     @property
     def may_finish_closing(self) -> bool:
-        """The last full buffer is open: what waits is fewer than K and cannot be summed any more."""
+        """Whether the last full buffer is open. Updates that still wait are fewer than K, and never summed."""
         return self.phase == "closing" and self.host is not None and self.host.may_end
 
     def finish_closing(self) -> None:
@@ -216,7 +216,7 @@ class Epochs:
         self._note(host, event, number=number, version=version)
 
     def end(self, frame: bytes) -> None:
-        """The operator's signature ends an epoch for its participants; what the server says does not."""
+        """Only the operator's signature ends an epoch for its participants, not a word of the server."""
         host = self.require_host()
         end = unpacked(frame, CONTROL_BYTES, EpochEnd)
         key = self._folder.operator_key
@@ -233,7 +233,7 @@ class Epochs:
     # --- its successor ----------------------------------------------------------------------------
 
     def set_model(self, data: bytes) -> None:
-        """What the next epoch begins with, as little-endian float32; nothing: what the last one made."""
+        """The model that the next epoch begins with, as little-endian float32; if empty, the last epoch's."""
         if self.phase in ("open", "closing"):
             raise Problem(409, "EpochOpen", "a model begins an epoch: close the present one first")
         if not data:
@@ -246,7 +246,7 @@ class Epochs:
         self.note("model given", numbers=len(data) // 4)
 
     def start(self, order: StartEpoch) -> None:
-        """Begin the epoch that the operator signed; the very same one again changes nothing."""
+        """Begin the epoch that the operator signed. To send the same one again changes nothing."""
         if self.registry.charter is not None and self.registry.charter.epoch == order.epoch:
             return
         if self.phase in ("open", "closing"):
@@ -305,7 +305,7 @@ class Epochs:
         return self.host.published.head if self.host else bytes(32)
 
     def _next_model(self) -> bytes:
-        """What the next epoch begins with: the operator's model if there is one since the last began."""
+        """The model for the next epoch: the operator's, if it gave one since the present epoch began."""
         given = self.store.read("initial-model", "")
         return given or (self.host.published.data if self.host else b"")
 
@@ -335,7 +335,7 @@ class Epochs:
         return host
 
     def _signer(self, key: bytes) -> Identity:
-        """Whoever signs with the key that the epoch names; another machine may have made it."""
+        """The identity with the key that the epoch names. Another machine may have made that key."""
         if key not in self._identities:
             self.close()
             raise DataError(
@@ -352,12 +352,12 @@ class Epochs:
             self._carry_over()
             return None
         agreement = self._accept(charter.epoch)
-        # The epoch's own store has the model by now; this one only says of which size it is.
+        # The epoch's own store has the model by now; this one only gives its size.
         model = np.zeros(agreement.parameters.model_size, MODEL_DTYPE)
         return self._make_host(agreement, charter, model)
 
     def archive(self) -> None:
-        """Of an epoch that is over only its ledger is kept. A fault in between leaves the rest for later."""
+        """Keep only the buffer log of an epoch that is over. A failure in between leaves the rest for later."""
         for epoch, number in self.registry.leaving.items():
             store = self._open(EPOCH + epoch)
             for key, value in stored_entries(store):
@@ -369,7 +369,7 @@ class Epochs:
         self.registry.forget_left()
 
     def _carry_over(self) -> None:
-        """An epoch of an older basecagg cannot go on: its people stay, and its model begins the next one."""
+        """An epoch of an older basecagg cannot go on: its people stay, and its model begins the next epoch."""
         ids = [name.removeprefix(EPOCH) for name in self._durable.namespaces(EPOCH)]
         models = [(key, each) for each in ids for key in self._open(EPOCH + each).keys("model")]
         version, epoch = max(models)
@@ -383,7 +383,7 @@ class Epochs:
 
 
 def check_credential(agreement: Agreement, name: str, frame: bytes) -> None:
-    """Refuse what does not let this name contribute to the epoch."""
+    """Refuse a credential that does not let this name contribute to the epoch."""
     try:
         agreement.require_enrolled(unpacked(frame, CONTROL_BYTES, Credential), name)
     except BASecAggError as error:

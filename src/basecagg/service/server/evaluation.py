@@ -18,7 +18,7 @@ _REMEMBERED = 10_000
 
 
 class Evaluator:
-    """Scores the newest version whenever the last score is done; versions in between are passed over."""
+    """Scores the newest version, then the newest after that: versions in between are passed over."""
 
     def __init__(self, service: Service, place: str) -> None:
         """Start at once; `place` is module:function, called as f(vector, RoundInfo) and returning a number."""

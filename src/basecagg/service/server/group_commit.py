@@ -1,4 +1,4 @@
-"""One transaction for the writes of several messages: they are readable at once, and durable after `flush`.
+"""One transaction for the writes of several messages: readable at once, durable after `flush`.
 
 Nothing may be sent or answered before `flush` returns.
 """
@@ -22,7 +22,7 @@ class GroupCommit:
 
     @property
     def rolled_back(self) -> bool:
-        """What the real store says."""
+        """Whether the real store is an older copy."""
         return self._store.rolled_back
 
     def read(self, kind: str, key: str) -> bytes | None:
@@ -62,7 +62,7 @@ class GroupCommit:
             self._owed = 0
 
     def prove(self) -> None:
-        """After a fault: see that as much can be written as could not be. A full disk may take a little."""
+        """After a failure: try to write as much as could not be written. A full disk still takes a little."""
         if self._owed:
             self._store.commit([Persist("proof", "", os.urandom(self._owed))])
             self._store.commit([Forget("proof", "")])

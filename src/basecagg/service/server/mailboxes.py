@@ -1,8 +1,8 @@
-"""What the server has to say to each participant, what of it is urgent, kept until it has been dealt with.
+"""Mailboxes: letters to participants, kept until they are dealt with, and which of them are urgent.
 
-A letter is written in the same transaction as the machine's own records, so no crash loses it, and once for all
-who get it. How far each participant has come is written too: nothing that it has dealt with comes again. The
-parcels of a shipment are kept by the machine already: their letter only names the dealing.
+A letter is stored in the same transaction as what the machine stores, so no crash loses it, and once for all
+recipients. How far each recipient has come is stored too, so that no letter comes again. The machine keeps the
+parcels of a shipment already: their letter only names the dealing.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from basecagg.service.framing import Numbered
 
 MAX_LETTERS = 4096
 MAX_BYTES = 16 * 2**20
-"""The quota of one mailbox. What does not fit is not lost for good: see `overflowed`."""
+"""The quota of one mailbox. Letters that do not fit are made again: see `overflowed`."""
 _FRESH_BYTES = 32 * 2**20
-"""Parcels that are kept in memory until their holders fetch them, which most do at once."""
+"""Bytes of parcels that are kept in memory until their holders fetch them; most do so at once."""
 _NAMED = 100
-"""Bytes that a parcel counts as: only its dealing's name is here."""
+"""Bytes that a parcel counts as, because only its dealing's name is in the mailbox."""
 
 
 class PostedLetter(Record):
-    """A letter as it is stored: a frame, or the dealing whose parcels it stands for."""
+    """A letter as it is stored: a frame, or the name of the dealing whose parcels it stands for."""
 
     recipients: tuple[str, ...]
     frame: bytes = b""
@@ -45,12 +45,12 @@ class PostedLetter(Record):
 
 @dataclass(eq=False)
 class StoredLetter:
-    """A letter in all the mailboxes where it lies."""
+    """A letter, in the mailboxes of all its recipients."""
 
     number: int
     posted: PostedLetter
     waiting: int = 0
-    """Recipients that have not dealt with it."""
+    """How many recipients have not dealt with it."""
 
     @property
     def key(self) -> str:
@@ -59,7 +59,7 @@ class StoredLetter:
 
     @property
     def size(self) -> int:
-        """What it counts as in a mailbox."""
+        """The bytes that it counts as in a mailbox."""
         return len(self.posted.frame) or _NAMED
 
 
@@ -122,7 +122,7 @@ class Mailboxes:
             self._store.commit(writes)
 
     def _subject(self, send: Send) -> object:
-        """What a letter is about: the same object for many, or the parcels of one dealing that lie here."""
+        """What messages have in common that become one letter: they are the same, or parcels of one dealing."""
         message = send.message
         if isinstance(message, Parcel) and self._mailroom.lacks(
             message.holder, message.dealing.key
@@ -154,12 +154,12 @@ class Mailboxes:
         return PostedLetter(recipients=recipients, dealing=subject)
 
     def take_woken(self) -> dict[str, bool]:
-        """Who got mail since the last time, and whether some of it is urgent. To be told once it is durable."""
+        """Who got mail since the last call, and whether some of it is urgent. Wake them once it is durable."""
         woken, self._woken = self._woken, {}
         return woken
 
     def has_news(self, recipient: str, acknowledged: int | None) -> bool:
-        """Whether there is more than the recipient has dealt with. May be asked from any thread."""
+        """Whether there is more than the recipient has dealt with. Any thread may ask."""
         if acknowledged is None or recipient in self._full:
             return True
         box = self._boxes.get(recipient)
@@ -195,7 +195,7 @@ class Mailboxes:
             self._store.commit([*writes, Persist("read", recipient, b"%d" % last)])
 
     def overflowed(self, recipient: str) -> bool:
-        """Whether letters did not fit and the box is empty now: time to ask the machine for them again."""
+        """Whether letters did not fit, and the box is empty now: time to ask the machine for them again."""
         if recipient not in self._full or self._boxes[recipient].letters:
             return False
         self._full.discard(recipient)
@@ -205,7 +205,7 @@ class Mailboxes:
     # --- parcels ----------------------------------------------------------------------------------
 
     def _frame(self, posted: PostedLetter, holder: int | None) -> bytes | None:
-        """None for a parcel that is of no use any more: it is confirmed, or its masks are over."""
+        """The letter's frame; None for a parcel of no use any more: it is confirmed, or its masks are over."""
         if not posted.dealing:
             return posted.frame
         if holder is None or not self._mailroom.lacks(holder, posted.dealing):
@@ -215,7 +215,7 @@ class Mailboxes:
         return pack(self._fresh[posted.dealing][holder])
 
     def _remember(self, dealing: str, parcels: Sequence[Message]) -> None:
-        """Parcels that holders will fetch soon; those that waited longest are read again when needed."""
+        """Keep parcels in memory that holders will fetch soon. Beyond the limit the oldest go, to be read again."""
         new = {parcel.holder: parcel for parcel in parcels if isinstance(parcel, Parcel)}
         fresh = self._drop(dealing) | new
         self._fresh[dealing] = fresh
@@ -234,7 +234,7 @@ def _bytes_of(parcels: dict[int, Parcel]) -> int:
 
 
 def _is_urgent(message: Message) -> bool:
-    """A sum or a user waits for this one. The others come in swarms, and are better fetched together."""
+    """Whether a sum or a user waits for this letter. Others come in swarms, and are better fetched together."""
     if isinstance(message, Verdict):
         return message.outcome != "admitted"
     return isinstance(message, RecoveryRequest | CertifiedRequest | Inquiry)

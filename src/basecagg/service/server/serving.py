@@ -34,24 +34,24 @@ from basecagg.storage.standby import Standby
 
 _LOG = Log("basecagg.service")
 MOST_CONNECTIONS = 8192
-"""Beyond that uvicorn answers 503 to everybody, so strangers, members and operator have fewer in all."""
+"""Beyond it uvicorn answers 503 to everybody, so strangers, members and operator together have fewer."""
 _OPEN_FILES = 2 * MOST_CONNECTIONS
-"""Silent callers must not use them up."""
+"""Twice as many as connections, so that silent callers do not use them up."""
 _LOOK_TICKS = 10
-"""Of uvicorn, ten a second, between two looks at the certificate's files."""
+"""Ticks of uvicorn, ten a second, between two looks at the certificate's files."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServeOptions(ServiceSettings, Limits):
-    """What the one who runs the server decides."""
+    """What the person who runs the server decides."""
 
     folder: Path
     database: str | None = None
-    """SQLAlchemy's URL; SQLite in the folder unless given."""
+    """The database's address, as `Database` takes it; SQLite in the folder unless given."""
     anchors: Path | None = None
-    """Where the counters are kept that show whether the database is an older copy."""
+    """The folder of the anchors, which show whether the database is an older copy."""
     standby: bool = False
-    """Whether to wait, for however long, while another server has the database, and then take over."""
+    """Whether to wait for as long as another server has the database, and then take over."""
     wait: float = lease.EXPIRES + 1.0
     """Seconds for which another server may have the database before it is an error: it may have crashed."""
     host: str = "0.0.0.0"  # noqa: S104 - users call from elsewhere
@@ -107,7 +107,7 @@ async def running(options: ServeOptions) -> AsyncIterator[uvicorn.Server]:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, but callers who wait for news are let go before it waits for them."""
+    """uvicorn, but at its end callers that wait for news are let go first: it need not wait for them."""
 
     def __init__(self, configuration: uvicorn.Config, service: Service) -> None:
         super().__init__(configuration)
@@ -166,9 +166,9 @@ def run(options: ServeOptions) -> None:
 
 
 def _allow_open_files() -> None:
-    """A shell often allows 1024, though the system allows more to whoever asks."""
+    """Ask for more open files: a shell often allows 1024, though the system would allow more."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if not 0 <= soft < _OPEN_FILES:  # below zero: as many as there are
+    if not 0 <= soft < _OPEN_FILES:  # below zero means without limit
         return
     is_enough = not 0 <= hard < _OPEN_FILES
     resource.setrlimit(resource.RLIMIT_NOFILE, (_OPEN_FILES if is_enough else hard, hard))

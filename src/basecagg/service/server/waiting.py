@@ -1,7 +1,8 @@
-"""Callers who wait for mail, or for a change that concerns everybody: they sleep in the event loop.
+"""Idle callers wait here, in the event loop, for mail or for a change that concerns everybody.
 
-Letters without urgency ripen: they wait a moment for others to go with, and whoever has just fetched some waits
-a little longer for the next ones. What is urgent wakes at once, and takes along what lies there.
+Letters that are not urgent ripen: they wait a moment for others to go with them, and a caller that has just
+fetched some waits a little longer for the next ones. An urgent letter wakes its caller at once, and takes along
+what is there.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 _LINGER = 0.15
-"""Seconds that letters without urgency wait for others to go with."""
+"""Seconds that a letter waits for others to go with it, if it is not urgent."""
 _PACE = 0.5
-"""Seconds between two times that somebody fetches letters without urgency."""
+"""Seconds between two times that the same caller fetches letters, if none is urgent."""
 _Sleeper: TypeAlias = "asyncio.Future[bool]"
 
 
 class WaitingRoom:
-    """Who is to be woken, and when. `wake_soon` and `renew_soon` may be called from any thread."""
+    """Who is to be woken, and when. Any thread may call `wake_soon`, `renew_soon` and `change_soon`."""
 
     def __init__(self) -> None:
         """Start with nobody, inside the event loop."""
@@ -27,7 +28,7 @@ class WaitingRoom:
         self._for_mail: defaultdict[str, set[_Sleeper]] = defaultdict(set)
         self._for_news: set[_Sleeper] = set()
         self._ripe: set[str] = set()
-        """Who has mail that nobody was woken for."""
+        """Callers with mail who were away when it came."""
         self._ripening: dict[str, asyncio.TimerHandle] = {}
         self._fetched: dict[str, float] = {}
         self.is_closed = False
@@ -40,7 +41,7 @@ class WaitingRoom:
     # --- something happened -----------------------------------------------------------------------
 
     def wake_soon(self, woken: Mapping[str, bool]) -> None:
-        """These have mail, some of it urgent. It has to be durable: they fetch it at once."""
+        """These have mail, and whether it is urgent. It must be durable by now: they fetch it at once."""
         self._loop.call_soon_threadsafe(self._wake_all, woken)
 
     def renew_soon(self) -> None:
@@ -48,11 +49,11 @@ class WaitingRoom:
         self._loop.call_soon_threadsafe(_wake, self._for_news)
 
     def change_soon(self) -> None:
-        """Everybody has to look again, from any thread."""
+        """`change`, from any thread."""
         self._loop.call_soon_threadsafe(self.change)
 
     def change(self) -> None:
-        """There is a new epoch, or something else that concerns everybody; from within the event loop."""
+        """There is a new epoch, or another change that concerns everybody. Call it in the event loop."""
         for sleepers in (self._for_news, *self._for_mail.values()):
             _wake(sleepers)
 
@@ -75,11 +76,11 @@ class WaitingRoom:
     # --- waiting ----------------------------------------------------------------------------------
 
     def until(self, seconds: float) -> float:
-        """The moment up to which somebody who comes now wants to wait."""
+        """The deadline of a caller that comes now and wants to wait this many seconds."""
         return self._loop.time() + seconds
 
     def is_ripening(self, recipient: str) -> bool:
-        """Whether somebody's letters wait for others, so that `mail` is certain to return soon."""
+        """Whether a caller's letters wait for others, so that `mail` is certain to return soon."""
         return recipient in self._ripening
 
     async def mail(self, recipient: str, deadline: float) -> bool:

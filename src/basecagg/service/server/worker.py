@@ -1,8 +1,8 @@
 """The one thread that owns the machine and its store, so that the event loop never waits for a disk.
 
 Jobs that arrive while it is busy are done in one go and made durable in one transaction; only then are
-their callers answered. When the ground below fails for a while (disk full, database gone) the thread goes back
-to what is durable as soon as it can, and callers are put off meanwhile. What does not pass ends the process.
+their callers answered. When disk or database fails for a while (full, gone), the thread goes back to what is
+durable as soon as it can, and callers are put off meanwhile. A failure that does not pass ends the process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LOG = Log("basecagg.service")
 
 
 class Defect(BASecAggError):  # noqa: N818 - it names what is broken
-    """What is stored cannot be used: the process has to end, and a person may have to look."""
+    """The machine cannot be built from its store: the process has to end, and a person may have to look."""
 
 
 class _Job(NamedTuple):
@@ -36,7 +36,7 @@ class _Job(NamedTuple):
 
 
 class MachineThread:
-    """Does jobs in order. A `Problem` is an answer like any other; every other exception undoes its batch."""
+    """Does jobs in order. A `Problem` is an answer like any other; any other exception undoes its batch."""
 
     def __init__(
         self, flush: Callable[[], None], recover: Callable[[], None], most_waiting: int = 512
@@ -65,13 +65,13 @@ class MachineThread:
 
     @property
     def can_go_on(self) -> bool:
-        """Whether the thread is alive, be it that it waits for its disk, and will be."""
+        """Whether the thread is alive and stays so. It may be waiting for its disk."""
         return self.defect is None and self._thread.is_alive()
 
     async def do(self, run: Callable[[], Result], *, is_reserved: bool = False) -> Result:
-        """Run the job in the thread; its effects are durable when this returns. 503 if that cannot be now.
+        """Run the job in the thread; its effects are durable when this returns. 503 if it cannot be done now.
 
-        There is always room for one that is reserved: members' messages do not keep the operator out.
+        There is always room for a reserved job: members' messages do not keep the operator out.
         """
         if self.fault is not None or self.defect is not None:
             raise self._put_off()
@@ -133,7 +133,7 @@ class MachineThread:
         except PassingFault as fault:
             self.fault = fault
             return [self._put_off()] * len(runs)
-        except StorageError as damage:  # ours no more, or damaged: it cannot go on
+        except StorageError as damage:  # the store is damaged, or another process has it
             self.defect = damage
             return [self._put_off()] * len(runs)
         except Exception as error:
@@ -146,7 +146,7 @@ class MachineThread:
     # --- faults -----------------------------------------------------------------------------------
 
     def _get_over_it(self) -> None:
-        """Try to go back to what is durable, ever more slowly, until it works, never can, or we are to stop."""
+        """Try to go back to what is durable, ever more slowly; give up if it can never work, or at the end."""
         _LOG.error("the store fails", reason=str(self.fault))
         began, ceiling = time.monotonic(), _SHORTEST
         while self.fault is not None and not self._closing.wait(_jittered(ceiling)):
@@ -158,7 +158,7 @@ class MachineThread:
             _LOG.info("the store works again", seconds=round(time.monotonic() - began, 1))
 
     def _recover(self) -> None:
-        """Go back to what is durable, and note why that could not be done."""
+        """Go back to what is durable, or note why that cannot be done."""
         try:
             self._go_back()
         except PassingFault as fault:
