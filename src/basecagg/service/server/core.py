@@ -204,7 +204,7 @@ class Service:
     ) -> list[Numbered]:
         """A participant's next letters; waits for some if there are none.
 
-        A caller that has dealt with all its letters waits here, before the machine's thread is asked, so an idle
+        A caller that has dealt with all its letters waits here, before the machine's thread is asked: an idle
         caller costs that thread one question.
         """
         if self.epochs.host is None:
@@ -350,7 +350,7 @@ class Service:
         self.epochs.require_host().tick(self._settings.answer_timeout)
 
     async def _quietly(self, job: Callable[[], None]) -> None:
-        """A job that the clock starts. If it fails, the machine was built again, and the clock tries once more."""
+        """A job that the clock starts. If it fails, the machine is built again, and the clock tries again."""
         try:
             await self.worker.do(job)
         except Problem:

@@ -93,7 +93,7 @@ class Epochs:
             store.close()
 
     def recover(self) -> None:
-        """Go back to what is durable; `LeaseLost` if it is another server's by now, which writes while we read."""
+        """Go back to what is durable; `LeaseLost` if another server has it by now, and writes while we read."""
         self.store.discard()
         self.renew(0.0)
         self._read()
