@@ -215,7 +215,7 @@ class Mailboxes:
         return pack(self._fresh[posted.dealing][holder])
 
     def _remember(self, dealing: str, parcels: Sequence[Message]) -> None:
-        """Keep parcels in memory that holders will fetch soon. Beyond the limit the oldest go and are read again."""
+        """Keep parcels in memory that holders will fetch soon. The oldest of too many are read again."""
         new = {parcel.holder: parcel for parcel in parcels if isinstance(parcel, Parcel)}
         fresh = self._drop(dealing) | new
         self._fresh[dealing] = fresh
