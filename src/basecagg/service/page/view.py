@@ -16,13 +16,9 @@ _SHOWN_ENTRIES = 30
 
 def online(service: Service) -> dict[str, float]:
     """Participants heard of lately, and how many seconds ago."""
-    now = time.time()
+    now, members = time.time(), service.epochs.registry.members
     ages = {name: now - seen for name, seen in service.activity.last_seen.items()}
-    return {
-        n: age
-        for n, age in ages.items()
-        if age < ONLINE_SECONDS and n in service.epochs.registry.members
-    }
+    return {name: age for name, age in ages.items() if age < ONLINE_SECONDS and name in members}
 
 
 def pseudonym(federation: str, key: bytes) -> str:
@@ -32,14 +28,14 @@ def pseudonym(federation: str, key: bytes) -> str:
 
 def view(service: Service) -> dict[str, Any]:
     """Everything the page shows, as JSON."""
-    activity = service.activity
+    activity, epochs = service.activity, service.epochs
     return {
         "federation": service.folder.federation,
-        "phase": service.epochs.phase,
+        "phase": epochs.phase,
         "uptime": round(time.time() - activity.started),
         "online": _people(service),
-        "members": len(service.epochs.registry.active),
-        "pending": len(service.epochs.registry.enrolments),
+        "members": len(epochs.registry.active),
+        "pending": len(epochs.registry.enrolments),
         "traffic": {"in": activity.bytes_in, "out": activity.bytes_out},
         "requests": dict(sorted(activity.requests.items())),
         "opened": activity.opened,
@@ -47,7 +43,7 @@ def view(service: Service) -> dict[str, Any]:
         "corrected": activity.corrected,
         "scores": activity.scores[-200:],
         "recoveries": [_entry(entry) for entry in reversed(activity.ledger[-_SHOWN_ENTRIES:])],
-        "epoch": _epoch(service.epochs.host) if service.epochs.host else None,
+        "epoch": _epoch(epochs.host) if epochs.host else None,
     }
 
 
