@@ -6,9 +6,8 @@ from decimal import Decimal
 
 import numpy as np
 
-from basecagg.maths.clipping import round_within
 from basecagg.maths.mds_code import MaskCode
-from basecagg.maths.noise import noise_and_mask, noise_table
+from basecagg.maths.noise import noise_and_mask, noise_table, round_within
 from basecagg.maths.norm_bounds import squared_bound
 from basecagg.maths.randomness import FieldStream, WordStream
 from benchmarks.sizes import MODULUS, Sizes

@@ -28,7 +28,7 @@ from basecagg.protocol.contributor import Contributor
 from basecagg.protocol.effects import Effect, Store, sends_of, writes_of
 from basecagg.protocol.epoch import Agreement, Epoch
 from basecagg.protocol.messages import Credential, HolderKey, Message, signed
-from basecagg.protocol.records import Role
+from basecagg.protocol.stored import Role
 from basecagg.service import framing
 from basecagg.service.connection import Connection, Unreachable
 from basecagg.service.operator.folder import create

@@ -27,7 +27,7 @@ from basecagg.privacy import Privacy
 from basecagg.protocol import masking
 from basecagg.protocol.effects import Released
 from basecagg.protocol.messages import Upload
-from basecagg.protocol.records import OwnMask, load
+from basecagg.protocol.stored import OwnMask, load
 from basecagg.simulation.beginning import SeededEntropy
 from basecagg.simulation.federation import Federation
 from basecagg.simulation.loopback import Address

@@ -44,7 +44,7 @@ from basecagg.protocol.messages import (
     signed,
 )
 from basecagg.protocol.ports import Lock
-from basecagg.protocol.records import Locks
+from basecagg.protocol.stored import Locks
 from basecagg.simulation.federation import Federation
 from basecagg.simulation.loopback import Address, Letter
 from basecagg.simulation.metering import Meter, MeteredLoopback

@@ -32,14 +32,17 @@ def load() -> tuple[Entry, Entry, list[Entry]]:
 
 
 def equivalents() -> list[Entry]:
-    """What is written down as equivalent: module, line before, lines after, reason."""
+    """What is written down as equivalent: module, line before, lines after, reason.
+
+    `moved_from` is the module of the sample, if the line has moved; `reads_now` the line, if it has changed.
+    """
     found: list[Entry] = tomllib.loads((FOLDER / "equivalent.toml").read_text("utf-8"))["mutant"]
     return found
 
 
 def _reasons() -> dict[tuple[str, str, str], str]:
     return {
-        (each["module"], each["was"], now): each["why"]
+        (each.get("moved_from") or each["module"], each["was"], now): each["why"]
         for each in equivalents()
         for now in each["now"]
     }

@@ -78,7 +78,7 @@ NAMED = (
     ),
     Named(
         "any certificate of the epoch vouches for a model",
-        "protocol/judging.py",
+        "protocol/recomputation.py",
         "(c.version, c.head, c.digest) != (before, history.heads[before], link.digest)",
         "False",
     ),

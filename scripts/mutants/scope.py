@@ -31,7 +31,6 @@ TRIED_ON = {
         ("tests/service/test_signing.py",),
         ("tests/service/test_hostile.py", *SLOW_TO_LOAD),
     ),
-    "protocol/chain.py": (("tests/protocol/test_chain.py", "tests/auditing/test_transcript.py"),),
     "channels/key_agreement.py": (
         ("tests/baselines/test_key_agreement.py", "tests/claims/test_secrets_never_print.py"),
     ),

@@ -48,7 +48,7 @@ LIBRARIES = (
     "cryptography.hazmat.primitives.asymmetric.x25519",
     "cryptography.hazmat.primitives.ciphers.aead",
 )
-MATHS = ("parameters", "maths.mds_code", "maths.quantization", "maths.fingerprints")
+MATHS = ("parameters", "maths.mds_code", "maths.quantization", "maths.randomness")
 CLOCK_SECONDS = 900
 MEMORY_BYTES = 6 << 30
 IMPORTING = "importing"

@@ -62,11 +62,15 @@ class MissingHolders(LocalProtocolError):  # noqa: N818 - a state of affairs tha
 
 
 class RemoteProtocolError(BASecAggError):
-    """A peer sent what the protocol forbids; `peer` names it."""
+    """A peer sent what the protocol forbids; `peer` names it: the machine that took the message knows."""
 
     def __init__(self, message: str, *, peer: str = "") -> None:
-        super().__init__(f"{peer}: {message}" if peer else message)
+        super().__init__(message)
         self.peer = peer
+
+    def __str__(self) -> str:
+        message = super().__str__()
+        return f"{self.peer}: {message}" if self.peer else message
 
 
 class Refused(RemoteProtocolError):  # noqa: N818 - a refusal is the protocol at work, not a fault

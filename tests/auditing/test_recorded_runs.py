@@ -40,7 +40,7 @@ from basecagg.protocol.messages import (
     RecoveryRequest,
     signed,
 )
-from basecagg.protocol.records import OwnMask, load
+from basecagg.protocol.stored import OwnMask, load
 from basecagg.simulation.federation import Federation
 from basecagg.simulation.loopback import AT_SERVER, Address, Letter, Loopback
 from basecagg.storage.in_memory import MemoryStore

@@ -21,7 +21,7 @@ from basecagg.auditing.transcript import (
 )
 from basecagg.channels.identity import Identity
 from basecagg.errors import DataError
-from basecagg.protocol.chain import Chain
+from basecagg.protocol.messages import Chain
 from basecagg.storage import disk
 
 LINES = [

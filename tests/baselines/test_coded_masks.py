@@ -14,7 +14,7 @@ from basecagg.maths.staleness import polynomial
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.effects import Abandoned, Released
 from basecagg.protocol.messages import Answer
-from basecagg.protocol.records import OwnMask, parse
+from basecagg.protocol.stored import OwnMask, parse
 from basecagg.simulation.federation import Federation
 from basecagg.simulation.loopback import AT_SERVER, Address
 from basecagg.simulation.protections import IN_ROUNDS

@@ -15,10 +15,10 @@ from basecagg.auditing.recorder import Recorder
 from basecagg.auditing.transcript import Transcript
 from basecagg.channels.identity import Ed25519Verifier
 from basecagg.errors import NotProven
-from basecagg.protocol.judging import judge
 from basecagg.protocol.messages import RecoveryRequest
 from basecagg.protocol.model_watch import ModelWatch
 from basecagg.protocol.proofs import DoubleRequest, Evidence
+from basecagg.protocol.recomputation import judge
 from basecagg.storage.in_memory import MemoryStore
 
 SERIAL = b"S" * 16

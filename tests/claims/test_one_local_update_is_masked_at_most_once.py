@@ -20,6 +20,7 @@ from parties import (
 
 from basecagg.errors import LocalProtocolError, Refused
 from basecagg.protocol.effects import MaskEnded, Send, sends_of
+from basecagg.protocol.ledger import SentUpdates
 from basecagg.protocol.messages import (
     Receipt,
     RecoveryRequest,
@@ -28,7 +29,6 @@ from basecagg.protocol.messages import (
     Verdict,
     signed,
 )
-from basecagg.protocol.sent_updates import SentUpdates
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from basecagg.protocol.effects import Persist, perform
 from basecagg.protocol.messages import MaskName, Parcel
 from basecagg.protocol.participant import Participant, Pins
 from basecagg.protocol.ports import Lock
-from basecagg.protocol.records import OwnMask, Person, SealingKeyRecord
+from basecagg.protocol.stored import OwnMask, Person, StoredSealingKey
 from basecagg.storage.in_memory import MemoryStore
 
 
@@ -171,8 +171,8 @@ SHOWN = [
     (MASK, f"OwnMask({MASK.name.key}, ready)", {"name": MASK.name.key, "state": "ready"}),
     (Lock(SECRET, SECRET), "Lock(…)", {}),
     (
-        SealingKeyRecord(secret=SECRET, state="joined", born=1),
-        "SealingKeyRecord(joined)",
+        StoredSealingKey(secret=SECRET, state="joined", born=1),
+        "StoredSealingKey(joined)",
         {"state": "joined"},
     ),
     (
@@ -183,7 +183,7 @@ SHOWN = [
     (
         Persist("mask", "k", SECRET),
         "Persist(mask/k, 32 bytes)",
-        {"record": "mask/k", "size": "32 bytes"},
+        {"place": "mask/k", "size": "32 bytes"},
     ),
 ]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
-from basecagg.protocol.records import HeldShare, Progress, parse
+from basecagg.protocol.stored import HeldShare, Progress, parse
 
 _RECORDS = "SELECT key, value FROM records WHERE kind = ?"
 

@@ -31,10 +31,10 @@ from basecagg.flower.visits import LETTERS, SLOTS, Order, pack_letters, read_ord
 from basecagg.protocol import model_watch
 from basecagg.protocol.effects import Persist
 from basecagg.protocol.global_model import model_hash
-from basecagg.protocol.judging import judge
 from basecagg.protocol.messages import History, Release, signed
 from basecagg.protocol.model_watch import ModelWatch
 from basecagg.protocol.proofs import Evidence, Fork
+from basecagg.protocol.recomputation import judge
 
 _SIZE = 6
 """Numbers of the small app's model."""

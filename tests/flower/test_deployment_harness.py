@@ -9,7 +9,7 @@ import pytest
 from deployment_stores import AnswerBook
 
 from basecagg.protocol.messages import MaskName
-from basecagg.protocol.records import HeldShare
+from basecagg.protocol.stored import HeldShare
 from processes import Processes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")

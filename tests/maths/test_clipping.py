@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from mpmath import log, mp, mpf, sqrt
 
-from basecagg.maths.clipping import round_within
+from basecagg.maths.noise import round_within
 from basecagg.maths.norm_bounds import (
     noise_reach,
     share_variance,

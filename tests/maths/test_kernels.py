@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from basecagg.errors import DataError
-from basecagg.maths.kernels import balanced, compiler, cosets, fourier, product, roots, sums
+from basecagg.maths.kernels import balanced, compiler, cosets, dot, fourier, roots, sums
 from basecagg.maths.kernels.compiler import addresses_of, numbers_of
 from basecagg.maths.kernels.cosets import CosetEvaluation
-from basecagg.maths.kernels.product import Product
+from basecagg.maths.kernels.dot import Product
 from basecagg.maths.mds_code import MaskCode
 from basecagg.maths.prime_field import PrimeField
 
@@ -162,7 +162,7 @@ def test_the_roots_have_their_orders():
 
 KERNELS = (
     cosets._evaluate,
-    product._multiply,
+    dot._multiply,
     sums.sub,
     sums.inner_product,
     sums.weighted_sum,

@@ -13,7 +13,7 @@ from basecagg.parties.epoch_server import EpochServer, ServerSettings
 from basecagg.protocol.effects import Released, Send
 from basecagg.protocol.epoch import SERVER
 from basecagg.protocol.messages import MaskName, PlainUpdate, RecoveryRequest, Refusal, Verdict
-from basecagg.protocol.plain import PlainOpening
+from basecagg.protocol.opening import PlainOpening
 from basecagg.protocol.weighing import Weighing
 from basecagg.storage.in_memory import MemoryStore
 

@@ -49,7 +49,7 @@ from basecagg.protocol.messages import (
     signed,
 )
 from basecagg.protocol.participant import Participant, Pins
-from basecagg.protocol.records import HeldShare, Progress, load, parse
+from basecagg.protocol.stored import HeldShare, Progress, load, parse
 from basecagg.storage import disk
 from basecagg.storage.anchor import Mark
 from basecagg.storage.batch import Batch

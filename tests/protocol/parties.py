@@ -38,7 +38,7 @@ from basecagg.protocol.messages import (
     signed,
 )
 from basecagg.protocol.messages import certificate_of as message_of
-from basecagg.protocol.records import OwnMask, parse
+from basecagg.protocol.stored import OwnMask, parse
 from basecagg.protocol.weighing import Weighing
 from basecagg.simulation.federation import Federation
 from basecagg.simulation.loopback import AT_SERVER, Address, Letter

@@ -11,7 +11,7 @@ import pytest
 from basecagg.channels.identity import Ed25519Verifier, Identity
 from basecagg.errors import DataError
 from basecagg.protocol.audit_log import AuditLog, CheckedLog
-from basecagg.protocol.chain import Chain
+from basecagg.protocol.messages import Chain
 from basecagg.storage.in_memory import MemoryStore
 
 WRITER, STRANGER = Identity.create(), Identity.create()

@@ -8,7 +8,7 @@ from basecagg.errors import AlreadyBuffered, QuotaExceeded, StaleUpdate, WrongVe
 from basecagg.maths.staleness import constant
 from basecagg.protocol.buffer import Buffer
 from basecagg.protocol.messages import MaskName
-from basecagg.protocol.records import BufferedUpdate
+from basecagg.protocol.stored import BufferedUpdate
 from basecagg.protocol.weighing import Weighing
 
 WEIGHING = Weighing(max_staleness=3, staleness=constant(), weight_levels=64)

@@ -2,7 +2,7 @@
 
 import hashlib
 
-from basecagg.protocol.chain import Chain
+from basecagg.protocol.messages import Chain
 
 BEGIN = hashlib.sha256(b"basecagg/chain/test").digest()
 

@@ -47,7 +47,7 @@ from basecagg.protocol.messages import (
     signed,
     statement,
 )
-from basecagg.protocol.records import Locks, parse
+from basecagg.protocol.stored import Locks, parse
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ from basecagg.protocol.messages import (
     Verdict,
     Witness,
 )
-from basecagg.protocol.plain import PlainOpening
+from basecagg.protocol.opening import PlainOpening
 from basecagg.protocol.recovery import Recovery
 from basecagg.protocol.server import Server, ServerSettings
 from basecagg.protocol.weighing import Weighing

@@ -20,8 +20,8 @@ from parties import (
 from basecagg.errors import BadSignature, LocalProtocolError, NotEnrolled, QuotaExceeded
 from basecagg.protocol.effects import sends_of
 from basecagg.protocol.messages import Closing, MaskName, Upload, signed
-from basecagg.protocol.records import OwnMask, load
 from basecagg.protocol.recovery import Recovery
+from basecagg.protocol.stored import OwnMask, load
 from basecagg.simulation.loopback import AT_SERVER
 from basecagg.storage.participant_store import ParticipantStore
 

@@ -30,11 +30,10 @@ from parties import USERS, deal, holder_at, make_federation, one_round, released
 from basecagg.channels.identity import Ed25519Verifier, Identity
 from basecagg.channels.wire import MAGIC, pack, unpack_file
 from basecagg.errors import ChannelError, NotProven, PartsDamaged, Refused
-from basecagg.protocol.judging import judge
 from basecagg.protocol.messages import Answer, History, encode
 from basecagg.protocol.model_watch import ModelWatch
 from basecagg.protocol.proofs import Account, Caught, Fork, Miscalculation
-from basecagg.protocol.recomputation import recompute
+from basecagg.protocol.recomputation import judge, recompute
 from basecagg.storage.in_memory import MemoryStore
 
 VERIFIER = Ed25519Verifier()

@@ -13,7 +13,7 @@ from test_schedules import Schedules, anywhere, play
 from basecagg.protocol.messages import RecoveryRequest
 from basecagg.protocol.proofs import DoubleRequest, contradiction
 from basecagg.protocol.recomputation import recompute
-from basecagg.protocol.records import Made, load
+from basecagg.protocol.stored import Made, load
 from basecagg.simulation.loopback import AT_SERVER
 from basecagg.storage.in_memory import MemoryStore
 

@@ -30,7 +30,6 @@ from basecagg.parameters import ProtocolParameters
 from basecagg.protocol import life
 from basecagg.protocol.effects import sends_of, writes_of
 from basecagg.protocol.epoch import Epoch, Seat, accept
-from basecagg.protocol.invitations import proof
 from basecagg.protocol.messages import (
     Credential,
     EpochEnd,
@@ -40,7 +39,7 @@ from basecagg.protocol.messages import (
     signed,
     statement,
 )
-from basecagg.protocol.operator import Foundation, Operator, found
+from basecagg.protocol.operator import Foundation, Operator, found, proof
 from basecagg.protocol.step_rule import StepRule
 from basecagg.storage.in_memory import MemoryStore
 from basecagg.storage.participant_store import ParticipantStore

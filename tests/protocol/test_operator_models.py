@@ -27,7 +27,7 @@ from basecagg.protocol.epoch import accept, first_link
 from basecagg.protocol.messages import Link, Parts
 from basecagg.protocol.operator import Foundation, Operator, found
 from basecagg.protocol.proofs import Caught, Miscalculation, Pedigree
-from basecagg.protocol.records import Expectation
+from basecagg.protocol.stored import Expectation
 from basecagg.simulation.federation import Federation
 from basecagg.storage.in_memory import MemoryStore
 

@@ -37,7 +37,7 @@ from basecagg.protocol.effects import (
     Joined,
     Left,
     MaskEnded,
-    MemoryLost,
+    StoreLost,
     writes_of,
 )
 from basecagg.protocol.epoch import Seat
@@ -437,9 +437,9 @@ def test_an_old_copy_says_why_it_forgot(ann):
     ann.join(1)
     ann.join(2)
     ann.restore(*old[:1])
-    (lost,) = [news for news in ann.news if isinstance(news, MemoryLost)]
+    (lost,) = [news for news in ann.news if isinstance(news, StoreLost)]
     assert lost.reason == "the store is an older copy of itself, or its anchor is"
-    assert ann.machine.refusals()["MemoryLost"].reason == lost.reason
+    assert ann.machine.refusals()["StoreLost"].reason == lost.reason
 
 
 def test_nothing_of_an_epoch_follows_into_the_next(ann, town):
@@ -592,7 +592,7 @@ def forgot(ann, number):
     assert ann.machine.holder is None
     assert ann.machine.contributor is None or not ann.machine.contributor.states()
     assert ann.machine.number == number
-    return any(isinstance(news, MemoryLost) for news in ann.news)
+    return any(isinstance(news, StoreLost) for news in ann.news)
 
 
 def later_life(ann):
@@ -663,7 +663,7 @@ def test_an_anchor_one_behind_is_a_crash_and_costs_nothing(ann, town, monkeypatc
     ann.hear(town.closing(epoch, *parcels[0].dealing.masks))
     ann.restore(None, anchor)
     assert ann.machine.holder is not None
-    assert not [news for news in ann.news if isinstance(news, MemoryLost)]
+    assert not [news for news in ann.news if isinstance(news, StoreLost)]
 
 
 def test_after_amnesia_she_goes_on_with_fresh_masks_and_a_fresh_key(ann, town):
@@ -689,7 +689,7 @@ def test_a_certificate_with_an_endorsement_that_she_does_not_remember_is_amnesia
     epoch = ann.join()
     parcels, overlapping, _ = opened_sum(ann, epoch)
     ann.hear(town.certified(overlapping, town.vote(overlapping, 0)))
-    assert ann.news[-1] == MemoryLost("somebody else endorsed a request with my key")
+    assert ann.news[-1] == StoreLost("somebody else endorsed a request with my key")
     assert forgot(ann, number=1)
     assert answers_nothing(ann, epoch, parcels, overlapping)
 
@@ -716,7 +716,7 @@ def test_other_certificates_are_no_reason_to_forget(ann, town):
         town.certified(overlapping, forged),
         town.certified(unseen, town.vote(unseen, 0)),
     )
-    assert not [news for news in ann.news if isinstance(news, MemoryLost)]
+    assert not [news for news in ann.news if isinstance(news, StoreLost)]
     assert ann.machine.holder is not None
 
 
@@ -858,7 +858,7 @@ def test_a_crash_at_every_boundary(town, tmp_path, where):
             ann.judge.look(ann)
         ann.restart()
         ann.judge.look(ann)
-        assert not [news for news in ann.news if isinstance(news, MemoryLost)]
+        assert not [news for news in ann.news if isinstance(news, StoreLost)]
         opened_sum(ann, ann.join(10))
         ann.judge.look(ann)
         ann.store.close()

@@ -29,7 +29,7 @@ from basecagg.errors import LocalProtocolError
 from basecagg.protocol.epoch import NEVER
 from basecagg.protocol.messages import Endorsement, EpochEnd, Parcel, Shipment, Upload, Verdict
 from basecagg.protocol.participant import GRACE
-from basecagg.protocol.records import SealingKeyRecord, parse, write
+from basecagg.protocol.stored import StoredSealingKey, parse, write
 from basecagg.storage.anchor import Mark
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -246,7 +246,7 @@ def test_nothing_weakens_in_ten_thousand_histories(tmp_path):
 
 
 def secrets_of(ann):
-    return {key: parse(value, SealingKeyRecord) for key, value in ann.store.scan("sealing")}
+    return {key: parse(value, StoredSealingKey) for key, value in ann.store.scan("sealing")}
 
 
 class Forgetful(Ann):

@@ -34,7 +34,7 @@ from basecagg.protocol import masking
 from basecagg.protocol.effects import BudgetEnded, MaskEnded, Uploaded, sends_of
 from basecagg.protocol.floor import LocalFloor
 from basecagg.protocol.messages import Upload, Verdict, signed
-from basecagg.protocol.records import Refusals, parse
+from basecagg.protocol.stored import Refusals, parse
 from basecagg.storage.in_memory import MemoryStore
 
 MANY = 10**6

@@ -16,7 +16,7 @@ from basecagg.maths.staleness import constant
 from basecagg.privacy import Privacy
 from basecagg.protocol.effects import sends_of
 from basecagg.protocol.messages import Upload
-from basecagg.protocol.records import Spent, parse
+from basecagg.protocol.stored import Spent, parse
 from basecagg.simulation.loopback import Address
 
 NAMES = [f"user-{index}" for index in range(4)]

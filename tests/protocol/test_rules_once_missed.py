@@ -31,9 +31,9 @@ from basecagg.maths.randomness import WordStream
 from basecagg.maths.staleness import polynomial
 from basecagg.protocol import masking
 from basecagg.protocol.effects import Persist
-from basecagg.protocol.judging import trace
 from basecagg.protocol.ledger import PrivacyLedger
 from basecagg.protocol.messages import Answer, Endorsement
+from basecagg.protocol.recomputation import trace
 from basecagg.protocol.recovery import Recovery
 from basecagg.storage.in_memory import MemoryStore
 

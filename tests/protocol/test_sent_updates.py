@@ -6,7 +6,7 @@ from msgspec.structs import astuple
 
 from basecagg.errors import LocalProtocolError
 from basecagg.protocol.effects import writes_of
-from basecagg.protocol.sent_updates import SentUpdates
+from basecagg.protocol.ledger import SentUpdates
 from basecagg.storage.in_memory import MemoryStore
 
 UPDATE = np.array([0.0, 0.5, -1e-9, 3.0])

@@ -55,7 +55,7 @@ from basecagg.protocol.messages import (
     encode,
     signed,
 )
-from basecagg.protocol.plain import PlainOpening
+from basecagg.protocol.opening import PlainOpening
 from basecagg.protocol.server import Server, ServerSettings
 from basecagg.protocol.weighing import Weighing
 from basecagg.simulation.loopback import AT_SERVER, Letter

@@ -22,7 +22,7 @@ from basecagg.protocol import step_rule
 from basecagg.protocol.effects import perform
 from basecagg.protocol.global_model import model_bytes
 from basecagg.protocol.messages import MaskName, PlainUpdate, encode
-from basecagg.protocol.plain import PlainOpening
+from basecagg.protocol.opening import PlainOpening
 from basecagg.protocol.server import Server, ServerSettings
 from basecagg.protocol.step_rule import (
     StepRule,

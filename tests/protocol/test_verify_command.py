@@ -20,8 +20,8 @@ from basecagg.channels.identity import Ed25519Verifier, Identity
 from basecagg.channels.safetensors import read_exported
 from basecagg.channels.wire import MAGIC, pack
 from basecagg.errors import DataError, Refused
-from basecagg.protocol.judging import trace
 from basecagg.protocol.proofs import Miscalculation, Pedigree
+from basecagg.protocol.recomputation import trace
 from basecagg.service.operator.export import export
 from basecagg.simulation.federation import Federation
 

@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from basecagg.channels.wire import MAX_CONTROL_BYTES, unpack
-from basecagg.protocol.records import BufferedUpdate, HeldShare, ModelState, load, parse
+from basecagg.protocol.stored import BufferedUpdate, HeldShare, ModelState, load, parse
 from basecagg.service.server.buffer_log import BufferEntry
 from basecagg.service.server.registry import Charter
 from basecagg.storage.lease import EXPIRES

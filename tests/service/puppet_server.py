@@ -17,7 +17,7 @@ from basecagg.protocol.effects import Forget
 from basecagg.protocol.epoch import Epoch
 from basecagg.protocol.floor import LocalFloor
 from basecagg.protocol.messages import CertifiedRequest, HolderKey, Message, RecoveryRequest
-from basecagg.protocol.records import SealingKeyRecord, load, write
+from basecagg.protocol.stored import StoredSealingKey, load, write
 from basecagg.service import framing
 from basecagg.service.agent.agent import Agent, AgentOptions
 from basecagg.service.agent.member import LocalMember
@@ -178,7 +178,7 @@ def erase(member, frames_of_epoch):
     store, kinds = member._store, ("held", "share", "answer", "vote", "progress", "epoch")
     kinds += ("membership", "charter", "highest", "mask", "dealing", "locks", "ticket", "upload")
     kinds += ("coin", "released", "asked", "checked")
-    keys = load(store, "sealing", SealingKeyRecord)
+    keys = load(store, "sealing", StoredSealingKey)
     for record in keys.values():
         record.state = "announced"
     store.commit(

@@ -23,7 +23,7 @@ from basecagg.channels.wire import pack
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.floor import LocalFloor
 from basecagg.protocol.messages import HolderKey, signed
-from basecagg.protocol.records import Role
+from basecagg.protocol.stored import Role
 from basecagg.service.agent.agent import Agent, AgentOptions
 from basecagg.service.agent.profile import Profile
 from basecagg.service.connection import Connection, Patience

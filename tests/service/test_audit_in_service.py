@@ -19,7 +19,7 @@ from basecagg.channels.wire import pack
 from basecagg.commands.operator import people
 from basecagg.errors import PassingFault
 from basecagg.protocol.messages import Refusal
-from basecagg.protocol.records import Person
+from basecagg.protocol.stored import Person
 from basecagg.service.connection import Connection
 from basecagg.service.documents import Overview, to_json
 from basecagg.service.problems import Problem

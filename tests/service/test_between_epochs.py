@@ -13,7 +13,7 @@ from service_harness import GIVE_UP, SMALL, announced
 from basecagg.channels.wire import pack
 from basecagg.errors import LeaseLost, PassingFault
 from basecagg.protocol.effects import Write
-from basecagg.protocol.records import write
+from basecagg.protocol.stored import write
 from basecagg.service.operator import office
 from basecagg.service.page.prometheus import render
 from basecagg.service.problems import STORE_FAULT, Problem

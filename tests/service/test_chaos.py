@@ -15,7 +15,7 @@ from private_postgres import private_postgres
 
 from basecagg.channels.wire import MAX_CONTROL_BYTES, unpack
 from basecagg.protocol.messages import Link
-from basecagg.protocol.records import HeldShare, ModelState, load, parse, write
+from basecagg.protocol.stored import HeldShare, ModelState, load, parse, write
 from basecagg.service.server.buffer_log import BufferEntry
 from basecagg.service.server.registry import Charter
 from basecagg.storage.participant_store import ParticipantStore

@@ -21,9 +21,8 @@ from basecagg.channels.sealing import SealingSecret
 from basecagg.channels.wire import pack, unpack_file
 from basecagg.errors import LONGEST_QUOTE, DataError, Refused, printable
 from basecagg.protocol.audit_log import AuditEnd, AuditEntry, purpose_of
-from basecagg.protocol.chain import Chain
 from basecagg.protocol.epoch import SERVER
-from basecagg.protocol.messages import HolderKey, signed
+from basecagg.protocol.messages import Chain, HolderKey, signed
 from basecagg.protocol.operator import OPERATOR
 from basecagg.protocol.proofs import Pedigree
 from basecagg.service import logs

@@ -18,7 +18,7 @@ from test_commands import Desk
 
 from basecagg.commands.operator import command
 from basecagg.errors import DataError, StorageError
-from basecagg.protocol.invitations import admission_hash
+from basecagg.protocol.operator import admission_hash
 from basecagg.service.agent.profile import Profile
 from basecagg.service.documents import Invitation, Invite, Overview, to_json
 from basecagg.service.invitation_file import read_invitation, write_invitation

@@ -17,7 +17,7 @@ from basecagg.channels.wire import pack
 from basecagg.errors import ChannelError, LocalProtocolError, ServerCaught, TurnedAway
 from basecagg.protocol.floor import LocalFloor
 from basecagg.protocol.messages import Answer, Receipt, Refusal
-from basecagg.protocol.records import SealingKeyRecord, load, write
+from basecagg.protocol.stored import StoredSealingKey, load, write
 from basecagg.service.agent.member import LocalMember
 from basecagg.service.connection import Connection, Reply, Unreachable
 from basecagg.service.framing import Numbered
@@ -101,7 +101,7 @@ def test_a_restored_identity_holds_nothing_in_the_same_epoch(tmp_path, key_outsi
 
     member = life()
     epoch = server.town.epoch(member.announce().sealing_key)
-    secrets = load(member._store, "sealing", SealingKeyRecord)
+    secrets = load(member._store, "sealing", StoredSealingKey)
     member.hear_of_epochs([Numbered(0, pack(epoch))])
     assert member.participant.holder is not None
     member.close()

@@ -24,7 +24,7 @@ from test_commands import Desk
 from basecagg.errors import StorageError
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.ledger import PrivacyLedger
-from basecagg.protocol.records import Standing
+from basecagg.protocol.stored import Standing
 from basecagg.service.operator.folder import certify_server
 from basecagg.storage import anchor
 from basecagg.storage.participant_store import ParticipantStore

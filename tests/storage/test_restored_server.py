@@ -25,9 +25,9 @@ from basecagg.protocol.messages import (
 )
 from basecagg.protocol.model_watch import ModelWatch
 from basecagg.protocol.proofs import Caught, DoubleRequest
-from basecagg.protocol.records import Past
-from basecagg.protocol.records import write as record
 from basecagg.protocol.recovery import Recovery
+from basecagg.protocol.stored import Past
+from basecagg.protocol.stored import write as record
 from basecagg.simulation.loopback import AT_SERVER, Address
 from basecagg.storage.anchor import Anchor
 from basecagg.storage.in_memory import MemoryStore

@@ -10,7 +10,7 @@ from pathlib import Path
 from dying_child import SECRETS, open_store
 from test_restored_machines import PARAMETERS, USERS, FederationOnFiles
 
-from basecagg.protocol.records import Locks, OwnMask, load
+from basecagg.protocol.stored import Locks, OwnMask, load
 from basecagg.simulation.loopback import AT_SERVER, Address
 from basecagg.storage.participant_store import ParticipantStore
 

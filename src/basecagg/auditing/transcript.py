@@ -24,8 +24,8 @@ from basecagg.channels.wire import MAX_CONTROL_BYTES, pack, unpack
 from basecagg.errors import ChannelError, DataError, Refused
 from basecagg.maths.primes import is_prime
 from basecagg.privacy import Mechanism
-from basecagg.protocol.chain import Chain
 from basecagg.protocol.epoch import Epoch, accept
+from basecagg.protocol.messages import Chain
 from basecagg.protocol.ports import Signer
 from basecagg.storage import disk
 

@@ -15,9 +15,8 @@ from basecagg.channels.wire import MAGIC, MAX_FILE_BYTES, Filed, unpack_file
 from basecagg.errors import BASecAggError, DataError, NotProven, printable
 from basecagg.printing import Shown
 from basecagg.protocol.epoch import Agreement, Epoch, accept
-from basecagg.protocol.judging import judge, trace
 from basecagg.protocol.proofs import Account, Caught, Evidence, Pedigree
-from basecagg.protocol.recomputation import recompute
+from basecagg.protocol.recomputation import judge, recompute, trace
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

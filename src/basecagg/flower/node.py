@@ -26,22 +26,22 @@ from basecagg.protocol.effects import (
     Forget,
     Joined,
     Left,
-    MemoryLost,
     News,
     Persist,
+    StoreLost,
 )
 from basecagg.protocol.epoch import Epoch
 from basecagg.protocol.global_model import Model
 from basecagg.protocol.messages import Credential, Message, Refusal, Suite
-from basecagg.protocol.records import Record, write
-from basecagg.protocol.records import parse as parse_record
+from basecagg.protocol.stored import Stored, write
+from basecagg.protocol.stored import parse as parse_record
 
 _LOG = logging.getLogger("flwr")
 _SUITE: Suite = "x25519"
 _VERIFIER = Ed25519Verifier()
 
 
-class BegunTraining(Record):
+class BegunTraining(Stored):
     """Training that was begun: from which model."""
 
     version: int
@@ -51,7 +51,7 @@ class BegunTraining(Record):
     """When, by this machine's clock."""
 
 
-class KeptMetrics(Record):
+class KeptMetrics(Stored):
     """Metrics of the model that this node is about to train; they leave inside its next update only."""
 
     values: dict[str, float]
@@ -252,7 +252,7 @@ class OpenNode(AbstractContextManager["OpenNode"]):
             case Declined(code, reason):
                 self._declined = code
                 _LOG.error("an epoch was declined: %s (%s)", reason, code)
-            case MemoryLost(reason):
+            case StoreLost(reason):
                 _LOG.error("this node holds no shares any more: %s", reason)
             case Convicted(_, reason):
                 self._keep_evidence()

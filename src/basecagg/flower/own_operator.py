@@ -17,7 +17,7 @@ from basecagg.protocol.effects import Effect, Persist, Store, perform
 from basecagg.protocol.epoch import Agreement, accept
 from basecagg.protocol.messages import Credential, EpochEnd, HolderKey, Link, Message, Suite
 from basecagg.protocol.operator import Foundation, Operator, found
-from basecagg.protocol.ports import Memory
+from basecagg.protocol.ports import LastingRecords
 from basecagg.protocol.step_rule import StepRule
 
 _ROLES = ("operator", "enrolment", "server")
@@ -25,7 +25,7 @@ _FEDERATION_BYTES = 16
 _SUITE: Suite = "x25519"
 
 
-class LastingStore(Store, Memory, Protocol):
+class LastingStore(Store, LastingRecords, Protocol):
     """Records that can be written, with the highest number of an epoch among them."""
 
 

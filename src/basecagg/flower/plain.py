@@ -23,7 +23,7 @@ from basecagg.parties.epoch_server import EpochServer, ServerSettings
 from basecagg.protocol.effects import Released, Send, Store
 from basecagg.protocol.global_model import Model, model_bytes
 from basecagg.protocol.messages import MaskName, PlainUpdate
-from basecagg.protocol.plain import PlainOpening
+from basecagg.protocol.opening import PlainOpening
 
 _SERIAL_BYTES = 16
 

@@ -80,13 +80,13 @@ def rho_within(epsilon: float, delta: float) -> float:
 
 
 def sampled_epsilon(cost: Cost, uses: int, delta: float) -> tuple[float, int]:
-    """ε at δ of so many uploads of sampled records, and the order that gives it."""
+    """ε at δ of `uses` uploads of sampled records, and the order that gives it."""
     pairs = ((_epsilon(uses * divergence(cost, a), a, delta), a) for a in INTEGER_ORDERS)
     return min(pairs)
 
 
 def affords(cost: Cost, uses: int, epsilon: float, delta: float) -> bool:
-    """Whether so many uploads are within (ε, δ): `sampled_epsilon` without the orders that cannot help."""
+    """Whether `uses` uploads are within (ε, δ): `sampled_epsilon` without the orders that cannot help."""
     for order in INTEGER_ORDERS:
         room = epsilon - _excess(order, delta)
         spent = uses * divergence(cost, order) if room > 0 else 0.0

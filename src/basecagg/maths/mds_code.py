@@ -1,4 +1,4 @@
-"""The T-private MDS code that shares a mask among N holders, at which points, so that any U answers open a sum.
+"""The T-private MDS code: it shares a mask among N holders, so that any U answers open a sum of masks.
 
 A mask is cut into U − T sub-masks. With T rows of noise they are the coefficients of a polynomial of
 degree < U for each column, and holder j gets its value at a point β_j, Eq. (encoding):
@@ -23,18 +23,23 @@ import numpy as np
 
 from basecagg.errors import DataError, DecodingError, ParameterError
 from basecagg.maths.elements import Elements, checked, checked_shape, destination
-from basecagg.maths.error_location import locate_errors
-from basecagg.maths.interpolation import Numbers, coefficient_rows, value_rows, vandermonde
+from basecagg.maths.interpolation import (
+    Numbers,
+    coefficient_rows,
+    locate_errors,
+    value_rows,
+    vandermonde,
+)
 from basecagg.maths.kernels import roots
 from basecagg.maths.kernels.compiler import Addresses, addresses_of
 from basecagg.maths.kernels.cosets import CosetEvaluation
-from basecagg.maths.kernels.product import Product
+from basecagg.maths.kernels.dot import Product
 from basecagg.maths.kernels.sums import inner_product
 from basecagg.maths.prime_field import PrimeField
 from basecagg.maths.primes import PAPER_MODULUS
 from basecagg.maths.randomness import FieldStream, new_seed
 
-# From so many holders on, evaluation at large cosets is faster (measured).
+# With this many holders or more, evaluation at large cosets is faster (measured).
 _MANY_HOLDERS = 300
 _KEPT_CODES = 8
 _KEPT_DECODERS = 8
@@ -125,7 +130,7 @@ class MaskCode:
     def correct(
         self, shares: Shares, agreeing: int | None = None
     ) -> tuple[Elements, tuple[int, ...]]:
-        """Decode n ≥ U shares of which up to e = ⌊(n − U)/2⌋ are wrong; also tell whose are.
+        """Decode n ≥ U shares, up to e = ⌊(n − U)/2⌋ of them wrong; also tell whose are wrong.
 
         The result agrees in every column with every share that is not named, and at least `agreeing`
         are not: U + T unless given. U of them are not among any T liars, so the result is right

@@ -1,5 +1,10 @@
-"""Noise for differential privacy: the discrete Gaussian N_ℤ(0, σ²), drawn from a table without any float.
+"""Privacy of an upload: clip by length and round within a bound, then add discrete Gaussian noise.
 
+Stochastic rounding makes a vector longer, by √d/2 or so. Kairouz, Liu and Steinke (2021) round again until the
+result is at most C̃ long, which it nearly always is at once. What is promised is checked in integers: no error
+of floating point can exceed it.
+
+The noise is the discrete Gaussian N_ℤ(0, σ²), drawn from a table without any float.
 Canonne, Kamath and Steinke (2020) define it: P(k) ∝ exp(−k²/2σ²) on the integers. Here it is cut at 14σ and
 its probabilities are multiples of 2⁻¹²⁸/n; together that is a statistical distance of less than 2⁻¹²⁷ for
 one draw. Walker's alias method draws in constant time: a column of n by some bits, and one of its two values
@@ -18,8 +23,9 @@ import numpy.typing as npt
 
 from basecagg.errors import DataError, ParameterError
 from basecagg.maths.elements import Elements, checked_shape
-from basecagg.maths.kernels.noise import add_noise_and_mask
+from basecagg.maths.kernels.rounding import add_noise_and_mask, round_and_square, sum_of_squares
 from basecagg.maths.primes import require_modulus
+from basecagg.maths.quantization import Reals, checked_reals
 from basecagg.maths.randomness import WordStream
 
 CUT = 14
@@ -31,6 +37,12 @@ _HALF = (1 << 64) - 1
 _SPARE = 8
 """Second words for columns whose first word ties, in a segment of 2²⁰ draws. A single tie has 2⁻⁴⁴ there."""
 _EXACT = Context(prec=90, rounding=ROUND_HALF_EVEN)
+_SEGMENT = 1 << 20
+"""Elements that are rounded at a time."""
+_TRIES = 64
+"""Each fails with a probability of 2⁻⁴⁰ at most."""
+_SHORTER = 1 - 2.0**-30
+"""What is clipped ends a little below C: more than the norm in float64 may be wrong by."""
 Rounded = npt.NDArray[np.int32]
 
 
@@ -122,3 +134,49 @@ def noise_and_mask(
         rounded, columns, halves, spare, high, low, other, reach, q, mask, out
     ):
         raise DataError("mask has a word that is not below q")
+
+
+# --- clip and round --------------------------------------------------------------------------------
+
+
+def round_within(
+    x: Reals,
+    levels: int,
+    clip_norm: float,
+    weight: float,
+    bound: int,
+    coins: WordStream,
+    out: Rounded,
+) -> bool:
+    """out = x clipped to ‖x‖ ≤ C, times s·c_l, rounded so that Σ out² ≤ C̃² = `bound`; whether x was clipped.
+
+    What is no number, or infinite, is taken for zeros: that it happened must not be seen from outside.
+    """
+    x, factor, clipped = _scaled(checked_reals(x), clip_norm)
+    factor *= levels * weight
+    for _ in range(_TRIES):
+        if _round(x, factor, coins, out) <= bound:
+            return clipped
+    out[:] = 0
+    return clipped
+
+
+def _round(x: Reals, factor: float, coins: WordStream, out: Rounded) -> int:
+    total = 0
+    for at in range(0, x.size, _SEGMENT):
+        part = x[at : at + _SEGMENT]
+        total += int(round_and_square(part, factor, coins.draw(part.size), out[at : at + _SEGMENT]))
+    return total
+
+
+def _scaled(x: Reals, clip_norm: float) -> tuple[Reals, float, bool]:
+    """A vector and a factor that make x clipped to C, and whether it had to be."""
+    square = float(sum_of_squares(x))
+    if math.isfinite(square):
+        # A sum that underflows is of a vector much shorter than any C.
+        norm = math.sqrt(square)
+        return (x, clip_norm / norm * _SHORTER, True) if norm > clip_norm else (x, 1.0, False)
+    if not np.isfinite(x).all():
+        return np.zeros_like(x), 1.0, True
+    x = x / np.abs(x).max()
+    return x, clip_norm / math.sqrt(float(sum_of_squares(x))) * _SHORTER, True

@@ -46,7 +46,7 @@ def clip_update(x: Reals, clip: float, *, out: Reals | None = None) -> tuple[Rea
 
 
 def require_finite(x: Reals) -> None:
-    """Refuse NaN and ±Inf, and say where the first of how many is."""
+    """Refuse NaN and ±Inf, and say how many there are and where the first is."""
     finite = np.isfinite(x)
     if not finite.all():
         raise DataError(

@@ -26,9 +26,9 @@ from basecagg.protocol.floor import LocalFloor
 from basecagg.protocol.global_model import Model
 from basecagg.protocol.messages import Credential, HolderKey, Message, Parcel, Receipt
 from basecagg.protocol.participant import TO_CONTRIBUTORS, Participant, Pins
-from basecagg.protocol.ports import Memory, Records, SealingSuite, Signer, Verifier
+from basecagg.protocol.ports import LastingRecords, Records, SealingSuite, Signer, Verifier
 from basecagg.protocol.proofs import Evidence
-from basecagg.protocol.records import parse
+from basecagg.protocol.stored import parse
 
 __all__ = ["TO_CONTRIBUTORS", "Member", "MemberStore", "Pins", "evidence_in"]
 
@@ -40,7 +40,7 @@ _LARGE = 4 * 2**20
 """Bytes: if the shares of one mask take more, each mask gets a shipment of its own."""
 
 
-class MemberStore(Memory, Store, Protocol):
+class MemberStore(LastingRecords, Store, Protocol):
     """What a member keeps survives a restart, and says so if it is an older copy of itself."""
 
 

@@ -14,11 +14,10 @@ import msgspec
 from msgspec import Meta, Struct
 
 from basecagg.errors import DataError
-from basecagg.protocol.chain import Chain
 from basecagg.protocol.effects import Persist
-from basecagg.protocol.messages import PublicKey, Signature
+from basecagg.protocol.messages import Chain, PublicKey, Signature
 from basecagg.protocol.ports import Records, Signer, Verifier
-from basecagg.protocol.records import recall, version_key, write
+from basecagg.protocol.stored import recall, version_key, write
 
 Fact: TypeAlias = str | int
 _ENTRY, _END = "audit", "audit-end"

@@ -11,7 +11,7 @@ from functools import cache
 from typing import TypeAlias
 
 from basecagg.errors import AlreadyBuffered, QuotaExceeded, WrongVersion
-from basecagg.protocol.records import BufferedUpdate
+from basecagg.protocol.stored import BufferedUpdate
 from basecagg.protocol.weighing import Weighing
 
 Together: TypeAlias = Callable[[Sequence[BufferedUpdate]], list[BufferedUpdate]]
@@ -45,8 +45,7 @@ class Buffer:
         self._weighing.require_fresh(opens_at, update.base_version)
         if any(other.name.contributor == update.name.contributor for other in self.waiting):
             raise AlreadyBuffered(
-                "an update of yours is waiting: train from the next version",
-                peer=update.name.contributor,
+                f"an update of {update.name.contributor} is waiting: train from the next version"
             )
         if len(self.waiting) >= self.size * MAX_WAITING_BUFFERS:
             raise QuotaExceeded(f"{len(self.waiting)} updates are waiting: come back later")

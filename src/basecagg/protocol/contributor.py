@@ -1,7 +1,7 @@
 """The contributor: deals masks ahead, hides each update under one of them, and never hides an update twice.
 
-Persisted before sent: a retry sends identical bytes. After a refusal, a burn or a timeout the update is gone
-and the user trains afresh, for the same Δ in two sums would be their difference.
+Everything is stored before it is sent, so a retry sends identical bytes. After a refusal, a burn or a timeout
+the update is gone and the user trains again: the same Δ in two sums would be their difference.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from basecagg.protocol import life, merkle
 from basecagg.protocol.effects import Effect, Forget, MaskEnded, Persist, Send, Uploaded
 from basecagg.protocol.epoch import MAX_VERSIONS, SERVER, Agreement
 from basecagg.protocol.global_model import Model
-from basecagg.protocol.ledger import PrivacyLedger
+from basecagg.protocol.ledger import PrivacyLedger, SentUpdates
 from basecagg.protocol.masking import hide, hide_with_noise, shares_of
 from basecagg.protocol.messages import (
     MAX_MASKS,
@@ -36,7 +36,7 @@ from basecagg.protocol.messages import (
     signed,
 )
 from basecagg.protocol.ports import Records, Sealer, Signer
-from basecagg.protocol.records import (
+from basecagg.protocol.stored import (
     LastBase,
     Locks,
     OwnMask,
@@ -47,7 +47,6 @@ from basecagg.protocol.records import (
     require,
     write,
 )
-from basecagg.protocol.sent_updates import SentUpdates
 
 _SERIAL_BYTES = 16
 
@@ -68,7 +67,7 @@ class Contributor:
     ) -> None:
         """Take up the contributor that the credential names. Only a simulation replaces the entropy.
 
-        Unused masks are given up at every start, unless it `keeps_masks`: one that starts anew at every visit.
+        Unused masks are given up at every start, unless it `keeps_masks`: a Flower node starts at every visit.
         """
         self.agreement = agreement
         self.name = credential.contributor
@@ -81,7 +80,7 @@ class Contributor:
         self._parameters = agreement.parameters
         self._masks = load(records, "mask", OwnMask)
         self._confirmed: defaultdict[str, set[int]] = defaultdict(set)
-        """By dealing. Nothing is written before there are enough: a restart asks all holders again."""
+        """The holders that confirmed each dealing. Not stored: after a restart all are asked again."""
         self._base = recall(records, "base", LastBase) or self._first_base()
         self._sent = SentUpdates(records, entropy)
         self.ledger = PrivacyLedger(records)
@@ -105,7 +104,7 @@ class Contributor:
 
     @property
     def may_spend(self) -> bool:
-        """Whether its budget of privacy allows another update, where there is one."""
+        """Whether the privacy budget allows another update; always, if there is no budget."""
         return self._paid is None or self.ledger.affords(self._paid)
 
     @property
@@ -123,13 +122,14 @@ class Contributor:
                 return self._take_verdict(message)
             case Closing():
                 return self._note_burned(message)
-        raise Malformed(f"a contributor does not take a {type(message).__name__}", peer=SERVER)
+        raise Malformed(f"a contributor does not take a {type(message).__name__}")
 
     def start(self) -> list[Effect]:
-        """To be carried out once after construction. Masks of an old copy may have been used: burn them.
+        """Carry this out once after construction. Masks of an older copy may have been used: burn them.
 
-        What else was uploaded since is not known either, so nothing is left of its budget. A host that was
-        restored with its anchor looks like any other that starts: so no mask from before a start is used after.
+        The copy does not know what else was uploaded since, so nothing is left of the budget. A host that was
+        restored together with its anchor cannot be told from any other that starts. So no mask from before a
+        start is used after it.
         """
         bound = bind(self._records, self.agreement.id)
         if self._records.rolled_back:
@@ -148,10 +148,10 @@ class Contributor:
         return effects
 
     def reconnect(self) -> list[Effect]:
-        """The server can be reached again: send again what has had no outcome yet, byte for byte.
+        """Send again, byte for byte, what has had no outcome yet: the server can be reached again.
 
-        Receipts and verdicts are lost when the server crashes. A shipment that comes again is delivered again
-        and confirmed again; an upload that comes again is answered with its verdict, whatever it is by then.
+        Receipts and verdicts are lost when the server crashes. It delivers a repeated shipment again, and
+        answers a repeated upload with its present verdict.
         """
         alive = {mask.dealing for mask in self._masks.values() if mask.state == "dealt"}
         stored = load(self._records, "dealing", Dealing)
@@ -162,7 +162,7 @@ class Contributor:
         return [Send(SERVER, message) for message in (*self._withdrawals(), *shipments, *uploads)]
 
     def _withdrawals(self) -> list[Closing]:
-        """What was given up, for the server to make room; no more names at once than it takes."""
+        """Tell the server which masks were given up, so that it makes room; in portions that it accepts."""
         names = [mask.name for mask in self._masks.values() if mask.state == "withdrawn"]
         most, first = self.agreement.masks_per_contributor, self.agreement.epoch.first_version
         some = [tuple(names[at : at + most]) for at in range(0, len(names), most)]
@@ -174,7 +174,7 @@ class Contributor:
         seeds = [self._masks[name.key].seed for name in dealing.masks]
         leaves, sealed = self._seal(seeds, locks, self._contexts(dealing.masks))
         if merkle.tree(leaves)[-1][0] != dealing.root:
-            # Sealed with the same keys, anything else would give away both.
+            # Two plaintexts sealed with the same keys would give both away.
             raise StorageError(f"the shares of {key} are not those that were dealt")
         return Shipment(dealing, leaves, sealed)
 
@@ -197,7 +197,11 @@ class Contributor:
         root = merkle.tree(leaves)[-1][0]
         dealing = Dealing(self.agreement.id, tuple(seeds), root, self._credential)
         dealing = signed(dealing, self._signer)
-        masks = {name.key: _own(name, seed, dealing) for name, seed in seeds.items()}
+        state = life.after(life.CONTRIBUTOR, "new", "deal")
+        masks = {
+            name.key: OwnMask(name=name, dealing=dealing.key, seed=seed, state=state)
+            for name, seed in seeds.items()
+        }
         self._masks |= masks
         return [
             *(write("mask", key, mask) for key, mask in masks.items()),
@@ -209,7 +213,7 @@ class Contributor:
 
     def deal_ahead(self, version: int, ahead: int) -> list[Effect]:
         """Give up masks that have expired; have `ahead` of them dealt or ready, or as many as are allowed."""
-        self._require_believable(version)  # before anything is given up: who raises has not changed
+        self._require_believable(version)  # before anything changes: an error must leave no trace
         effects = self.expire(version)
         missing = min(ahead, self._parameters.mask_quota) - self._ahead
         return effects if missing <= 0 else [*effects, *self.deal(version, missing)]
@@ -248,9 +252,9 @@ class Contributor:
         return [e for dealing in dealings for e in self._add_holder(dealing, receipt.holder)]
 
     def _add_holder(self, dealing: str, holder: int) -> list[Effect]:
-        """Count the holder. Who has one share of a dealing has them all, so its masks are ready together.
+        """Count a holder that keeps its shares. All masks of a dealing become ready together.
 
-        They must be: as long as one of them has a seed, locks open the envelopes of all.
+        They must: while the locks are stored, they open the envelopes of all masks of the dealing.
         """
         self._confirmed[dealing].add(holder)
         if len(self._confirmed[dealing]) < self.agreement.holders_needed:
@@ -262,7 +266,7 @@ class Contributor:
         return [*ready, *self._forget_shipment(dealing)]
 
     def _forget_shipment(self, dealing: str) -> list[Forget]:
-        """It is delivered, or will not be repeated."""
+        """Delete what would make the shipment again: it is delivered, or will not be repeated."""
         self._confirmed.pop(dealing, None)
         return [Forget(kind, dealing) for kind in ("dealing", "locks")]
 
@@ -278,9 +282,9 @@ class Contributor:
     ) -> list[Effect]:
         """Clip, quantise and mask an update Δ (Eq. masked_update), and upload it. The mask is used up.
 
-        Δ is the model before − after training, so the server subtracts it. The hash of the `model` before is
-        remembered, for another epoch may begin with it.
-        With privacy the contributor itself weighs it, by how far the model has come since: to `version`.
+        Δ is the model before − after training, so the server subtracts it. `model` is the hash of the model
+        before: it is remembered, because another epoch may begin with that model. With privacy the contributor
+        itself weighs Δ by its age: the model has come to `version` since.
         """
         if update.shape != (self._parameters.model_size,):
             raise DataError(
@@ -304,7 +308,7 @@ class Contributor:
         )
         upload = Upload(signed(ticket, self._signer), words)
         mask.state = life.after(life.CONTRIBUTOR, mask.state, "upload")
-        mask.seed = b""  # nobody can unmask the update any more, not even who steals this store
+        mask.seed = b""  # from now on not even a thief of this store can unmask the update
         key = mask.name.key
         return [
             write("mask", key, mask, irreversible=True),
@@ -317,17 +321,17 @@ class Contributor:
         ]
 
     def _hide(self, update: Model, seed: bytes, staleness: int) -> tuple[Words, int]:
-        """The masked words, and how many elements were clipped: of which nothing is told with privacy."""
+        """The masked words, and how many elements were clipped: with privacy 0, for that is not told."""
         if self._parameters.privacy is None:
             return hide(update, seed, self._parameters)
-        # With noise, what is not finite is taken for zeros, or it could be told from outside.
+        # With noise, NaN and ±Inf count as zeros: a refusal would tell others that they were there.
         if self._paid is None:
             require_finite(update)
         fresh = self._entropy(SEED_BYTES)
         return hide_with_noise(update, seed, staleness, fresh, self._parameters), 0
 
     def _own_staleness(self, base_version: int, version: int | None) -> int:
-        """τ̂, where contributors weigh by it; what would be refused for its age is not paid for."""
+        """τ̂, where contributors weigh by it. An update that is too old is refused before it is paid for."""
         if self._parameters.privacy is None or version is None:
             return 0
         age, most = version - base_version, self._parameters.max_staleness
@@ -339,9 +343,9 @@ class Contributor:
         return age
 
     def _remember(self, update: Model, staleness: int) -> list[Effect]:
-        """What has to be known before the upload leaves: what it costs, or which update it is.
+        """Store, before the upload leaves, what it costs or which update it is.
 
-        Where there is noise every upload is paid for, also one that is the same as another.
+        With noise every upload is paid for, also one that is the same as another.
         """
         if self._paid is not None:
             return self.ledger.charge(self._paid, staleness)
@@ -352,8 +356,8 @@ class Contributor:
     def may_train_from(self, version: int) -> bool:
         """Whether an update from this version may be uploaded: the first, or one for each that was burned.
 
-        Two updates of one user from one model are almost the same, and sums of such are equations for them. The
-        server signs what it burns, and an epoch says how often it may.
+        Two updates of one user from one model are almost the same, so sums with both are equations that reveal
+        them. The server signs what it burns, and the epoch says how often it may.
         """
         base = self._base
         if not self._parameters.once_per_version or version > base.version:
@@ -362,9 +366,9 @@ class Contributor:
         return version == base.version and len(base.uploads) < most
 
     def _first_base(self) -> LastBase:
-        """An epoch may begin with a model that updates were uploaded from in an earlier one.
+        """An epoch may begin with a model that this contributor trained from in an earlier epoch.
 
-        That the operator signed another epoch allows one more, and no burn allows another.
+        The new epoch allows one more upload from it, and burns allow no others.
         """
         first = self.agreement.epoch.first
         earlier = recall(self._records, "based", LastBase, first.model_hash.hex())
@@ -374,7 +378,7 @@ class Contributor:
         return LastBase(version=first.version, uploads=earlier.uploads, most=most)
 
     def _note_base(self, version: int, mask: str, model: bytes) -> list[Effect]:
-        """In this epoch by its version, for later ones by its model: an epoch may begin with any."""
+        """Store the base: by its version for this epoch, by its model for later ones that begin with it."""
         if not self._parameters.once_per_version:
             return []
         if version == self._base.version:
@@ -387,9 +391,8 @@ class Contributor:
         return [write("base", "", self._base, irreversible=True), *lasting]
 
     def _note_burned(self, closing: Closing) -> list[Effect]:
-        """The server signs that an upload of mine will not be opened: another may take its place."""
-        self.agreement.require_id(closing.epoch)
-        self.agreement.require_signed(closing, self.agreement.epoch.server_key, closing.signature)
+        """The server signs that an upload of ours will not be opened, so another may take its place."""
+        self.agreement.require_from_server(closing)
         mine = frozenset(mask.key for mask in closing.masks) & self._base.uploads
         if closing.outcome != "burned" or mine <= self._base.burned:
             return []
@@ -402,16 +405,16 @@ class Contributor:
         self.agreement.require_id(verdict.epoch)
         mask = self._masks.get(verdict.mask.key)
         if mask is None:
-            raise UnknownMask(f"{verdict.mask.key} is not a live mask of mine", peer=SERVER)
+            raise UnknownMask(f"{verdict.mask.key} is not a live mask of ours")
         if not life.allows(life.CONTRIBUTOR, mask.state, verdict.outcome):
-            raise Malformed(f"a mask that is {mask.state} cannot be {verdict.outcome}", peer=SERVER)
+            raise Malformed(f"a mask that is {mask.state} cannot be {verdict.outcome}")
         state = life.after(life.CONTRIBUTOR, mask.state, verdict.outcome)
         return [] if state == mask.state else self._end(mask, state, verdict.reason)
 
     def expire(self, version: int) -> list[Effect]:
-        """The model is at `version`: give up the masks whose last version has passed.
+        """Give up the masks whose last version has passed: the model is at `version`.
 
-        Also those that an update from this version could outlive: it may have to wait until it is too old.
+        Also unused masks that an update from this version could outlive while it waits to be summed.
         """
         lasting = version + self._parameters.max_staleness
         masks = self._masks.values()
@@ -435,15 +438,6 @@ class Contributor:
         return [*gone, *undelivered, *news]
 
 
-def _own(name: MaskName, seed: bytes, dealing: Dealing) -> OwnMask:
-    return OwnMask(
-        name=name,
-        dealing=dealing.key,
-        seed=seed,
-        state=life.after(life.CONTRIBUTOR, "new", "deal"),
-    )
-
-
 def _joined(*shares: Words) -> bytes | memoryview:
-    """A holder's shares of several masks, one after the other."""
+    """A holder's shares of several masks, one after the other; not copied if there is only one."""
     return shares[0].data.cast("B") if len(shares) == 1 else b"".join(s.data for s in shares)

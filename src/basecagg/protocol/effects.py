@@ -1,4 +1,4 @@
-"""What a machine wants done, and in which order: all writes in one transaction, then everything else.
+"""Effects: what a machine wants done. First all writes in one transaction, then everything else.
 
 A machine has already moved on when it returns its effects. If the writes fail, the driver throws the machine
 away and builds it again from its records. Effects are Structs, for a busy server makes thousands a second.
@@ -7,7 +7,6 @@ away and builds it again from its records. Effects are Structs, for a busy serve
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -20,7 +19,7 @@ from basecagg.protocol.ports import Discreet, Records
 
 
 class Persist(Discreet, Struct, frozen=True, gc=False):
-    """Write a record. `irreversible` marks what must not be undone by restoring an older copy of the store."""
+    """Store a value. `irreversible` marks what must not be undone by restoring an older copy of the store."""
 
     kind: str
     key: str
@@ -28,11 +27,11 @@ class Persist(Discreet, Struct, frozen=True, gc=False):
     irreversible: bool = False
 
     def _shown(self) -> dict[str, object]:
-        return {"record": f"{self.kind}/{self.key}", "size": f"{len(self.value)} bytes"}
+        return {"place": f"{self.kind}/{self.key}", "size": f"{len(self.value)} bytes"}
 
 
 class Forget(Struct, frozen=True, gc=False):
-    """Delete a record."""
+    """Delete a stored value."""
 
     kind: str
     key: str
@@ -45,14 +44,18 @@ class Send(Struct, frozen=True, gc=False):
     message: Message
 
 
-class Uploaded(Struct, frozen=True, gc=False):
+class News(Struct, frozen=True, gc=False):
+    """Something that happened, for the driver. It is nothing to be carried out."""
+
+
+class Uploaded(News, frozen=True):
     """An update was masked; `clipped` of its elements lay outside ±B."""
 
     mask: MaskName
     clipped: int
 
 
-class MaskEnded(Struct, frozen=True, gc=False):
+class MaskEnded(News, frozen=True):
     """A contributor's mask is over: opened, refused, burned or expired. Its update is not to be sent again."""
 
     mask: MaskName
@@ -60,8 +63,7 @@ class MaskEnded(Struct, frozen=True, gc=False):
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Released:
+class Released(News, frozen=True, eq=False):
     """A sum was opened and the model moved on: version t → t + 1."""
 
     version: int
@@ -80,7 +82,7 @@ class Released:
     """Whether the model moved by the sum, or only its version: then a member lied about its length."""
 
 
-class Abandoned(Struct, frozen=True, gc=False):
+class Abandoned(News, frozen=True):
     """A buffer was burned; the model is unchanged and training goes on."""
 
     version: int
@@ -88,7 +90,7 @@ class Abandoned(Struct, frozen=True, gc=False):
     reason: str
 
 
-class Joined(Struct, frozen=True, gc=False):
+class Joined(News, frozen=True):
     """A participant joined an epoch; it `holds` shares there, or only contributes."""
 
     number: int
@@ -96,39 +98,39 @@ class Joined(Struct, frozen=True, gc=False):
     holds: bool
 
 
-class Declined(Struct, frozen=True, gc=False):
+class Declined(News, frozen=True):
     """A participant was offered an epoch or a credential and did not take it."""
 
     code: str
     reason: str
 
 
-class Left(Struct, frozen=True, gc=False):
+class Left(News, frozen=True):
     """A participant's epoch is over; its keys and shares are destroyed."""
 
     number: int
     reason: str
 
 
-class MemoryLost(Struct, frozen=True, gc=False):
+class StoreLost(News, frozen=True):
     """A participant may have forgotten something: its sealing keys are destroyed, its masks burned."""
 
     reason: str
 
 
-class BudgetEnded(Struct, frozen=True, gc=False):
+class BudgetEnded(News, frozen=True):
     """A contributor made its last upload: its budget of privacy allows no other fresh one."""
 
     reason: str
 
 
-class PartsWanted(Struct, frozen=True, gc=False):
+class PartsWanted(News, frozen=True):
     """A participant wants to make this version again before it goes on: fetch its `Parts`."""
 
     version: int
 
 
-class Convicted(Struct, frozen=True, gc=False):
+class Convicted(News, frozen=True):
     """A participant caught its server cheating and takes no more part. The evidence convinces others too."""
 
     evidence: Message
@@ -136,24 +138,11 @@ class Convicted(Struct, frozen=True, gc=False):
 
 
 Write: TypeAlias = Persist | Forget
-News: TypeAlias = (
-    Uploaded
-    | MaskEnded
-    | Released
-    | Abandoned
-    | Joined
-    | Declined
-    | Left
-    | MemoryLost
-    | BudgetEnded
-    | PartsWanted
-    | Convicted
-)
 Effect: TypeAlias = Write | Send | News
 
 
 class Store(Records, Protocol):
-    """Records that can be written: all writes of one call, or none."""
+    """A store that can be written: all writes of one call, or none."""
 
     def commit(self, writes: Sequence[Write]) -> None:
         """Make the writes durable before returning."""
@@ -161,7 +150,7 @@ class Store(Records, Protocol):
 
 WRITES = frozenset({Persist, Forget})
 _FOR_DRIVERS = WRITES | {Send}
-# Effects are never subclassed, so their type tells all; a busy server asks it of thousands a second.
+# By type and not by isinstance: a busy server sorts thousands of effects a second.
 
 
 def writes_of(effects: Iterable[Effect]) -> list[Write]:
@@ -175,7 +164,7 @@ def sends_of(effects: Iterable[Effect]) -> list[Send]:
 
 
 def news_of(effects: Iterable[Effect]) -> list[News]:
-    """Everything that the driver itself may want to know."""
+    """All news for the driver."""
     return [effect for effect in effects if type(effect) not in _FOR_DRIVERS]  # type: ignore[misc]
 
 

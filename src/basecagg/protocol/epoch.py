@@ -1,4 +1,4 @@
-"""An epoch: who holds shares, under which parameters, signed by the operator whose key everyone has pinned.
+"""An epoch: the holders of shares and the parameters, signed by the operator whose key everyone has pinned.
 
 Its digest is the epoch id that every message carries. A change of holders or parameters is a new epoch, and
 masks never cross epochs. Contributors are not listed: each carries a credential, so that one more device
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
-from typing import Annotated, TypeVar
+from typing import Annotated, TypeAlias, TypeVar
 
 import numpy as np
 from msgspec import Meta
@@ -26,7 +26,6 @@ from basecagg.errors import (
 )
 from basecagg.maths.mds_code import MaskCode
 from basecagg.parameters import ProtocolParameters
-from basecagg.protocol.chain import Chain
 from basecagg.protocol.floor import LocalFloor
 from basecagg.protocol.global_model import Model, model_hash
 from basecagg.protocol.messages import (
@@ -34,6 +33,8 @@ from basecagg.protocol.messages import (
     PROTOCOL_VERSION,
     Attempt,
     Certificate,
+    Chain,
+    Closing,
     Credential,
     Dealing,
     Digest,
@@ -42,6 +43,8 @@ from basecagg.protocol.messages import (
     Message,
     Name,
     PublicKey,
+    RecoveryRequest,
+    Release,
     SealingKey,
     Signature,
     Suite,
@@ -57,6 +60,8 @@ _REMEMBERED_CREDENTIALS, _REMEMBERED_CERTIFICATES = 1 << 14, 8
 SERVER = "server"
 """The server's name among the participants."""
 Good = TypeVar("Good", Certificate, Credential)
+ServerWord: TypeAlias = Release | RecoveryRequest | Closing
+"""What the server signs."""
 NEVER = 2**62 - 1
 MAX_VERSIONS = 1_000_000
 """Of one epoch. A contributor has only the server's word for a version, and believes in no later one."""
@@ -82,7 +87,8 @@ class Epoch(Message, frozen=True, tag="Epoch"):
     step: StepRule
     """How a sum becomes the next model."""
     max_burns: Attempt
-    """How often a version's sum may be given up for another: so many more sums of it can be opened."""
+    """How often a version's sum may be given up for another. Each one given up may have been opened all the
+    same."""
     ends: Annotated[int, Meta(ge=0, lt=2**62)]
     """When it is over by everybody's own clock, in seconds since 1970."""
     parameters: ProtocolParameters
@@ -110,10 +116,10 @@ class Agreement:
     """An epoch that has been checked, with what the machines look up in it."""
 
     def __init__(self, epoch: Epoch, verifier: Verifier, operator_key: bytes = b"") -> None:
-        """Use `accept`, which checks; this only prepares."""
+        """Prepare only. Use `accept`, which checks the epoch first."""
         self.epoch = epoch
         self.operator_key = operator_key
-        """Whose signature was checked, if that was here."""
+        """The key whose signature `accept` has checked; empty if the epoch was checked elsewhere."""
         self.id = epoch.id
         self.beginning = History(epoch.first_version, Chain.begin("models").after(self.id).head)
         """The chain of models before the first sum. Its head vouches for the epoch, and so for the model."""
@@ -146,7 +152,7 @@ class Agreement:
 
     @property
     def masks_per_contributor(self) -> int:
-        """Live masks of one contributor at most: those dealt ahead, and as many that wait to be summed."""
+        """The most live masks of one contributor: those dealt ahead, and as many that wait to be summed."""
         return 2 * self.parameters.mask_quota
 
     def signed_by_holder(self, message: Message, holder: int, signature: bytes) -> bool:
@@ -168,20 +174,25 @@ class Agreement:
         if not self.verifier.verify(key, statement(message), signature):
             raise BadSignature(f"the signature of {type(message).__name__} does not verify")
 
+    def require_from_server(self, message: ServerWord) -> None:
+        """Refuse what is of another epoch, or not signed by this epoch's server."""
+        self.require_id(message.epoch)
+        self.require_signed(message, self.epoch.server_key, message.signature)
+
     def require_signed_by_holder(self, message: Message, holder: int, signature: bytes) -> None:
         """Refuse a message that the holder did not sign."""
         if not self.signed_by_holder(message, holder, signature):
             raise BadSignature(f"{type(message).__name__} is not signed by holder {holder}")
 
-    def require_words(self, words: bytes, size: int, what: str, peer: str = "") -> None:
-        """Refuse what is not so many elements of the field."""
+    def require_words(self, words: bytes, size: int, what: str) -> None:
+        """Refuse what is not `size` elements of the field."""
         if len(words) != 4 * size:
-            raise Malformed(f"{what} has {size} words, this one {len(words)} bytes", peer=peer)
+            raise Malformed(f"{what} has {size} words, this one {len(words)} bytes")
         if np.frombuffer(words, "<u4").max() >= self.parameters.modulus:
-            raise Malformed(f"a word of {what} is not below q", peer=peer)
+            raise Malformed(f"a word of {what} is not below q")
 
     def require_holder(self, holder: int, sender: str) -> None:
-        """Refuse a holder's word from anybody else."""
+        """Refuse a message in a holder's name that another sender has sent."""
         if self.holder_index(sender) != holder:
             raise NotEnrolled(f"holder {holder} is somebody else", peer=sender)
 
@@ -236,7 +247,7 @@ class Agreement:
 
 
 def _remember(good: Good, known: dict[Good, None], most: int) -> None:
-    """A holder sees a certificate twice and a credential with every parcel: checking once will do."""
+    """Remember what was checked: a holder sees a certificate twice, and a credential with every parcel."""
     known[good] = None
     if len(known) > most:
         del known[next(iter(known))]
@@ -258,7 +269,7 @@ def draft_epoch(
     suite: Suite = "x25519",
     contract: bytes = bytes(32),
 ) -> Epoch:
-    """The operator's part: lay down an epoch and sign it."""
+    """Make an epoch and sign it: the operator's part."""
     p = parameters
     code = MaskCode(p.num_holders, p.recovery_threshold, p.max_colluders, modulus=p.modulus)
     epoch = Epoch(
@@ -291,9 +302,9 @@ def first_link(model: Model, version: int = 0, previous: bytes = bytes(32)) -> L
 def accept(
     epoch: Epoch, operator_key: bytes, verifier: Verifier, floor: LocalFloor | None = None
 ) -> Agreement:
-    """Every participant's part: take the epoch only if the pinned operator signed it and it is sound.
+    """Take an epoch only if the pinned operator signed it and it is sound: every participant's part.
 
-    Whoever has no floor of its own uploads nothing, so it does not matter to it whose privacy is kept.
+    A caller without a floor uploads nothing, so it accepts any unit of privacy.
     """
     agreement = _checked(epoch, epoch.id, operator_key, verifier)
     (floor or LocalFloor(unit="record")).require(epoch.parameters, epoch.max_burns)
@@ -316,7 +327,7 @@ def _checked(epoch: Epoch, epoch_id: bytes, operator_key: bytes, verifier: Verif
 def _require_sound(agreement: Agreement) -> None:
     epoch, p, names = agreement.epoch, agreement.parameters, agreement.holder_names
     keys, n = {holder.signing_key for holder in epoch.holders}, p.num_holders
-    own = f"it speaks version {epoch.protocol} of the protocol, I {PROTOCOL_VERSION}"
+    own = f"it speaks version {epoch.protocol} of the protocol, we speak {PROTOCOL_VERSION}"
     for reason, wrong in {
         own: epoch.protocol != PROTOCOL_VERSION,
         "allow_wraparound is for experiments; no epoch may use it": p.allow_wraparound,

@@ -1,4 +1,4 @@
-"""What a participant insists on, whatever is signed: K, T, m, ε, and how many versions it makes again."""
+"""A participant's floor: the least K, T, m and ε that it accepts, and how many versions it recomputes."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from basecagg.privacy import Privacy, Unit
 
 Verify: TypeAlias = Literal["auto", "always", "sample", "never"]
 MOST_PARTS = 64 * 2**20
-"""Bytes: where a version takes more than this, 'auto' means to take samples."""
+"""Bytes. Where the parts of a version take more, 'auto' recomputes a sample of the versions."""
 
 
 @dataclass(frozen=True)
 class LocalFloor:
-    """What a participant insists on, whatever the operator signs."""
+    """The limits that a participant sets for itself. It refuses an epoch beyond them, whoever signed it."""
 
     buffer_size: int = 2
     max_colluders: int = 1
     consistency: Consistency = "honest-server"
     correctness: Correctness = "honest-holders"
     min_per_version: int | None = None
-    """m; unless given what is usual for the consistency insisted on."""
+    """m. None: the usual one for this floor's consistency."""
     max_burns: int | None = None
-    """The most sums of a version that may be given up for others, for each may have been opened; unless given 1
-    where 'certified' is insisted on."""
+    """The most sums of a version that may be given up for others: each may have been opened all the same.
+    None: 1 if this floor's consistency is 'certified', else no limit."""
     verify: Verify = "never"
-    """Which versions of the model are made again before they are trained from or summed to."""
+    """Which versions of the model are recomputed before they are used."""
     verify_share: float = 0.5
-    """p: of the versions, where samples are taken."""
+    """p: the fraction of versions in a sample."""
     max_epsilon: float | None = None
-    """The largest ε of all that is ever uploaded; None to insist on none. Without noise it has no bound."""
+    """The largest ε of all uploads ever. None: no limit, and epochs without noise are accepted."""
     max_delta: float = 1e-5
     """The largest δ that goes with it."""
     unit: Unit = "user"
-    """'record' allows epochs that hide single records only: whoever trains then has to clip each of them."""
+    """'record' also allows epochs that hide single records only; training then has to clip each record."""
 
     def share_to_verify(self, parameters: ProtocolParameters) -> float:
-        """Which part of the versions: all of them, some or none."""
+        """The fraction of versions to recompute."""
         small = parameters.parts_bytes <= MOST_PARTS
         shares = {"always": 1.0, "sample": self.verify_share, "never": 0.0}
         return shares.get(self.verify, 1.0 if small else self.verify_share)
 
     def require(self, parameters: ProtocolParameters, max_burns: int = 0) -> None:
-        """Refuse what lies below."""
+        """Refuse parameters that lie below this floor."""
         if self.consistency == "certified" and parameters.consistency != "certified":
             raise WrongEpoch("my floor is consistency 'certified'")
         if self.consistency == "certified" and not parameters.once_per_version:

@@ -1,15 +1,14 @@
 """The holder: keeps one encoded share of every live mask, and answers a recovery once.
 
-It trusts nobody. A request is refused, with a typed error and without any change, unless every rule holds; what
-it has endorsed or answered is recorded before the signature leaves, and a mask answers for one request, ever.
+It trusts nobody. A request that breaks a rule is refused with a typed error, and changes nothing. The holder
+stores what it endorses or answers before the signature leaves, and uses each mask for one request only, ever.
 """
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -54,14 +53,14 @@ from basecagg.protocol.messages import (
 )
 from basecagg.protocol.once_per_version import OncePerVersion
 from basecagg.protocol.ports import Opener, Records, Signer
-from basecagg.protocol.records import HeldShare, Progress, bind, load, recall, require, write
+from basecagg.protocol.stored import HeldShare, Progress, bind, load, recall, require, write
 from basecagg.protocol.weighing import Weighing
 
 _LIVE = ("held", "endorsed")
 _NEVER = sys.maxsize
 MAX_LAG = 10_000
-"""Versions that a holder who was away may be behind. A mask from further ahead is refused, else dealer and
-server could have a name remembered for ever."""
+"""How many versions a holder that was away may be behind. A mask that expires later is refused: else dealer and
+server could make the holder remember a name for ever."""
 
 
 class Holder:
@@ -82,7 +81,7 @@ class Holder:
         self._held = load(records, "held", HeldShare)
         self._answers = load(records, "answer", Answer)
         self._votes = set(records.keys("vote"))
-        """The digests of all requests that were endorsed here in this epoch."""
+        """The digests of all requests that this holder has endorsed in this epoch."""
         first = Progress(version=agreement.epoch.first_version, heads={})
         self._progress = recall(records, "progress", Progress) or first
         self._once = OncePerVersion(agreement, records)
@@ -105,17 +104,18 @@ class Holder:
         """Handle a message from the server, or refuse it with a typed error and no change."""
         if self._progress.retired:
             raise Retired("this holder restarted from an old copy and waits for the next epoch")
-        handlers: dict[type[Message], Callable[[Any], list[Effect]]] = {
-            Parcel: self._keep,
-            RecoveryRequest: self._consider,
-            CertifiedRequest: self._answer_certified,
-            Closing: self._close,
-            Inquiry: self._bear_witness,
-        }
-        handle = handlers.get(type(message))
-        if handle is None:
-            raise Malformed(f"a holder does not take a {type(message).__name__}", peer=SERVER)
-        return handle(message)
+        match message:
+            case Parcel():
+                return self._keep(message)
+            case RecoveryRequest():
+                return self._consider(message)
+            case CertifiedRequest():
+                return self._answer_certified(message)
+            case Closing():
+                return self._close(message)
+            case Inquiry():
+                return self._bear_witness(message)
+        raise Malformed(f"a holder does not take a {type(message).__name__}")
 
     def acknowledge(self) -> list[Effect]:
         """One signed receipt for all parcels taken since the last one."""
@@ -126,30 +126,29 @@ class Holder:
         return [Send(SERVER, receipt)]
 
     def start(self) -> list[Effect]:
-        """To be carried out once after construction. An older copy of the store ends this holder's epoch.
+        """Carry this out once after construction. An older copy of the store ends this holder's epoch.
 
-        What was answered since that copy is not known any more, so a replayed parcel could look fresh: all
-        masks are burned, and everything is refused until the next epoch.
+        The copy does not know what was answered since, so a replayed parcel could look fresh. So the holder
+        burns all masks and refuses everything until the next epoch.
         """
         bound = bind(self._records, self.agreement.id)
         return [*bound, *(self.retire() if self._records.rolled_back else [])]
 
     def retire(self) -> list[Effect]:
-        """Burn all masks and refuse everything from now on: something may have been forgotten here."""
+        """Burn all masks and refuse everything from now on, because the store may have forgotten something."""
         if self._progress.retired:
             return []
         self._progress.retired = True
-        open_masks = [held for held in self._held.values() if held.state != "closed"]
-        burned = [effect for held in open_masks for effect in self._end(held)]
+        burned = self._end(self._held.values())
         return [write("progress", "", self._progress, irreversible=True), *burned]
 
     def remembers(self, certificate: Certificate) -> bool:
-        """Whether I gave the endorsement of mine that is in it, if one is: else a copy of me spoke."""
+        """False if the certificate carries our valid signature but our store does not know it."""
         if certificate.epoch != self.agreement.id or certificate.digest.hex() in self._votes:
             return True
-        vote = endorsement_of(certificate, self.index)
-        mine = [signature for holder, signature in certificate.signatures if holder == self.index]
-        return not any(self.agreement.signed_by_holder(vote, self.index, each) for each in mine)
+        vote, index = endorsement_of(certificate, self.index), self.index
+        ours = [signature for holder, signature in certificate.signatures if holder == index]
+        return not any(self.agreement.signed_by_holder(vote, index, each) for each in ours)
 
     # --- phase 1: keep a share ----------------------------------------------------------------
 
@@ -180,15 +179,13 @@ class Holder:
     def _keep_again(
         self, dealing: Dealing, known: Sequence[HeldShare], parcel_hash: bytes
     ) -> list[Effect]:
-        """The receipt may have been lost: confirm the same parcel again, refuse any other."""
+        """Confirm the same parcel again, for the receipt may have been lost. Refuse any other."""
         hashes = {held.parcel_hash for held in known}
         same = hashes == {parcel_hash} and len(known) == len(dealing.masks)
         live = [held.name for held in known if held.state in _LIVE]
         if not same or not live:
             name, state = known[0].name, known[0].state
-            raise KnownMask(
-                f"mask {name.key} is {state} here; a name is used once", peer=name.contributor
-            )
+            raise KnownMask(f"mask {name.key} is {state} here; a name is used once")
         self._unacknowledged += live
         return []
 
@@ -202,10 +199,10 @@ class Holder:
         if dealing.expires > latest:
             raise WrongVersion(
                 f"mask {dealing.masks[0].key} is to expire at version {dealing.expires}, from here"
-                f" {latest} is the last to believe in: deal it at the present version"
+                f" {latest} is the last that is possible: deal it at the present version"
             )
         dealer = dealing.credential.contributor
-        # Some of its masks may be over already, so they are not counted: the server has counted them.
+        # The new masks themselves are not counted: some may be over already, and the server has counted them.
         if self._live[dealer] >= self.agreement.masks_per_contributor:
             raise QuotaExceeded(f"{self._live[dealer]} masks are live already", peer=dealer)
 
@@ -214,8 +211,7 @@ class Holder:
         root = merkle.root_from(self.index, count, parcel_hash, parcel.path)
         if parcel.holder != self.index or root != dealing.root:
             raise WrongRecipient(
-                f"the envelope of {dealing.masks[0].key} is not the one dealt to holder {self.index}",
-                peer=SERVER,
+                f"the envelope of {dealing.masks[0].key} is not the one dealt to holder {self.index}"
             )
         self.agreement.require_dealt(dealing)
 
@@ -230,7 +226,7 @@ class Holder:
                 f"the envelope of {dealing.masks[0].key} does not open here", peer=dealer
             ) from None
         size = self._parameters.share_size
-        self.agreement.require_words(shares, count * size, f"an envelope of {count} shares", dealer)
+        self.agreement.require_words(shares, count * size, f"an envelope of {dealer}")
         return [shares[begin : begin + 4 * size] for begin in range(0, len(shares), 4 * size)]
 
     # --- phase 3: endorse and answer ----------------------------------------------------------
@@ -240,7 +236,8 @@ class Holder:
         digest = request.digest
         answer, voted = self._answers.get(digest.hex()), digest.hex() in self._votes
         if (answer and voted) or self._endorsed(request, digest):
-            return [Send(SERVER, self._endorsement(request))]  # my vote is lost, or the certificate
+            # The server lost our vote, or the certificate.
+            return [Send(SERVER, self._endorsement(request))]
         if answer:
             return [Send(SERVER, answer)]
         self._check(request, certified=False)
@@ -258,14 +255,14 @@ class Holder:
         request, digest = certified.request, certified.request.digest
         self.agreement.require_id(request.epoch)
         if answer := self._answers.get(digest.hex()):
-            return [Send(SERVER, answer)]  # it may have been lost: the identical bytes
+            return [Send(SERVER, answer)]  # the identical bytes, for the answer may have been lost
         if certified.certificate.endorsed != request.endorsed:
-            raise BadCertificate("the certificate is for another request", peer=SERVER)
+            raise BadCertificate("the certificate is for another request")
         self.agreement.require_certificate(certified.certificate)
         vote: list[Effect] = []
         if not self._endorsed(request, digest):
             self._check(request, certified=True)
-            # A server that loses its certificate can ask for it again, if I endorsed no other.
+            # So a server that loses its certificate can ask for it again. Not if we endorsed another request.
             if all(self._held[mask.key].state == "held" for mask in request.masks):
                 vote = self._vote(digest)
         known = (request.version, request.history.head, digest)
@@ -289,7 +286,7 @@ class Holder:
         return [write("held", m.key, self._held[m.key], irreversible=True) for m in request.masks]
 
     def _vote(self, digest: bytes) -> list[Effect]:
-        """From now on I stand for this request, and for no other with one of its masks."""
+        """Note that we endorse this request, and no other with one of its masks from now on."""
         self._votes.add(digest.hex())
         return [Persist("vote", digest.hex(), b"", irreversible=True)]
 
@@ -297,9 +294,10 @@ class Holder:
         return signed(endorsement_of(request, self.index), self._signer)
 
     def _answer(self, request: RecoveryRequest, digest: bytes) -> list[Effect]:
-        """Σ s̄·share, with weights computed here. The shares are gone when the answer leaves."""
+        """Σ s̄·share, with weights computed here. The shares are deleted before the answer leaves."""
         weights = self._weighing.weights(request)
-        rows = [self._share(mask) for mask in request.masks]
+        shares = (require(self._records, "share", mask.key) for mask in request.masks)
+        rows = [np.frombuffer(share, dtype="<u4") for share in shares]
         words = self._field.weighted_sum(rows, weights).astype("<u4", copy=False).tobytes()
         answer = signed(
             Answer(self.agreement.id, request.version, digest, self.index, words), self._signer
@@ -314,15 +312,11 @@ class Holder:
             Send(SERVER, answer),
         ]
 
-    def _share(self, mask: MaskName) -> Any:
-        return np.frombuffer(require(self._records, "share", mask.key), dtype="<u4")
-
     # --- the rules ----------------------------------------------------------------------------
 
     def _check(self, request: RecoveryRequest, *, certified: bool) -> None:
-        """Every rule for a request. A certificate overrides one of them: an endorsement elsewhere."""
-        self.agreement.require_id(request.epoch)
-        self.agreement.require_signed(request, self.agreement.epoch.server_key, request.signature)
+        """Check every rule for a request. A certificate overrides an endorsement of another request."""
+        self.agreement.require_from_server(request)
         self._require_members(request)
         self._require_version(request)
         self._require_history(request)
@@ -334,8 +328,7 @@ class Holder:
             self._weighing.require_timely(request.version, ticket)
             if heads.get(ticket.base_version) != ticket.head:
                 raise WrongModel(
-                    f"{ticket.mask.contributor} had another model of version {ticket.base_version}",
-                    peer=SERVER,
+                    f"{ticket.mask.contributor} had another model of version {ticket.base_version}"
                 )
         if not certified:
             self._require_free(request)
@@ -343,25 +336,22 @@ class Holder:
     def _require_members(self, request: RecoveryRequest) -> None:
         wanted, masks = self._parameters.buffer_size, request.masks
         if len(masks) != wanted:
-            raise WrongMembers(f"{len(masks)} members, not exactly K = {wanted}", peer=SERVER)
+            raise WrongMembers(f"{len(masks)} members, not exactly K = {wanted}")
         if list(masks) != sorted(masks):
-            raise WrongMembers("the members are not in the order of their names", peer=SERVER)
+            raise WrongMembers("the members are not in the order of their names")
         if len({mask.contributor for mask in masks}) != wanted:
-            raise WrongMembers("a contributor is a member twice", peer=SERVER)
+            raise WrongMembers("a contributor is a member twice")
         rarest = min(Counter(ticket.base_version for ticket in request.tickets).values())
         if rarest < self._parameters.least_per_version:
             raise WrongMembers(
                 f"a base version has {rarest} members, fewer than min_per_version ="
-                f" {self._parameters.least_per_version}",
-                peer=SERVER,
+                f" {self._parameters.least_per_version}"
             )
 
     def _require_version(self, request: RecoveryRequest) -> None:
         version, first = request.version, self.agreement.epoch.first_version
         if version < max(self.version, first):
-            raise WrongVersion(
-                f"version {version} has passed, here it is {self.version}", peer=SERVER
-            )
+            raise WrongVersion(f"version {version} has passed, here it is {self.version}")
         if self._parameters.consistency != "certified" or version == first:
             return
         previous = request.previous
@@ -371,48 +361,47 @@ class Holder:
             self.agreement.require_certificate(previous)
 
     def _require_history(self, request: RecoveryRequest) -> None:
-        """The links lead from what a quorum endorsed, and from all that is known here: one head per version."""
+        """Refuse links that do not follow from what a quorum endorsed, or from a head that is known here."""
         history, first = request.history, self.agreement.beginning
-        told = max(1, self._parameters.max_staleness)  # the last link says what was certified
+        told = max(
+            1, self._parameters.max_staleness
+        )  # at least the last link: it names the certified sum
         root = max(first.version, request.version - told)
         if (history.version, history.last) != (root, request.version) or not history.is_whole:
-            raise WrongModel(f"the links do not lead from {root} to {request.version}", peer=SERVER)
+            raise WrongModel(f"the links do not lead from {root} to {request.version}")
         known = self._progress.heads | {first.version: first.root}
         for version, head in history.heads.items():
             if known.get(version, head) != head:
-                raise WrongModel(f"version {version} has two different models", peer=SERVER)
+                raise WrongModel(f"version {version} has two different models")
         if self._parameters.consistency != "certified" or request.version == first.version:
             return
         previous, link = request.previous, history.links[-1]
         assert previous is not None
         if previous.digest != link.digest:
             raise WrongModel(
-                f"version {request.version} was not made from the sum that was certified",
-                peer=SERVER,
+                f"version {request.version} was not made from the sum that was certified"
             )
         if previous.head != history.heads[previous.version]:
-            raise WrongModel("the links do not lead from the model that was certified", peer=SERVER)
+            raise WrongModel("the links do not lead from the model that was certified")
 
     def _require_slot(self, request: RecoveryRequest) -> None:
-        """One sum per version and attempt, and few attempts: each could be opened, whatever is said of it."""
+        """Refuse a second sum for one attempt, and too many attempts: each could be opened, burned or not."""
         most = self.agreement.epoch.max_burns
         if request.attempt > most:
             raise SlotTaken(
                 f"attempt {request.attempt} of version {request.version}: only {most} sums of it may be"
-                " given up; a new epoch is needed",
-                peer=SERVER,
+                " given up; a new epoch is needed"
             )
         slots = self._progress.slots if request.version == self.version else {}
         if slots.get(request.attempt, request.digest) != request.digest:
             raise SlotTaken(
-                f"attempt {request.attempt} of version {request.version} is given to another sum",
-                peer=SERVER,
+                f"attempt {request.attempt} of version {request.version} is given to another sum"
             )
 
     def _require_free(self, request: RecoveryRequest) -> None:
-        """Nobody is in a second sum with an update from one version, unless the first was given up.
+        """Refuse a contributor's second sum with an update from one version, unless the first was given up.
 
-        Two certificates have an honest holder in common, who endorsed both: so a certificate needs no check.
+        A certified request needs no such check: any two certificates have an honest holder in common.
         """
         opened, digest = request.history.opened, request.digest
         for ticket in request.tickets:
@@ -422,19 +411,19 @@ class Holder:
         self.agreement.require_id(ticket.epoch)
         held = self._held.get(ticket.mask.key)
         if held is None:
-            raise UnknownMask(f"no share of {ticket.mask.key} is held here", peer=SERVER)
+            raise UnknownMask(f"no share of {ticket.mask.key} is held here")
         if held.state == "endorsed" and not certified:
-            raise MaskTaken(f"mask {ticket.mask.key} is endorsed for another request", peer=SERVER)
+            raise MaskTaken(f"mask {ticket.mask.key} is endorsed for another request")
         if held.state not in _LIVE:
-            raise MaskTaken(f"mask {ticket.mask.key} is {held.state}", peer=SERVER)
+            raise MaskTaken(f"mask {ticket.mask.key} is {held.state}")
         if ticket.mask.expires < version:
-            raise MaskExpired(f"mask {ticket.mask.key} has expired at {version}", peer=SERVER)
+            raise MaskExpired(f"mask {ticket.mask.key} has expired at {version}")
         self.agreement.require_signed(ticket, held.dealer_key, ticket.signature)
 
     # --- time and endings ---------------------------------------------------------------------
 
     def _advance(self, request: RecoveryRequest) -> list[Effect]:
-        """Record version, slot and heads; what has expired or been superseded is deleted.
+        """Store version, slot and heads; delete what has expired or been superseded.
 
         A late answer to an earlier request must not turn time back: replayed parcels would look fresh.
         """
@@ -455,7 +444,7 @@ class Holder:
         ]
 
     def _bear_witness(self, inquiry: Inquiry) -> list[Effect]:
-        """Tell the server how far it had come: its store may be an older copy of itself."""
+        """Tell the server how far we have seen it go: its store may be an older copy of itself."""
         self.agreement.require_id(inquiry.epoch)
         slots = self._progress.slots
         slot = (self.version, max(slots)) if slots else None
@@ -463,9 +452,9 @@ class Holder:
         return [Send(SERVER, signed(said, self._signer))]
 
     def _expire(self) -> list[Effect]:
-        """Forget masks whose last version has passed. Nobody looks before the first of them can.
+        """Forget masks whose last version has passed, and their names: the signed expiry keeps replays out.
 
-        Their names too: a replayed parcel is refused by its signed expiry.
+        `_first_expiry` saves looking through all masks at every request.
         """
         if self.version <= self._first_expiry:
             return []
@@ -477,21 +466,21 @@ class Holder:
         return [Forget(kind, key) for key in expired for kind in ("share", "held")]
 
     def _close(self, closing: Closing) -> list[Effect]:
-        self.agreement.require_id(closing.epoch)
-        self.agreement.require_signed(closing, self.agreement.epoch.server_key, closing.signature)
-        known = [self._held[mask.key] for mask in closing.masks if mask.key in self._held]
-        return [effect for held in known if held.state != "closed" for effect in self._end(held)]
+        self.agreement.require_from_server(closing)
+        return self._end(self._held[mask.key] for mask in closing.masks if mask.key in self._held)
 
-    def _end(self, held: HeldShare) -> list[Effect]:
-        self._move(held, "close")
-        return [
-            Forget("share", held.name.key),
-            write("held", held.name.key, held, irreversible=True),
-            *self._drop_answers([held.digest.hex()]),
-        ]
+    def _end(self, masks: Iterable[HeldShare]) -> list[Effect]:
+        effects: list[Effect] = []
+        for held in masks:
+            if held.state != "closed":
+                self._move(held, "close")
+                name = held.name.key
+                effects += [Forget("share", name), write("held", name, held, irreversible=True)]
+                effects += self._drop_answers([held.digest.hex()])
+        return effects
 
     def _move(self, held: HeldShare, event: str) -> None:
-        """One step in the life of a share, and the count of live ones with it."""
+        """Move a share on in its life, and count the live ones."""
         was_live = held.state in _LIVE
         held.state = life.after(life.HOLDER, held.state, event)
         self._live[held.name.contributor] += (held.state in _LIVE) - was_live

@@ -10,7 +10,7 @@ from basecagg.errors import WrongEpoch
 from basecagg.protocol import life
 from basecagg.protocol.effects import Effect, Forget
 from basecagg.protocol.ports import Records, SealingKey, SealingSuite
-from basecagg.protocol.records import SealingKeyRecord, load, write
+from basecagg.protocol.stored import StoredSealingKey, load, write
 
 _MOST_KEYS = 8
 """Announced ones at a time."""
@@ -21,7 +21,7 @@ class KeyRing:
 
     def __init__(self, suite: SealingSuite, records: Records) -> None:
         self._suite = suite
-        self._keys = load(records, "sealing", SealingKeyRecord)
+        self._keys = load(records, "sealing", StoredSealingKey)
 
     def states(self) -> dict[str, str]:
         """The state of every key."""
@@ -36,7 +36,7 @@ class KeyRing:
         """One key more to announce. If there are too many the oldest goes."""
         gone = self.announced()[: 1 - _MOST_KEYS]
         key = self._suite.create()
-        record = SealingKeyRecord(
+        record = StoredSealingKey(
             secret=key.secret_bytes(),
             state=life.after(life.SEALING_KEY, "new", "announce"),
             born=1 + max((r.born for r in self._keys.values()), default=0),
@@ -84,5 +84,5 @@ class KeyRing:
     def _write(self, key: str) -> Effect:
         return write("sealing", key, self._keys[key], irreversible=True)
 
-    def _in_order(self) -> list[tuple[str, SealingKeyRecord]]:
+    def _in_order(self) -> list[tuple[str, StoredSealingKey]]:
         return sorted(self._keys.items(), key=lambda item: item[1].born)

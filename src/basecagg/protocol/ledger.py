@@ -1,4 +1,6 @@
-"""What a contributor's uploads have cost it in privacy: kept by the contributor itself, which trusts nobody.
+"""What a contributor remembers of its uploads: what they cost in privacy, and which updates they were.
+
+The contributor keeps this itself, because it trusts nobody.
 
 Every upload counts, written down in the same transaction as the upload and so before it is sent: burned,
 refused or lost, there is no refund, and it goes on from epoch to epoch. An older copy of the store does not
@@ -11,15 +13,19 @@ Nothing bounds what uploads without noise tell: after one of them no other is pa
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
+import numpy as np
 from msgspec.structs import replace
 
-from basecagg.errors import BudgetSpent
+from basecagg.errors import BudgetSpent, LocalProtocolError
 from basecagg.maths.accounting import Cost, total
+from basecagg.maths.randomness import SEED_BYTES, fingerprint
 from basecagg.privacy import Mechanism
-from basecagg.protocol.effects import BudgetEnded, Effect
+from basecagg.protocol.effects import BudgetEnded, Effect, Persist
+from basecagg.protocol.global_model import Model
 from basecagg.protocol.ports import Records
-from basecagg.protocol.records import Refusals, Spent, recall, write
+from basecagg.protocol.stored import Refusals, Spent, recall, write
 
 
 class PrivacyLedger:
@@ -108,3 +114,37 @@ class PrivacyLedger:
         if total(uploads, order) > mechanism.budget_at(order):
             return f"after {self.uses} uploads {promise} leaves no room for another"
         return None
+
+
+class SentUpdates:
+    """Keyed fingerprints of all updates that were ever masked from one store, so that none is masked twice.
+
+    The same Δ in two sums would be their difference, in one epoch or in two. So fingerprints outlive epochs,
+    and federations that share a store.
+    """
+
+    def __init__(self, records: Records, entropy: Callable[[int], bytes]) -> None:
+        self._records = records
+        self._entropy = entropy
+        self._salt = b""
+        self._recent: set[str] = set()
+        """Those since the start, which may not be in the records yet."""
+
+    def require_fresh(self, update: Model) -> str:
+        """The fingerprint of an update; one that was masked before is refused."""
+        # Another federation's machine, which shares the store's fingerprints, may have drawn it meanwhile.
+        self._salt = self._records.read("salt", "") or self._salt or self._entropy(SEED_BYTES)
+        # Numbers that agree to float32 are the same update, in any precision and with either sign of zero.
+        with np.errstate(over="ignore"):
+            numbers = np.add(update, 0.0, dtype=np.float32)
+        own = fingerprint(self._salt, numbers).hex()
+        if own in self._recent or self._records.read("sent", own) is not None:
+            raise LocalProtocolError(
+                "this update was masked before; one local update is sent at most once: train again"
+            )
+        return own
+
+    def remember(self, own: str) -> list[Effect]:
+        """An update with this fingerprint is masked."""
+        self._recent.add(own)
+        return [Persist("salt", "", self._salt), Persist("sent", own, b"")]

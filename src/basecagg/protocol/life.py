@@ -12,35 +12,14 @@ from basecagg.errors import LocalProtocolError
 
 Table: TypeAlias = Mapping[str, Mapping[str, str]]
 
+_ENDS = {"expire": "expired", "close epoch": "burned"}
+_VERDICTS = {"opened": "opened", "refused": "refused", "burned": "burned"}
 CONTRIBUTOR: Table = {
     "new": {"deal": "dealt"},
-    "dealt": {
-        "enough receipts": "ready",
-        "give up": "withdrawn",
-        "expire": "expired",
-        "close epoch": "burned",
-    },
-    "ready": {
-        "upload": "uploaded",
-        "give up": "withdrawn",
-        "expire": "expired",
-        "close epoch": "burned",
-    },
-    "withdrawn": {
-        "opened": "opened",
-        "refused": "refused",
-        "burned": "burned",
-        "expire": "expired",
-        "close epoch": "burned",
-    },
-    "uploaded": {
-        "admitted": "uploaded",
-        "opened": "opened",
-        "refused": "refused",
-        "burned": "burned",
-        "expire": "expired",
-        "close epoch": "burned",
-    },
+    "dealt": {"enough receipts": "ready", "give up": "withdrawn", **_ENDS},
+    "ready": {"upload": "uploaded", "give up": "withdrawn", **_ENDS},
+    "withdrawn": {**_VERDICTS, **_ENDS},
+    "uploaded": {"admitted": "uploaded", **_VERDICTS, **_ENDS},
 }
 """A dealer's own mask. It is used for one upload, ever; 'opened', 'refused', 'burned', 'expired' are final.
 What was not used when its process starts again is withdrawn, until the server has heard of it."""
@@ -82,20 +61,11 @@ PARTICIPANT: Table = {
 (the store is an older copy, or a copy of it spoke) all of them; 'end' is signed by the operator, or the epoch's
 time has passed. Nothing that a server says is in this table."""
 
+_OUT = {"replace": "replaced", "revoke": "revoked"}
 PERSON: Table = {
     "unknown": {"invite": "invited", "vouch": "admitted"},
-    "invited": {
-        "invite": "invited",
-        "admit": "admitted",
-        "replace": "replaced",
-        "revoke": "revoked",
-    },
-    "admitted": {
-        "admit": "admitted",
-        "vouch": "admitted",
-        "replace": "replaced",
-        "revoke": "revoked",
-    },
+    "invited": {"invite": "invited", "admit": "admitted", **_OUT},
+    "admitted": {"admit": "admitted", "vouch": "admitted", **_OUT},
 }
 """One person with one signing key. Who is replaced begins again, invited under the same name; the old key is
 out from the next epoch on and never comes back. Who is revoked does not come back under this name."""

@@ -1,4 +1,7 @@
-"""The server's part in dealing: relays sealed shares it cannot read, and counts who confirmed them."""
+"""The server's part in dealing and uploading: it stores and relays what it cannot read.
+
+Sealed shares wait here until their holders confirm them, masked updates until their sum is opened and checked.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,11 @@ from basecagg.errors import (
     UnknownMask,
 )
 from basecagg.protocol import life, merkle
-from basecagg.protocol.confirmations import Confirmations
 from basecagg.protocol.effects import Effect, Forget, Persist, Send
 from basecagg.protocol.epoch import Agreement
 from basecagg.protocol.messages import Dealing, MaskName, Message, Parcel, Receipt, Shipment
-from basecagg.protocol.overwritten import Overwritten
 from basecagg.protocol.ports import Records
-from basecagg.protocol.records import Relay, RelayedMask, load, parse, require, write
+from basecagg.protocol.stored import Kept, Relay, RelayedMask, load, parse, require, write
 
 _SEALING_OVERHEAD = 2048
 """The most that any suite adds to a sealed share."""
@@ -33,6 +34,124 @@ _NAMES = 4
 gives up would fill server and holders with them."""
 _FEW_NAMES = 256
 """A receipt may always have so many: a parcel that came again in one go stands in it twice."""
+
+
+class Overwritten:
+    """Stored bulk of one kind that is over, oldest first. Each goes when more of its kind comes.
+
+    So the store writes the new over the old. Deleted by itself it would be written twice: as zeros now, and as
+    what comes next in its place.
+    """
+
+    def __init__(self, over: Iterable[str]) -> None:
+        self._over = dict.fromkeys(over)
+
+    def add(self, keys: Iterable[str]) -> None:
+        """These are over."""
+        self._over |= dict.fromkeys(keys)
+
+    def discard(self, key: str) -> None:
+        """This one goes by itself."""
+        self._over.pop(key, None)
+
+    def give_way(self) -> list[str]:
+        """What goes with a record that comes now: one for one, so that each finds a place of its size."""
+        if not self._over:
+            return []
+        oldest = next(iter(self._over))
+        del self._over[oldest]
+        return [oldest]
+
+
+class Uploads:
+    """The masked updates that the server stores, by the names of their masks: those that wait or are kept.
+
+    A name hides another update only when the one before is gone.
+    """
+
+    def __init__(self, records: Records, needed: Iterable[MaskName]) -> None:
+        """Those that are not needed are outdated: the process ended before they were overwritten."""
+        self._records = records
+        self._stored = set(records.keys("upload"))
+        self._outdated = Overwritten(sorted(self._stored.difference(name.key for name in needed)))
+
+    def __contains__(self, name: MaskName) -> bool:
+        return name.key in self._stored
+
+    def read(self, name: MaskName) -> bytes:
+        """The update that this mask hides."""
+        return require(self._records, "upload", name.key)
+
+    def store(self, name: MaskName, words: bytes) -> list[Effect]:
+        """Another one waits; one that is outdated makes room."""
+        self._stored.add(name.key)
+        gone = self._outdated.give_way()
+        self._stored.difference_update(gone)
+        return [Persist("upload", name.key, words), *(Forget("upload", key) for key in gone)]
+
+    def outdate(self, names: Iterable[MaskName]) -> None:
+        """Nobody may ask for these any more. They go when others come: there is much to overwrite."""
+        self._outdated.add(name.key for name in names if name in self)
+
+    def forget(self, name: MaskName) -> Effect:
+        """This one goes now."""
+        self._stored.discard(name.key)
+        return Forget("upload", name.key)
+
+
+class Confirmations:
+    """The holders that confirmed each live dealing. A record goes when the last of its dealings is over."""
+
+    def __init__(self, records: Records, live: Iterable[str]) -> None:
+        self._holders: dict[str, set[int]] = {dealing: set() for dealing in live}
+        self._records_of: defaultdict[str, list[str]] = defaultdict(list)
+        self._still_needed: Counter[str] = Counter()
+        self._next = 0
+        for key, kept in load(records, "kept", Kept).items():
+            self._note(key, kept.holder, [each for each in kept.dealings if each in self._holders])
+            self._next = int(key) + 1
+
+    def _note(self, key: str, holder: int, dealings: list[str]) -> None:
+        self._still_needed[key] = len(dealings)
+        for dealing in dealings:
+            self._holders[dealing].add(holder)
+            self._records_of[dealing].append(key)
+
+    def begin(self, dealing: str) -> None:
+        """A new dealing, which nobody has confirmed."""
+        self._holders[dealing] = set()
+
+    def of(self, dealing: str) -> set[int]:
+        """The holders that confirmed a live dealing."""
+        return self._holders[dealing]
+
+    def lacks(self, holder: int, dealing: str) -> bool:
+        """Whether the dealing lives and the holder has not confirmed it."""
+        return holder not in self._holders.get(dealing, {holder})
+
+    def lacked_by(self, holder: int) -> list[str]:
+        """The live dealings that a holder has not confirmed, in order."""
+        return sorted(each for each, holders in self._holders.items() if holder not in holders)
+
+    def add(self, holder: int, dealings: Iterable[str]) -> list[Effect]:
+        """A holder confirms live dealings; those that it confirmed before are no news."""
+        new = [dealing for dealing in dealings if self.lacks(holder, dealing)]
+        if not new:
+            return []
+        key = f"{self._next:016d}"
+        self._next += 1
+        self._note(key, holder, new)
+        return [write("kept", key, Kept(holder=holder, dealings=tuple(new)))]
+
+    def end(self, dealing: str) -> list[Effect]:
+        """The dealing lives no more."""
+        del self._holders[dealing]
+        keys = self._records_of.pop(dealing, [])
+        self._still_needed.subtract(keys)
+        over = [key for key in keys if not self._still_needed[key]]
+        for key in over:
+            del self._still_needed[key]
+        return [Forget("kept", key) for key in over]
 
 
 class Mailroom:
@@ -138,12 +257,11 @@ class Mailroom:
         most = max(len(self._masks), _FEW_NAMES)
         if len(receipt.masks) > most:
             raise Malformed(
-                f"a receipt of {len(receipt.masks)} names has some twice: there are {len(self._masks)} masks",
-                peer=sender,
+                f"a receipt of {len(receipt.masks)} names has some twice: there are {len(self._masks)} masks"
             )
         for name in receipt.masks:
             if name.key not in self._masks:
-                raise UnknownMask(f"mask {name.key} was not dealt here, or is over", peer=sender)
+                raise UnknownMask(f"mask {name.key} was not dealt here, or is over")
         return [self._masks[name.key] for name in receipt.masks]
 
     def live(self) -> list[RelayedMask]:
@@ -216,24 +334,22 @@ class Mailroom:
         dealing, parameters = shipment.dealing, self.agreement.parameters
         self.agreement.require_id(dealing.epoch)
         if sender != dealing.masks[0].contributor:
-            raise NotEnrolled(f"mask {dealing.masks[0].key} is not the sender's", peer=sender)
+            raise NotEnrolled(f"mask {dealing.masks[0].key} is not the sender's")
         self.agreement.require_dealt(dealing)
         known = self._require_new_or_same(dealing)
         if not version <= dealing.expires <= version + parameters.mask_lifetime:
             raise MaskExpired(
                 f"mask {dealing.masks[0].key} is to expire at version {dealing.expires}, not within"
-                f" mask_lifetime = {parameters.mask_lifetime} of {version}",
-                peer=sender,
+                f" mask_lifetime = {parameters.mask_lifetime} of {version}"
             )
         live = self._live[sender] + len(dealing.masks)
         if not known and live > self.agreement.masks_per_contributor:
-            raise QuotaExceeded(f"{self._live[sender]} masks are live already", peer=sender)
+            raise QuotaExceeded(f"{self._live[sender]} masks are live already")
         names, most = self._named[sender] + len(dealing.masks), _NAMES * parameters.mask_lifetime
         if not known and names > most:
             raise QuotaExceeded(
                 f"{self._named[sender]} masks of yours have come and gone within mask_lifetime ="
-                f" {parameters.mask_lifetime} versions: wait for newer ones",
-                peer=sender,
+                f" {parameters.mask_lifetime} versions: wait for newer ones"
             )
         self._require_complete(shipment)
 
@@ -242,10 +358,7 @@ class Mailroom:
         known = [mask for name in dealing.masks if (mask := self._masks.get(name.key))]
         for mask in known:
             if mask.dealing != dealing.key or mask.state != "dealt":
-                raise KnownMask(
-                    f"mask {mask.name.key} is {mask.state}; a name is used once",
-                    peer=mask.name.contributor,
-                )
+                raise KnownMask(f"mask {mask.name.key} is {mask.state}; a name is used once")
         return bool(known)
 
     def _require_complete(self, shipment: Shipment) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from basecagg.maths.clipping import round_within
 from basecagg.maths.mds_code import MaskCode
-from basecagg.maths.noise import noise_and_mask, noise_table
+from basecagg.maths.noise import noise_and_mask, noise_table, round_within
 from basecagg.maths.quantization import Reals, clip_update, quantize_and_mask, require_finite
 from basecagg.maths.randomness import FieldStream, Words, WordStream, derive_seed
 from basecagg.parameters import ProtocolParameters

@@ -19,7 +19,7 @@ from basecagg.protocol.messages import Parts, RecoveryRequest, Release
 from basecagg.protocol.ports import Records
 from basecagg.protocol.proofs import Caught, Word, contradiction
 from basecagg.protocol.recomputation import recompute
-from basecagg.protocol.records import load, version_key, write
+from basecagg.protocol.stored import load, version_key, write
 
 _LASTING = 1
 """Versions that the server's word is kept for after the next one was used."""
@@ -54,8 +54,7 @@ class ModelWatch:
 
     def require_consistent(self, word: Word) -> None:
         """Refuse what the server did not sign; it is `Caught` if that contradicts what it signed before."""
-        self._agreement.require_id(word.epoch)
-        self._agreement.require_signed(word, self._agreement.epoch.server_key, word.signature)
+        self._agreement.require_from_server(word)
         self._agreement.require_history(word.history)
         for known in self._words.values():
             proof = contradiction(known, word)

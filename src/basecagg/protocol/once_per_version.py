@@ -15,7 +15,7 @@ from basecagg.protocol.effects import Effect, Forget
 from basecagg.protocol.epoch import Agreement
 from basecagg.protocol.messages import RecoveryRequest
 from basecagg.protocol.ports import Records
-from basecagg.protocol.records import Summed, load, write
+from basecagg.protocol.stored import Summed, load, write
 
 _KIND = "summed"
 
@@ -48,14 +48,12 @@ class OncePerVersion:
         if earlier.intersection(digest.hex() for digest in opened):
             raise VersionTaken(
                 f"an update of {contributor} from version {base_version} was summed already: train from a"
-                " newer version",
-                peer=contributor,
+                " newer version"
             )
         if len(earlier) > self._max_burns:
             raise VersionTaken(
                 f"{len(earlier)} sums with {contributor}'s updates from version {base_version} were given up,"
-                f" max_burns = {self._max_burns}: train from a newer version",
-                peer=contributor,
+                f" max_burns = {self._max_burns}: train from a newer version"
             )
 
     def note(self, request: RecoveryRequest) -> list[Effect]:

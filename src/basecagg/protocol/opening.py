@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from basecagg.errors import Malformed
-from basecagg.protocol.effects import Effect, Forget
-from basecagg.protocol.messages import History, MaskName, Message, PlainUpdate, Upload
-from basecagg.protocol.records import BufferedUpdate, version_key
+from basecagg.errors import Malformed, NotEnrolled
+from basecagg.protocol.effects import Effect, Forget, Persist
+from basecagg.protocol.messages import History, MaskName, Message, PlainUpdate, Upload, content_hash
+from basecagg.protocol.ports import Records
+from basecagg.protocol.stored import BufferedUpdate, EndedUpdate, load, require, version_key, write
+from basecagg.protocol.weighing import Weighing
 
 Update: TypeAlias = Upload | PlainUpdate
 Ending: TypeAlias = Literal["open", "burn", "refuse"]
@@ -47,7 +49,7 @@ class Burned:
 
 
 Outcome: TypeAlias = Opened | Burned
-Step: TypeAlias = tuple[list[Effect], Outcome | None]
+Move: TypeAlias = tuple[list[Effect], Outcome | None]
 Stage: TypeAlias = tuple[bytes, bool]
 """The digest of a request, and whether it is certified."""
 
@@ -91,22 +93,22 @@ class Opening(Protocol):
         """Whether another sum of this version may be asked for."""
         return True
 
-    def begin(self, history: History, members: Sequence[BufferedUpdate]) -> Step:
+    def begin(self, history: History, members: Sequence[BufferedUpdate]) -> Move:
         """Start to open the sum of these updates, at the version that the chain of models has come to."""
 
     def outstanding(self) -> tuple[MaskName, ...]:
         """The members of the sum that was being opened before a restart."""
         return ()
 
-    def receive(self, sender: str, message: Message, version: int) -> Step:
+    def receive(self, sender: str, message: Message, version: int) -> Move:
         """Handle a message that is not an update."""
-        raise Malformed(f"this server does not take a {type(message).__name__}", peer=sender)
+        raise Malformed(f"this server does not take a {type(message).__name__}")
 
     def stage(self) -> Stage | None:
         """What is being waited for, if anything: it changes with every question."""
         return None
 
-    def deadline(self) -> Step:
+    def deadline(self) -> Move:
         """The time to answer has passed: ask again, or give up."""
         return [], None
 
@@ -127,3 +129,88 @@ class Opening(Protocol):
     def unanswered(self, holder: str, version: int) -> list[Message]:
         """What a holder that comes back must be sent again."""
         return []
+
+
+class PlainOpening(Opening):
+    """Protection 'none': the server sees every update, and sums them as soon as the buffer is full.
+
+    With this opening the server is FedBuff.
+    """
+
+    def __init__(
+        self, model_size: int, weighing: Weighing, records: Records, dtype: str = "<f4"
+    ) -> None:
+        self._model_size = model_size
+        self._weighing = weighing
+        self._records = records
+        self._dtype = np.dtype(dtype)
+        self._values: dict[str, bytes] = {}
+        self._ended = load(records, "ended", EndedUpdate)
+
+    def authenticate(self, sender: str, update: Update) -> BufferedUpdate:
+        """Refuse an update of another name, length, or with NaN or ±Inf."""
+        if not isinstance(update, PlainUpdate):
+            raise Malformed("this server takes updates in clear")
+        if update.mask.contributor != sender:
+            raise NotEnrolled("the update is not the sender's")
+        if len(update.values) != self._model_size * self._dtype.itemsize:
+            raise Malformed(f"an update has d = {self._model_size} numbers")
+        if not np.isfinite(np.frombuffer(update.values, self._dtype)).all():
+            raise Malformed("the update holds NaN or ±Inf")
+        return BufferedUpdate(
+            name=update.mask,
+            base_version=update.base_version,
+            head=update.head,
+            content_hash=content_hash(update.values),
+        )
+
+    def last_verdict(self, name: MaskName) -> LastVerdict | None:
+        """What became of an update that is over, until it would be too old anyway."""
+        ended = self._ended.get(name.key)
+        return ended.verdict if ended else None
+
+    def require_openable(self, update: BufferedUpdate, at: int, history: History) -> None:
+        """Anything in clear can be summed."""
+
+    def admit(self, update: Update) -> list[Effect]:
+        """Store the update."""
+        assert isinstance(update, PlainUpdate)
+        self._values[update.mask.key] = update.values
+        return [Persist("upload", update.mask.key, update.values)]
+
+    def begin(self, history: History, members: Sequence[BufferedUpdate]) -> Move:
+        """Σ s(t − t_i)·Δ_i, at once."""
+        version = history.last
+        weights = tuple(self._weight(version, member) for member in members)
+        total = np.zeros(self._model_size)
+        for weight, member in zip(weights, members, strict=True):
+            total += weight * self._read(member.name)
+        return [], Opened(total, weights)
+
+    def end(self, version: int, names: Sequence[MaskName], how: Ending) -> list[Effect]:
+        """Delete the updates; a copy that comes late must not count again."""
+        for name in names:
+            self._values.pop(name.key, None)
+        until = version + self._weighing.max_staleness
+        ended = {name.key: EndedUpdate(verdict=LAST_VERDICT[how], until=until) for name in names}
+        self._ended |= ended
+        return [
+            *(Forget("upload", key) for key in ended),
+            *(write("ended", key, record) for key, record in ended.items()),
+        ]
+
+    def expire(self, version: int) -> list[Effect]:
+        """Forget the names of updates that would be too old by now."""
+        old = [key for key, ended in self._ended.items() if ended.until < version]
+        for key in old:
+            del self._ended[key]
+        return [Forget("ended", key) for key in old]
+
+    def _weight(self, version: int, member: BufferedUpdate) -> float:
+        coin = member.name.key.encode()
+        return float(self._weighing.weight(version, member.base_version, coin))
+
+    def _read(self, name: MaskName) -> npt.NDArray[np.floating[Any]]:
+        # The last one admitted is summed in the same call, before the driver has stored it.
+        values = self._values.get(name.key) or require(self._records, "upload", name.key)
+        return np.frombuffer(values, self._dtype)

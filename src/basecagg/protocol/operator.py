@@ -9,6 +9,7 @@ to: the operator follows the chain of its models, and makes the last of them aga
 from __future__ import annotations
 
 import hashlib
+import hmac
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -30,10 +31,9 @@ from basecagg.errors import (
     WrongVersion,
 )
 from basecagg.parameters import ProtocolParameters
-from basecagg.protocol import invitations, life
+from basecagg.protocol import life
 from basecagg.protocol.effects import Effect, Forget, Persist, Send
 from basecagg.protocol.epoch import NEVER, SERVER, Epoch, Seat, accept, draft_epoch
-from basecagg.protocol.judging import last_link
 from basecagg.protocol.messages import (
     Credential,
     EpochEnd,
@@ -42,13 +42,15 @@ from basecagg.protocol.messages import (
     Name,
     Parts,
     Suite,
+    admission_statement,
     signed,
     statement,
 )
-from basecagg.protocol.ports import Memory, Signer, Verifier
+from basecagg.protocol.ports import LastingRecords, Signer, Verifier
 from basecagg.protocol.proofs import Pedigree
-from basecagg.protocol.recomputation import recompute
-from basecagg.protocol.records import (
+from basecagg.protocol.recomputation import last_link, recompute
+from basecagg.protocol.step_rule import PAPER_STEP, StepRule
+from basecagg.protocol.stored import (
     Expectation,
     Person,
     Role,
@@ -57,7 +59,6 @@ from basecagg.protocol.records import (
     load_readable,
     write,
 )
-from basecagg.protocol.step_rule import PAPER_STEP, StepRule
 
 OPERATOR = "operator"
 RESERVED = (OPERATOR, SERVER)
@@ -88,7 +89,7 @@ class Operator:
         signer: Signer,
         enrolment: Signer,
         verifier: Verifier,
-        records: Memory,
+        records: LastingRecords,
     ) -> None:
         self._foundation = foundation
         self._signer = signer
@@ -173,8 +174,8 @@ class Operator:
         person = self.people.get(name)
         if person is None or not life.allows(life.PERSON, person.state, "admit"):
             raise NotEnrolled("no invitation stands behind this enrolment", peer=name)
-        proven = (evidence, person.token, self._foundation.federation, name, signing_key)
-        if not invitations.proves(*proven):
+        expected = proof(person.token, self._foundation.federation, name, signing_key)
+        if not hmac.compare_digest(evidence, expected):
             raise NotEnrolled("the key does not come with the invitation's proof", peer=name)
         if person.state == "invited" and _is_over(person, now):
             raise NotEnrolled("its invitation has expired: invite again", peer=name)
@@ -555,3 +556,23 @@ def _used(keys: Mapping[str, int]) -> list[Persist]:
 
 def _kept(standing: Standing) -> Persist:
     return write("standing", "", standing, irreversible=True)
+
+
+# --- invitations ----------------------------------------------------------------------------------
+#
+# A secret token admits one key, through a server that never sees the token.
+
+
+def admission(token: bytes) -> bytes:
+    """What the server may know of a token."""
+    return hmac.digest(token, b"basecagg/admission", "sha256")
+
+
+def admission_hash(token: bytes) -> bytes:
+    """How the server recognises an admission before it has seen it."""
+    return hashlib.sha256(admission(token)).digest()
+
+
+def proof(token: bytes, federation: str, name: str, signing_key: bytes) -> bytes:
+    """What ties a key to the invitation, for the operator: a server in between cannot make it."""
+    return hmac.digest(token, admission_statement(federation, name, signing_key), "sha256")

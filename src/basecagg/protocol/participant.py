@@ -31,10 +31,10 @@ from basecagg.protocol.effects import (
     Forget,
     Joined,
     Left,
-    MemoryLost,
     PartsWanted,
     Persist,
     Send,
+    StoreLost,
 )
 from basecagg.protocol.epoch import SERVER, Agreement, Epoch, accept
 from basecagg.protocol.floor import LocalFloor
@@ -59,9 +59,9 @@ from basecagg.protocol.messages import (
     statement,
 )
 from basecagg.protocol.model_watch import ModelWatch
-from basecagg.protocol.ports import Memory, SealingSuite, Signer, Verifier
+from basecagg.protocol.ports import LastingRecords, SealingSuite, Signer, Verifier
 from basecagg.protocol.proofs import IN_WORDS, Caught, Evidence, Proof
-from basecagg.protocol.records import Membership, Refusals, load, parse, recall, write
+from basecagg.protocol.stored import Membership, Refusals, load, parse, recall, write
 
 GRACE = 86_400
 """Seconds an epoch is kept since the clock first said that it is over, if nobody else does: clocks jump."""
@@ -98,7 +98,7 @@ class Participant:
         signer: Signer,
         suite: SealingSuite,
         verifier: Verifier,
-        records: Memory,
+        records: LastingRecords,
         *,
         floor: LocalFloor | None = None,
         entropy: Callable[[int], bytes] = system_entropy,
@@ -340,6 +340,9 @@ class Participant:
             return self._handle(message)
         except Caught as caught:
             return self._convict(caught.proof)
+        except Refused as refusal:
+            refusal.peer = refusal.peer or SERVER
+            raise
 
     def _handle(self, message: Message) -> list[Effect]:
         if isinstance(message, Release):
@@ -489,8 +492,8 @@ class Participant:
             *gone,
             ledger.exhaust(),
             write("membership", "", self._membership, irreversible=True),
-            *self._note("MemoryLost", reason),
-            MemoryLost(reason),
+            *self._note("StoreLost", reason),
+            StoreLost(reason),
         ]
 
     # --- machines and records -----------------------------------------------------------------

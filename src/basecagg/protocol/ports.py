@@ -119,7 +119,7 @@ class Records(Protocol):
         """Return all (key, value) of a kind, ordered by key."""
 
 
-class Memory(Records, Protocol):
+class LastingRecords(Records, Protocol):
     """Records with an anchor, of a machine that lives longer than an epoch."""
 
     @property

@@ -21,11 +21,11 @@ from basecagg.errors import (
     UnknownMask,
     VersionTaken,
 )
+from basecagg.maths.randomness import system_entropy
 from basecagg.protocol import life
-from basecagg.protocol.doubt import Doubt
 from basecagg.protocol.effects import Effect, Forget, Send
 from basecagg.protocol.epoch import Agreement
-from basecagg.protocol.mailroom import Mailroom
+from basecagg.protocol.mailroom import Mailroom, Uploads
 from basecagg.protocol.messages import (
     Answer,
     Certificate,
@@ -33,6 +33,7 @@ from basecagg.protocol.messages import (
     Closing,
     Endorsement,
     History,
+    Inquiry,
     MaskName,
     Message,
     Parts,
@@ -40,6 +41,7 @@ from basecagg.protocol.messages import (
     RecoveryRequest,
     Release,
     Shipment,
+    Slot,
     Ticket,
     Upload,
     Verdict,
@@ -56,17 +58,17 @@ from basecagg.protocol.opening import (
     Burned,
     Ending,
     LastVerdict,
+    Move,
     Opened,
     Opening,
     Outcome,
     Stage,
-    Step,
     Update,
     forget_model_before,
 )
 from basecagg.protocol.ports import Records, Signer
 from basecagg.protocol.recomputation import NotOpenable, open_sum
-from basecagg.protocol.records import (
+from basecagg.protocol.stored import (
     BufferedUpdate,
     Made,
     Past,
@@ -76,7 +78,66 @@ from basecagg.protocol.records import (
     version_key,
     write,
 )
-from basecagg.protocol.uploads import Uploads
+
+_NONCE_BYTES = 16
+_NOTHING = (-1, -1)
+
+
+class Doubt:
+    """How far the holders have seen the server go, whose store may be an older copy.
+
+    It must not sign a second request for a slot, so it signs none until every holder has spoken and nobody has
+    seen more than it knows. When more than T holders have, something is certainly forgotten: the way on is a
+    new epoch with a new key for the server. Holders who lie can only keep it waiting for that.
+    """
+
+    def __init__(self, agreement: Agreement, slot: Slot | None) -> None:
+        """`slot` is the last one that the store knows a request for."""
+        self._agreement = agreement
+        self._known = slot or _NOTHING
+        self._inquiry = Inquiry(agreement.id, system_entropy(_NONCE_BYTES))
+        self._seen: dict[int, Slot] = {}
+
+    def ask(self) -> list[Effect]:
+        """Send the question to all holders who have not answered it."""
+        names = enumerate(self._agreement.holder_names)
+        return [Send(name, self._inquiry) for holder, name in names if holder not in self._seen]
+
+    def unanswered(self, holder: int) -> list[Inquiry]:
+        """The question again, for a holder who has not answered it."""
+        return [] if holder in self._seen else [self._inquiry]
+
+    def hear(self, sender: str, witness: Witness) -> None:
+        """Take a holder's word, or refuse it."""
+        self._agreement.require_id(witness.epoch)
+        self._agreement.require_holder(witness.holder, sender)
+        if witness.nonce != self._inquiry.nonce:
+            raise Malformed("that was not asked now")
+        self._agreement.require_signed_by_holder(witness, witness.holder, witness.signature)
+        self._seen[witness.holder] = witness.slot or _NOTHING
+
+    @property
+    def ahead(self) -> list[int]:
+        """The holders who have seen more than the store knows."""
+        return [holder for holder, slot in self._seen.items() if slot > self._known]
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all have spoken and the store knows everything."""
+        return len(self._seen) == len(self._agreement.holder_names) and not self.ahead
+
+    def in_words(self) -> str:
+        """For the operator."""
+        seen, ahead = f"{len(self._seen)} of {len(self._agreement.holder_names)}", len(self.ahead)
+        certain = ahead > self._agreement.parameters.max_colluders
+        store = f"the server's store {'is' if certain else 'may be'} an older copy of itself"
+        if not ahead:
+            return f"{store}: {seen} holders saw no more; it goes on when all have said so"
+        more = "saw more than it knows" if certain else "say that they saw more"
+        return (
+            f"{store}: {ahead} holders {more}; give the server a new key (basecagg serve --new-key) and begin a"
+            " new epoch (basecagg operator rotate --server-key)"
+        )
 
 
 class Recovery(Opening):
@@ -107,7 +168,7 @@ class Recovery(Opening):
         self._past = recall(records, "past", Past) or Past()
         self._once = OncePerVersion(agreement, records)
         self._doubt = Doubt(agreement, self._past.slot) if records.rolled_back else None
-        made = [made for version in self._versions if (made := self._made(version))]
+        made = filter(None, map(self._made, self._versions))
         kept = [mask for each in made for mask in each.request.masks]
         self._uploads = Uploads(records, [*kept, *(mask.name for mask in self.mailroom.live())])
         self._start_collecting()
@@ -129,19 +190,18 @@ class Recovery(Opening):
     def authenticate(self, sender: str, update: Update) -> BufferedUpdate:
         """Refuse an upload whose ticket the dealer of the mask did not sign for these very bytes."""
         if not isinstance(update, Upload):
-            raise Malformed("this server takes masked updates only", peer=sender)
-        ticket = update.ticket
-        self.agreement.require_id(ticket.epoch)
+            raise Malformed("this server takes masked updates only")
+        ticket, agreement = update.ticket, self.agreement
+        agreement.require_id(ticket.epoch)
         mask = self.mailroom.find(ticket.mask)
         if mask is None:
-            raise UnknownMask(f"mask {ticket.mask.key} was not dealt, or expired", peer=sender)
+            raise UnknownMask(f"mask {ticket.mask.key} was not dealt, or expired")
         if ticket.mask.contributor != sender:
-            raise NotEnrolled(f"mask {ticket.mask.key} is not the sender's", peer=sender)
-        self.agreement.require_signed(ticket, mask.dealer_key, ticket.signature)
-        size = self._parameters.padded_size
-        self.agreement.require_words(update.words, size, "an upload", sender)
+            raise NotEnrolled(f"mask {ticket.mask.key} is not the sender's")
+        agreement.require_signed(ticket, mask.dealer_key, ticket.signature)
+        agreement.require_words(update.words, self._parameters.padded_size, "an upload")
         if content_hash(update.words) != ticket.upload_hash:
-            raise Malformed("the ticket is for other bytes", peer=sender)
+            raise Malformed("the ticket is for other bytes")
         return BufferedUpdate(
             name=ticket.mask,
             base_version=ticket.base_version,
@@ -225,7 +285,7 @@ class Recovery(Opening):
         return [write("past", "", self._past)]
 
     def may_begin(self, version: int) -> bool:
-        """Whether an attempt is left, and nobody has seen requests of mine that I do not know."""
+        """Whether an attempt is left, and no holder has seen a request that this store does not know."""
         return not self._is_used_up(version) and self._doubt is None
 
     def trouble(self, version: int) -> str:
@@ -251,10 +311,9 @@ class Recovery(Opening):
         last = self._past.slot
         return last[1] + 1 if last is not None and last[0] == version else 0
 
-    def begin(self, history: History, members: Sequence[BufferedUpdate]) -> Step:
+    def begin(self, history: History, members: Sequence[BufferedUpdate]) -> Move:
         """Ask the holders for the sum of these updates' masks."""
-        version = history.last
-        epoch = self.agreement.id
+        version, epoch = history.last, self.agreement.id
         tickets = tuple(
             Ticket(epoch, m.name, m.base_version, m.head, m.content_hash, m.staleness, m.signature)
             for m in sorted(members, key=lambda member: member.name)
@@ -303,15 +362,14 @@ class Recovery(Opening):
 
     def _closings(self, version: int) -> list[Message]:
         """Everything that is over, for a holder that would otherwise keep its shares until they expire."""
-        over = self.mailroom.over()
-        opened = [mask.name for mask in over if mask.state == "opened"]
-        others = [mask.name for mask in over if mask.state != "opened"]
-        closings = self._closing(version, opened, "open"), self._closing(version, others, "burn")
-        return [closing for closing in closings if closing.masks]
+        names: dict[Ending, list[MaskName]] = {"open": [], "burn": []}
+        for mask in self.mailroom.over():
+            names["open" if mask.state == "opened" else "burn"].append(mask.name)
+        return [self._closing(version, over, how) for how, over in names.items() if over]
 
     # --- listening ----------------------------------------------------------------------------
 
-    def receive(self, sender: str, message: Message, version: int) -> Step:
+    def receive(self, sender: str, message: Message, version: int) -> Move:
         """Handle what contributors deal and holders say."""
         match message:
             case Shipment():
@@ -336,7 +394,7 @@ class Recovery(Opening):
         for mask in known:
             self.agreement.require_signed(closing, mask.dealer_key, closing.signature)
         if any(name.contributor != sender for name in closing.masks):
-            raise NotEnrolled("somebody else's mask is given up", peer=sender)
+            raise NotEnrolled("somebody else's mask is given up")
         unused = [m.name for m in known if life.allows(life.SERVER, m.state, "refuse")]
         ended = self.end(version, unused, "refuse") if unused else []
         in_use = {mask.name for mask in self.mailroom.live()}
@@ -355,7 +413,7 @@ class Recovery(Opening):
         again = self._ask(self._asked) if self._request is not None else []
         return [write("past", "", self._past, irreversible=True), *again]
 
-    def _hear(self, sender: str, reply: Endorsement | Answer) -> Step:
+    def _hear(self, sender: str, reply: Endorsement | Answer) -> Move:
         """Check who speaks and about what; a late word about an earlier request is passed over."""
         self.agreement.require_id(reply.epoch)
         self.agreement.require_holder(reply.holder, sender)
@@ -366,7 +424,7 @@ class Recovery(Opening):
         if isinstance(reply, Endorsement) and self._certificate is not None:
             return [], None
         if reply.holder not in self._asked or reply.version != self._request.version:
-            raise Malformed(f"holder {reply.holder} was not asked that", peer=sender)
+            raise Malformed(f"holder {reply.holder} was not asked that")
         self.agreement.require_signed_by_holder(reply, reply.holder, reply.signature)
         if isinstance(reply, Answer):
             return self._count_answer(reply)
@@ -383,7 +441,7 @@ class Recovery(Opening):
         self._certificate = certificate_of(request, votes)
         return [write("certificate", "", self._certificate), *self._ask(self._asked)]
 
-    def _count_answer(self, answer: Answer) -> Step:
+    def _count_answer(self, answer: Answer) -> Move:
         if self._parameters.consistency == "certified" and self._certificate is None:
             return [], None  # no sum is opened without its certificate: the next request carries it
         share_size, what = self._parameters.share_size, f"the answer of holder {answer.holder}"
@@ -399,7 +457,7 @@ class Recovery(Opening):
         request = self._request
         return (request.digest, self._certificate is not None) if request else None
 
-    def deadline(self) -> Step:
+    def deadline(self) -> Move:
         """Ask the silent ones the identical question again. Silence burns nothing: few sums may be given up.
 
         Answers that disagree do, when those who are silent have been asked often enough.
@@ -448,19 +506,15 @@ class Recovery(Opening):
         made = Made(release=release, request=self._request, certificate=certificate)
         self._past.opened, self._past.suspects = certificate, frozenset()
         self._versions.append(history.last)
-        key, kept = version_key(history.last), self._answers if self._keep else {}
-        unkept = [] if self._keep else self._forget_inputs(made)
-        return [
-            write("made", key, made),
-            *(write("part", f"{key}/{holder}", answer) for holder, answer in kept.items()),
-            *unkept,
-            write("past", "", self._past, irreversible=True),
-        ]
-
-    def _forget_inputs(self, made: Made) -> list[Effect]:
-        """Nobody can make this version again: its updates, and the model that they moved."""
-        forgotten = [self._uploads.forget(mask) for mask in made.request.masks]
-        return [*forgotten, *forget_model_before(made.release.history.last)]
+        key = version_key(history.last)
+        inputs: list[Effect]
+        if self._keep:
+            inputs = [write("part", f"{key}/{h}", answer) for h, answer in self._answers.items()]
+        else:  # nobody can make this version again
+            updates = [self._uploads.forget(mask) for mask in self._request.masks]
+            inputs = [*updates, *forget_model_before(history.last)]
+        past = write("past", "", self._past, irreversible=True)
+        return [write("made", key, made), *inputs, past]
 
     def _forget_outdated(self) -> list[Effect]:
         """Not when a version is published, which everybody waits for: there is much to overwrite."""
@@ -469,9 +523,8 @@ class Recovery(Opening):
             version = self._versions.pop(0)
             if made := self._made(version):
                 key = version_key(version)
-                effects.append(Forget("made", key))
-                effects += [Forget("part", f"{key}/{holder}") for holder, _ in made.release.answers]
-                effects += forget_model_before(version)
+                parts = [Forget("part", f"{key}/{holder}") for holder, _ in made.release.answers]
+                effects += [Forget("made", key), *parts, *forget_model_before(version)]
                 self._uploads.outdate(made.request.masks)
         return effects
 

@@ -31,23 +31,14 @@ from basecagg.protocol.opening import (
     Burned,
     Ending,
     LastVerdict,
+    Move,
     Opened,
     Opening,
     Outcome,
     Stage,
-    Step,
     Update,
 )
 from basecagg.protocol.ports import Records
-from basecagg.protocol.records import (
-    BufferedUpdate,
-    ModelState,
-    load,
-    recall,
-    require,
-    version_key,
-    write,
-)
 from basecagg.protocol.step_rule import (
     PAPER_STEP,
     OptimiserState,
@@ -55,6 +46,15 @@ from basecagg.protocol.step_rule import (
     state_bytes,
     state_from,
     state_hash,
+)
+from basecagg.protocol.stored import (
+    BufferedUpdate,
+    ModelState,
+    load,
+    recall,
+    require,
+    version_key,
+    write,
 )
 from basecagg.protocol.weighing import Weighing
 
@@ -154,9 +154,13 @@ class Server:
 
     def receive(self, sender: str, message: Message) -> list[Effect]:
         """Handle a message, or refuse it with a typed error and no change."""
-        if isinstance(message, Upload | PlainUpdate):
-            return self._take(sender, message)
-        return self._conclude(self.opening.receive(sender, message, self.version))
+        try:
+            if isinstance(message, Upload | PlainUpdate):
+                return self._take(sender, message)
+            return self._conclude(self.opening.receive(sender, message, self.version))
+        except Refused as refusal:
+            refusal.peer = refusal.peer or sender
+            raise
 
     def tick(self, now: float, patience: float) -> list[Effect]:
         """The driver's clock reads `now`: whoever was silent for longer than `patience` is asked again.
@@ -205,9 +209,7 @@ class Server:
     def _take_again(self, update: BufferedUpdate) -> list[Effect]:
         """Its verdict may have been lost: repeat it for the same upload, refuse any other."""
         if self._admitted[update.name][1] != update:
-            raise AlreadyBuffered(
-                f"mask {update.name.key} has hidden another update", peer=update.name.contributor
-            )
+            raise AlreadyBuffered(f"mask {update.name.key} has hidden another update")
         return [self._verdict(update.name, "admitted")]
 
     def _require_admissible(self, update: BufferedUpdate) -> None:
@@ -252,7 +254,7 @@ class Server:
         lonely = [] if self._members else self.buffer.evict_lonely()
         return [*effects, *self._release(lonely, "burn", "too few others trained from its version")]
 
-    def _conclude(self, step: Step) -> list[Effect]:
+    def _conclude(self, step: Move) -> list[Effect]:
         """Also without an outcome: with one more receipt the updates that wait may be openable."""
         return [*self._finish(*step), *self._open_next()]
 

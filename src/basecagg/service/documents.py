@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 from basecagg.errors import DataError, quoted
 from basecagg.protocol.audit_log import AuditEnd
 from basecagg.protocol.messages import Digest, Name, PublicKey, Suite, Version
-from basecagg.protocol.records import Role
+from basecagg.protocol.stored import Role
 
 Phase: TypeAlias = Literal["waiting", "open", "closing", "closed"]
 Address: TypeAlias = Annotated[str, Meta(max_length=300, pattern=r"\Ahttps://[!-~]+\Z")]

@@ -147,7 +147,7 @@ class Aggregator:
         self.tuner.learn(step)
         first = self.first_version
         bases = tuple(base + first for base in step.base_versions)
-        return replace(step, version=step.version + first, base_versions=bases)
+        return msgspec.structs.replace(step, version=step.version + first, base_versions=bases)
 
     def _newest(self) -> tuple[int, Vector]:
         model = self.server.model

@@ -13,11 +13,10 @@ from basecagg.planning.budget import noise_of
 from basecagg.protocol.effects import Store
 from basecagg.protocol.epoch import Agreement
 from basecagg.protocol.messages import History, MaskName, PlainUpdate
-from basecagg.protocol.opening import Opened, Outcome, Step
-from basecagg.protocol.plain import PlainOpening
+from basecagg.protocol.opening import Move, Opened, Outcome, PlainOpening
 from basecagg.protocol.ports import Signer
-from basecagg.protocol.records import BufferedUpdate
 from basecagg.protocol.server import Server, ServerSettings
+from basecagg.protocol.stored import BufferedUpdate
 from basecagg.protocol.weighing import Weighing
 from basecagg.schedules.schedule import Vector
 from basecagg.simulation.beginning import NOISE, Beginning, user_name
@@ -149,7 +148,7 @@ class _SummedHere(PlainOpening):
         super().__init__(size, weighing, store)
         self._sum_up = sum_up
 
-    def begin(self, history: History, members: Sequence[BufferedUpdate]) -> Step:
+    def begin(self, history: History, members: Sequence[BufferedUpdate]) -> Move:
         """The sum, at once, or why there is none."""
         weights = [self._weight(history.last, member) for member in members]
         updates = {member.name: self._read(member.name) for member in members}

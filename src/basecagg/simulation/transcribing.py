@@ -12,8 +12,8 @@ from pathlib import Path
 from basecagg.auditing.recorder import Recorder
 from basecagg.auditing.transcript import AnyLine, EpochLine, Scribe, chain_of, read_transcript
 from basecagg.errors import StorageError
-from basecagg.protocol.chain import Chain
 from basecagg.protocol.epoch import Agreement
+from basecagg.protocol.messages import Chain
 from basecagg.protocol.ports import Signer
 from basecagg.simulation.loopback import Loopback
 from basecagg.simulation.run_folder import transcript_path, transcripts

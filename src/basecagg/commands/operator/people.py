@@ -13,7 +13,7 @@ from basecagg.commands._options import POSITIVE, Folder, options
 from basecagg.commands.operator.office import Place, at_work, connected
 from basecagg.errors import quoted
 from basecagg.protocol.operator import require_free
-from basecagg.protocol.records import Person, Role
+from basecagg.protocol.stored import Person, Role
 from basecagg.service.connection import Connection
 from basecagg.service.documents import ONLINE_SECONDS, Invitation, Overview
 from basecagg.service.invitation_file import write_invitation

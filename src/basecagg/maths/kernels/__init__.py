@@ -17,11 +17,10 @@ def warm_up(spare: Path | None = None) -> float:
     start = time.perf_counter()
     import numpy as np
 
-    from basecagg.maths.clipping import round_within
-    from basecagg.maths.kernels.accumulate import add_row, reduce_totals, subtract_row
     from basecagg.maths.kernels.compiler import find_cache
+    from basecagg.maths.kernels.sums import add_row, reduce_totals, subtract_row
     from basecagg.maths.mds_code import MaskCode
-    from basecagg.maths.noise import noise_and_mask, noise_table
+    from basecagg.maths.noise import noise_and_mask, noise_table, round_within
     from basecagg.maths.prime_field import PrimeField
     from basecagg.maths.quantization import clip_update, quantize
     from basecagg.maths.randomness import WordStream

@@ -2,7 +2,7 @@
 
 Numba checks every array index for being negative, and counts references with a locked instruction at
 every slice. In loops over a hundred numbers that costs as much as the arithmetic. So the kernels
-take plain pointers: whoever calls one has checked the shapes, and keeps the arrays alive.
+take plain pointers. The caller of a kernel has checked the shapes, and keeps the arrays alive.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Pointer = Any
 """Memory as a kernel sees it: indexed like a vector, knows neither its length nor its owner."""
 
 Addresses = npt.NDArray[np.uint64]
-"""Where rows begin. Whoever makes one keeps the rows alive."""
+"""Where rows begin. The code that makes one keeps the rows alive."""
 
 _config: Any = numba.config
 

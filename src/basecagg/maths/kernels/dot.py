@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from basecagg.maths.kernels.balanced import WIDTH, combine, halves
-from basecagg.maths.kernels.compiler import Pointer, fma, inner
+from basecagg.maths.kernels.balanced import WIDTH, Panel, combine, halves, load, new_panel, store
+from basecagg.maths.kernels.compiler import Addresses, Pointer, fma, inner, kernel, numbers_of
+from basecagg.maths.kernels.cores import over_columns
 
 # A sum has 4 terms, or a multiple of 8.
 _SHORT, _CHUNK = 4, 8
@@ -25,7 +26,7 @@ _LONGEST = 120
 
 
 def padded(terms: int) -> int:
-    """The number of terms with which a sum of so many is computed."""
+    """The number of terms that a sum is filled up to: 4, or a multiple of 8."""
     return _SHORT if terms <= _SHORT else -(-terms // _CHUNK) * _CHUNK
 
 
@@ -151,3 +152,53 @@ def _long_dot(
                 scratch[2 * WIDTH + j], scratch[3 * WIDTH + j], q, inverse
             )
             scratch[j] = scratch[2 * WIDTH + j] = 0.0
+
+
+# --- a matrix times rows -------------------------------------------------------------------------
+
+
+class Product:
+    """out = matrix · rows mod q, the matrix prepared once. Rows are given by their addresses."""
+
+    def __init__(self, matrix: npt.NDArray[np.uint32], modulus: int) -> None:
+        self._terms = padded(matrix.shape[1])
+        self._table = table_of(matrix, modulus)
+        self._q = float(modulus)
+
+    def __call__(self, rows: Addresses, out: Addresses, columns: int, threads: int) -> int:
+        """Fill the rows of `out`; return the largest word read. If that is ≥ q, `out` is void."""
+
+        def work(begin: int, end: int) -> int:
+            data, scratch, pair = (new_panel(n) for n in (self._terms, LONG_SUM, 2))
+            matrix = self._table, self._terms
+            return int(_multiply(matrix, rows, out, begin, end, self._q, data, scratch, pair))
+
+        return over_columns(work, columns, rows.size + out.size, threads)
+
+
+@kernel
+def _multiply(
+    matrix: tuple[npt.NDArray[np.float64], int],
+    rows: Addresses,
+    out: Addresses,
+    begin: int,
+    end: int,
+    q: float,
+    data_panel: Panel,
+    scratch_panel: Panel,
+    pair_panel: Panel,
+) -> np.int64:
+    data, scratch, pair = numbers_of(data_panel), numbers_of(scratch_panel), numbers_of(pair_panel)
+    table, terms = numbers_of(matrix[0]), matrix[1]
+    inverse = 1.0 / q
+    largest = np.int64(0)
+    for column in range(begin, end, WIDTH):
+        count = min(WIDTH, end - column)
+        for u in range(rows.size):
+            largest = max(largest, load(rows[u], column, count, data, u * WIDTH, q))
+        for i in range(0, out.size, 2):
+            dot(data, terms, table, 2 * i * terms, pair, 0, WIDTH, scratch, q, inverse)
+            store(pair, 0, out[i], column, count, q, inverse)
+            if i + 1 < out.size:
+                store(pair, WIDTH, out[i + 1], column, count, q, inverse)
+    return largest

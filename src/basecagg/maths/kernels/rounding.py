@@ -1,4 +1,4 @@
-"""Clip; round, lift into the field and mask: each in one pass over memory."""
+"""Clip, round, add discrete Gaussian noise, lift into the field and mask: each in one pass over memory."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ import numpy.typing as npt
 from basecagg.maths.elements import Elements
 from basecagg.maths.kernels.compiler import kernel
 
+Numbers = npt.NDArray[np.float32 | np.float64]
+Words = npt.NDArray[np.uint32]
+LongWords = npt.NDArray[np.uint64]
+
 
 @kernel
 def clip_and_count(
-    x: npt.NDArray[np.float32 | np.float64],
+    x: Numbers,
     bound: np.float32 | np.float64,
-    out: npt.NDArray[np.float32 | np.float64],
+    out: Numbers,
 ) -> int:
     """out = x within ±bound; how many elements lay outside, or −1 if one is NaN or infinite."""
     outside, finite = 0, True
@@ -27,11 +31,11 @@ def clip_and_count(
 
 @kernel
 def round_and_mask(
-    x: npt.NDArray[np.float32 | np.float64],
+    x: Numbers,
     levels: float,
     limit: float,
     q: np.uint32,
-    words: npt.NDArray[np.uint32],
+    words: Words,
     mask: Elements,
     out: Elements,
 ) -> bool:
@@ -57,3 +61,78 @@ def round_and_mask(
         bad |= not (abs(scaled) <= limit)  # true for NaN as well
         bad |= mask[i] >= q
     return not bad
+
+
+@kernel
+def sum_of_squares(x: Numbers) -> float:
+    """Σ x² in float64, in eight sums so that they run side by side; not finite if an element is not."""
+    a = b = c = d = e = f = g = h = 0.0
+    whole = x.size - x.size % 8
+    for i in range(0, whole, 8):
+        a += np.float64(x[i]) * np.float64(x[i])
+        b += np.float64(x[i + 1]) * np.float64(x[i + 1])
+        c += np.float64(x[i + 2]) * np.float64(x[i + 2])
+        d += np.float64(x[i + 3]) * np.float64(x[i + 3])
+        e += np.float64(x[i + 4]) * np.float64(x[i + 4])
+        f += np.float64(x[i + 5]) * np.float64(x[i + 5])
+        g += np.float64(x[i + 6]) * np.float64(x[i + 6])
+        h += np.float64(x[i + 7]) * np.float64(x[i + 7])
+    for i in range(whole, x.size):
+        a += np.float64(x[i]) * np.float64(x[i])
+    return ((a + b) + (c + d)) + ((e + f) + (g + h))
+
+
+@kernel
+def round_and_square(
+    x: Numbers, factor: float, words: Words, out: npt.NDArray[np.int32]
+) -> np.int64:
+    """out = ⌊factor·x⌋ or one more, by the words as `round_and_mask` does; returns Σ out².
+
+    The caller knows that ‖factor·x‖ < 2³⁰ and d < 2⁵⁰. So an element fits int32, and
+    Σ out² ≤ (2³⁰ + √d)² < 2⁶².
+    """
+    total = np.int64(0)
+    for i in range(x.size):
+        scaled = np.float64(x[i]) * factor
+        floor = np.floor(scaled)
+        up = np.float64(words[i]) < (scaled - floor) * 4294967296.0
+        rounded = np.int32(np.int32(floor) + np.int32(up))
+        out[i] = rounded
+        total += np.int64(rounded) * np.int64(rounded)
+    return total
+
+
+@kernel
+def add_noise_and_mask(
+    rounded: npt.NDArray[np.int32],
+    columns: Words,
+    halves: LongWords,
+    spare: LongWords,
+    high: LongWords,
+    low: LongWords,
+    other: npt.NDArray[np.int32],
+    reach: int,
+    q: np.uint32,
+    mask: Elements,
+    out: Elements,
+) -> bool:
+    """out = φ(rounded + noise) + mask mod q; False if a mask is not below q, and `out` void then.
+
+    A word that ties with the upper half of a threshold is decided by a spare one: once in 2⁶⁴ draws.
+    """
+    last, ties, good = np.uint32(high.size - 1), 0, True
+    modulus = np.int64(q)
+    for i in range(rounded.size):
+        column = columns[i] & last
+        word, threshold = halves[i], high[column]
+        own = word < threshold
+        if word == threshold:
+            own = spare[ties % spare.size] < low[column]
+            ties += 1
+        noise = np.int64(column) - reach if own else np.int64(other[column])
+        # |rounded| ≤ 2³¹ and |noise| < 2¹⁸: with a mask below q the sum is above −q and below 2q.
+        total = np.int64(rounded[i]) + noise + np.int64(mask[i])
+        total += modulus if total < 0 else 0
+        out[i] = np.uint32(total - modulus if total >= modulus else total)
+        good &= mask[i] < q
+    return good

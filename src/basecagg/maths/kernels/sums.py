@@ -20,6 +20,9 @@ from basecagg.maths.kernels.compiler import (
 )
 from basecagg.maths.primes import PAPER_MODULUS
 
+Words = npt.NDArray[np.uint32]
+Totals = npt.NDArray[np.uint64]
+
 MOST_WEIGHT = 2**32 - 1
 """The weights of one group of rows add up to this at most (see `weighted_sum`)."""
 
@@ -34,10 +37,24 @@ _STEP, _AHEAD = 32, 256
 _LONGEST = 2**15
 
 
+@inner
+def _remainder(x: np.uint64, modulus: np.uint64) -> np.uint64:
+    """x mod q. For q = 2³² − 5 without a division, as 2³² ≡ 5.
+
+    The first fold leaves less than 6·2³², the second less than 2³² + 25 < 2q.
+    """
+    if modulus != PAPER_MODULUS:
+        return x % modulus
+    five, low, bits = np.uint64(5), np.uint64(0xFFFFFFFF), np.uint64(32)
+    x = (x >> bits) * five + (x & low)
+    x = (x >> bits) * five + (x & low)
+    return x - modulus if x >= modulus else x
+
+
 @kernel
 def weighted_sum(
     rows: Addresses,
-    weights: npt.NDArray[np.uint32],
+    weights: Words,
     groups: npt.NDArray[np.int64],
     out: np.uint64,
     begin: int,
@@ -74,7 +91,7 @@ def weighted_sum(
 @inner
 def _add_eight(
     rows: Addresses,
-    weights: npt.NDArray[np.uint32],
+    weights: Words,
     row: int,
     end: int,
     column: int,
@@ -107,9 +124,7 @@ def _add_eight(
 
 
 @inner
-def _row(
-    rows: Addresses, weights: npt.NDArray[np.uint32], row: int, end: int
-) -> tuple[Pointer, np.uint64]:
+def _row(rows: Addresses, weights: Words, row: int, end: int) -> tuple[Pointer, np.uint64]:
     """A row and its weight. Past the end it is the last row again, and weighs nothing.
 
     The weight is widened here, so that the compiler knows: multiplying 32 by 32 bits suffices.
@@ -120,7 +135,7 @@ def _row(
 
 @inner
 def _fetch_ahead(rows: Addresses, row: int, end: int, column: int) -> None:
-    """Ask for what is next of each row. The machine's own guesses begin anew with every page."""
+    """Fetch the next columns of each row early: the machine's own prefetching stops at every page."""
     begin = np.uint64(4 * (column + _AHEAD))
     for r in range(row, end):
         for line in range(0, 4 * _STEP, CACHE_LINE):
@@ -130,7 +145,7 @@ def _fetch_ahead(rows: Addresses, row: int, end: int, column: int) -> None:
 @inner
 def _add_one(
     rows: Addresses,
-    weights: npt.NDArray[np.uint32],
+    weights: Words,
     row: int,
     column: int,
     begin: int,
@@ -175,15 +190,26 @@ def inner_product(a: np.uint64, b: np.uint64, columns: int, modulus: np.uint64) 
     return np.int64(total)
 
 
-@inner
-def _remainder(x: np.uint64, modulus: np.uint64) -> np.uint64:
-    """x mod q. For q = 2³² − 5 without a division, as 2³² ≡ 5.
+# --- rows one by one -----------------------------------------------------------------------------
 
-    The first fold leaves less than 6·2³², the second less than 2³² + 25 < 2q.
-    """
-    if modulus != PAPER_MODULUS:
-        return x % modulus
-    five, low, bits = np.uint64(5), np.uint64(0xFFFFFFFF), np.uint64(32)
-    x = (x >> bits) * five + (x & low)
-    x = (x >> bits) * five + (x & low)
-    return x - modulus if x >= modulus else x
+
+@kernel
+def add_row(total: Totals, row: Words) -> None:
+    """total += row. A row adds less than 2³² to each total, so 2³² rows fit before reducing."""
+    for i in range(row.size):
+        total[i] += np.uint64(row[i])
+
+
+@kernel
+def subtract_row(total: Totals, row: Words, q: np.uint32) -> None:
+    """total += q − row, which is −row mod q and less than 2³² as well."""
+    for i in range(row.size):
+        total[i] += np.uint64(np.uint32(q - row[i]))
+
+
+@kernel
+def reduce_totals(total: Totals, q: np.uint32, out: Words) -> None:
+    """out = total mod q."""
+    modulus = np.uint64(q)
+    for i in range(out.size):
+        out[i] = np.uint32(_remainder(total[i], modulus))

@@ -21,8 +21,8 @@ from basecagg.protocol.effects import (
     Joined,
     Left,
     MaskEnded,
-    MemoryLost,
     News,
+    StoreLost,
 )
 from basecagg.protocol.epoch import Epoch
 from basecagg.protocol.floor import LocalFloor
@@ -125,8 +125,8 @@ class LocalMember(Member):
             case Declined(code, reason):
                 if news != self._complained:  # the same epoch is offered again and again
                     _LOG.error("epoch declined", code=code, reason=reason)
-            case MemoryLost(reason):
-                _LOG.error("memory lost", reason=reason)
+            case StoreLost(reason):
+                _LOG.error("store lost", reason=reason)
             case BudgetEnded(reason):
                 _LOG.warning("no more updates", reason=reason)
             case Convicted(_, reason):

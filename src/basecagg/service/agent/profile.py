@@ -12,7 +12,7 @@ from pathlib import Path
 from basecagg.channels.identity import Identity
 from basecagg.errors import DataError
 from basecagg.parties.member import Pins
-from basecagg.protocol.invitations import admission, proof
+from basecagg.protocol.operator import admission, proof
 from basecagg.service.connection import Connection
 from basecagg.service.documents import Document, Enrolment, Invitation, from_json, to_json
 from basecagg.service.private_files import read_file, write_private

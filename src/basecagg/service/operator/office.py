@@ -16,16 +16,14 @@ from basecagg.channels.wire import MAX_CONTROL_BYTES, limit_for, pack, unpack, u
 from basecagg.errors import ChannelError, DataError, LocalProtocolError, Refused, ServerCaught
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.audit_log import AuditLog, CheckedLog, Fact, purpose_of
-from basecagg.protocol.chain import Chain
 from basecagg.protocol.effects import Effect, Persist, Send, perform, writes_of
 from basecagg.protocol.epoch import SERVER, Epoch, accept, first_link
-from basecagg.protocol.invitations import admission_hash
-from basecagg.protocol.judging import trace
-from basecagg.protocol.messages import HolderKey, Link, Parts
-from basecagg.protocol.operator import OPERATOR, Foundation, Operator
+from basecagg.protocol.messages import Chain, HolderKey, Link, Parts
+from basecagg.protocol.operator import OPERATOR, Foundation, Operator, admission_hash
 from basecagg.protocol.proofs import Caught, Evidence, Pedigree
-from basecagg.protocol.records import Role, parse, write
+from basecagg.protocol.recomputation import trace
 from basecagg.protocol.step_rule import PAPER_STEP, StepRule
+from basecagg.protocol.stored import Role, parse, write
 from basecagg.service.connection import Connection, Reply, Unreachable
 from basecagg.service.documents import (
     MAX_KEY_BYTES,

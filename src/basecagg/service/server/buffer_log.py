@@ -19,7 +19,7 @@ from basecagg.protocol.messages import (
     Message,
     RecoveryRequest,
 )
-from basecagg.protocol.records import load, version_key, write
+from basecagg.protocol.stored import load, version_key, write
 from basecagg.service.logs import Log
 
 _LOG = Log("basecagg.service")

@@ -23,7 +23,7 @@ from basecagg.protocol.messages import (
     RecoveryRequest,
     Verdict,
 )
-from basecagg.protocol.records import Record, load, write
+from basecagg.protocol.stored import Stored, load, write
 from basecagg.service.framing import Numbered
 
 MAX_LETTERS = 4096
@@ -35,7 +35,7 @@ _NAMED = 100
 """Bytes that a parcel counts as, because only its dealing's name is in the mailbox."""
 
 
-class PostedLetter(Record):
+class PostedLetter(Stored):
     """A letter as it is stored: a frame, or the name of the dealing whose parcels it stands for."""
 
     recipients: tuple[str, ...]

@@ -17,7 +17,7 @@ from basecagg.protocol.effects import Forget, Persist, Store, Write
 from basecagg.protocol.epoch import Epoch
 from basecagg.protocol.messages import EpochEnd, HolderKey, statement
 from basecagg.protocol.operator import OPERATOR
-from basecagg.protocol.records import load, load_readable, write
+from basecagg.protocol.stored import load, load_readable, write
 from basecagg.service.documents import MAX_KEY_BYTES, Admitted, Enrolment, Phase
 from basecagg.service.problems import Problem, unpacked
 

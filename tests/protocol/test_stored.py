@@ -4,7 +4,7 @@ import pytest
 
 from basecagg.errors import StorageError
 from basecagg.protocol.effects import Persist
-from basecagg.protocol.records import Progress, bind, load, parse, require, write
+from basecagg.protocol.stored import Progress, bind, load, parse, require, write
 from basecagg.storage.in_memory import MemoryStore
 
 PROGRESS = Progress(version=3, heads={3: b"h"}, certified=(2, b"h", b"c"), retired=True)

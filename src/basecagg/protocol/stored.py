@@ -31,7 +31,7 @@ from basecagg.protocol.messages import (
 from basecagg.protocol.ports import Discreet, Lock, Records
 
 
-class Record(Struct, kw_only=True, gc=False):
+class Stored(Struct, kw_only=True, gc=False):
     """The base of all records."""
 
 
@@ -101,7 +101,7 @@ def bind(records: Records, epoch: bytes) -> list[Persist]:
     return []
 
 
-class OwnMask(Discreet, Record):
+class OwnMask(Discreet, Stored):
     """A contributor's mask: its seed (a secret) and how far it has come."""
 
     name: MaskName
@@ -113,7 +113,7 @@ class OwnMask(Discreet, Record):
         return {"name": self.name.key, "state": self.state}
 
 
-class LastBase(Record):
+class LastBase(Stored):
     """The newest version that a contributor has uploaded from, and by which masks."""
 
     version: int = -1
@@ -124,13 +124,13 @@ class LastBase(Record):
     """Uploads from this model in all epochs, where an earlier one has seen it; 0 where none has."""
 
 
-class Locks(Record):
+class Locks(Stored):
     """What seals the shares of one dealing again, as long as not enough holders have confirmed them."""
 
     of_holders: list[Lock]
 
 
-class Spent(Record):
+class Spent(Stored):
     """What a contributor's uploads have cost it in privacy, in all epochs."""
 
     uploads: list[tuple[float, float, int]] = []
@@ -141,7 +141,7 @@ class Spent(Record):
     """Whether this was found to be an older copy of itself: nobody knows what else was uploaded."""
 
 
-class HeldShare(Record):
+class HeldShare(Stored):
     """A holder's note on one share; the share itself is the record 'share' of the same key."""
 
     name: MaskName
@@ -151,14 +151,14 @@ class HeldShare(Record):
     digest: bytes = b""
 
 
-class Summed(Record):
+class Summed(Stored):
     """A sum that was asked for, and who was in it with an update from which version."""
 
     version: int
     members: tuple[tuple[str, int], ...]
 
 
-class Progress(Record):
+class Progress(Stored):
     """A holder's view of time: the highest version, the head of each recent one, the slots given away."""
 
     version: int
@@ -170,7 +170,7 @@ class Progress(Record):
     retired: bool = False
 
 
-class RelayedMask(Record):
+class RelayedMask(Stored):
     """The server's note on one mask: who dealt it, in which dealing, and how far it has come."""
 
     name: MaskName
@@ -179,7 +179,7 @@ class RelayedMask(Record):
     state: str
 
 
-class Relay(Record):
+class Relay(Stored):
     """What makes parcels of the envelopes of a shipment; those are the record 'shipment' of the same key."""
 
     dealing: Dealing
@@ -188,7 +188,7 @@ class Relay(Record):
     """Bytes of each envelope: they lie one behind the other."""
 
 
-class Kept(Record):
+class Kept(Stored):
     """A holder's receipt, as far as it told the server something new."""
 
     holder: int
@@ -206,7 +206,7 @@ class BufferedUpdate(Struct, frozen=True, kw_only=True, gc=False):
     staleness: int = 0
 
 
-class Past(Record):
+class Past(Stored):
     """What the server asked the holders for last, and the certificate of what it opened last."""
 
     slot: Slot | None = None
@@ -215,7 +215,7 @@ class Past(Record):
     """Contributors to sums of this version that had to be given up."""
 
 
-class Made(Record):
+class Made(Stored):
     """What a version was made from, besides uploads and answers, which are records of their own."""
 
     release: Release
@@ -223,14 +223,14 @@ class Made(Record):
     certificate: Certificate | None
 
 
-class EndedUpdate(Record):
+class EndedUpdate(Stored):
     """What became of an update in clear, as long as a late copy of it could be taken for a new one."""
 
     verdict: Literal["opened", "burned", "refused"]
     until: int
 
 
-class ModelState(Record):
+class ModelState(Stored):
     """The global model's recent history, how its numbers are kept, and updates admitted so far."""
 
     history: History
@@ -238,7 +238,7 @@ class ModelState(Record):
     admitted: int = 0
 
 
-class Membership(Record):
+class Membership(Stored):
     """A participant's life: which epoch it is or was in, and whether it still is."""
 
     epoch: bytes
@@ -247,7 +247,7 @@ class Membership(Record):
     """Since when its own clock has been saying that the epoch is over; 0 if it does not say so."""
 
 
-class SealingKeyRecord(Discreet, Record):
+class StoredSealingKey(Discreet, Stored):
     """A sealing key. It is born in the store and never leaves it, so that it shares the store's fate."""
 
     secret: bytes
@@ -259,7 +259,7 @@ class SealingKeyRecord(Discreet, Record):
         return {"state": self.state}
 
 
-class Refusals(Record):
+class Refusals(Stored):
     """How often a participant refused something of one kind, and why it did so the last time."""
 
     count: int
@@ -269,7 +269,7 @@ class Refusals(Record):
 Role: TypeAlias = Literal["both", "contributor", "holder"]
 
 
-class Person(Discreet, Record):
+class Person(Discreet, Stored):
     """Whom the operator knows: invited with a token, admitted once a key has come with its proof."""
 
     role: Role
@@ -285,14 +285,14 @@ class Person(Discreet, Record):
         return {"role": self.role, "state": self.state}
 
 
-class Expectation(Record):
+class Expectation(Stored):
     """The model that the operator's next epoch begins with: given by it, traced, or accepted."""
 
     first: Link
     size: int
 
 
-class Standing(Record):
+class Standing(Stored):
     """How far the operator has come: the last epoch that it signed, and its end."""
 
     epoch: Epoch | None = None
@@ -315,7 +315,7 @@ class Standing(Record):
         return standing
 
 
-class _Suspended(Record):
+class _Suspended(Stored):
     """What every version of basecagg says of an operator's standing."""
 
     suspended: bool
