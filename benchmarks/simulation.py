@@ -124,9 +124,9 @@ def ours(task: object, sizes: Sizes, repeats: int) -> dict[str, float]:
             sizes,
             "basecagg-dp, full",
             "basecagg-dp",
-            dp_noise=1.0,
-            dp_clip_norm=0.01,  # so little noise that 40 versions train
-            dp_max_uses=sizes.versions,
+            noise=1.0,
+            clip_norm=0.01,  # so little noise that 40 versions train
+            max_uses=sizes.versions,
         ),
     }
     warm = sizes._replace(versions=1)

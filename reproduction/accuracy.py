@@ -72,7 +72,6 @@ PAPER: Mapping[str, Any] = {
     "users": 100,
     "buffer_size": 10,
     "max_staleness": 10,
-    "staleness_a": 1.0,
     "global_rate": 1.0,
     "batch_size": 50,
     "weight_decay": 5e-4,
@@ -113,20 +112,20 @@ class Setting:
     dataset: str
     model: str
     local_rate: float
-    local_epochs: int
-    """E as passes over a user's examples; 0 if `local_steps` is given."""
+    local_epochs: int | None
+    """E as passes over a user's examples; None if `local_steps` is given."""
     versions: int
     evaluate_every: int
     seeds: tuple[int, ...] = (1, 2, 3)
-    local_steps: int = 0
+    local_steps: int | None = None
     """E as the paper counts it: steps of SGD."""
     batch: int = PAPER["batch_size"]
     trials: tuple[Trial, ...] = ()
     """Each sees about as many examples as the others."""
     weightings: tuple[Weighting, ...] = WEIGHTINGS
     protocol: Protocol = "sealed"
-    holders: int = 0
-    """A committee of so many; 0: every user holds shares, as in the paper."""
+    holders: int | None = None
+    """A committee of this size. Not set: every user holds shares, as in the paper."""
 
     @property
     def title(self) -> str:
@@ -136,7 +135,7 @@ class Setting:
     @property
     def length(self) -> str:
         """E in words: steps, as the paper counts it."""
-        steps = self.local_steps or self.local_epochs * _STEPS_OF_A_PASS[self.dataset]
+        steps = self.local_steps or (self.local_epochs or 0) * _STEPS_OF_A_PASS[self.dataset]
         return f"E = {steps} local steps"
 
     @property
@@ -168,7 +167,7 @@ class Setting:
 
 
 SMOKE = Setting(
-    "digits", "mlp", 0.1, 0, 12, 4, seeds=(1,), local_steps=2, trials=(Trial(4, 8),), holders=20
+    "digits", "mlp", 0.1, None, 12, 4, seeds=(1,), local_steps=2, trials=(Trial(4, 8),), holders=20
 )
 SMOKE_BY_AGE = replace(SMOKE, weightings=("polynomial",), trials=())
 
@@ -212,7 +211,7 @@ def _trials(setting: Setting) -> list[tuple[str, SimulationConfig]]:
             setting.config(
                 method="fedbuff",
                 staleness=setting.weightings[0],
-                local_epochs=0,
+                local_epochs=None,
                 local_steps=trial.steps,
                 batch_size=trial.batch,
                 local_rate=_rate(setting, trial),
@@ -478,7 +477,7 @@ def _rate(setting: Setting, trial: Trial) -> float:
 def _why_so_short(config: SimulationConfig) -> str:
     ages, k = range(config.max_staleness + 1), config.buffer_size
     alike = tuple(constant()(tau) for tau in ages)
-    by_age = tuple(polynomial(config.staleness_a)(tau) for tau in ages)
+    by_age = tuple(polynomial()(tau) for tau in ages)
     return (
         "Why E is small: a step computed from an old model must be short. Along a direction of curvature h,"
         f" staleness uniform on 0…{config.max_staleness} lets errors grow when η_l·E·h exceeds"
@@ -502,7 +501,7 @@ def _tried(setting: Setting, results: Results) -> dict[Trial, Run]:
     """The trials and, if none was like it, the figure's own run."""
     seed = setting.seeds[0]
     other_rate = setting.local_rate if setting.local_rate != PAPERS_RATE[setting.dataset] else 0.0
-    own = Trial(setting.local_steps, setting.versions, setting.batch, other_rate)
+    own = Trial(setting.local_steps or 0, setting.versions, setting.batch, other_rate)
     keys = {trial: f"{trial.name}/{seed}" for trial in setting.trials}
     if keys and own.name not in [trial.name for trial in keys]:
         keys = {own: f"fedbuff/{setting.weightings[0]}/{seed}"} | keys
@@ -544,7 +543,7 @@ def _experiment(figure: Figure) -> Experiment:
 MNIST_SETTING = Setting("mnist", "lenet5", PAPERS_RATE["mnist"], 5, 64, 4)
 MNIST_STEPS = replace(
     MNIST_SETTING,
-    local_epochs=0,
+    local_epochs=None,
     local_steps=4,
     versions=1000,
     evaluate_every=50,
@@ -572,7 +571,7 @@ CIFAR10_SETTING = Setting(
     "cifar10", "small-cnn", PAPERS_RATE["cifar10"], 1, 30, 10, protocol="arithmetic"
 )
 CIFAR10_STEPS = replace(
-    CIFAR10_SETTING, local_epochs=0, local_steps=1, versions=4000, evaluate_every=200
+    CIFAR10_SETTING, local_epochs=None, local_steps=1, versions=4000, evaluate_every=200
 )
 CIFAR10 = _experiment(
     Figure(
@@ -596,7 +595,7 @@ _LARGE = Setting(
     "cifar10",
     "fedasync-cnn",
     0.03,
-    0,
+    None,
     2000,
     250,
     seeds=(1, 2, 3, 4),

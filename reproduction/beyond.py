@@ -41,8 +41,7 @@ _TASK: Mapping[str, Any] = {
     "max_staleness": 20,
     "weight_levels": 2**6,
     "correctness": "honest-holders",
-    "staleness": "polynomial",
-    "staleness_a": 0.5,
+    "staleness": "polynomial:0.5",
     "local_rate": 0.1,
     "local_epochs": 2,
     "batch_size": 5,
@@ -52,7 +51,7 @@ _TASK: Mapping[str, Any] = {
 
 _DEFAULT_RUN: Mapping[str, Any] = {
     name: getattr(SimulationConfig, name)
-    for name in ("max_staleness", "staleness_a", "local_rate", "local_epochs", "batch_size")
+    for name in ("max_staleness", "staleness", "local_rate", "local_epochs", "batch_size")
 }
 """Where what `basecagg run` does differs from the above."""
 

@@ -30,8 +30,9 @@ CHANCE, MOST_LOST = 15.0, 0.5
 _TASK: Mapping[str, Any] = {
     "cryptography": "arithmetic",
     "holders": 20,
-    "dp_clip_norm": 0.5,
-    "dp_max_uses": 60,
+    "clip_norm": 0.5,
+    "delta": 1e-5,
+    "max_uses": 60,
     "max_colluding_contributors": 1,
     "evaluate_every": 5,
     "evaluate_last": 10,
@@ -42,7 +43,7 @@ _SMALL: Mapping[str, Any] = {
     "buffer_size": 4,
     "holders": 6,
     "model": "logistic",
-    "dp_levels": 2**9,
+    "private_levels": 2**9,
     "evaluate_last": 1,
 }
 _UNDER_WAY = 10
@@ -90,12 +91,12 @@ def jobs(order: Order, results: Results) -> list[Job]:
 
 def config_of(size: Size, case: Case, seed: int) -> SimulationConfig:
     """One run: the default one, but for what is compared."""
-    lie = {} if case.factor is None else {"attackers": 1, "attack_factor": case.factor}
+    lie = {} if case.factor is None else {"attackers": 1, "attack_factor": case.factor or None}
     values = {**_TASK, **lie, **(_SMALL if size == "smoke" else {})}
     return SimulationConfig(
         **values,
         method="basecagg-dp" if case.bound else "fedbuff",
-        dp_noise=case.noise if case.bound else -1.0,
+        noise=case.noise if case.bound else None,
         versions=_VERSIONS[size],
         seed=seed,
     )
@@ -112,7 +113,7 @@ def report(results: Results, size: Size) -> Publication:
         "One liar among a hundred",
         f"The default run (an MLP on digits, N = 100, K = 10, 20 training at once), {_VERSIONS[size]} versions."
         f" One user multiplies its updates by {FACTOR:g} and sends them whole; with a bound everybody else"
-        f" clips to C = {_TASK['dp_clip_norm']}, and a sum that is too long moves the version, not the model.",
+        f" clips to C = {_TASK['clip_norm']}, and a sum that is too long moves the version, not the model.",
         [_line(case, groups[case.name]) for case in CASES if case.name in groups],
         notes=_NOTES,
         figures={

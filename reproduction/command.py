@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 
-from basecagg.commands._kernels import load_kernels
+from basecagg.commands._program import load_kernels
 from basecagg.errors import DataError
 from basecagg.extras import require
 from reproduction import comparison, report

@@ -225,7 +225,7 @@ def _experiment(figure: Figure) -> Experiment:
     return Experiment(figure.name, partial(jobs, figure), partial(report, figure))
 
 
-_SMOKE = Range(replace(accuracy.SMOKE, versions=8, local_steps=0, local_epochs=2), (0, 16, 34))
+_SMOKE = Range(replace(accuracy.SMOKE, versions=8, local_steps=None, local_epochs=2), (0, 16, 34))
 _MNIST = replace(accuracy.MNIST_STEPS, versions=450, evaluate_every=50, trials=())
 MNIST = _experiment(
     Figure(

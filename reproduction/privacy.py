@@ -41,10 +41,10 @@ _TASK: Mapping[str, Any] = {
     "local_epochs": 1,
     "batch_size": 10,
     "global_rate": 1.0,
-    "dp_clip_norm": 0.2,
-    "dp_delta": DELTA,
-    "dp_max_uses": USES,
-    "dp_levels": 2**13,
+    "clip_norm": 0.2,
+    "delta": DELTA,
+    "max_uses": USES,
+    "private_levels": 2**13,
     "evaluate_every": 4,
     "evaluate_last": 5,
     "checkpoint_every": 100,
@@ -55,7 +55,7 @@ _SMALL: Mapping[str, Any] = {
     "concurrency": 6,
     "buffer_size": 6,
     "holders": 6,
-    "dp_levels": 2**9,
+    "private_levels": 2**9,
     "evaluate_last": 1,
 }
 _VERSIONS: Mapping[Size, int] = {"full": 28, "quick": 28, "smoke": 3}
@@ -128,9 +128,15 @@ def _job(order: Order, row: Row, seed: int) -> Job:
 def config_of(size: Size, row: Row, seed: int = 1) -> SimulationConfig:
     """One run."""
     methods = {"none": "fedbuff", "local": "ldp", "central": "cdp"}
-    noise = {"clip": {"dp_noise": 0.0}, "none": {}}.get(row.kind, {"dp_epsilon": row.epsilon})
-    own = {"dp_clip_norm": row.clip} if row.clip else {}
-    values = {**_task(size), **noise, **own, "staleness": row.weights, "dp_staleness": row.weights}
+    noise = {"clip": {"noise": 0.0}, "none": {}}.get(row.kind, {"epsilon": row.epsilon})
+    own = {"clip_norm": row.clip} if row.clip else {}
+    values = {
+        **_task(size),
+        **noise,
+        **own,
+        "staleness": row.weights,
+        "private_staleness": row.weights,
+    }
     return SimulationConfig(
         **values,
         method=methods.get(row.kind, "basecagg-dp"),
@@ -166,7 +172,7 @@ def report(results: Results, size: Size) -> Publication:
         "What it costs to hide a user",
         f"Logistic regression (d = 7850) on MNIST over N = {task['users']} users with ten examples each, K ="
         f" {task['buffer_size']} updates in a sum, {_VERSIONS[size]} versions, staleness uniform on 0…10, at"
-        f" most {USES} uploads a user, clipped to C = {task['dp_clip_norm']}, η_g = {task['global_rate']:g}."
+        f" most {USES} uploads a user, clipped to C = {task['clip_norm']}, η_g = {task['global_rate']:g}."
         f" ε is of all that one user ever uploads, at δ = {DELTA:g}.",
         [_line(name, runs) for name, runs in groups.items()],
         notes=_NOTES,
@@ -181,7 +187,7 @@ def _line(name: str, runs: Sequence[Run]) -> dict[str, Any]:
         "who adds noise": _NAMES[kind],
         "weights": weights,
         "ε": epsilon.replace("-", "–"),
-        "C": clip if clip != "-" else "–" if kind == "none" else f"{_TASK['dp_clip_norm']}",
+        "C": clip if clip != "-" else "–" if kind == "none" else f"{_TASK['clip_norm']}",
         **accuracy_columns(ends(runs)),
         "ε spent": _mean(runs, lambda run: run.get("epsilon"), ".3f"),
         "noise in a sum / central": _mean(runs, lambda run: variance_ratio(run, epsilon), ".4f"),
@@ -200,7 +206,7 @@ def variance_ratio(run: Run, epsilon: str) -> float | None:
     if not noise or epsilon == "-":
         return None
     central = config_of("full", Row("central", epsilon=float(epsilon)))
-    deviation = noise_of(central) * central.dp_clip_norm
+    deviation = noise_of(central) * central.clip_norm
     return float(noise["squared"] / noise["elements"] / deviation**2)
 
 
@@ -281,7 +287,7 @@ def _as_central(groups: Mapping[str, Sequence[Run]]) -> list[Claim]:
     most = config.buffer_size / (config.buffer_size - p.colluding_contributors)
     m = p.mechanism
     assert m is not None
-    rounding = m.squared_bound(0) / (m.levels * config.dp_clip_norm) ** 2
+    rounding = m.squared_bound(0) / (m.levels * config.clip_norm) ** 2
     error = 3 * math.sqrt(2 / sum(run["opened noise"]["elements"] for run in ours))
     ratio = mean(
         value for run in ours if (value := variance_ratio(run, f"{EPSILON:g}")) is not None

@@ -54,7 +54,6 @@ _TASK: Mapping[str, Any] = {
     "max_staleness": 4,
     "min_per_version": 1,
     "local_steps": 1,
-    "local_epochs": 0,
     "weight_decay": 0.0,
     "batch_size": SAMPLE,
     "evaluate_every": 10,
@@ -63,10 +62,10 @@ _TASK: Mapping[str, Any] = {
 }
 _PRIVATE: Mapping[str, Any] = {
     "method": "basecagg-dp",
-    "dp_unit": "record",
-    "dp_sampling_rate": RATE,
-    "dp_clip_norm": 1.0,
-    "dp_delta": DELTA,
+    "unit": "record",
+    "sampling_rate": RATE,
+    "clip_norm": 1.0,
+    "delta": DELTA,
     "local_rate": float(SAMPLE),
     "global_rate": STEP / SAMPLE,
 }
@@ -120,7 +119,7 @@ def _job(order: Order, row: Row, seed: int) -> Job:
 
 def config_of(size: Size, row: Row, seed: int = 1) -> SimulationConfig:
     """One run; local noise is that of hospitals of which all others may work with the server."""
-    noisy = {**_PRIVATE, "dp_epsilon": row.epsilon, "dp_max_uses": _USES[size]}
+    noisy = {**_PRIVATE, "epsilon": row.epsilon, "max_uses": _USES[size]}
     silent = MEMBERS - 1 if row.kind == "local" else SILENT
     own = _OPEN if row.kind == "none" else noisy | {"max_colluding_contributors": silent}
     small = {"dataset": "digits", "batch_size": 9} if size == "smoke" else {}

@@ -15,7 +15,8 @@ from math import isfinite, nan, sqrt
 from statistics import mean, median
 from typing import Any, NamedTuple
 
-from basecagg.simulation.config import SimulationConfig, Speed
+from basecagg.options import Speed
+from basecagg.simulation.config import SimulationConfig
 from reproduction import plot
 from reproduction.experiment import Experiment, Results
 from reproduction.jobs import Job, Order, Size
@@ -111,7 +112,7 @@ class Race:
             seed=self.seed,
             versions=_SMOKE_VERSIONS if size == "smoke" else last,
             evaluate_every=5 if self.method == "fedasync" else 1,
-            holders=0 if full else 20,
+            holders=None if full else 20,
             cryptography="full" if full else "arithmetic",
         )
 

@@ -66,7 +66,7 @@ def simulation_job(key: str, config: SimulationConfig, order: Order) -> Job:
 
 def _cost(config: SimulationConfig) -> float:
     """Local trainings, by their length; what else there is costs little beside them."""
-    length = config.local_steps or config.local_epochs * _STEPS_OF_AN_EPOCH
+    length = config.local_steps or (config.epochs or 0) * _STEPS_OF_AN_EPOCH
     return config.versions * config.buffer_size * config.batch_size * length
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import basecagg
 from basecagg import errors
-from basecagg.commands._field_docs import field_docs, name_docs
+from basecagg.options import groups, settings_of, strings_below
 
 INTRO = """\
 Everything that the pages and examples of this documentation use, written from the docstrings. What is not on
@@ -21,7 +21,7 @@ one whose optional part is not installed says which one it needs.
 """
 ELSEWHERE = {
     "ProtocolParameters": "The arguments, what follows from them, and the rules: [Parameters](parameters.md).",
-    "SimulationConfig": "The arguments: [Settings of a simulated run](settings.md).",
+    "SimulationConfig": "The arguments: [Settings](settings.md) of a run.",
 }
 """Classes whose fields have a page of their own."""
 ERRORS = [name for name, kind in vars(errors).items() if inspect.isclass(kind)]
@@ -109,7 +109,7 @@ def _entry(module: str, name: str) -> str:
 
 def _constant(module: str, name: str, value: Any) -> str:
     shown = value if isinstance(value, int | str | tuple) else type(value).__name__
-    meaning = name_docs(import_module(module)).get(name) or _first_words(value)
+    meaning = strings_below(import_module(module)).get(name) or _first_words(value)
     return f"`{module}.{name}`: `{shown}`\n" + (f"\n{meaning}\n" if meaning else "")
 
 
@@ -148,7 +148,9 @@ def _heading(module: str, name: str, kind: type) -> str:
 
 def _fields(kind: type) -> dict[str, str]:
     """Public fields that are explained; the signature has the others."""
-    own = field_docs(kind) if vars(kind).get("__annotations__") else {}
+    own = strings_below(kind) if vars(kind).get("__annotations__") else {}
+    if any(group in kind.__mro__ for group in groups()):
+        own = {each.name: f"{each.meaning} {each.why}".strip() for each in settings_of(kind)}
     return {name: doc for name, doc in own.items() if not name.startswith("_")}
 
 

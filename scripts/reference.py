@@ -9,7 +9,7 @@ import ast
 import inspect
 import sys
 from collections.abc import Iterable
-from dataclasses import MISSING, Field, fields
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,16 @@ import click
 
 from api_page import api_page
 from basecagg import cli
-from basecagg.commands._field_docs import field_docs, name_docs
-from basecagg.commands.run import explained_settings
 from basecagg.flower.settings import Settings
+from basecagg.options import (
+    REQUIRED,
+    VIEWS,
+    Setting,
+    groups,
+    limits_in_words,
+    settings_of,
+    strings_below,
+)
 from basecagg.parameters import RULES, ProtocolParameters
 from basecagg.protocol import life
 from diagrams import source_of
@@ -134,7 +141,6 @@ def _default(param: click.Option) -> str:
 
 def parameters_page() -> str:
     """Every field of `ProtocolParameters`, what follows from them, and every rule."""
-    rows = _fields(ProtocolParameters)
     derived = "\n".join(
         f"| `{name}` | {_cell(inspect.getdoc(member) or '')} |"
         for name, member in vars(ProtocolParameters).items()
@@ -143,7 +149,7 @@ def parameters_page() -> str:
     rules = "\n".join(f"{number}. {rule.text}" for number, rule in enumerate(RULES, start=1))
     return (
         f"{HEADER}# Parameters\n\n{inspect.getdoc(ProtocolParameters)}\n\n"
-        f"| name | default | meaning |\n|---|---|---|\n{rows}\n\n"
+        f"{_settings(settings_of(ProtocolParameters))}\n"
         f"## What follows from them\n\n| name | meaning |\n|---|---|\n{derived}\n\n"
         "## Rules\n\nChecked in this order when the parameters are made. The first that is broken is"
         " raised as a `ParameterError`, whose text names the values and says what to do.\n\n"
@@ -151,32 +157,81 @@ def parameters_page() -> str:
     )
 
 
+SETTINGS = """\
+Every setting that is given anywhere, once: in a simulated run (a field of `SimulationConfig`, a key of a TOML
+file, or `basecagg run --set key=value`; `basecagg run --settings` prints them), to `BufferedSecAgg` on Flower,
+to the planner, to commands (`--like-this`), and in the parameters that an epoch is signed with.
+
+"Where" says who takes a setting, and what is different there: another default, another type, or a reason. What
+is not set is None in Python, left out of a TOML file, and `none` after `--set name=`.
+"""
+
+
 def settings_page() -> str:
-    """Every setting of a simulated run."""
-    rows = "\n".join(
-        f"| `{name}` | `{default}` | {_cell(meaning)} |"
-        for name, default, meaning in explained_settings()
-    )
-    return (
-        f"{HEADER}# Settings of a simulated run\n\nFields of `SimulationConfig`, keys of a TOML file, and"
-        " what `basecagg run --set key=value` sets; `basecagg run --settings` prints this table.\n\n"
-        f"| name | default | meaning |\n|---|---|---|\n{rows}\n"
-    )
+    """Every setting, group by group, with every place that takes it."""
+    views = {
+        name: {each.name: each for each in settings_of(load(path))} for name, path in VIEWS.items()
+    }
+    sections = [_group(group, views) for group in groups()]
+    shared = {each.name for group in groups() for each in settings_of(group)}
+    for view, found in views.items():
+        own = [each for each in found.values() if each.name not in shared]
+        sections += [f"## Only of {view}\n\n{_settings(own)}"] if own else []
+    return f"{HEADER}# Settings\n\n{SETTINGS}\n" + "\n".join(sections)
+
+
+def load(path: str) -> type[Any]:
+    """The class of a view."""
+    module, _, name = path.partition(":")
+    view: type[Any] = getattr(import_module(module), name)
+    return view
+
+
+def _group(group: type[Any], views: dict[str, dict[str, Setting]]) -> str:
+    own = [each for each in settings_of(group) if each.name in vars(group)["__annotations__"]]
+    rows = "\n".join(f"{_row(each)} {_where(each, views)} |" for each in own)
+    title = (inspect.getdoc(group) or "").rstrip(".")
+    return f"## {title}\n\n| setting | default | limits | meaning | where |\n|---|---|---|---|---|\n{rows}\n"
+
+
+def _where(setting: Setting, views: dict[str, dict[str, Setting]]) -> str:
+    """Who takes a setting; with a default of its own, that and the reason."""
+    said = []
+    for view, found in views.items():
+        if (here := found.get(setting.name)) is not None:
+            other = f" {_shown(here.default)}" if here.default != setting.default else ""
+            why = f": {_cell(here.why)}" if here.why else ""
+            said.append(f"{view}{other}{why}")
+    return "; ".join(each.removesuffix(".") for each in said)
+
+
+def _settings(settings: Iterable[Setting]) -> str:
+    rows = "\n".join(map(_row, settings))
+    return f"| setting | default | limits | meaning |\n|---|---|---|---|\n{rows}\n"
+
+
+def _row(each: Setting) -> str:
+    said = _cell(f"{each.meaning} {each.why}")
+    return f"| `{each.name}` | {_shown(each.default)} | {limits_in_words(each.kind)} | {said} |"
+
+
+def _shown(default: object) -> str:
+    if default is REQUIRED:
+        return "required"
+    return "not set" if default is None else f"`{default}`"
 
 
 def flower_page() -> str:
     """Every option of the Flower strategy."""
-    rows = _fields(Settings)
     return (
         f"{HEADER}# Options of BufferedSecAgg\n\n{inspect.getdoc(Settings)} Options are keywords:"
-        " `BufferedSecAgg(buffer_size=5)`.\n\n"
-        f"| name | default | meaning |\n|---|---|---|\n{rows}\n"
+        f" `BufferedSecAgg(buffer_size=5)`.\n\n{_settings(settings_of(Settings))}"
     )
 
 
 def mask_life_page() -> str:
     """The transition table of every machine, drawn."""
-    meanings = name_docs(life)
+    meanings = strings_below(life)
     titles = {
         "CONTRIBUTOR": "A mask at the contributor",
         "HOLDER": "A share at the holder",
@@ -190,20 +245,6 @@ def mask_life_page() -> str:
         for name, title in titles.items()
     )
     return f"{HEADER}# The life of a mask\n\n{inspect.getdoc(life)}\n\n{sections}"
-
-
-def _fields(kind: type[Any]) -> str:
-    meanings = field_docs(kind)
-    return "\n".join(
-        f"| `{entry.name}` | {_field_default(entry)} | {_cell(meanings[entry.name])} |"
-        for entry in fields(kind)
-    )
-
-
-def _field_default(entry: Field[object]) -> str:
-    if entry.default_factory is not MISSING:
-        return f"`{entry.default_factory()}`"
-    return "required" if entry.default is MISSING else f"`{entry.default}`"
 
 
 def _cell(text: str) -> str:

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from basecagg import __version__, cli, errors
 
-PAPER = ("--holders", "100", "--dropouts", "0.3", "--model-size", "1e6")
+PAPER = ("--holders", "100", "--max-dropouts", "0.3", "--model-size", "1e6")
 
 
 def run(*args: str, columns: int = 80) -> Result:
@@ -153,7 +153,7 @@ def test_plan_as_json_says_the_same() -> None:
 
 
 def test_plan_predicts_processor_time() -> None:
-    small = ("--holders", "10", "--dropouts", "3", "--model-size", "1e4")
+    small = ("--holders", "10", "--max-dropouts", "3", "--model-size", "1e4")
     shown = json.loads(run("plan", *small, "--json").stdout)
     times = shown["cpu_seconds"]
     assert set(times) == {str(row["recovery_threshold"]) for row in shown["options"]}
@@ -162,7 +162,7 @@ def test_plan_predicts_processor_time() -> None:
 
 
 def test_an_impossible_plan_is_one_line_with_ways_out() -> None:
-    result = run("plan", *PAPER, "--colluders", "50%")
+    result = run("plan", *PAPER, "--max-colluders", "50%")
     assert result.exit_code == 2
     assert result.stdout == ""
     assert result.stderr.count("\n") == 1
@@ -172,10 +172,10 @@ def test_an_impossible_plan_is_one_line_with_ways_out() -> None:
 @pytest.mark.parametrize(
     ("option", "text", "words"),
     [
-        ("--dropouts", "many", "not a number"),
-        ("--dropouts", "1.5", "nor a part"),
-        ("--dropouts", "150%", "nor a part"),
-        ("--colluders", "-0.1", "nor a part"),
+        ("--max-dropouts", "many", "not a number"),
+        ("--max-dropouts", "1.5", "nor a part"),
+        ("--max-dropouts", "150%", "nor a part"),
+        ("--max-colluders", "-0.1", "nor a part"),
         ("--model-size", "1.5", "not a whole number"),
         ("--model-size", "inf", "not a finite number"),
         ("--staleness", "linear", "polynomial:α"),
@@ -196,6 +196,14 @@ def test_what_cannot_be_read_is_a_usage_error(option: str, text: str, words: str
 def test_a_number_or_a_part(text: str, count: int) -> None:
     """A part is rounded up, and 0.3 of 100 is 30, not the 30.000000000000004 of floats."""
     shown = run(
-        "plan", "--holders", "100", "--dropouts", text, "--model-size", "9", "--no-cpu", "--json"
+        "plan",
+        "--holders",
+        "100",
+        "--max-dropouts",
+        text,
+        "--model-size",
+        "9",
+        "--no-cpu",
+        "--json",
     )
     assert json.loads(shown.stdout)["parameters"]["max_dropouts"] == count

@@ -105,7 +105,7 @@ def test_a_name_whose_part_is_missing_says_which() -> None:
 def test_a_plan_is_the_one_of_the_command() -> None:
     chosen = plan(num_holders=100, max_dropouts=30, model_size=1_000_000)
     assert chosen == choose(Wishes(num_holders=100, max_dropouts=30, model_size=1_000_000))
-    options = ("--holders", 100, "--dropouts", 30, "--model-size", "1e6", "--no-cpu")
+    options = ("--holders", 100, "--max-dropouts", 30, "--model-size", "1e6", "--no-cpu")
     assert str(chosen) == command("plan", *options)
     assert repr(chosen) == str(chosen)
     assert "not measured" in str(chosen)

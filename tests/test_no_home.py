@@ -45,7 +45,7 @@ def run(
 
 @pytest.mark.parametrize("home", [NOWHERE, UNKNOWN])
 def test_commands_work_and_leave_nothing_behind(installed: Path, tmp_path: Path, home: str) -> None:
-    wish = ("--holders", "10", "--dropouts", "0.3", "--model-size", "1e3")
+    wish = ("--holders", "10", "--max-dropouts", "0.3", "--model-size", "1e3")
     done = run(installed, tmp_path, "plan", *wish, home=home)
     assert done.returncode == 0, done.stderr
     found = ("--name", "x", "--url", "https://localhost:8443")
@@ -57,7 +57,7 @@ def test_commands_work_and_leave_nothing_behind(installed: Path, tmp_path: Path,
 def test_kernels_without_a_cache_are_compiled_and_one_line_says_so(
     installed: Path, tmp_path: Path
 ) -> None:
-    wish = ("--holders", "10", "--dropouts", "0.3", "--model-size", "1e3", "--cpu")
+    wish = ("--holders", "10", "--max-dropouts", "0.3", "--model-size", "1e3", "--cpu")
     done = run(installed, tmp_path, "plan", *wish, home=UNKNOWN)
     assert done.returncode == 0, done.stderr
     assert "compiled again at every start: set NUMBA_CACHE_DIR" in done.stderr

@@ -1,7 +1,9 @@
-"""A command's options as the fields of a class: what click makes of them."""
+"""Every setting is spelled once, what differs has a reason; a command's options are the fields of a class."""
 
 from __future__ import annotations
 
+from importlib import import_module
+from math import inf, nan
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -9,18 +11,20 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from basecagg.commands._options import POSITIVE, Count, Folder, options
+from basecagg import options as schema
+from basecagg.commands._options import Folder, options
+from basecagg.options import REQUIRED, VIEWS, Count, Positive, Range, Setting, groups, settings_of
 
 
 class _Table:
     name: str
     """Who it is."""
     urls: Annotated[tuple[str, ...], "--url", "URL"] = ()
-    """Where, {often}."""
-    max_size: Annotated[Count | None, "N"] = None
-    """How much,
+    """Where, again and again."""
+    max_size: Count | None = None
+    """N: how much,
     at most."""
-    rate: Annotated[float, POSITIVE] = 2.0
+    rate: Positive = 2.0
     """How quickly."""
     kind: Literal["round", "square"] = "round"
     """Which one."""
@@ -36,7 +40,7 @@ def given(*words: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
 
     @click.command()
-    @options(_Table, often="again and again")
+    @options(_Table)
     def command(**typed: Any) -> None:
         found.update(typed)
 
@@ -65,7 +69,7 @@ def test_what_is_typed_arrives_and_the_rest_has_its_default() -> None:
 def test_the_strings_below_are_the_help() -> None:
     said = given("--name", "x")["help"]
     assert "Where, again and again." in said
-    assert "How much, at most." in said
+    assert "N: how much, at most." in said
     assert "--url URL" in said
 
 
@@ -79,3 +83,90 @@ def test_the_strings_below_are_the_help() -> None:
 def test_what_cannot_be_is_refused(words: tuple[str, ...]) -> None:
     with pytest.raises(click.UsageError):
         given(*words)
+
+
+# --- the table of settings ----------------------------------------------------------------------------
+
+
+def view(where: str) -> dict[str, Setting]:
+    pytest.importorskip("flwr" if where == "Flower" else "click")
+    module, _, name = VIEWS[where].partition(":")
+    return {each.name: each for each in settings_of(getattr(import_module(module), name))}
+
+
+SPELLED = {name: group for group in groups() for name in vars(group)["__annotations__"]}
+USUAL = {each.name: each for group in groups() for each in settings_of(group)}
+
+
+def test_no_setting_is_spelled_twice() -> None:
+    assert sum(len(vars(group)["__annotations__"]) for group in groups()) == len(SPELLED)
+    for name, each in USUAL.items():
+        assert each.meaning.endswith("."), name
+        assert not schema.misfit(each.default, each.kind), name
+
+
+@pytest.mark.parametrize("where", VIEWS)
+def test_every_setting_of_a_view_is_explained(where: str) -> None:
+    for name, each in view(where).items():
+        assert each.meaning or each.why, name
+
+
+@pytest.mark.parametrize("where", VIEWS)
+def test_another_default_has_a_reason(where: str) -> None:
+    silent = {
+        name
+        for name, each in view(where).items()
+        if name in USUAL and each.default != USUAL[name].default and not each.why
+    }
+    assert silent <= WITHOUT_REASON.get(where, set())
+
+
+WITHOUT_REASON = {
+    "parameters": {"recovery_threshold", "max_colluders", "max_dropouts", "buffer_size"},
+    "budget": {"epsilon"},
+    "planner": {"staleness"},
+    "`plan`": {"holders"},
+}
+"""What must be given there, or is the same default as an object instead of a word."""
+
+
+def test_what_must_be_given_has_no_default() -> None:
+    for where, names in WITHOUT_REASON.items():
+        for name in names - {"staleness"}:
+            assert view(where)[name].default is REQUIRED
+
+
+def test_a_default_of_ones_own_without_a_reason_is_found() -> None:
+    class Mine(schema.AnswerOptions):
+        retries: int = 3
+
+    (found,) = [each for each in settings_of(Mine) if each.name == "retries"]
+    assert (found.default, found.why) == (3, "")
+    assert found.meaning == USUAL["retries"].meaning
+
+
+def test_where_people_look_first() -> None:
+    """Weighting by examples, the answer timeout, the lifetime of an invitation: by these names everywhere."""
+    assert {"weigh_examples", "answer_timeout", "invitation_days"} <= SPELLED.keys()
+    for where, name in (
+        *(("run", "weigh_examples"), ("run", "answer_timeout"), ("`serve`", "answer_timeout")),
+        *(("Flower", "weigh_examples"), ("Flower", "answer_timeout")),
+        ("`operator invite`", "invitation_days"),
+    ):
+        assert name in view(where)
+
+
+@pytest.mark.parametrize(
+    ("limits", "good", "bad", "words"),
+    [
+        (Range(1), (1, inf), (0, -inf, nan), "at least 1"),
+        (Range(0, inf, above=True, below=True), (1e-9,), (0, inf, nan), "above 0 and finite"),
+        (Range(0, 1), (0, 1), (-0.1, 1.1, nan), "between 0 and 1"),
+        (Range(0, 1, below=True), (0, 0.9), (1, nan), "at least 0, below 1"),
+        (Range(0, 1, above=True), (0.1, 1), (0, nan), "above 0, at most 1"),
+    ],
+)
+def test_limits(limits: Range, good: Any, bad: Any, words: str) -> None:
+    assert all(map(limits.holds, good))
+    assert not any(map(limits.holds, bad))
+    assert limits.words == words

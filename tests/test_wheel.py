@@ -55,7 +55,7 @@ result = simulate(SimulationConfig(users=8, buffer_size=4, model="logistic", ver
 assert result.versions[-1].version == 2
 """
 TRIALS = {
-    "plan": program("plan --holders 100 --dropouts 0.3 --model-size 1e6"),
+    "plan": program("plan --holders 100 --max-dropouts 0.3 --model-size 1e6"),
     "README, a federation": python(blocks_of("README.md")[0], "learn"),
     "README, a sum": python(blocks_of("README.md")[1]),
     # All of the arithmetic, compiled afresh.

@@ -76,7 +76,7 @@ def tell(processes: Processes, names: list[str], versions: int) -> None:
         )
     processes.run(
         *("operator", "start", "--model", "network:build", "--holders", str(CENTRES)),
-        *("--dropouts", "3", "--colluders", "3", "--buffer", "5"),
+        *("--max-dropouts", "3", "--max-colluders", "3", "--buffer-size", "5"),
     )
     wait_for_version(processes, 1)
     before = last_score(processes)

@@ -128,8 +128,8 @@ def tell(processes: Processes, versions: int, users: int = USERS) -> None:
     began = time.monotonic()
     processes.run(
         *("operator", "start", "--model", "digits:build", "--holders", str(users)),
-        *("--dropouts", str(users // 4), "--colluders", str(users // 4)),
-        *("--buffer", str(min(5, users - 1))),  # one is killed
+        *("--max-dropouts", str(users // 4), "--max-colluders", str(users // 4)),
+        *("--buffer-size", str(min(5, users - 1))),  # one is killed
     )
     wait_for_version(processes, versions // 3)
     print("user-0 is killed")

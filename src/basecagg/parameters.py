@@ -9,65 +9,55 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from basecagg.errors import ParameterError
-from basecagg.maths.primes import PAPER_MODULUS, is_prime
+from basecagg.maths.primes import is_prime
 from basecagg.maths.staleness import Rounding, StalenessFunction, constant, expected_weight
-from basecagg.privacy import (
-    LEAST_DEVIATION,
-    MOST_DEVIATION,
-    Mechanism,
-    Privacy,
-    check_types,
+from basecagg.options import (
+    Consistency,
+    Correctness,
+    FieldOptions,
+    LevelOptions,
+    SumOptions,
+    TrustOptions,
+    check,
 )
+from basecagg.privacy import LEAST_DEVIATION, MOST_DEVIATION, Mechanism, Privacy
 
-Consistency = Literal["certified", "honest-server"]
-Correctness = Literal["agreed", "honest-holders"]
 _MOST_LEVEL_BITS = 31
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProtocolParameters:
-    """All that a federation agrees on before the first mask is dealt. N, U, T and D count *holders*."""
+    """All that a federation agrees on before the first mask is dealt. N, U, T and D count *holders*.
+
+    What is not explained here is explained in `options`. An epoch is signed over the fields in this order.
+    """
 
     num_holders: int
     """N: holders of shares. In the paper every user is one."""
     recovery_threshold: int
-    """U: right answers that determine a sum."""
     max_colluders: int
-    """T: holders that may pool all they know and still learn nothing."""
     max_dropouts: int
-    """D: holders that may be gone when a sum is opened."""
     buffer_size: int
-    """K: updates in one sum."""
     model_size: int
     """d: numbers in one update."""
-    max_staleness: int = 10
-    """τ_max: an update made from an older model is refused."""
-    clip: float = 4.0
-    """B: contributors clip every element of an update to ±B."""
-    update_levels: int = 2**16
-    """c_l: quantisation levels per unit of an update."""
-    weight_levels: int = 2**6
-    """c_g: quantisation levels of the staleness weight."""
+    max_staleness: int = SumOptions.max_staleness
+    clip: float = SumOptions.clip
+    update_levels: int = LevelOptions.update_levels
+    weight_levels: int = LevelOptions.weight_levels
     staleness: StalenessFunction = field(default_factory=constant)
-    """s(τ): the weight of an update made τ versions ago."""
+    """The planner, runs and Flower choose the paper's weights; parameters made by hand have none."""
     weight_rounding: Rounding = "stochastic"
     """How c_g·s(τ) becomes an integer: the paper's coin, or to the nearest."""
-    modulus: int = PAPER_MODULUS
-    """q: the size of the field."""
-    consistency: Consistency = "certified"
-    """Whether holders certify a request before they answer (a cheating server), or trust it (the paper)."""
+    modulus: int = FieldOptions.modulus
+    consistency: Consistency = TrustOptions.consistency
     max_colluding_contributors: int | None = None
-    """Contributors that may work with the server; T unless given. The roster must make it true."""
+    """The roster must make it true."""
     correctness: Correctness | None = None
-    """Whether a sum opens when U + T answers agree, and T liars cannot write it, or from any U (the paper)."""
-    liars: int = 0
-    """E: holders whose wrong answers must not stop an opening, even while D others are gone."""
+    liars: int = TrustOptions.liars
     min_per_version: int | None = None
-    """m: members that each base version in a sum must have, so that no version singles a user out; unless given
-    3 in certified mode, or K if that is less, and 1 for an honest server."""
     repeated_versions: bool = False
     """Whether a contributor may be summed more than once with updates from one version. In certified mode only
     the simulated clock that draws the version of every update by itself needs it; a floor refuses it."""
@@ -78,8 +68,7 @@ class ProtocolParameters:
     privacy: Privacy | None = None
     """How long updates may be and how much noise each contributor adds, if sums are to be private too. T_c is
     `max_colluding_contributors`: they add no noise, or tell the server theirs."""
-    allow_wraparound: bool = False
-    """For the experiment that shows what wrap-around does. No epoch accepts it."""
+    allow_wraparound: bool = FieldOptions.allow_wraparound
 
     def __post_init__(self) -> None:
         """Check every rule of the table, in its order; the first that breaks is raised."""
@@ -87,7 +76,7 @@ class ProtocolParameters:
             object.__setattr__(self, "max_colluding_contributors", self.max_colluders)
         if self.correctness is None:
             object.__setattr__(self, "correctness", usual_correctness(self.consistency))
-        check_types(self)
+        check(self)
         if self.min_per_version is None:
             usual = min(usual_per_version(self.consistency), max(1, self.buffer_size))
             object.__setattr__(self, "min_per_version", usual)
@@ -516,11 +505,13 @@ def usual_tolerance(
     dropouts = int(0.3 * num_holders) if max_dropouts is None else max_dropouts
     quorum = num_holders - 2 * dropouts - 2 if consistency == "certified" else num_holders
     readable = (num_holders - dropouts - liars) // 3 if agreed else num_holders - dropouts - 1
-    colluders = max_colluders or max(1, liars, min(8, quorum, readable, buffer_size - 2))
+    colluders = max_colluders
+    if colluders is None:
+        colluders = max(1, liars, min(8, quorum, readable, buffer_size - 2))
     most = num_holders - dropouts - (colluders + liars if agreed else 0)
-    return dropouts, colluders, recovery_threshold or most
+    return dropouts, colluders, most if recovery_threshold is None else recovery_threshold
 
 
 def usual_per_version(consistency: Consistency) -> int:
-    """m for whoever has not chosen it: of three members one may work with the server, and two are left."""
+    """The usual m: of three members one may work with the server, and two honest ones are left."""
     return 3 if consistency == "certified" else 1

@@ -11,10 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
-from functools import cache
-from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from basecagg.errors import ParameterError
 from basecagg.maths.accounting import (
     Cost,
     cost_of_upload,
@@ -31,45 +28,12 @@ from basecagg.maths.norm_bounds import (
     squared_sum_bound,
 )
 from basecagg.maths.staleness import StalenessFunction, constant, exact_value
+from basecagg.options import BudgetOptions, Unit, check
 
-Unit = Literal["user", "record"]
 LEAST_DEVIATION, MOST_DEVIATION = 3, 2**13
 """σ_i in steps: below, a sum of discrete Gaussians is none; above, its table becomes too large."""
 DISTANCE = 2.0**-127
 """η: the statistical distance between one draw of the noise and the discrete Gaussian, at most."""
-
-
-_hints = cache(get_type_hints)
-_WORDS = {int: "a whole number", float: "a number", bool: "True or False"}
-
-
-def check_types(checked: object, whose: str = "") -> None:
-    """Refuse a value that is not what its field's type says. Whole numbers are numbers; True is none."""
-    own: Any = type(checked)
-    for name, kind in _hints(own).items():
-        value = getattr(checked, name)
-        if type(value) is not kind and not _fits(value, kind):
-            wanted = _in_words(kind)
-            rule = f"{name}{whose} is {wanted}"
-            raise ParameterError(f"{name} = {value!r}{whose} must be {wanted}", rule=rule)
-
-
-def _fits(value: object, kind: Any) -> bool:
-    if get_origin(kind) is Literal:
-        return value in get_args(kind)
-    if get_args(kind):  # this | None
-        return any(_fits(value, each) for each in get_args(kind))
-    if isinstance(value, bool):
-        return kind is bool
-    return isinstance(value, int | float if kind is float else kind)
-
-
-def _in_words(kind: Any) -> str:
-    if get_origin(kind) is Literal:
-        return f"one of {get_args(kind)}"
-    if get_args(kind):
-        return _in_words(get_args(kind)[0])
-    return _WORDS.get(kind, f"a {kind.__name__}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,23 +46,23 @@ class Privacy:
     """z: the noise in a sum has a standard deviation of z times what one unit can change; 0 for none."""
     epsilon: float | None = None
     """ε of all that a contributor ever uploads, for each unit in it; None without noise."""
-    delta: float = 1e-6
+    delta: float = BudgetOptions.delta
     """δ that goes with ε."""
-    max_uses: int = 1
+    max_uses: int = BudgetOptions.max_uses
     """k_max: fresh uploads of one contributor that ε covers."""
     staleness: StalenessFunction = field(default_factory=constant)
     """s(τ̂): by what a contributor multiplies an update that it made τ̂ versions ago."""
-    unit: Unit = "user"
+    unit: Unit = BudgetOptions.unit
     """Whose contribution is hidden: all that a user uploads, or what one record of its data adds to that.
     (Neighbours: it becomes zero, and the noise stays.)"""
-    sampling_rate: float = 1.0
+    sampling_rate: float = BudgetOptions.sampling_rate
     """With which probability each record is in an upload, unseen and on its own; 1 for users."""
     max_records: int = 1
     """M: an upload is clipped to M·C, with so many records in it at most; 1 for users."""
 
     def __post_init__(self) -> None:
         """Refuse what is not even a number; the rules are with the other parameters."""
-        check_types(self, " of the privacy")
+        check(self, " of the privacy")
         for name in ("clip_norm", "noise", "delta", "epsilon", "sampling_rate"):
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, float(value))

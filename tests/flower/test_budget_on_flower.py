@@ -335,7 +335,7 @@ def test_with_a_budget_not_even_the_type_of_an_error_leaves(
     ("options", "said"),
     [
         ({"protection": "none"}, "updates leave one by one"),
-        ({"examples_per_node": 20.0}, "how many examples a node has"),
+        ({"weigh_examples": 20.0}, "how many examples a node has"),
         ({"train_metrics": {"loss": 10.0}}, "evaluate_fn"),
         ({"fraction_evaluate": 0.5, "evaluate_metrics": {"mse": 9.0}}, "evaluate_fn"),
         ({"clip": 8.0}, "follows from the budget"),

@@ -108,7 +108,7 @@ def test_a_hook_can_change_nothing_but_the_config(tmp_path: Path) -> None:
 def test_updates_are_weighted_by_examples_that_are_never_sent(
     tmp_path: Path, protection: Any
 ) -> None:
-    """Every node trains to the same: then the sum is that update times Σ n_i / examples_per_node."""
+    """Every node trains to the same: then the sum is that update times Σ n_i / weigh_examples."""
     examples: dict[str, int] = {}
 
     def same(message: Message, context: Context, call_next: Any) -> Message:
@@ -123,7 +123,7 @@ def test_updates_are_weighted_by_examples_that_are_never_sent(
 
     grid = grid_of(tmp_path, protection, same)
     with noting_sums() as sums:
-        strategy = small_strategy(protection=protection, examples_per_node=20)
+        strategy = small_strategy(protection=protection, weigh_examples=20)
         start(strategy, grid, num_rounds=1)
     members = [examples[name.contributor] for name in sums[0].members]
     mean = sums[0].weighted_sum[:6] / sum(sums[0].weights)
@@ -133,8 +133,8 @@ def test_updates_are_weighted_by_examples_that_are_never_sent(
 
 def test_weights_that_make_no_sense_are_refused() -> None:
     for wrong in (0, -1.0, float("inf")):
-        with pytest.raises(ParameterError, match="examples_per_node"):
-            small_strategy(examples_per_node=wrong)
+        with pytest.raises(ParameterError, match="weigh_examples"):
+            small_strategy(weigh_examples=wrong)
     with pytest.raises(ParameterError, match="fraction_train"):
         small_strategy(fraction_train=0.0)
 

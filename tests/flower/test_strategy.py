@@ -17,11 +17,11 @@ from fake_grid import flat, make_grid, without_protection
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from small_app import TRUTH, initial_arrays, make_app, small_strategy
 
-from basecagg.commands._field_docs import field_docs
 from basecagg.errors import DataError, LocalProtocolError, ParameterError
 from basecagg.flower import BufferedSecAgg, basecagg_mod
 from basecagg.flower.settings import Settings
 from basecagg.maths.staleness import constant, polynomial
+from basecagg.options import settings_of
 from basecagg.protocol.recovery import Recovery
 
 
@@ -117,7 +117,8 @@ def test_the_options_are_spelled_once() -> None:
         (each.name, each.default) for each in fields(Settings)
     ]
     assert {each.kind for each in taken} == {inspect.Parameter.KEYWORD_ONLY}
-    assert field_docs(Settings).keys() == {each.name for each in fields(Settings)}
+    said = {each.name for each in settings_of(Settings) if each.meaning or each.why}
+    assert said == {each.name for each in fields(Settings)}
     with pytest.raises(TypeError, match="bufer_size"):
         BufferedSecAgg(bufer_size=3)  # type: ignore[call-arg]
 

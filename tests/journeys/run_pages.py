@@ -116,7 +116,7 @@ RUNS: dict[str, Walk] = {
             typed("basecagg run --settings"),
             typed("basecagg run --method fedbuff --method basecagg --set partition", SHORT),
             typed("basecagg run --method basecagg --set holder_dropout=0.25", SHORT),
-            typed("basecagg run --method ldp --set dp_noise=0.5", SHORT),
+            typed("basecagg run --method ldp --set noise=0.5", SHORT),
             typed("basecagg run mine.toml", first=have_settings),
             typed("basecagg run --resume runs/mine"),
             typed("basecagg run --method fedasync --method fedbuff", ("=600", "=30")),
@@ -143,9 +143,9 @@ RUNS: dict[str, Walk] = {
     ),
     "docs/how-to/plan-a-federation.md": Walk(
         steps=[
-            typed("basecagg plan --holders 100 --dropouts 0.3 --model-size"),
-            typed("basecagg plan --holders 100 --dropouts 0.3 --colluders 20"),
-            typed("basecagg plan --holders 100 --dropouts 30 --colluders 50", status=2),
+            typed("basecagg plan --holders 100 --max-dropouts 0.3 --model-size"),
+            typed("basecagg plan --holders 100 --max-dropouts 0.3 --max-colluders 20"),
+            typed("basecagg plan --holders 100 --max-dropouts 30 --max-colluders 50", status=2),
         ]
     ),
 }

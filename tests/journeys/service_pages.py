@@ -18,7 +18,7 @@ HERE = (r"$", " --host 127.0.0.1 --port {port}")
 SOON = (r"$", " --longest-wait 2")
 """Added to `join`: an agent that is waited for looks more often."""
 HOSPITALS = [f"hospital-{index}" for index in range(1, 11)]
-PLAN = "--dropouts 2 --buffer 5"
+PLAN = "--max-dropouts 2 --buffer-size 5"
 PASSPHRASE = "four quite ordinary words\n"
 
 
@@ -149,7 +149,7 @@ def four_and_evidence(story: Story) -> None:
     for name in names:
         federation.join(name)
     federation.wait_until_enrolled(*names)
-    federation.start(len(names), "--dropouts 1 --buffer 3")
+    federation.start(len(names), "--max-dropouts 1 --buffer-size 3")
     federation.reach(3)
     for name in names:
         story.traveller.stop(name)

@@ -46,7 +46,7 @@ def tell(
 def test_four_hospitals(traveller: Traveller) -> None:
     """Versions come; then one more comes, one goes, and the rest begin another epoch: a year in short."""
     names = [f"hospital-{index}" for index in range(1, 5)]
-    plan = "--dropouts 1 --buffer 3"
+    plan = "--max-dropouts 1 --buffer-size 3"
     federation = tell(traveller, {}, size=10**5, names=names, versions=2, plan=plan)
     year = Year(federation)
     year.welcome("hospital-5")
@@ -58,7 +58,7 @@ def test_four_hospitals(traveller: Traveller) -> None:
 @pytest.mark.journey
 def test_ten_hospitals(traveller: Traveller, figures: dict[str, Any], database: str) -> None:
     names = [f"hospital-{index}" for index in range(1, 11)]
-    plan = "--dropouts 2 --buffer 5"
+    plan = "--max-dropouts 2 --buffer-size 5"
     federation = tell(
         traveller, figures, size=10**6, names=names, versions=20, plan=plan, database=database
     )

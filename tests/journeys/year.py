@@ -9,7 +9,7 @@ from hospitals import Federation
 
 from free_ports import free_port
 
-PLAN = "--dropouts 1 --buffer 3"
+PLAN = "--max-dropouts 1 --buffer-size 3"
 
 
 class Year:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
-from basecagg.commands._values import portion
+from basecagg.commands._options import portion
 from basecagg.commands.operator.epochs import _plan, start
 from basecagg.commands.plan import command
 from basecagg.errors import ParameterError
@@ -32,7 +32,7 @@ HOSPITALS = Wishes(
     max_dropouts=2,
     model_size=7850,
     buffer_size=5,
-    silent=1,
+    max_colluding_contributors=1,
     budget=Budget(
         epsilon=3.0,
         delta=1e-5,
@@ -53,7 +53,7 @@ def test_the_figures_of_the_lab():
     assert noise_in_mean(p.mechanism) == pytest.approx(2.005 * 0.3 / 600, rel=0.02)
 
 
-@pytest.mark.parametrize("wishes", [MNIST, PHONES, replace(PHONES, silent=1)])
+@pytest.mark.parametrize("wishes", [MNIST, PHONES, replace(PHONES, max_colluding_contributors=1)])
 def test_the_budget_is_kept_with_no_more_noise_than_it_takes(wishes):
     chosen = choose(wishes).parameters
     mechanism, budget = chosen.mechanism, wishes.budget
@@ -100,7 +100,7 @@ def test_the_buffer_grows_so_that_silent_contributors_cost_half_at_most():
     assert choose(replace(PHONES, buffer_size=10)).parameters.buffer_size == 10
     assert choose(replace(PHONES, budget=None)).parameters.buffer_size == 10
     assert choose(replace(PHONES, contributors=12)).parameters.buffer_size == 12
-    alone = choose(replace(PHONES, silent=1)).parameters
+    alone = choose(replace(PHONES, max_colluding_contributors=1)).parameters
     assert (alone.buffer_size, alone.colluding_contributors) == (10, 1)
 
 
@@ -140,10 +140,10 @@ def test_a_budget_that_is_none_is_refused(changes):
 
 def test_more_silent_ones_than_members_get_fewer():
     with pytest.raises(ParameterError, match=r"T_c = 600 .*Possible instead: .*T_c = 598"):
-        choose(replace(MNIST, silent=600))
+        choose(replace(MNIST, max_colluding_contributors=600))
 
 
-OPTIONS = "--holders 100 --dropouts 0.3 --model-size 1e5 --no-cpu --epsilon 4 --delta 1e-6 --uses 2"
+OPTIONS = "--holders 100 --max-dropouts 0.3 --model-size 1e5 --no-cpu --epsilon 4 --delta 1e-6 --max-uses 2"
 
 
 def test_the_command_says_what_remains():
@@ -164,15 +164,22 @@ def test_the_command_says_what_remains():
 
 
 def test_the_operator_begins_epochs_with_the_same_words():
-    """`--epsilon` is Adam's there."""
+    """And `--server-epsilon` is Adam's."""
     flags = {flag for each in start.params for flag in each.opts}
-    assert {"--privacy-epsilon", "--delta", "--uses", "--clip-norm", "--silent"} <= flags
-    typed = {"dropouts": portion("20%"), "colluders": None, "model_size": 1000}
-    typed |= {"budget_epsilon": 4.0, "delta": 1e-6, "uses": 1, "clip_norm": 1.0, "silent": None}
+    assert {
+        "--epsilon",
+        "--server-epsilon",
+        "--delta",
+        "--max-uses",
+        "--clip-norm",
+        "--max-colluding-contributors",
+    } <= flags
+    typed = {"max_dropouts": portion("20%"), "max_colluders": None, "model_size": 1000}
+    typed |= {"epsilon": 4.0, "delta": 1e-6, "max_uses": 1, "clip_norm": 1.0}
     typed |= {"unit": "user", "sampling_rate": 1.0, "records": 1}
     privacy = _plan(30, **typed).privacy
     assert (privacy.epsilon, privacy.delta, privacy.max_uses) == (4.0, 1e-6, 1)
-    assert _plan(30, **typed | {"budget_epsilon": None}).privacy is None
+    assert _plan(30, **typed | {"epsilon": None}).privacy is None
 
 
 def test_the_command_speaks_of_records():

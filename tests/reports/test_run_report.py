@@ -154,7 +154,7 @@ def test_it_says_what_is_assumed_of_holders(runs: Path, correctness: Any, words:
 
 
 def test_epsilon_stands_beside_accuracy_where_it_is_promised(runs: Path, tmp_path: Path) -> None:
-    changes = {"dp_noise": 2.0, "dp_max_uses": 2, "max_colluders": 1, "versions": 9}
+    changes = {"noise": 2.0, "max_uses": 2, "max_colluders": 1, "versions": 9}
     for method in ("basecagg-dp", "cdp"):
         simulate(tiny_config(method, **changes), task=tiny_task(), folder=tmp_path / method)
     page = write_report(

@@ -13,6 +13,7 @@ from service_harness import SMALL, enrolment
 from basecagg.channels.identity import Identity
 from basecagg.channels.sealing import make_sealer
 from basecagg.channels.wire import unpack
+from basecagg.options import ServiceOptions
 from basecagg.protocol.contributor import Contributor
 from basecagg.protocol.messages import Credential
 from basecagg.protocol.operator import OPERATOR
@@ -24,7 +25,6 @@ from basecagg.service.operator.office import Office
 from basecagg.service.page.routes import Page
 from basecagg.service.server.app import Api, App
 from basecagg.service.server.core import Service
-from basecagg.service.server.epoch_sequence import ServiceSettings
 from basecagg.service.server.limits import Limits
 from basecagg.service.server_folder import ServerFolder
 from basecagg.service.signing import Caller
@@ -56,7 +56,7 @@ class Direct:
         given: ServerFolder = from_json(
             (folder / "op/server/server.json").read_bytes(), ServerFolder
         )
-        self.service = Service(given, ServiceSettings(), lambda _: MemoryEpoch())
+        self.service = Service(given, ServiceOptions(), lambda _: MemoryEpoch())
         page = Page(self.service, given.page_token)
         self.api = Api(self.service, Limits(member_rate=1e6, stranger_rate=1e6))
         app = App(self.service, {**self.api.routes(), **page.routes()})

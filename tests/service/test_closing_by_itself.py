@@ -16,7 +16,7 @@ from basecagg.service.documents import Overview
 from basecagg.service.invitation_file import read_invitation
 
 NAMES = [f"user-{index}" for index in range(SMALL.num_holders)]
-PLAN = ("--dropouts", "2", "--colluders", "2", "--buffer", "4")
+PLAN = ("--max-dropouts", "2", "--max-colluders", "2", "--buffer-size", "4")
 
 
 async def closed(fed: Federation) -> Overview:

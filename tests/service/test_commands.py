@@ -154,9 +154,9 @@ async def test_the_life_of_a_federation_in_commands(tmp_path: Path) -> None:
             invitation = read_invitation(tmp_path / f"{name}.invitation")
             fed.launch(fed.profile(name, invitation), Nudge())
         np.save(tmp_path / "m.npy", np.zeros(50))
-        plan = ("--dropouts", "2", "--colluders", "2", "--buffer", "4")
+        plan = ("--max-dropouts", "2", "--max-colluders", "2", "--buffer-size", "4")
         model = ("--model", str(tmp_path / "m.npy"))
-        how = ("--server-optimiser", "adam", "--rate", "0.02", "--averaged", "40:50")
+        how = ("--server-optimiser", "adam", "--global-rate", "0.02", "--averaged", "40:50")
         lost = await desk("start", *model, "--holders", "7", *plan, *how[:-1], "40:60")
         assert "averaged of the step goes up to 60" in str(lost.exception)
         started = await desk("start", *model, "--holders", "7", *plan, *how)
@@ -183,7 +183,7 @@ async def test_the_life_of_a_federation_in_commands(tmp_path: Path) -> None:
         replaced = await desk("replace", "user-3", *out)
         assert replaced.stdout == f"{tmp_path / 'user-3.invitation'}\n"
         assert read_invitation(tmp_path / "user-3.invitation").after == 2
-        six = ("--dropouts", "1", "--colluders", "2", "--buffer", "4")
+        six = ("--max-dropouts", "1", "--max-colluders", "2", "--buffer-size", "4")
         again = await desk("start", *model, "--without", "user-3", *six)
         assert isinstance(again.exception, DataError)  # it is no holder at present
         again = await desk("start", *other, *six)

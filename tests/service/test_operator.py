@@ -312,7 +312,7 @@ async def test_a_recovered_operator_leads_members_out_of_an_epoch_that_it_forgot
         await fed.operator.look(fed.connection)
         await fed.operator.recover(fed.connection, 1, names)
         desk = Desk(fed)
-        plan = ("--dropouts", "1", "--colluders", "1", "--buffer", "4", "--wait", "20")
+        plan = ("--max-dropouts", "1", "--max-colluders", "1", "--buffer-size", "4", "--wait", "20")
         rotated = await desk("rotate", *plan)
         assert "epoch 1 is closed at version" in rotated.output, rotated.exception
         assert "epoch 2 from version" in rotated.output

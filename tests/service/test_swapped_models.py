@@ -27,7 +27,7 @@ from basecagg.service.operator.office import Office
 from basecagg.service.server.epoch_sequence import Epochs
 
 NAMES = [f"user-{index}" for index in range(SMALL.num_holders)]
-PLAN = ("--dropouts", "2", "--colluders", "2", "--buffer", "4")
+PLAN = ("--max-dropouts", "2", "--max-colluders", "2", "--buffer-size", "4")
 EVIL = np.full(SMALL.model_size, 42.0, "<f4").tobytes()
 
 

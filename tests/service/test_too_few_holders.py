@@ -15,7 +15,7 @@ from basecagg.protocol.floor import LocalFloor
 from basecagg.service.server import core
 
 NAMES = ["ann", "bob", "cem", "dee", "eve", "fay", "gus"]
-PLAN = ("--dropouts", "0", "--colluders", "1", "--buffer", "3")
+PLAN = ("--max-dropouts", "0", "--max-colluders", "1", "--buffer-size", "3")
 
 
 @pytest.fixture(autouse=True)

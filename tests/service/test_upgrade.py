@@ -31,7 +31,7 @@ from basecagg.storage.participant_store import ParticipantStore
 
 STORE = Path(__file__).parent.parent / "vectors/store-0.2.0.tar.xz"
 NAMES = [f"hospital-{number}" for number in (1, 2, 3, 4)]
-PLAN = ("--dropouts", "1", "--colluders", "1", "--buffer", "4")
+PLAN = ("--max-dropouts", "1", "--max-colluders", "1", "--buffer-size", "4")
 
 
 def unpack(folder: Path) -> None:

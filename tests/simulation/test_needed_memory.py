@@ -44,7 +44,6 @@ def ten_users(**changes: object) -> SimulationConfig:
         buffer_size=4,
         max_dropouts=1,
         versions=3,
-        local_epochs=0,
         local_steps=1,
         local_rate=0.01,
         batch_size=4,
@@ -79,7 +78,7 @@ def test_a_run_keeps_few_copies_of_a_vector(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_dealing_late_changes_nothing_but_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     # A mask's name says when it expires, so the coin of its weight depends on when it is dealt: here all are 1.
-    config = tiny_config("basecagg", versions=6, verify=False, staleness="constant")
+    config = tiny_config("basecagg", versions=6, verify="never", staleness="constant")
     monkeypatch.setattr(secure_sums, "_AHEAD_BYTES", 0)
     early = simulate(config, task=tiny_task())
     monkeypatch.setattr(secure_sums, "_HELD_BYTES", 0)

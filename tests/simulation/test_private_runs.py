@@ -24,7 +24,7 @@ NOISY = ("ldp", "cdp", "basecagg-dp")
 
 
 def private(method: str = "basecagg-dp", **changes: object) -> SimulationConfig:
-    usual = {"max_colluders": 1, "dp_max_uses": 3, "dp_noise": 2.0, "cryptography": "arithmetic"}
+    usual = {"max_colluders": 1, "max_uses": 3, "noise": 2.0, "cryptography": "arithmetic"}
     return tiny_config(method, **usual | changes)
 
 
@@ -43,8 +43,8 @@ def test_a_budget_ends_the_run_and_says_so(method: str, clock: str) -> None:
     ended = run(config)
     assert ended.versions[-1].version in (5, 6)
     assert "budget of privacy" in ended.totals["stopped"]
-    assert ended.totals["epsilon"] <= epsilon_of(3 / (2 * 2.0**2), config.dp_delta) + 1e-9
-    longer = run(replace(config, dp_max_uses=100, versions=8))
+    assert ended.totals["epsilon"] <= epsilon_of(3 / (2 * 2.0**2), config.delta) + 1e-9
+    longer = run(replace(config, max_uses=100, versions=8))
     assert longer.versions[-1].version == 8
     assert "stopped" not in longer.totals
 
@@ -64,23 +64,23 @@ def test_epsilon_is_that_of_the_user_who_sent_the_most(cryptography: str) -> Non
 
 @pytest.mark.parametrize("method", NOISY)
 def test_noise_follows_from_epsilon_and_epsilon_from_noise(method: str) -> None:
-    config = private(method, dp_noise=-1.0, dp_epsilon=4.0, dp_delta=1e-5)
+    config = private(method, noise=None, epsilon=4.0, delta=1e-5)
     assert noise_of(config) == 2.005  # three uploads, neighbours that become zero
     ended = run(replace(config, versions=50))
     assert 3.9 < ended.totals["epsilon"] <= 4.0
-    with pytest.raises(ParameterError, match=r"dp_epsilon = 4\.0 must be 0 while dp_noise = 2"):
-        replace(config, dp_noise=2.0)
+    with pytest.raises(ParameterError, match=r"epsilon = 4\.0 must be left out while noise = 2"):
+        replace(config, noise=2.0)
 
 
 def test_without_noise_nothing_is_promised_and_everybody_goes_on() -> None:
-    found = run(private(dp_noise=0.0, dp_max_uses=1, versions=6))
+    found = run(private(noise=0.0, max_uses=1, versions=6))
     assert found.versions[-1].version == 6
     assert found.versions[-1].epsilon is None
     assert "epsilon" not in found.totals
 
 
 def test_old_updates_cost_less_but_never_nothing() -> None:
-    config = private(dp_staleness="polynomial", clock="uniform-staleness")
+    config = private(private_staleness="polynomial", clock="uniform-staleness")
     parts = build(config, tiny_task(), {})
     play(parts)
     fresh = private_sums(config, parts.model_size, 1)
@@ -94,7 +94,9 @@ def test_old_updates_cost_less_but_never_nothing() -> None:
 
 @pytest.mark.parametrize("cryptography", ["full", "arithmetic"])
 def test_contributors_weigh_and_the_server_does_not(cryptography: str) -> None:
-    config = private(dp_staleness="polynomial", clock="uniform-staleness", staleness="polynomial")
+    config = private(
+        private_staleness="polynomial", clock="uniform-staleness", staleness="polynomial"
+    )
     config = replace(config, cryptography=cryptography)
     p = config.protocol_parameters(12)
     assert (p.staleness.kind, p.weight_levels) == ("constant", 1)
@@ -107,7 +109,7 @@ def test_contributors_weigh_and_the_server_does_not(cryptography: str) -> None:
 def measured(config: SimulationConfig) -> float:
     """The variance of what sums had on top of the updates, in (z·C)²."""
     noise = run(config).totals["opened noise"]
-    central = (noise_of(config) * config.dp_clip_norm) ** 2
+    central = (noise_of(config) * config.clip_norm) ** 2
     return noise["squared"] / noise["elements"] / central
 
 
@@ -115,7 +117,9 @@ def test_the_opened_noise_is_that_of_a_trusted_server_and_of_silent_contributors
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """K/(K − T_c) times z²C², with 12 · 25 elements: within 3 standard deviations of 8 % each."""
-    config = private(clock="uniform-staleness", users=40, holders=8, versions=25, dp_levels=2**11)
+    config = private(
+        clock="uniform-staleness", users=40, holders=8, versions=25, private_levels=2**11
+    )
     exact = 4 / 3
     assert measured(config) == pytest.approx(exact, rel=0.25)
 
@@ -145,7 +149,7 @@ def test_a_trusted_server_adds_noise_once_to_every_sum() -> None:
 
 
 def test_a_sum_with_a_lie_is_not_applied() -> None:
-    config = private(dp_noise=0.0, dp_clip_norm=0.1, attackers=1, clock="uniform-staleness")
+    config = private(noise=0.0, clip_norm=0.1, attackers=1, clock="uniform-staleness")
     lied = build(replace(config, attack_factor=1e4), tiny_task(), {})
     honest = build(replace(config, attackers=0), tiny_task(), {})
     for parts in (lied, honest):
@@ -162,8 +166,8 @@ def test_a_sum_with_a_lie_is_not_applied() -> None:
 
 @pytest.mark.parametrize("noise", [0.0, 2.0])
 def test_a_liar_just_below_the_bound_is_not_seen(noise: float) -> None:
-    config = private(dp_noise=noise, attackers=4, attack_factor=0.0, clock="uniform-staleness")
-    config = replace(config, users=40, holders=8, versions=20, dp_max_uses=9)
+    config = private(noise=noise, attackers=4, attack_factor=None, clock="uniform-staleness")
+    config = replace(config, users=40, holders=8, versions=20, max_uses=9)
     hidden = run(config).totals["counts"].get("sums not applied", 0)
     assert hidden <= 2
     blunt = run(replace(config, attack_factor=1e6)).totals["counts"]
@@ -176,8 +180,8 @@ def test_a_liar_just_below_the_bound_is_not_seen(noise: float) -> None:
         ({"cryptography": "full", "attackers": 1}, "attackers = 1 must be 0 unless cryptography"),
         ({"attackers": 9}, "attackers = 9 must be between 0 and users = 8"),
         ({"method": "fedbuff", "attackers": 1, "attack_factor": 0.0}, "attack_factor = 0.0"),
-        ({"dp_noise": -2.0}, "dp_noise = -2.0 must be"),
-        ({"dp_max_uses": 0}, "dp_max_uses = 0 must be at least 1"),
+        ({"noise": -2.0}, "noise = -2.0 must be"),
+        ({"max_uses": 0}, "max_uses = 0 must be at least 1"),
         ({"max_colluding_contributors": 4}, "T_c = 4"),
         ({"schedule": "tiered"}, "cannot protect the tiered schedule"),
     ],
@@ -192,7 +196,9 @@ def test_what_cannot_be_private_is_refused(changes: dict[str, object], said: str
 
 def test_the_audit_comes_to_every_contributors_own_account(tmp_path: Path) -> None:
     """Counted from tickets, with updates that were burned or never summed."""
-    config = private(cryptography="full", dp_staleness="polynomial", clock="devices", versions=3)
+    config = private(
+        cryptography="full", private_staleness="polynomial", clock="devices", versions=3
+    )
     transcript, networks = Transcript(), []
 
     def watch(agreement, network, signer):  # type: ignore[no-untyped-def]

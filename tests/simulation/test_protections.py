@@ -69,5 +69,5 @@ def test_what_is_named_beside_a_method_counts() -> None:
     assert config.pair == preset("basecagg")
     assert config.label == "buffered+basecagg"
     assert SimulationConfig(method="fedbuff").label == "fedbuff"
-    plain = SimulationConfig(method="", schedule="synchronous", protection="none")
+    plain = SimulationConfig(schedule="synchronous", protection="none")
     assert plain.pair == preset("fedavg")

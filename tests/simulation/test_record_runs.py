@@ -25,15 +25,14 @@ RECORDS = {
     "min_per_version": 1,
     "max_colluding_contributors": 1,
     "local_steps": 1,
-    "local_epochs": 0,
     "weight_decay": 0.0,
     "batch_size": 20,
     "local_rate": 20.0,
     "global_rate": 0.05,
-    "dp_unit": "record",
-    "dp_sampling_rate": 0.1,
-    "dp_epsilon": 3.0,
-    "dp_max_uses": 5,
+    "unit": "record",
+    "sampling_rate": 0.1,
+    "epsilon": 3.0,
+    "max_uses": 5,
     "seed": 3,
 }
 
@@ -75,11 +74,11 @@ def test_a_run_can_be_repeated():
     ("changes", "words"),
     [
         ({"method": "fedbuff"}, "hidden by nothing else"),
-        ({"dp_epsilon": 0.0, "dp_noise": 0.0}, "hidden by nothing else"),
-        ({"local_steps": 2}, "1 with dp_unit"),
-        ({"weigh_examples": True}, "1 with dp_unit"),
-        ({"dp_sampling_rate": 0.0}, "dp_sampling_rate"),
-        ({"dp_unit": "user"}, "1 for users"),
+        ({"epsilon": None, "noise": 0.0}, "hidden by nothing else"),
+        ({"local_steps": 2}, "1 with unit"),
+        ({"weigh_examples": "mean"}, "1 with unit"),
+        ({"sampling_rate": 0.0}, "sampling_rate"),
+        ({"unit": "user"}, "1 for users"),
     ],
 )
 def test_what_does_not_fit_is_refused(changes, words):

@@ -115,7 +115,7 @@ def test_no_optimiser_scales_the_statistics(
 
 @pytest.mark.parametrize("optimiser", ["momentum", "adam"])
 def test_stale_sums_leave_variances_positive_with_every_optimiser(optimiser: str) -> None:
-    config = stale_sums("basecagg", server_optimiser=optimiser, global_rate=0.0)
+    config = stale_sums("basecagg", server_optimiser=optimiser, global_rate=None)
     simulation = build(config, normed_task(), {})
     losses, least = play(simulation)
     assert np.isfinite(losses).all()

@@ -67,7 +67,7 @@ class Witness:
         {"update_levels": 2**8, "global_rate": 0.5, "cryptography": "arithmetic"},
         {"method": "lightsecagg", "cryptography": "arithmetic"},
         {"method": "lightsecagg"},
-        {"holders": 5, "max_dropouts": 1, "max_colluders": 1, "weigh_examples": True},
+        {"holders": 5, "max_dropouts": 1, "max_colluders": 1, "weigh_examples": "mean"},
     ],
     ids=lambda changes: ",".join(map(str, changes.values())) or "full",
 )

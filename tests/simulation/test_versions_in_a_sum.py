@@ -69,7 +69,7 @@ def test_the_default_is_certified() -> None:
 
 def test_the_papers_clock_needs_m_of_one_by_name() -> None:
     paper = {"method": "basecagg", "clock": "uniform-staleness"}
-    with pytest.raises(ParameterError, match="min_per_version = 0 must be 1 on this clock"):
+    with pytest.raises(ParameterError, match="min_per_version = None must be 1 on this clock"):
         SimulationConfig(**paper)
     SimulationConfig(**paper, min_per_version=1)
     SimulationConfig(**paper, consistency="honest-server")

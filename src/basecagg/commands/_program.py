@@ -1,13 +1,29 @@
-"""A program that runs for long: its standard error is a log of JSON lines, its last words included."""
+"""What commands share that compute or run for long: compiled kernels, and a log of JSON lines."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 
 LOGGED = "basecagg.logged"
-"""In click's context, where a command has become such a program."""
+"""In click's context, where a command writes a log: then its last words are a line of it too."""
+_UNCACHED = (
+    "The kernels are compiled again at every start: set NUMBA_CACHE_DIR to a folder of yours."
+)
+
+
+def load_kernels(say: Callable[[str], None] | None = None, spare: Path | None = None) -> None:
+    """Compile the kernels, or load them from numba's cache, which is in the spare folder if need be."""
+    say = say or (lambda text: click.echo(text, err=True))
+    say("Loading kernels (compiled at first use only, some seconds) …")
+    from basecagg.maths.kernels import warm_up
+    from basecagg.maths.kernels.compiler import find_cache
+
+    warm_up(spare)
+    if not find_cache():
+        say(_UNCACHED)
 
 
 def begin_log(level: str = "INFO") -> None:
@@ -18,9 +34,8 @@ def begin_log(level: str = "INFO") -> None:
     click.get_current_context().meta[LOGGED] = True
 
 
-def ready_kernels(state: Path) -> None:
-    """Load the kernels. A user without a home keeps them in the program's own folder."""
-    from basecagg.commands._kernels import load_kernels
+def load_kernels_quietly(state: Path) -> None:
+    """Load the kernels of a program with a log. A user without a home keeps them in the program's folder."""
     from basecagg.service.logs import Log
 
     load_kernels(lambda text: Log("basecagg").info("kernels", reason=text), state / "kernels")

@@ -11,8 +11,7 @@ from rich.console import Console
 
 from basecagg.auditing.audit_rendering import as_dict
 from basecagg.auditing.leakage import audit
-from basecagg.commands import _values
-from basecagg.commands._options import options
+from basecagg.commands._options import digits, options
 
 MORE_WAS_LEARNED = 3
 """The exit status when the server learned more than sums, or more from one contributor than its ε covers."""
@@ -38,7 +37,7 @@ class _AuditOptions:
     shares are in the transcript."""
     insiders: Annotated[str | None, _names, "NAME,…"] = None
     """Suppose that these contributors show the server their updates and masks."""
-    operator_key: Annotated[str | None, _values.public_key, "HEX"] = None
+    operator_key: Annotated[str | None, digits, "HEX"] = None
     """The operator's key, as `basecagg operator key` or `join --check` prints it: refuse a transcript unless
     the server that this operator's epoch names has signed it. Without it nobody checks whose key signed."""
     as_json: Annotated[bool, "--json"] = False

@@ -5,24 +5,15 @@ from __future__ import annotations
 import asyncio
 import signal
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import click
 import msgspec
 
-from basecagg.commands._options import (
-    POSITIVE,
-    Anchors,
-    Count,
-    Delta,
-    Folder,
-    Part,
-    Seconds,
-    options,
-)
-from basecagg.commands._program import begin_log, log_end, ready_kernels
+from basecagg.commands._options import AnchorOptions, Folder, options
+from basecagg.commands._program import begin_log, load_kernels_quietly, log_end
 from basecagg.errors import DataError, ServerCaught, TooLarge, TurnedAway, printable
-from basecagg.privacy import Unit
+from basecagg.options import Count, MemberOptions, Range, Unit
 from basecagg.protocol.floor import LocalFloor
 from basecagg.service.agent.agent import Agent, AgentOptions
 from basecagg.service.agent.check import look
@@ -36,7 +27,7 @@ _CAUGHT, _TURNED_AWAY = 3, 4
 """The exit status when the server was caught cheating, and when it takes nothing from this user."""
 
 
-class _JoinOptions:
+class _JoinOptions(MemberOptions, AnchorOptions):
     train: Annotated[str | None, "MODULE:FUNCTION"] = None
     """Your training: f(model, info) → model, both float32 vectors. Runs on your machine only."""
     data: Annotated[str, {"show_default": False}] = ""
@@ -46,45 +37,29 @@ class _JoinOptions:
     holder_only: bool = False
     """Keep shares for others and contribute nothing."""
     state: Folder | None = None
-    """Where keys and shares are kept. A folder named after you, here, unless given."""
-    anchors: Anchors = None
-    buffer_size: Annotated[int, click.IntRange(min=2), "--min-buffer", "K"] = 2
-    """Refuse an epoch whose sums have fewer members."""
-    max_colluders: Annotated[Count, "--min-colluders", "T"] = 1
-    """Refuse an epoch that withstands fewer colluding holders."""
-    min_per_version: Annotated[Count | None, "m"] = None
-    """Refuse an epoch in whose sums a version may have fewer members. 3 unless given, or 1 with
-    --trust-server."""
-    max_burns: Annotated[int | None, click.IntRange(min=0), "B"] = None
-    """Refuse an epoch in which more sums of one version may be given up for others. 1 unless given, or any
-    number with --trust-server."""
-    max_epsilon: Annotated[float | None, POSITIVE, "ε"] = None
-    """Join only epochs with differential privacy of this ε or less, for all that this user ever uploads."""
-    max_delta: Delta = 1e-5
-    """The largest δ that goes with --max-epsilon."""
+    """Where keys and shares are kept. Not set: a folder named after you, here."""
+    buffer_size: Annotated[int, Range(2), "--min-buffer-size"] = 2
+    """Refuse an epoch with a smaller K."""
+    max_colluders: Annotated[Count, "--min-colluders"] = 1
+    """Refuse an epoch with a smaller T."""
+    min_per_version: Count | None = None
+    """Refuse an epoch with a smaller m. With --trust-server 1 if not set."""
+    max_burns: Annotated[int, Range(0)] | None = None
+    """Refuse an epoch that allows more. Not set: 1, or any number with --trust-server."""
     unit: Unit = "user"
-    """Whose ε it is: of all that this user uploads, or of each record of its data. With record your training
-    has to clip each of them, as `record_update` does."""
+    """With record your training has to clip each of them, as `record_update` does; with user such epochs are
+    refused."""
     trust_server: bool = False
     """Accept an epoch that protects against an honest server only."""
     trust_holders: bool = False
     """Accept an epoch in which any U answers open a sum, and T lying holders could write it."""
-    verify: Literal["auto", "always", "sample", "never"] = "auto"
-    """Which versions of the model to make again from their parts before using them. With auto always, or
-    samples where the parts of a version take more than 64 MB."""
-    verify_share: Annotated[Part, "P"] = 0.5
-    """The share of the versions, where samples are taken."""
-    pause: Seconds = 0.0
-    """Rest between two updates."""
-    longest_wait: Annotated[float, click.FloatRange(min=0.1), "SECONDS"] = 30.0
-    """The longest time between two attempts to reach the server."""
     check: bool = False
     """Only see whether it would work: the function, the disk, the server, its certificate, the clock."""
 
 
 @click.command("join")
 @click.argument("invitation", type=click.Path(path_type=Path, dir_okay=False))
-@options(_JoinOptions, store="DIR")
+@options(_JoinOptions)
 def command(
     *,
     check: bool,
@@ -123,7 +98,7 @@ def command(
     if function is not None:
         function.require()  # a slip of the pen shows now, and not after the first download
     profile = Profile.open(state or Path(invited.name), invited)
-    ready_kernels(profile.folder)
+    load_kernels_quietly(profile.folder)
     chosen = AgentOptions(
         floor=LocalFloor(
             consistency="honest-server" if trust_server else "certified",

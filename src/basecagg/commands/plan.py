@@ -8,30 +8,27 @@ from typing import Annotated, Any
 import click
 from rich.console import Console
 
-from basecagg.commands import _values
-from basecagg.commands._kernels import load_kernels
-from basecagg.commands._options import POSITIVE, Count, options
-from basecagg.commands._wishes import plan_for, wishes_options
+from basecagg.commands import _options
+from basecagg.commands._options import options
+from basecagg.commands._program import load_kernels
+from basecagg.commands._wishes import WishOptions, plan_for
 from basecagg.costs import Network
+from basecagg.options import Count, Positive
 from basecagg.planning import planner
 from basecagg.planning.rendering import as_dict
 
 _LINE = planner.DEFAULT_NETWORK
 
 
-class _Holders:
-    num_holders: Annotated[int, "--holders", "N"]
-    """Holders of shares, N."""
-
-
-class _PlanOptions:
-    model_size: Annotated[int, _values.size, "d"]
-    """Numbers in one update, d; 1e6 is fine."""
+class _PlanOptions(WishOptions):
+    holders: int
+    model_size: Annotated[int, _options.size]
+    """d: numbers in one update; 1e6 is fine."""
     contributors: Count | None = None
-    """Users who send updates; their masks fill a holder's store. N unless given."""
-    up: Annotated[float, POSITIVE, "Mb/s"] = _LINE.up
+    """Users who send updates; their masks fill a holder's store. Not set: N."""
+    up: Annotated[Positive, "Mb/s"] = _LINE.up
     """Speed at which a user sends, in megabits per second."""
-    down: Annotated[float, POSITIVE, "Mb/s"] = _LINE.down
+    down: Annotated[Positive, "Mb/s"] = _LINE.down
     """Speed at which a user receives, in megabits per second."""
     cpu: Annotated[bool, "--cpu/--no-cpu"] = True
     """Time small pieces of the work on this machine to predict processor time."""
@@ -40,11 +37,9 @@ class _PlanOptions:
 
 
 @click.command("plan")
-@options(_Holders)
-@wishes_options()
 @options(_PlanOptions)
 def command(
-    *, num_holders: int, up: float, down: float, cpu: bool, as_json: bool, **wishes: Any
+    *, holders: int, up: float, down: float, cpu: bool, as_json: bool, **wishes: Any
 ) -> None:
     """Choose parameters for a federation and show what they cost.
 
@@ -56,14 +51,14 @@ def command(
 
     \b
     Example: 100 phones, of which 30 may vanish, and a model of a million numbers:
-      basecagg plan --holders 100 --dropouts 0.3 --model-size 1e6
+      basecagg plan --holders 100 --max-dropouts 0.3 --model-size 1e6
     The same, but 20 holders may collude and 5 may answer wrongly:
-      basecagg plan --holders 100 --dropouts 0.3 --colluders 20 --liars 5 --model-size 1e6
+      basecagg plan --holders 100 --max-dropouts 0.3 --max-colluders 20 --liars 5 --model-size 1e6
     Thirty holders, 6000 users, each of whom uploads three times with ε = 4 in all:
-      basecagg plan --holders 30 --dropouts 0.3 --model-size 7850 --contributors 6000 --buffer 600
-      --epsilon 4 --delta 1e-5 --uses 3 --clip-norm 0.3
+      basecagg plan --holders 30 --model-size 7850 --contributors 6000 --buffer-size 600
+      --epsilon 4 --delta 1e-5 --max-uses 3 --clip-norm 0.3
     """
-    plan = plan_for(num_holders, network=Network(up=up, down=down), **wishes)
+    plan = plan_for(holders, network=Network(up=up, down=down), **wishes)
     if cpu:
         load_kernels()
         plan = plan.measured()

@@ -22,16 +22,16 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from basecagg.commands._field_docs import field_docs
-from basecagg.commands._kernels import load_kernels
 from basecagg.commands._options import options
+from basecagg.commands._program import load_kernels
 from basecagg.errors import BASecAggError, DataError, MissingExtraError, StorageError
 from basecagg.extras import require
+from basecagg.maths.staleness import SHAPES
+from basecagg.options import limits_in_words, settings_of
 from basecagg.protocol.step_rule import OPTIMISERS
 from basecagg.simulation.checkpoint import replace_file
 from basecagg.simulation.config import (
     SimulationConfig,
-    choices,
     config_from,
     parse_override,
     read_settings,
@@ -46,21 +46,18 @@ _PLAN = "runs.json"
 
 class _RunOptions:
     methods: Annotated[tuple[str, ...], "--method"] = ()
-    """One of {presets}; may be given several times. Without it and without a CONFIG: {usual}."""
+    """May be given several times. Without it and without a CONFIG: fedavg, fedbuff and basecagg."""
     versions: int | None = None
-    """Steps of the global model."""
     until: Annotated[str | None, "MEASURE=NUMBER"] = None
-    """Instead of versions: updates=600 or seconds=120 (simulated), alike for all methods."""
+    """Alike for all methods."""
     seed: int | None = None
-    """The seed that everything random comes from."""
     dataset: str | None = None
-    """The examples, such as digits or mnist; --settings lists them all."""
+    """--settings lists them all."""
     model: str | None = None
-    """What is trained, such as mlp or lenet5; --settings lists them all."""
+    """--settings lists them all."""
     data_dir: str | None = None
-    """Where mnist/, fashion-mnist/ or cifar-10-batches-bin/ lie; data unless given."""
     executor: str | None = None
-    """Who trains: in-process, processes or ray."""
+    """in-process, processes or ray."""
     overrides: Annotated[tuple[str, ...], "--set", "KEY=VALUE"] = ()
     """Any other setting, such as --set dataset=mnist or --set clip=2.0; see --settings."""
     settings: bool = False
@@ -75,7 +72,7 @@ class _RunOptions:
 
 @click.command("run")
 @click.argument("config_file", required=False, type=click.Path(path_type=Path), metavar="[CONFIG]")
-@options(_RunOptions, presets=", ".join(PRESETS), usual=", ".join(DEFAULT_METHODS))
+@options(_RunOptions)
 def command(
     *,
     config_file: Path | None,
@@ -130,7 +127,7 @@ def _configs(
         raise click.UsageError(f"{file} is a method, and CONFIG a file: --method {file}")
     if "until" in given and "versions" in given:
         raise click.UsageError("--versions and --until both say when a run ends: give one of them")
-    counted = {"until": ""} if "versions" in given else {}
+    counted = {"until": None} if "versions" in given else {}
     values = {**read_settings(file), **counted, **given}
     if not methods and (file or "method" in given or "schedule" in given):
         single = config_from(values)
@@ -281,10 +278,11 @@ def _is_name_of(name: str, config: SimulationConfig) -> bool:
 
 def explained_settings() -> Iterator[tuple[str, str, str]]:
     """Every setting with its default and what it means."""
-    meanings, words = field_docs(SimulationConfig), choices() | _names()
-    for name, value in asdict(SimulationConfig()).items():
-        known = f" One of {', '.join(words[name])}." if name in words else ""
-        yield name, json.dumps(value), meanings[name] + known
+    words = _names()
+    for each in settings_of(SimulationConfig):
+        known = ", ".join(words.get(each.name, ())) or limits_in_words(each.kind)
+        said = f"{each.meaning} {each.why}".strip()
+        yield each.name, json.dumps(each.default), f"{said} ({known})" if known else said
 
 
 def _names() -> dict[str, Collection[str]]:
@@ -293,6 +291,8 @@ def _names() -> dict[str, Collection[str]]:
         "method": PRESETS,
         "schedule": SCHEDULES,
         "protection": PROTECTIONS,
+        "staleness": SHAPES,
+        "private_staleness": SHAPES,
         "server_optimiser": [
             f"{name} ({each.about}; η_g {each.usual_rate:g})" for name, each in OPTIMISERS.items()
         ],

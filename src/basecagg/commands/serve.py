@@ -8,49 +8,27 @@ from typing import Annotated, Any, Literal
 
 import click
 
-from basecagg.commands._options import POSITIVE, Anchors, Count, Folder, options
-from basecagg.commands._program import begin_log, ready_kernels
+from basecagg.commands._options import AnchorOptions, Folder, options
+from basecagg.commands._program import begin_log, load_kernels_quietly
+from basecagg.options import Count, ServingOptions
 from basecagg.service.server.serving import ServeOptions, run
 from basecagg.service.server_folder import renew_server_key
 from basecagg.service.training import UserFunction
 
 
-class _ServeOptions:
+class _ServeOptions(ServingOptions, AnchorOptions):
     state: Annotated[Folder, click.Path(path_type=Path, exists=True, file_okay=False)]
     """The server's folder, as `basecagg operator init` made it."""
-    database: Annotated[str | None, "URL"] = None
-    """Where to keep everything: postgresql+psycopg://user@host/name. SQLite in DIR unless given."""
-    anchors: Anchors = None
-    standby: bool = False
-    """While another server has the database, wait; take over when it is gone."""
     new_key: bool = False
     """Make another key for the server to sign with from the next epoch on, print it, and end."""
-    host: str = "0.0.0.0"  # noqa: S104 - users call from elsewhere
-    """The address to listen at."""
-    port: Annotated[int, click.IntRange(0, 65535)] = 8443
-    """The port to listen at."""
-    tls: Annotated[bool, "--tls/--no-tls"] = True
-    """TLS with tls.pem and tls.key of DIR; off only behind a proxy that does it."""
-    answer_timeout: Annotated[float, POSITIVE, "SECONDS"] = ServeOptions.answer_timeout
-    """How long to wait for holders before they are asked again."""
-    retries: Count = ServeOptions.retries
-    """How often holders are asked again before a buffer is given up."""
-    keep_versions: Annotated[Count, "R"] = ServeOptions.keep_versions
-    """Versions of the model whose parts are kept, for members who make them again."""
     memory: Annotated[Count, "MB"] = ServeOptions.memory // 2**20
     """Bodies that may be in memory at one time; beyond that callers get 503. An eighth is the operator's."""
-    member_rate: Annotated[float, POSITIVE, "R"] = ServeOptions.member_rate
-    """Requests per second of one participant; beyond that it gets 429."""
-    evaluate: Annotated[str | None, "MODULE:FUNCTION"] = None
-    """Your own test of a model, f(vector, info) → number; shown on the page."""
-    open_here: bool = False
-    """Show the page on this machine, called localhost, without its token; not behind a proxy."""
     log_level: Literal["DEBUG", "INFO", "WARNING"] = "INFO"
     """How much to log; DEBUG has a line for every request."""
 
 
 @click.command("serve")
-@options(_ServeOptions, store="the database")
+@options(_ServeOptions)
 def command(*, state: Path, new_key: bool, memory: int, log_level: str, **others: Any) -> None:
     """Run the server of a federation.
 
@@ -67,7 +45,7 @@ def command(*, state: Path, new_key: bool, memory: int, log_level: str, **others
         click.echo(f"  basecagg operator rotate --server-key {key}", err=True)
         return
     begin_log(log_level)
-    ready_kernels(state)
+    load_kernels_quietly(state)
     if others["evaluate"]:
         with closing(UserFunction(others["evaluate"])) as function:
             function.require()

@@ -21,9 +21,8 @@ from basecagg.auditing.verification import (
     check_file,
 )
 from basecagg.channels.wire import pack
-from basecagg.commands import _values
-from basecagg.commands._kernels import load_kernels
-from basecagg.commands._options import Folder, options
+from basecagg.commands._options import Folder, digits, options
+from basecagg.commands._program import load_kernels
 from basecagg.errors import BASecAggError, DataError
 from basecagg.protocol.proofs import Account, Evidence, Miscalculation
 
@@ -42,7 +41,7 @@ def _versions(text: str) -> range:
 
 
 class _VerifyOptions:
-    operator_key: Annotated[str | None, _values.public_key, "HEX"] = None
+    operator_key: Annotated[str | None, digits, "HEX"] = None
     """The operator's key, as `basecagg operator key` or `join --check` prints it. Without it the key that a
     file names is used and printed: compare it yourself."""
     folder: Annotated[str | None, _EXISTING, "--as", "FOLDER"] = None

@@ -18,7 +18,7 @@ from typing import cast, get_args
 from flwr.app import Context
 
 from basecagg.errors import DataError
-from basecagg.parameters import Consistency, Correctness
+from basecagg.options import Consistency, Correctness
 from basecagg.protocol.effects import Write, writes_of
 from basecagg.protocol.floor import LocalFloor
 from basecagg.protocol.ledger import PrivacyLedger

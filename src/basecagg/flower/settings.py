@@ -1,4 +1,4 @@
-"""The options of the strategy: each is spelled here, once, with its default, its meaning and its limits."""
+"""The options of the strategy: those of `options` that go with Flower, and Flower's own."""
 
 from __future__ import annotations
 
@@ -7,30 +7,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from functools import cached_property
-from numbers import Integral, Real
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import (
-    Any,
-    Concatenate,
-    Literal,
-    ParamSpec,
-    TypeAlias,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Annotated, Any, Concatenate, Literal, ParamSpec, TypeAlias
 
+import numpy as np
 from flwr.app import MetricRecord, RecordDict
 
+from basecagg import options
 from basecagg.errors import ParameterError
 from basecagg.flower.metrics import Contract
 from basecagg.maths.staleness import StalenessFunction, constant, polynomial
-from basecagg.parameters import Consistency, Correctness, ProtocolParameters, usual_tolerance
+from basecagg.options import Consistency, Count, Fraction, Positive, Range, Seconds
+from basecagg.parameters import ProtocolParameters, usual_tolerance
 from basecagg.planning.budget import Budget, in_parameters, spend
 from basecagg.privacy import Privacy
-from basecagg.protocol.step_rule import OPTIMISERS, Optimiser, StepRule
+from basecagg.protocol.step_rule import OPTIMISERS, StepRule
 from basecagg.protocol.weighing import Weighing
 
 MetricsFunction: TypeAlias = Callable[[list[RecordDict], str], MetricRecord]
@@ -40,72 +31,48 @@ _USUAL_BUFFER = 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(
+    options.SumOptions,
+    options.ConcurrencyOptions,
+    options.OptimiserOptions,
+    options.ExampleOptions,
+    options.CommitteeOptions,
+    options.TrustOptions,
+    options.LevelOptions,
+    options.AnswerOptions,
+    options.BurnOptions,
+):
     """How `BufferedSecAgg` trains and protects. Everything has a default that works."""
 
-    # --- training ---
-    buffer_size: int | None = None
-    """K, the updates in one sum. Without it, half of the nodes that are there at the start, from 2 (certified:
-    3) to 10."""
-    concurrency: int | None = None
-    """C, the nodes that train at the same time. Without it, what FedAvg would sample by `fraction_train` and
-    `min_train_nodes`."""
-    max_staleness: int = 10
-    """τ_max: the oldest update that is admitted, in versions."""
+    # --- another default or type than elsewhere ---
+    buffer_size: Count | None = None
+    """On Flower, not set: half of the nodes that are there at the start, from 2 (certified: 3) to 10."""
+    concurrency: Count | None = None
+    """On Flower, not set: what FedAvg would sample by `fraction_train` and `min_train_nodes`."""
     staleness: StalenessFunction | None = None
-    """s(τ): how weight falls with age. Without it polynomial(), and with `privacy` constant()."""
-    server_optimiser: Optimiser = "sgd"
-    """How the mean update moves the model, in clear and masked alike: "sgd", "momentum" (FedAvgM) or "adam"
-    (FedAdam). BatchNorm's running statistics move by the mean update itself under momentum and adam."""
-    global_rate: float | None = None
-    """η_g of the server's optimiser. Without it 0.5 for sgd, 0.05 for momentum, 0.003 for adam."""
-    server_momentum: float = 0.9
-    """β₁ of momentum and adam."""
-    server_second_momentum: float = 0.99
-    """β₂ of adam."""
-    server_epsilon: float = 1e-3
-    """τ of adam."""
-    examples_per_node: float | None = None
-    """Updates count alike; with this, each counts n_i / examples_per_node times, n_i being the app's
-    `weighted_by_key`. It is multiplied in on a node and never sent; over many buffers it is FedAvg's
-    weighting."""
+    """On Flower as an object. Not set: polynomial(), and with `privacy` constant()."""
+    weigh_examples: Positive | None = None
+    """On Flower n_i is the app's `weighted_by_key`. It is multiplied in on a node and never sent; over many
+    buffers that is FedAvg's weighting."""
+    holders: int | Sequence[int] | None = None
+    """On Flower also the ids of nodes; everyone counts who is there at the start."""
+    consistency: Consistency = "honest-server"
+    """Certified takes every holder another visit before a sum opens, and Flower's server asks when it likes."""
+    answer_timeout: Annotated[float, Range(0, above=True), "SECONDS"] = 60.0
+    """A node answers when its SuperNode next fetches its messages, for as long as it takes."""
+    seed: int | None = None
+    """On Flower it makes the choice of nodes repeatable. Not set: another choice in each run."""
 
-    # --- protection ---
+    # --- training ---
     protection: Literal["basecagg", "none"] = "basecagg"
     """With "basecagg" updates are hidden in sums of K. "none" is FedBuff in clear, which needs no mod
     (and with the mod, that each node is told so: basecagg-protection="none" in its config or the run's)."""
-    holders: int | Sequence[int] | None = None
-    """None for everyone who is there at the start (the paper), a number for a committee, or node ids."""
     holders_train: bool = True
     """False keeps the holders free for answering."""
-    recovery_threshold: int | None = None
-    """U. Without it, the largest that fits."""
-    max_colluders: int | None = None
-    """T. Without it, the largest up to 8 that fits."""
-    max_dropouts: int | None = None
-    """D. Without it, 30 % of the holders."""
-    consistency: Consistency = "honest-server"
-    """With "certified" a quorum of the holders endorses every sum before it opens."""
-    correctness: Correctness | None = None
-    """With "agreed" a sum opens when U + T answers agree, so that T lying holders cannot write it; with
-    "honest-holders" from any U (the paper). Without it, "agreed" if `consistency` is "certified"."""
-    liars: int = 0
-    """E: with correctness="agreed", lying holders that cannot stop a sum either."""
-    min_per_version: int | None = None
-    """m, the members that each version in a sum must have. Without it 3 if `consistency` is "certified",
-    else 1."""
-    clip: float = 4.0
-    """B: the largest magnitude of a number in an update."""
-    update_levels: int = 2**16
-    """c_l"""
-    weight_levels: int = 2**6
-    """c_g"""
     privacy: Budget | None = None
     """ε, δ, k_max and C of all that a node ever uploads. Nodes then clip updates to C in the 2-norm, weigh
     them, add noise, keep their own ledgers and stop when their budget is spent; z and c_l are chosen for it.
-    Metrics, evaluations on nodes and `examples_per_node` are refused with it."""
-    max_colluding_contributors: int | None = None
-    """T_c: nodes that may tell the server their noise, so that it does not count. Without it, T."""
+    Metrics, evaluations on nodes and `weigh_examples` are refused with it."""
 
     # --- metrics ---
     train_metrics: Mapping[str, float] | None = None
@@ -114,7 +81,7 @@ class Settings:
     (times s(τ)), and the epoch binds names and limits."""
     evaluate_metrics: Mapping[str, float] | None = None
     """The same for evaluations."""
-    fraction_evaluate: float = 0.0
+    fraction_evaluate: Annotated[float, Range(0, 1)] = 0.0
     """Above 0, every node evaluates the model it is about to train, so K nodes in each version: a sum in which
     only some had would be about them alone."""
     min_evaluate_nodes: int = 2
@@ -130,16 +97,16 @@ class Settings:
     training: Literal["detached", "attached"] = "detached"
     """Where: "detached" in a process beside the SuperNode's, which can answer meanwhile, or "attached" within
     the message. On the simulation engine training is always attached."""
-    collect_interval: float = 5.0
+    collect_interval: Seconds = 5.0
     """Seconds between two questions whether detached training is over, once it may be, judging by the node's
     last one."""
-    fraction_train: float = 1.0
+    fraction_train: Fraction = 1.0
     """The part of the nodes that train at the same time, unless `concurrency` is given."""
     min_train_nodes: int = 2
-    """At least so many train at the same time, unless `concurrency` is given."""
+    """At least this many train at the same time, unless `concurrency` is given."""
     min_available_nodes: int = 2
     """Nodes that must be there before anything begins."""
-    max_failures: int = 5
+    max_failures: Count = 5
     """Failures in a row (trainings, whatever it does well between them, or messages) after which a node trains
     no more until it reconnects. What it fails at is dropped, counted and named in the log, and it is asked
     again after a pause; when fewer than K nodes are left the run ends."""
@@ -148,37 +115,22 @@ class Settings:
     configrecord_key: str = "config"
     """Where the app's config is in a message."""
 
-    # --- time and state ---
-    answer_timeout: float = 60.0
-    """Seconds after which silent holders are asked the same again, for as long as it takes."""
-    retries: int = 20
-    """How often they are asked again before a sum is given up whose answers disagree."""
-    max_burns: int = 1
-    """How often another sum may take the place of one that was given up, in each version, for each tells of the
-    same model; then the run ends, and says so."""
+    # --- state ---
     server_state: str | Path | None = None
     """A file that a restarted ServerApp goes on from."""
     erase_state: bool = True
     """False keeps what nodes have stored when the run is over."""
-    poll_interval: float | None = None
-    """Seconds between two looks for replies. Without it 0.1 on the simulation engine, and 1 on the deployment
+    poll_interval: Seconds | None = None
+    """Seconds between two looks for replies. Not set: 0.1 on the simulation engine, and 1 on the deployment
     engine, where the SuperLink pays for each."""
-    seed: int | None = None
-    """Makes the choice of nodes repeatable (never the masks)."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot work before any node is asked."""
-        for name, kind in get_type_hints(Settings).items():
-            if not _fits(getattr(self, name), kind):
-                wanted = _in_words(kind)
-                raise ParameterError(
-                    f"{name} = {getattr(self, name)!r} must be {wanted}", rule=f"{name} is {wanted}"
-                )
+        options.check(self)
         for name, fits, wanted in self._rules():
             if not fits:
                 raise ParameterError(
-                    f"{name} = {getattr(self, name.split()[0])!r} must be {wanted}",
-                    rule=f"{name} is {wanted}",
+                    f"{name} = {getattr(self, name)!r} must be {wanted}", rule=f"{name} is {wanted}"
                 )
         _ = self.step, self.contract  # whatever is wrong in them is said now
         if self.privacy is not None:
@@ -188,25 +140,15 @@ class Settings:
             self.parameters(self.committee_size, model_size=1)
 
     def _rules(self) -> Iterator[tuple[str, bool, str]]:
-        """Each option that has limits, whether it keeps to them, and what would."""
-        for name, choices in _CHOICES.items():
-            yield name, getattr(self, name) in choices, f"one of {choices}"
-        for name in _AT_LEAST_ONE:
-            value = getattr(self, name.split()[0])
-            yield name, value is None or value >= 1, "at least 1, or None to let it be chosen"
-        examples, size = self.examples_per_node, self.buffer_size
-        positive = examples is None or 0 < examples < float("inf")
+        """What options must obey together: a name, whether it does, and what would."""
+        size = self.buffer_size
         named = not self.evaluate or self.protection == "none" or bool(self.evaluate_metrics)
         few = not self.evaluate or size is None or self.min_evaluate_nodes <= size
-        if self.protection != "none":
-            for name in _IN_CLEAR:
-                yield name, getattr(self, name) is None, _NOTHING_TO_AGGREGATE
-        yield "max_burns", 0 <= self.max_burns < 2**16, "from 0 to 65535"
-        yield "fraction_train", 0 < self.fraction_train <= 1, "above 0 and at most 1"
-        yield "fraction_evaluate", 0 <= self.fraction_evaluate <= 1, "between 0 and 1"
-        yield "examples_per_node", positive, "positive, or None for updates that count alike"
+        for name in _IN_CLEAR:
+            fits = self.protection == "none" or getattr(self, name) is None
+            yield name, fits, _NOTHING_TO_AGGREGATE
         yield "fraction_evaluate", named, _UNNAMED
-        yield "min_evaluate_nodes", few, f"at most K = {size}: so many evaluate in a version"
+        yield "min_evaluate_nodes", few, f"at most K = {size}: that many evaluate in a version"
         if self.privacy is not None:
             yield "privacy", self.privacy.unit == "user", _USERS
             for name, wanted in _WITH_PRIVACY.items():
@@ -217,12 +159,11 @@ class Settings:
     @cached_property
     def step(self) -> StepRule:
         """The server's optimiser."""
-        known, rate = OPTIMISERS.get(self.server_optimiser), self.global_rate
-        if known is not None and rate is None:
-            rate = known.usual_rate
+        known = OPTIMISERS.get(self.server_optimiser)
+        usual = known.usual_rate if known else 1.0  # of an unknown one the rule itself says so
         return StepRule(
             self.server_optimiser,
-            rate=1.0 if rate is None else rate,
+            rate=usual if self.global_rate is None else self.global_rate,
             momentum=self.server_momentum,
             second_momentum=self.server_second_momentum,
             epsilon=self.server_epsilon,
@@ -235,7 +176,7 @@ class Settings:
         trained, evaluated = (
             {name: float(limit) for name, limit in (limits or {}).items()} for limits in named
         )
-        examples, weight = self.examples_per_node or 0.0, self.weighted_by_key
+        examples, weight = self.weigh_examples or 0.0, self.weighted_by_key
         return Contract(trained, evaluated, examples, weight, tells_cuts=self.privacy is None)
 
     @property
@@ -318,11 +259,6 @@ class Settings:
         )
 
 
-_CHOICES = {"protection": ("basecagg", "none"), "training": ("detached", "attached")}
-_AT_LEAST_ONE = (
-    *("buffer_size K", "concurrency C", "max_colluders T", "max_colluding_contributors T_c"),
-    *("recovery_threshold U", "min_per_version m", "max_failures"),
-)
 _PROMISED = ("epsilon", "delta", "max_uses", "clip_norm")
 _CHOSEN = "left out with privacy: it follows from the budget"
 _USERS = (
@@ -330,7 +266,7 @@ _USERS = (
 )
 _WITH_PRIVACY = {
     "protection": "'basecagg' with privacy: noise hides nobody while updates leave one by one",
-    "examples_per_node": "None with privacy: how many examples a node has is not under the budget's clip",
+    "weigh_examples": "None with privacy: how many examples a node has is not under the budget's clip",
     "train_metrics": "None with privacy: a metric would have to share the clip and the noise of the update."
     " Look at the model with evaluate_fn, on data of the server's own: that costs nothing",
     "fraction_evaluate": "0 with privacy: what nodes find would have to be paid from the same budget. Look at"
@@ -340,6 +276,8 @@ _WITH_PRIVACY = {
     "weight_levels": _CHOSEN,
 }
 """What has to be as it is unless told, with `privacy`."""
+_RENAMED = {"examples_per_node": "weigh_examples"}
+"""Options of 0.2.0 that have another name now."""
 _IN_CLEAR = ("train_metrics_aggr_fn", "evaluate_metrics_aggr_fn")
 _NOTHING_TO_AGGREGATE = (
     "left out unless protection='none': the server sees no node's metrics that it could aggregate. Name in"
@@ -348,38 +286,11 @@ _NOTHING_TO_AGGREGATE = (
 _UNNAMED = "0 unless evaluate_metrics names what is to be averaged inside the sum, e.g. {'eval_loss': 10.0}"
 
 
-_NUMBERS = {int: Integral, float: Real}
-"""numpy has numbers of its own."""
-
-
-def _fits(value: object, kind: Any) -> bool:
-    """Whether a value is of a type that an option was declared with."""
-    origin = get_origin(kind)
-    if origin in (Union, UnionType):
-        return any(_fits(value, each) for each in get_args(kind))
-    if origin is Literal:
-        return value in get_args(kind)
-    if kind in _NUMBERS:
-        return isinstance(value, _NUMBERS[kind]) and not isinstance(value, bool)
-    if origin is Sequence and isinstance(value, str):
-        return False
-    return isinstance(value, origin or kind)
-
-
-def _in_words(kind: Any) -> str:
-    if get_origin(kind) in (Union, UnionType):
-        *others, last = (_in_words(each) for each in get_args(kind))
-        return f"{', '.join(others)} or {last}"
-    if get_origin(kind) is Literal:
-        return ", ".join(map(repr, get_args(kind)))
-    return "None" if kind is NoneType else str((get_origin(kind) or kind).__name__)
-
-
-def _require_known(options: Iterable[str]) -> None:
+def _require_known(names: Iterable[str]) -> None:
     known = [each.name for each in fields(Settings)]
-    for name in options:
+    for name in names:
         if name not in known:
-            like = get_close_matches(name, known, n=1)
+            like = get_close_matches(_RENAMED.get(name, name), known, n=1)
             hint = f"did you mean {like[0]}?" if like else "help(BufferedSecAgg) lists them."
             raise TypeError(
                 f"BufferedSecAgg has no option '{name}': {hint} When a run ends, num_rounds of start() says"
@@ -394,9 +305,10 @@ def as_keywords(
     def decorate(
         init: Callable[[Any, Settings], None],
     ) -> Callable[Concatenate[Any, Options], None]:
-        def made(self: Any, /, *none: Options.args, **options: Options.kwargs) -> None:
-            _require_known(options)
-            init(self, settings(*none, **options))
+        def made(self: Any, /, *none: Options.args, **given: Options.kwargs) -> None:
+            _require_known(given)
+            plain: Any = {name: _plain(value) for name, value in given.items()}
+            init(self, settings(*none, **plain))
 
         own, fields = inspect.signature(init), inspect.signature(settings)
         parameters = [own.parameters["self"], *fields.parameters.values()]
@@ -405,3 +317,8 @@ def as_keywords(
         return made
 
     return decorate
+
+
+def _plain(value: object) -> object:
+    """numpy has numbers of its own."""
+    return value.item() if isinstance(value, np.generic) else value

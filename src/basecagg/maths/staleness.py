@@ -90,6 +90,17 @@ def of_shape(kind: str, *numbers: float) -> StalenessFunction:
     return StalenessFunction(kind, *map(float, (*numbers, *usual[len(numbers) :])))
 
 
+def written(text: str) -> StalenessFunction:
+    """The function that is written so: constant, polynomial:1 or hinge:10:4; numbers may be left out."""
+    kind, *numbers = text.split(":")
+    try:
+        return of_shape(kind, *map(float, numbers))
+    except ValueError as error:  # of float, or a broken rule
+        raise ParameterError(
+            f"'{text}' is not {forms()} with numbers ≥ 0", rule="s(τ) is written so"
+        ) from error
+
+
 def constant() -> StalenessFunction:
     """s(τ) = 1: no compensation."""
     return of_shape("constant")
@@ -106,7 +117,7 @@ def hinge(a: float = 10.0, b: float = 4.0) -> StalenessFunction:
 
 
 def forms() -> str:
-    """How the functions are written on the command line: constant, polynomial:α or hinge:a:b."""
+    """How the functions are written: constant, polynomial:α or hinge:a:b."""
     *others, last = (":".join((kind, *shape.numbers)) for kind, shape in SHAPES.items())
     return f"{', '.join(others)} or {last}"
 

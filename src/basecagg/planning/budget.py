@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -11,7 +11,8 @@ from basecagg.errors import ParameterError
 from basecagg.maths.accounting import Cost, affords, epsilon_of, rho_within, sampled_epsilon
 from basecagg.maths.norm_bounds import most_sampled
 from basecagg.maths.staleness import StalenessFunction, constant
-from basecagg.privacy import LEAST_DEVIATION, MOST_DEVIATION, Mechanism, Privacy, Unit
+from basecagg.options import PromiseOptions
+from basecagg.privacy import LEAST_DEVIATION, MOST_DEVIATION, Mechanism, Privacy
 
 _ROUNDING = 1.02
 """C̃² may be this much more than (c_l·C)²: what rounding to steps costs."""
@@ -27,23 +28,10 @@ _HALVINGS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Budget:
+class Budget(PromiseOptions):
     """What a contributor is to be promised."""
 
-    epsilon: float
-    """ε"""
-    delta: float = 1e-6
-    """δ"""
-    max_uses: int = 1
-    """k_max: fresh uploads of one contributor."""
-    clip_norm: float = 1.0
-    """C"""
-    unit: Unit = "user"
-    """Whom it is promised to: users, or their single records."""
-    sampling_rate: float = 1.0
-    """With which probability a record is in an upload."""
-    records: int = 1
-    """Records of one contributor, of which as many are sampled."""
+    epsilon: float = field()
 
 
 def spend(
@@ -69,11 +57,13 @@ def spend(
     return _levelled(replace(mechanism, privacy=replace(privacy, noise=noise)))
 
 
-def promise(privacy: Privacy, members: int, silent: int, size: int, levels: int = 0) -> Mechanism:
+def promise(
+    privacy: Privacy, members: int, silent: int, size: int, levels: int | None = None
+) -> Mechanism:
     """The mechanism of this noise, with the ε that k_max fresh uploads cost; without noise only a bound."""
     if privacy.noise:
         _require_silent(members, silent)
-    mechanism = _levelled(Mechanism(privacy, members, silent, size, levels), levels)
+    mechanism = _levelled(Mechanism(privacy, members, silent, size, levels or 1), levels)
     if not privacy.noise:
         return mechanism
     for _ in range(_PASSES):
@@ -113,30 +103,30 @@ def _when_sampled(rate: float, uses: int, epsilon: float, delta: float, enough: 
 def noise_of(settings: Any) -> float:
     """z, by the settings of a run: as given, else the least that keeps its ε, else 1."""
     s = settings
-    if s.dp_noise >= 0:
-        return float(s.dp_noise)
-    return least_noise(s.dp_epsilon, s.dp_delta, s.dp_max_uses) if s.dp_epsilon else 1.0
+    if s.noise is not None:
+        return float(s.noise)
+    return 1.0 if s.epsilon is None else least_noise(s.epsilon, s.delta, s.max_uses)
 
 
 def private_sums(settings: Any, size: int, silent: int) -> Mechanism:
     """What the settings of a run make of sums of updates of d = `size` numbers; T_c is `silent`."""
     s, members, weight = settings, settings.buffer_size, settings.contributor_weight
     promised = {
-        "delta": s.dp_delta,
-        "max_uses": s.dp_max_uses,
-        "clip_norm": s.dp_clip_norm,
-        "unit": s.dp_unit,
-        "sampling_rate": s.dp_sampling_rate,
+        "delta": s.delta,
+        "max_uses": s.max_uses,
+        "clip_norm": s.clip_norm,
+        "unit": s.unit,
+        "sampling_rate": s.sampling_rate,
     }
     # Records of one user whose usual sample is a batch; one where users are the unit.
-    records = math.ceil(s.batch_size / s.dp_sampling_rate) if s.dp_unit == "record" else 1
-    if s.dp_epsilon and s.dp_noise < 0:
-        budget = Budget(epsilon=s.dp_epsilon, records=records, **promised)
-        return _levelled(spend(budget, members, silent, size, weight), s.dp_levels)
-    noise, most = noise_of(s), most_sampled(records, s.dp_sampling_rate)
-    epsilon = (s.dp_epsilon or 1.0) if noise else None
+    records = math.ceil(s.batch_size / s.sampling_rate) if s.unit == "record" else 1
+    if s.epsilon is not None and s.noise is None:
+        budget = Budget(epsilon=s.epsilon, records=records, **promised)
+        return _levelled(spend(budget, members, silent, size, weight), s.private_levels)
+    noise, most = noise_of(s), most_sampled(records, s.sampling_rate)
+    epsilon = 1.0 if noise else None  # a placeholder, until `promise` counts what this noise costs
     privacy = Privacy(noise=noise, epsilon=epsilon, staleness=weight, max_records=most, **promised)
-    return promise(privacy, members, silent, size, s.dp_levels)
+    return promise(privacy, members, silent, size, s.private_levels)
 
 
 def in_parameters(mechanism: Mechanism) -> dict[str, Any]:
@@ -182,7 +172,7 @@ def _readable(exact: float) -> float:
     return float(f"{math.ceil(exact / unit) * unit:.{_DIGITS}g}")
 
 
-def _levelled(mechanism: Mechanism, levels: int = 0) -> Mechanism:
+def _levelled(mechanism: Mechanism, levels: int | None = None) -> Mechanism:
     """With c_l as given, or: the coarsest power of two at which rounding costs next to nothing.
 
     If there is none, the finest with a table.

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, get_args
 from basecagg.costs import Network, Phase, phases, storage_per_holder, wire_seconds
 from basecagg.errors import ParameterError
 from basecagg.maths.staleness import StalenessFunction, exact_value, polynomial
-from basecagg.parameters import Consistency, Correctness, ProtocolParameters, usual_correctness
+from basecagg.options import Consistency, SumOptions, TrustOptions
+from basecagg.parameters import ProtocolParameters, usual_correctness
 from basecagg.planning.budget import Budget, in_parameters, spend
 from basecagg.printing import Shown
 
@@ -37,7 +38,7 @@ TABLE_ROWS = 6
 """Rows in the table of how cost changes with U, the chosen one aside."""
 _AS_WISHED = (
     *("num_holders", "max_dropouts", "liars", "model_size", "max_staleness"),
-    *("consistency", "correctness", "min_per_version"),
+    *("consistency", "correctness", "min_per_version", "max_colluding_contributors"),
 )
 """Wishes that are parameters by the same name, without a choice."""
 _LARGEST_DELTA = 1e-3
@@ -45,41 +46,22 @@ _LARGEST_DELTA = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wishes:
-    """What the federation is, and what it wants to withstand."""
+class Wishes(SumOptions, TrustOptions):
+    """What the federation is, and what it wants to withstand. None lets the planner choose."""
 
     num_holders: int
     """N: holders of shares."""
-    max_dropouts: int
-    """D: holders that may be gone when a sum is opened."""
+    max_dropouts: int = field()
+    """A plan has to say it."""
     model_size: int
     """d: numbers in one update."""
-    max_colluders: int | None = None
-    """T: holders that may pool what they know; None lets the planner choose."""
-    liars: int = 0
-    """E: holders whose wrong answers must not stop an opening, even while D others are gone."""
-    buffer_size: int | None = None
-    """K: updates in one sum; None lets the planner choose."""
-    min_per_version: int | None = None
-    """m: members that each base version in a sum must have; None for the default of the consistency mode."""
     contributors: int | None = None
-    """Users who send updates; N unless given."""
-    clip: float = 4.0
-    """B: the largest magnitude of an element of an update."""
-    max_staleness: int = 10
-    """τ_max: the oldest update that is admitted."""
+    """Users who send updates. Not set: N."""
     staleness: StalenessFunction = field(default_factory=polynomial)
-    """s(τ): the weight of an update made τ versions ago."""
-    consistency: Consistency = "certified"
-    """Against a cheating server, or for an honest one."""
-    correctness: Correctness | None = None
-    """Whether answers have to agree, or holders are honest; None: they have to if the server may cheat."""
     network: Network = DEFAULT_NETWORK
     """A user's line."""
     budget: Budget | None = None
     """What each contributor is to be promised about its privacy, if anything."""
-    silent: int | None = None
-    """T_c: contributors who may work with the server, and add no noise; T unless given."""
 
     @property
     def agreed(self) -> bool:
@@ -203,7 +185,6 @@ def _skeleton(wishes: Wishes) -> ProtocolParameters:
         recovery_threshold=top,
         max_colluders=colluders,
         buffer_size=_buffer_size(wishes, colluders),
-        max_colluding_contributors=wishes.silent,
         mask_lifetime=max(ProtocolParameters.mask_lifetime, 2 * wishes.max_staleness),
     )
 
@@ -220,7 +201,11 @@ def _numbers(wishes: Wishes, colluders: int) -> dict[str, Any]:
 
 
 def _silent(wishes: Wishes, colluders: int) -> int:
-    return colluders if wishes.silent is None else wishes.silent
+    return (
+        colluders
+        if wishes.max_colluding_contributors is None
+        else wishes.max_colluding_contributors
+    )
 
 
 def _colluders(wishes: Wishes) -> int:
@@ -290,7 +275,7 @@ def _reason_against(mode: Consistency, parameters: ProtocolParameters) -> str:
 
 def _ways_out(wishes: Wishes) -> str:
     """Name, for each wish, the nearest value that alone would make a plan possible."""
-    relaxed = replace(wishes, max_colluders=None, buffer_size=None, silent=None)
+    relaxed = replace(wishes, max_colluders=None, buffer_size=None, max_colluding_contributors=None)
     if found := _possible_changes(wishes):
         return f". Possible instead: {found}"
     if found := _possible_changes(relaxed):
@@ -333,7 +318,8 @@ def _knobs(w: Wishes) -> Iterator[tuple[str, str, Iterable[object]]]:
     yield "K", "buffer_size", _nearby(w.buffer_size, 2, largest_buffer)
     yield "m", "min_per_version", _nearby(w.min_per_version, 1, w.buffer_size or 1)
     yield "B", "clip", _halves(w.clip)
-    yield "T_c", "silent", _nearby(w.silent, 1, (w.buffer_size or DEFAULT_BUFFER) - 2)
+    silent, most = w.max_colluding_contributors, (w.buffer_size or DEFAULT_BUFFER) - 2
+    yield "T_c", "max_colluding_contributors", _nearby(silent, 1, most)
     if w.budget is not None:
         deltas = _rising(w.budget.delta, 10)
         yield "ε", "epsilon", _rising(w.budget.epsilon, 1.1)

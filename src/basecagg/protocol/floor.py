@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
 from basecagg.errors import WrongEpoch
-from basecagg.parameters import Consistency, Correctness, ProtocolParameters, usual_per_version
-from basecagg.privacy import Privacy, Unit
+from basecagg.options import Consistency, Correctness, Unit, Verify
+from basecagg.parameters import ProtocolParameters, usual_per_version
+from basecagg.privacy import Privacy
 
-Verify: TypeAlias = Literal["auto", "always", "sample", "never"]
 MOST_PARTS = 64 * 2**20
 """Bytes. Where the parts of a version take more, 'auto' recomputes a sample of the versions."""
 

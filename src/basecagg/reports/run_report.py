@@ -30,10 +30,10 @@ _SUMMARY: dict[str, Callable[[RunRecord], str]] = {
 _PRIVACY: dict[str, Callable[[RunRecord], str]] = {
     **{name: _SUMMARY[name] for name in ("run", "score")},
     "ε spent": lambda run: f"{run.priced[-1]['epsilon']:.3g}",
-    "δ": lambda run: f"{run.config.dp_delta:g}",
-    "clip norm C": lambda run: f"{run.config.dp_clip_norm:g}",
+    "δ": lambda run: f"{run.config.delta:g}",
+    "clip norm C": lambda run: f"{run.config.clip_norm:g}",
     "noise z": lambda run: f"{noise_of(run.config):.4g}",
-    "uploads at most": lambda run: str(run.config.dp_max_uses),
+    "uploads at most": lambda run: str(run.config.max_uses),
 }
 _NOTE = (
     "CPU, all parties: measured seconds of the server, all holders and all contributors together, without"
@@ -136,9 +136,7 @@ def _seen(runs: Sequence[RunRecord], audits: dict[str, str]) -> list[str]:
 
 def _sentences(run: RunRecord, audited: str | None) -> Iterator[str]:
     config, totals = run.config, run.totals
-    cost = (
-        f" (ε = {totals['epsilon']:.3g} at δ = {config.dp_delta:g})" if "epsilon" in totals else ""
-    )
+    cost = f" (ε = {totals['epsilon']:.3g} at δ = {config.delta:g})" if "epsilon" in totals else ""
     yield f"{run.name}: {audited or config.pair.guard.saw + cost}"
     if config.pair.guard.masks == "coded":
         if config.cryptography == "arithmetic":

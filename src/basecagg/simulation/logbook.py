@@ -83,7 +83,7 @@ class Logbook:
         if found and not self.negative_variances:
             warnings.warn(
                 f"version {version} has {found} running variance(s) of BatchNorm below zero, read as zero;"
-                " the totals count all. Lower global_rate or dp_noise, or use GroupNorm",
+                " the totals count all. Lower global_rate or noise, or use GroupNorm",
                 BASecAggWarning,
                 stacklevel=2,
             )

@@ -67,7 +67,7 @@ class Protection:
 
 
 def _local_noise(kind: type[Noisy]) -> Callable[[Any], AtUser]:
-    return lambda s: kind(s.dp_clip_norm, noise_of(s), s.dp_delta, s.dp_max_uses)
+    return lambda s: kind(s.clip_norm, noise_of(s), s.delta, s.max_uses)
 
 
 _PAIRWISE = Protection(

@@ -32,8 +32,6 @@ _AHEAD_BYTES = 2**29
 """Shares of masks that are dealt ahead take so much RAM at most; else users deal one mask at a time."""
 _HELD_BYTES = 2**30
 """Shares of those who train and wait take so much at most; else a mask is dealt when its update is there."""
-_ANSWER_DEADLINE = 10.0
-"""Simulated seconds that the server waits for answers before it asks again."""
 
 
 def deals_late(config: SimulationConfig, shipment: int) -> bool:
@@ -74,7 +72,7 @@ class SecureSums(Sums):
             beginning.model,
             holders=[f"{prefix}-{index}" for index in range(self._parameters.num_holders)],
             step=beginning.step,
-            keep=int(config.verify and not self._late),
+            keep=int(config.verify == "always" and not self._late),
             make_store=beginning.store,
             network=self.network,
             verifier=verifier,
@@ -162,7 +160,7 @@ class SecureSums(Sums):
         work = masking + self._measured_opening(spent)
         if self._config.crypto_time == "prices":
             work = self._prices.mask() + self._prices.open() + self._prices.answer()
-        waited = deadlines * _ANSWER_DEADLINE
+        waited = deadlines * self._config.answer_timeout
         self._seconds = work + waited + travel(self._parameters, self._devices)
         return True
 
@@ -190,7 +188,7 @@ class SecureSums(Sums):
     def _make_again(self, before: int) -> None:
         """Every member can do this: it is nobody's work in the simulated time."""
         opening = self.server.opening
-        if not self._config.verify or not isinstance(opening, Recovery):
+        if self._config.verify == "never" or not isinstance(opening, Recovery):
             return
         for version in range(before + 1, self.server.version + 1):
             parts = opening.parts(version)

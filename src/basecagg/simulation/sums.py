@@ -137,7 +137,7 @@ class TrustedSums(Sums):
         """Σ s·Δ + N(0, σ²)."""
         generator = np.random.default_rng((self._config.seed, NOISE, self.server.version))
         total = self._plain_sum(updates, weights)
-        noise = generator.normal(0, noise_of(self._config) * self._config.dp_clip_norm, total.size)
+        noise = generator.normal(0, noise_of(self._config) * self._config.clip_norm, total.size)
         return Opened(total + noise, tuple(weights))
 
 

@@ -97,7 +97,7 @@ def _train_in_pool(user: int, start: Vector, seed: int) -> LocalUpdate:
     return _worker.train(user, start, seed)
 
 
-def _in_processes(workers: int, task: Task, *arguments: Any) -> Trainer:
+def _in_processes(workers: int | None, task: Task, *arguments: Any) -> Trainer:
     """Users side by side in processes of their own; each gets its own copy of the task."""
     _require_portable(task)
     pool = ProcessPoolExecutor(
@@ -119,13 +119,13 @@ def _require_portable(task: Task) -> None:
         ) from None
 
 
-def _on_ray(workers: int, address: str, *arguments: Any) -> Trainer:
+def _on_ray(workers: int | None, address: str | None, *arguments: Any) -> Trainer:
     """Users on a Ray cluster, a local one or an existing one by its address: each goes to the next actor."""
     ray = require("ray", extra="ray", needed_for="executor 'ray'")
     count = workers or os.cpu_count() or 1
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns
     ray.init(
-        address=address or None,
+        address=address,
         include_dashboard=False,
         log_to_driver=False,
         logging_level=logging.WARNING,

@@ -42,9 +42,8 @@ class Workshop:
         """What users do with their updates before anybody sees them."""
         self._work = training_seconds(self.devices, self.examples)
         mean = sum(map(len, self.examples)) / len(self.examples)
-        self._fractions = (
-            [len(part) / mean for part in self.examples] if config.weigh_examples else []
-        )
+        one = mean if config.weigh_examples == "mean" else config.weigh_examples
+        self._factors = [len(part) / one for part in self.examples] if one else []
 
     def begin(self, user: int, training: int, start: Vector) -> Callable[[], Vector]:
         """Begin a user's n-th local training; calling the result gives its update, protected at the user."""
@@ -58,8 +57,8 @@ class Workshop:
             self.updates += 1
             if user < self._config.attackers and self._config.attack_factor:
                 delta = delta * np.float32(self._config.attack_factor)
-            if self._fractions:
-                delta = delta * np.float32(self._fractions[user])
+            if self._factors:
+                delta = delta * np.float32(self._factors[user])
             noise = (self._config.seed, NOISE, user, training)
             return self.protection.protect(delta, lambda: np.random.default_rng(noise))
 
@@ -82,8 +81,8 @@ def local_training(config: SimulationConfig) -> LocalTraining:
     """How the users of this configuration train."""
     return LocalTraining(
         learning_rate=config.local_rate,
-        steps=config.local_steps or None,
-        epochs=config.local_epochs or None,
+        steps=config.local_steps,
+        epochs=config.epochs,
         batch_size=config.batch_size,
         weight_decay=config.weight_decay,
         # Only a buffer sums differences from several versions: rounds have one, mixing takes whole models.

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from basecagg.commands._options import Anchors, File, Folder, options
+from basecagg.commands._options import AnchorOptions, File, Folder, options
 from basecagg.commands.operator import addresses, epochs, keys, log, people
-from basecagg.commands.operator.office import Place
+from basecagg.commands.operator.place import Place
 from basecagg.service.logs import log_plainly
 from basecagg.service.operator.custody import read_passphrase
 
@@ -21,16 +21,15 @@ _COMMANDS = (
 )
 
 
-class _OperatorOptions:
+class _OperatorOptions(AnchorOptions):
     folder: Folder = "operator"
     """The operator's folder. It holds the federation's most precious keys."""
-    anchors: Anchors = None
     passphrase_file: File | None = None
     """Its first line is the passphrase of the keys. You are asked for it otherwise, if they have one."""
 
 
 @click.group("operator")
-@options(_OperatorOptions, store="the folder")
+@options(_OperatorOptions)
 @click.pass_context
 def command(
     context: click.Context, *, folder: Path, anchors: Path | None, passphrase_file: Path | None

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import click
 
 from basecagg.commands._options import Folder, options
-from basecagg.commands.operator.office import Place, at_work
+from basecagg.commands.operator.place import Place, at_work
 from basecagg.service.connection import Connection
 from basecagg.service.operator.folder import certify_server, hosts_of, read_keys
 from basecagg.service.operator.office import Office

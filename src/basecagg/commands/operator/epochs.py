@@ -13,13 +13,14 @@ from typing import Annotated, Any
 
 import click
 
-from basecagg.commands import _values
-from basecagg.commands._kernels import load_kernels
-from basecagg.commands._options import POSITIVE, Count, Seconds, options, stacked
-from basecagg.commands._wishes import plan_for, wishes_options
-from basecagg.commands.operator.office import Place, at_work, connected
+from basecagg.commands import _options
+from basecagg.commands._options import options
+from basecagg.commands._program import load_kernels
+from basecagg.commands._wishes import WishOptions, plan_for
 from basecagg.commands.operator.people import admit, closing_words
+from basecagg.commands.operator.place import Place, at_work, connected
 from basecagg.errors import DataError, MissingHolders
+from basecagg.options import Count, EpochOptions, OptimiserOptions, Range, hints
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.epoch import Epoch
 from basecagg.protocol.global_model import model_hash
@@ -30,60 +31,35 @@ from basecagg.service.operator.export import export as write
 from basecagg.service.operator.export import initial_model
 from basecagg.service.operator.office import Office
 
-_RATES = {name: each.usual_rate for name, each in OPTIMISERS.items()} | {"sgd": PAPER_STEP.rate}
-"""η_g where nobody chose one."""
+_STEP = tuple(hints(OptimiserOptions))
+"""What becomes the server's step."""
 _POLL = 0.3
 """Seconds between two looks at the server."""
 _LOOK = 2.0
 """The same, while nobody types anything."""
 _ASK_AGAIN = 3.0
 """Seconds between two requests for the same keys."""
-_KNOWN = ", ".join(f"{name} ({each.about})" for name, each in OPTIMISERS.items())
-_USUAL = ", ".join(f"{rate:g} for {name}" for name, rate in _RATES.items())
 
 
-class _Step:
+class _StartOptions(WishOptions, OptimiserOptions, EpochOptions):
     server_optimiser: Annotated[str, click.Choice(list(OPTIMISERS))] = "sgd"
-    """How the mean update moves the model: {known}."""
-    rate: Annotated[float | None, "η"] = None
-    """The server's step, η_g. Without it: {usual}."""
-    momentum: Annotated[float, "β"] = 0.9
-    """β₁ of both."""
-    second_momentum: Annotated[float, "β"] = 0.99
-    """β₂ of adam."""
-    epsilon: Annotated[float, "τ"] = 1e-3
-    """τ of adam."""
-    averaged: Annotated[tuple[str, ...], _values.span, "FROM:TO"] = ()
+    global_rate: Annotated[float, Range(0, 1e6, above=True)] | None = None
+    """In epochs of the service 1 for sgd, the paper's step."""
+    averaged: Annotated[tuple[str, ...], _options.span, "FROM:TO"] = ()
     """Numbers of the model that are averages (BatchNorm's): momentum and adam leave them alone."""
-
-
-class _Committee:
-    accept_model: Annotated[str | None, _values.digest, "HEX"] = None
+    accept_model: Annotated[str | None, _options.digits, "HEX"] = None
     """Begin with the server's model of this hash, though nothing leads to it: after an upgrade, or when a
     restored server has lost what its last version was made from. The line that refused it shows the hash."""
-    days: Annotated[float, POSITIVE] = 365.0
-    """How long the epoch may last. After that no agent answers in it, by its own clock: rotate before."""
-    versions: Annotated[Count | None, "N"] = None
-    """Close the epoch by itself after so many versions. Its end is signed by the next `close` or `rotate`."""
-    until: Annotated[int | None, _values.moment, "WHEN"] = None
-    """Close it by itself at a moment like 2026-12-31T18:00, by the server's clock."""
-    max_burns: Annotated[int, click.IntRange(min=0, max=2**16 - 1), "B"] = 1
-    """How often a version's sum may be given up for another. Each could be opened, so few are better."""
-    server_key: Annotated[str | None, _values.public_key, "HEX"] = None
+    versions: Count | None = None
+    """Then the epoch closes by itself. Its end is signed by the next `close` or `rotate`."""
+    until: Annotated[int | None, _options.moment, "WHEN"] = None
+    """A moment like 2026-12-31T18:00, by the server's clock, at which the epoch closes by itself."""
+    server_key: Annotated[str | None, _options.digits, "HEX"] = None
     """The key that the server signs with from now on, as `basecagg serve --new-key` printed it."""
-    holders: Annotated[int | None, click.IntRange(min=2), "N"] = None
-    """Wait until so many holders have enrolled, and admit them."""
+    holders: Annotated[int, Range(2)] | None = None
+    """The command waits until this many have enrolled, and admits them. Not set: all who have enrolled."""
     without: Annotated[tuple[str, ...], "NAME"] = ()
     """Leave this holder out of the epoch. Nobody is left out unless you say so."""
-    patience: Annotated[Seconds, "--wait"] = 60.0
-    """How long to wait for holders whose sealing key is missing."""
-
-
-_epoch_options = stacked(
-    wishes_options(dropouts="20%", epsilon="--privacy-epsilon"),
-    options(_Step, known=_KNOWN, usual=_USUAL),
-    options(_Committee),
-)
 
 
 @click.command("start")
@@ -93,7 +69,7 @@ _epoch_options = stacked(
     help="The first model: a .npy file, one that `export` wrote, or module:function that makes a vector or a"
     " torch module. Without it: the one that the last epoch came to, which is traced.",
 )
-@_epoch_options
+@options(_StartOptions)
 @connected
 async def start(
     office: Office,
@@ -131,7 +107,7 @@ async def start(
 
 
 @click.command("rotate")
-@_epoch_options
+@options(_StartOptions)
 @connected
 async def rotate(
     office: Office, connection: Connection, *, accept_model: bytes | None, **chosen: Any
@@ -156,15 +132,17 @@ async def _go_on(
     await _begin(office, connection, size, **chosen)
 
 
-def _require_in_time(*, days: float, until: int | None, **_: Any) -> None:
+def _require_in_time(*, epoch_days: float, until: int | None, **_: Any) -> None:
     """Refuse a moment that has passed, or at which no agent answers any more, before anything is ended."""
     if until is None:
         return
     when = f"{datetime.fromtimestamp(until, UTC):%Y-%m-%d %H:%M} UTC"
     if until <= time.time():
         raise DataError(f"--until {when} has passed")
-    if until > time.time() + days * 86_400:
-        raise DataError(f"--until {when} is later than the epoch may last: --days is {days:g}")
+    if until > time.time() + epoch_days * 86_400:
+        raise DataError(
+            f"--until {when} is later than the epoch may last: --days is {epoch_days:g}"
+        )
 
 
 @click.command("close")
@@ -229,13 +207,14 @@ async def _begin(
     *,
     holders: int | None,
     without: tuple[str, ...],
-    patience: float,
+    key_timeout: float,
+    epoch_days: float,
     until: int | None,
     **chosen: Any,
 ) -> None:
-    terms = {name: chosen.pop(name) for name in ("days", "max_burns", "server_key", "versions")}
-    terms["until"] = until or 0
-    step = _step(**{name: chosen.pop(name) for name in _Step.__annotations__})
+    terms = {name: chosen.pop(name) for name in ("max_burns", "server_key", "versions")}
+    terms |= {"until": until, "days": epoch_days}
+    step = _step(**{name: chosen.pop(name) for name in ("averaged", *_STEP)})
     step.require_fits(model_size)
     while holders is not None and len(office.machine.holders(without)) < holders:
         await admit(office, connection)
@@ -243,7 +222,7 @@ async def _begin(
     p = _plan(len(office.machine.holders(without)), model_size=model_size, **chosen)
     start = partial(office.start, connection, p, step, without, **terms)
     before = office.epoch
-    epoch = await _when_keys_are_there(office, connection, patience, start)
+    epoch = await _when_keys_are_there(office, connection, key_timeout, start)
     if before is not None and before.first.model_hash == epoch.first.model_hash:
         click.echo(
             f"warning: epoch {before.number} began with the same model. Every such epoch lets the server sum"
@@ -257,7 +236,7 @@ async def _begin(
         f" on {datetime.fromtimestamp(epoch.ends, UTC):%Y-%m-%d} at the latest"
     )
     last = None if terms["versions"] is None else epoch.first_version + terms["versions"]
-    if when := closing_words(last, terms["until"]):
+    if when := closing_words(last, until or 0):
         click.echo(f"it {when}, whichever comes first" if last and until else f"it {when}")
     if p.privacy is not None:
         click.echo(
@@ -266,9 +245,12 @@ async def _begin(
         )
 
 
-def _step(server_optimiser: str, rate: float | None, **others: Any) -> StepRule:
-    chosen = _RATES[server_optimiser] if rate is None else rate
-    return StepRule(server_optimiser, rate=chosen, **others)
+def _step(server_optimiser: str, global_rate: float | None, **others: Any) -> StepRule:
+    usual = (
+        PAPER_STEP.rate if server_optimiser == "sgd" else OPTIMISERS[server_optimiser].usual_rate
+    )
+    own = {name.removeprefix("server_"): value for name, value in others.items()}
+    return StepRule(server_optimiser, rate=usual if global_rate is None else global_rate, **own)
 
 
 def _plan(num_holders: int, **wishes: Any) -> ProtocolParameters:

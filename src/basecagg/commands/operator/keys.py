@@ -9,7 +9,7 @@ import click
 
 from basecagg.commands._options import File, options
 from basecagg.commands.operator.addresses import serve_commands
-from basecagg.commands.operator.office import Place, connected
+from basecagg.commands.operator.place import Place, connected
 from basecagg.protocol.messages import Suite
 from basecagg.protocol.operator import PRESENT
 from basecagg.service.connection import Connection

@@ -8,7 +8,7 @@ from typing import Annotated
 import click
 
 from basecagg.commands._options import options
-from basecagg.commands.operator.office import connected
+from basecagg.commands.operator.place import connected
 from basecagg.errors import DataError, printable
 from basecagg.protocol.audit_log import AuditEntry, CheckedLog
 from basecagg.service.connection import Connection

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
 
 import click
 
-from basecagg.commands._options import POSITIVE, Folder, options
-from basecagg.commands.operator.office import Place, at_work, connected
+from basecagg.commands._options import Folder, options
+from basecagg.commands.operator.place import Place, at_work, connected
 from basecagg.errors import quoted
+from basecagg.options import InvitationOptions
 from basecagg.protocol.operator import require_free
 from basecagg.protocol.stored import Person, Role
 from basecagg.service.connection import Connection
@@ -23,9 +23,7 @@ _LAST_MOMENT = 253_402_300_799
 """The end of the year 9999, in seconds since 1970: a calendar knows no later one, but a server may name it."""
 
 
-class _Out:
-    days: Annotated[float, POSITIVE] = 14.0
-    """How long an invitation admits somebody; after that invite again."""
+class _InviteOptions(InvitationOptions):
     out: Folder = "."
     """Where NAME.invitation is written."""
 
@@ -38,7 +36,7 @@ class _Out:
     default="both",
     help="What they do: train, keep shares, or both as in the paper.",
 )
-@options(_Out)
+@options(_InviteOptions)
 @connected
 async def invite(
     office: Office,
@@ -46,29 +44,29 @@ async def invite(
     *,
     names: tuple[str, ...],
     role: Role,
-    days: float,
+    invitation_days: float,
     out: Path,
 ) -> None:
     """Write an invitation for each of NAMES. Send it by a way that others cannot read."""
     for name in names:  # all of them before anybody is invited
         require_free(name)
     for name in names:
-        _write_invitation(out, await office.invite(connection, name, role, days))
+        _write_invitation(out, await office.invite(connection, name, role, invitation_days))
 
 
 @click.command("replace")
 @click.argument("name")
-@options(_Out)
+@options(_InviteOptions)
 @connected
 async def replace(
-    office: Office, connection: Connection, *, name: str, days: float, out: Path
+    office: Office, connection: Connection, *, name: str, invitation_days: float, out: Path
 ) -> None:
     """Write another invitation for NAME, whose disk or invitation was lost.
 
     NAME joins with it as if new, in an empty folder, and is a holder again from the next epoch on; the old key
     never comes back.
     """
-    _write_invitation(out, await office.replace(connection, name, days))
+    _write_invitation(out, await office.replace(connection, name, invitation_days))
 
 
 def _write_invitation(out: Path, invitation: Invitation) -> None:

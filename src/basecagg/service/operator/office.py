@@ -14,6 +14,7 @@ import numpy as np
 from basecagg.channels.identity import Ed25519Verifier, Identity
 from basecagg.channels.wire import MAX_CONTROL_BYTES, limit_for, pack, unpack, unpack_file
 from basecagg.errors import ChannelError, DataError, LocalProtocolError, Refused, ServerCaught
+from basecagg.options import EpochOptions, InvitationOptions
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.audit_log import AuditLog, CheckedLog, Fact, purpose_of
 from basecagg.protocol.effects import Effect, Persist, Send, perform, writes_of
@@ -53,7 +54,7 @@ from basecagg.service.training import Vector
 
 _TRIES = 10
 """To fetch a model and what leads to it before the next version comes."""
-INVITATION_DAYS = 14.0
+INVITATION_DAYS = InvitationOptions.invitation_days
 _REPEATS, _PAUSE = 60, 1.0
 """Of one call, and the seconds in between, while the server waits for its store."""
 _LOG = Log("basecagg.operator")
@@ -344,12 +345,12 @@ class Office:
         parameters: ProtocolParameters,
         step: StepRule = PAPER_STEP,
         without: Collection[str] = (),
-        days: float = 365.0,
+        days: float = EpochOptions.epoch_days,
         *,
-        max_burns: int = 1,
+        max_burns: int = EpochOptions.max_burns,
         server_key: bytes | None = None,
         versions: int | None = None,
-        until: int = 0,
+        until: int | None = None,
     ) -> Epoch:
         """Sign the next epoch with all holders but those left out by name, and start it for some days.
 
@@ -368,7 +369,7 @@ class Office:
         epoch = frames.pop(SERVER)
         assert self.epoch is not None
         last = None if versions is None else self.epoch.first_version + versions
-        order = StartEpoch(epoch=epoch, credentials=frames, last_version=last, closes=until)
+        order = StartEpoch(epoch=epoch, credentials=frames, last_version=last, closes=until or 0)
         await self._order(connection, order)
         return self.epoch
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from basecagg.options import ServiceOptions
 from basecagg.protocol.messages import Message
 from basecagg.service import documents
 from basecagg.service.documents import Enrolment, Order, Overview
@@ -17,7 +18,7 @@ from basecagg.service.logs import Log
 from basecagg.service.problems import Problem, unpacked
 from basecagg.service.server.buffer_log import BufferEntry
 from basecagg.service.server.certificate import ServerCertificate
-from basecagg.service.server.epoch_sequence import Epochs, ServiceSettings, check_credential
+from basecagg.service.server.epoch_sequence import Epochs, check_credential
 from basecagg.service.server.host import EpochHost, Published
 from basecagg.service.server.waiting import WaitingRoom
 from basecagg.service.server.worker import MachineThread
@@ -83,7 +84,7 @@ class Service:
     def __init__(
         self,
         folder: ServerFolder,
-        settings: ServiceSettings,
+        settings: ServiceOptions,
         open_store: Callable[[str], ServerStore],
     ) -> None:
         """Go on where the stores say; `open_store` opens the store of a namespace."""

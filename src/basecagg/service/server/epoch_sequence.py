@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from basecagg.channels.identity import Ed25519Verifier, Identity
 from basecagg.channels.wire import MAX_CONTROL_BYTES, is_of_another_version, pack
 from basecagg.errors import BASecAggError, DataError
+from basecagg.options import ServiceOptions
 from basecagg.protocol.audit_log import AuditLog, Fact
 from basecagg.protocol.effects import Forget, Persist
 from basecagg.protocol.epoch import SERVER, Agreement, Epoch, accept, first_link
@@ -40,25 +40,13 @@ EPOCH = "epoch:"
 """How the namespaces of epochs begin. What they store must not be undone by restoring an older copy."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServiceSettings:
-    """What the person who runs the server decides about epochs."""
-
-    answer_timeout: float = 30.0
-    """Seconds to wait for the holders before they are asked again."""
-    retries: int = 20
-    """How often they are asked again before a buffer is given up."""
-    keep_versions: int = 2
-    """R: versions whose parts are kept for members who want to make them again."""
-
-
 class Epochs:
     """The registry, and one epoch after the other, each with a store of its own."""
 
     def __init__(
         self,
         folder: ServerFolder,
-        settings: ServiceSettings,
+        settings: ServiceOptions,
         open_store: Callable[[str], ServerStore],
     ) -> None:
         self._folder = folder

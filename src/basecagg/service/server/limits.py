@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from basecagg.options import ServingOptions
 from basecagg.protocol.operator import OPERATOR
 from basecagg.service.problems import Problem, busy
 
@@ -33,7 +34,7 @@ class Limits:
 
     memory: int = 192 * 2**20
     """Bytes of all bodies on their way in."""
-    member_rate: float = 50.0
+    member_rate: float = ServingOptions.member_rate
     stranger_rate: float = 5.0
     body_grace: float = 10.0
     """Seconds that a body may take, besides those for its length."""

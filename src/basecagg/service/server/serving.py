@@ -15,6 +15,7 @@ from typing import Any
 
 import uvicorn
 
+from basecagg.options import ServingOptions
 from basecagg.service.documents import from_json
 from basecagg.service.logs import Log
 from basecagg.service.page.routes import Page
@@ -23,7 +24,7 @@ from basecagg.service.server import process_memory
 from basecagg.service.server.app import Api, App
 from basecagg.service.server.certificate import ServerCertificate
 from basecagg.service.server.core import Service
-from basecagg.service.server.epoch_sequence import EPOCH, SERVICE, ServiceSettings
+from basecagg.service.server.epoch_sequence import EPOCH, SERVICE
 from basecagg.service.server.evaluation import Evaluator
 from basecagg.service.server.limits import Limits
 from basecagg.service.server.open_connections import CallerConnection, OpenConnections
@@ -42,25 +43,14 @@ _LOOK_TICKS = 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServeOptions(ServiceSettings, Limits):
-    """What the person who runs the server decides."""
+class ServeOptions(ServingOptions, Limits):
+    """All that makes a server."""
 
     folder: Path
-    database: str | None = None
-    """The database's address, as `Database` takes it; SQLite in the folder unless given."""
     anchors: Path | None = None
-    """The folder of the anchors, which show whether the database is an older copy."""
-    standby: bool = False
-    """Whether to wait for as long as another server has the database, and then take over."""
+    """Where the counters are kept that show whether the database is an older copy."""
     wait: float = lease.EXPIRES + 1.0
     """Seconds for which another server may have the database before it is an error: it may have crashed."""
-    host: str = "0.0.0.0"  # noqa: S104 - users call from elsewhere
-    port: int = 8443
-    tls: bool = True
-    open_here: bool = False
-    """Whether the page needs no login on this machine."""
-    evaluate: str | None = None
-    """The operator's own test of a model, as module:function."""
 
     @property
     def place(self) -> tuple[str, Path]:
