@@ -136,11 +136,12 @@ def test_what_must_be_given_has_no_default() -> None:
             assert view(where)[name].default is REQUIRED
 
 
-def test_a_default_of_ones_own_without_a_reason_is_found() -> None:
-    class Mine(schema.AnswerOptions):
-        retries: int = 3
+class _Hasty(schema.AnswerOptions):
+    retries: int = 3
 
-    (found,) = [each for each in settings_of(Mine) if each.name == "retries"]
+
+def test_a_default_of_ones_own_without_a_reason_is_found() -> None:
+    (found,) = [each for each in settings_of(_Hasty) if each.name == "retries"]
     assert (found.default, found.why) == (3, "")
     assert found.meaning == USUAL["retries"].meaning
 

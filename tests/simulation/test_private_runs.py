@@ -215,4 +215,4 @@ def test_the_audit_comes_to_every_contributors_own_account(tmp_path: Path) -> No
     assert report.spent[0].epsilon == result.totals["epsilon"]
     assert sum(each.uploads for each in report.spent) >= 3 * 4
     assert report.over_budget == []
-    assert f"ε = {report.spent[0].epsilon:.3g} at δ = 1e-05" in " ".join(str(report).split())
+    assert f"ε = {report.spent[0].epsilon:.3g} at δ = 1e-06" in " ".join(str(report).split())
