@@ -136,7 +136,7 @@ def test_arithmetic_only_is_said_even_beside_an_audit(runs: Path) -> None:
 @pytest.mark.parametrize(
     ("correctness", "words"),
     [
-        ("", "A sum opens when U + T = 70 answers agree: T = 8 liars cannot write it."),
+        (None, "A sum opens when U + T = 70 answers agree: T = 8 liars cannot write it."),
         ("honest-holders", "any U = 70 answers open a sum, and T = 8 liars could write it."),
     ],
 )
