@@ -32,15 +32,16 @@ _USUAL_BUFFER = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(
-    options.SumOptions,
-    options.ConcurrencyOptions,
-    options.OptimiserOptions,
-    options.ExampleOptions,
-    options.CommitteeOptions,
-    options.TrustOptions,
-    options.LevelOptions,
-    options.AnswerOptions,
+    # The fields of the last group come first.
     options.BurnOptions,
+    options.AnswerOptions,
+    options.LevelOptions,
+    options.TrustOptions,
+    options.CommitteeOptions,
+    options.ExampleOptions,
+    options.OptimiserOptions,
+    options.ConcurrencyOptions,
+    options.SumOptions,
 ):
     """How `BufferedSecAgg` trains and protects. Everything has a default that works."""
 

@@ -26,24 +26,25 @@ _USUAL_CONCURRENCY, _USUAL_EPOCHS = 20, 5
 
 @dataclass(frozen=True, kw_only=True)
 class SimulationConfig(
-    options.MethodOptions,
-    options.TaskOptions,
-    options.LengthOptions,
-    options.ConcurrencyOptions,
-    options.SumOptions,
-    options.WeightOptions,
-    options.ExampleOptions,
-    options.OptimiserOptions,
-    options.LocalOptions,
-    options.CommitteeOptions,
-    options.TrustOptions,
-    options.LevelOptions,
-    options.FieldOptions,
-    options.VerifyOptions,
-    options.BudgetOptions,
-    options.RunProtectionOptions,
-    options.TimeOptions,
+    # The fields of the last group come first.
     options.ExecutionOptions,
+    options.TimeOptions,
+    options.RunProtectionOptions,
+    options.BudgetOptions,
+    options.VerifyOptions,
+    options.FieldOptions,
+    options.LevelOptions,
+    options.TrustOptions,
+    options.CommitteeOptions,
+    options.LocalOptions,
+    options.OptimiserOptions,
+    options.ExampleOptions,
+    options.WeightOptions,
+    options.SumOptions,
+    options.ConcurrencyOptions,
+    options.LengthOptions,
+    options.TaskOptions,
+    options.MethodOptions,
 ):
     """A federation to simulate. Every setting has a default; `method` is what most people change."""
 
