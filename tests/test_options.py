@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from importlib import import_module
 from math import inf, nan
 from pathlib import Path
@@ -14,6 +15,7 @@ from click.testing import CliRunner
 from basecagg import options as schema
 from basecagg.commands._options import Folder, options
 from basecagg.options import REQUIRED, VIEWS, Count, Positive, Range, Setting, groups, settings_of
+from basecagg.protocol.floor import LocalFloor
 
 
 class _Table:
@@ -155,6 +157,11 @@ def test_where_people_look_first() -> None:
         ("`operator invite`", "invitation_days"),
     ):
         assert name in view(where)
+
+
+def test_what_a_participant_insists_on_is_typed_by_its_name() -> None:
+    insisted = {each.name for each in fields(LocalFloor)} - {"consistency", "correctness"}
+    assert insisted <= view("`join`").keys()
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from basecagg.errors import WrongEpoch
-from basecagg.options import Consistency, Correctness, Unit, Verify
+from basecagg.options import Consistency, Correctness, MemberOptions, Unit, Verify
 from basecagg.parameters import ProtocolParameters, usual_per_version
 from basecagg.privacy import Privacy
 
@@ -28,11 +28,11 @@ class LocalFloor:
     None: 1 if this floor's consistency is 'certified', else no limit."""
     verify: Verify = "never"
     """Which versions of the model are recomputed before they are used."""
-    verify_share: float = 0.5
+    verify_fraction: float = MemberOptions.verify_fraction
     """p: the fraction of versions in a sample."""
     max_epsilon: float | None = None
     """The largest ε of all uploads ever. None: no limit, and epochs without noise are accepted."""
-    max_delta: float = 1e-5
+    max_delta: float = MemberOptions.max_delta
     """The largest δ that goes with it."""
     unit: Unit = "user"
     """'record' also allows epochs that hide single records only; training then has to clip each record."""
@@ -40,8 +40,8 @@ class LocalFloor:
     def share_to_verify(self, parameters: ProtocolParameters) -> float:
         """The fraction of versions to recompute."""
         small = parameters.parts_bytes <= MOST_PARTS
-        shares = {"always": 1.0, "sample": self.verify_share, "never": 0.0}
-        return shares.get(self.verify, 1.0 if small else self.verify_share)
+        shares = {"always": 1.0, "sample": self.verify_fraction, "never": 0.0}
+        return shares.get(self.verify, 1.0 if small else self.verify_fraction)
 
     def require(self, parameters: ProtocolParameters, max_burns: int = 0) -> None:
         """Refuse parameters that lie below this floor."""
