@@ -23,10 +23,10 @@ from basecagg.channels.identity import Ed25519Verifier
 from basecagg.channels.wire import unpack, unpack_file
 from basecagg.errors import LocalProtocolError
 from basecagg.flower import basecagg_mod, loop
-from basecagg.flower.flat import Layout
+from basecagg.flower.enrolment import OwnOperator
+from basecagg.flower.layout import Layout
 from basecagg.flower.node import BegunTraining, OpenNode
 from basecagg.flower.node_folder import locate
-from basecagg.flower.own_operator import OwnOperator
 from basecagg.flower.visits import LETTERS, SLOTS, Order, pack_letters, read_order, unpack_letters
 from basecagg.protocol import model_watch
 from basecagg.protocol.effects import Persist

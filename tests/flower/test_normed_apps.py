@@ -14,7 +14,7 @@ from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordD
 from flwr.clientapp import ClientApp
 from small_app import small_strategy
 
-from basecagg.flower import basecagg_mod, coordinator, flat, lesson
+from basecagg.flower import basecagg_mod, coordinator, layout, lesson
 from basecagg.protocol.effects import Released
 
 SEEN = np.float32(0.01)
@@ -143,7 +143,7 @@ def test_a_variance_below_zero_is_counted_and_read_as_zero(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Negative control of the test above, with whole changes; what apps read is finite all the same."""
-    monkeypatch.setattr(flat, "damped", lambda change, max_staleness: change)
+    monkeypatch.setattr(layout, "damped", lambda change, max_staleness: change)
     run = Run(tmp_path, protection, versions=15)
     run.require_readable()
     assert min(variances.min() for variances, _ in run.read) == 0
@@ -154,7 +154,7 @@ def test_an_app_that_read_the_vector_as_it_is_would_find_no_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Negative control of the reading."""
-    monkeypatch.setattr(flat, "damped", lambda change, max_staleness: change)
+    monkeypatch.setattr(layout, "damped", lambda change, max_staleness: change)
     for module in (coordinator, lesson):
         monkeypatch.setattr(module, "as_app_reads", lambda arrays: arrays)
     with pytest.raises(RuntimeWarning, match="invalid value encountered in sqrt"):
@@ -178,7 +178,7 @@ def test_an_optimiser_that_did_not_know_the_statistics_would_miss_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Negative control: adam moves every number by about its rate, wherever it has to go."""
-    monkeypatch.setattr(flat.Layout, "averaged", ())
+    monkeypatch.setattr(layout.Layout, "averaged", ())
     run = Run(tmp_path, "none", server_optimiser="adam", global_rate=None)
     reached = run.result.arrays[VARIANCE].numpy()
     assert (np.abs(reached - SEEN) > 0.2).all()
@@ -186,8 +186,8 @@ def test_an_optimiser_that_did_not_know_the_statistics_would_miss_them(
 
 def test_arrays_of_other_names_are_left_alone() -> None:
     record = ArrayRecord([np.full(2, -1.0, np.float32)])
-    layout = flat.Layout.of(record)
-    assert layout.below_zero(layout.flatten(record)) == 0
+    found = layout.Layout.of(record)
+    assert found.below_zero(found.flatten(record)) == 0
     start, trained = np.ones(2, np.float32), np.zeros(2, np.float32)
-    np.testing.assert_array_equal(layout.difference(start, trained, 9), start)
-    assert (flat.as_app_reads(record)["0"].numpy() == -1).all()
+    np.testing.assert_array_equal(found.difference(start, trained, 9), start)
+    assert (layout.as_app_reads(record)["0"].numpy() == -1).all()

@@ -19,8 +19,7 @@ from basecagg.channels.sealing import SealingSecret
 from basecagg.channels.wire import pack
 from basecagg.errors import LocalProtocolError, NotEnrolled, Refused
 from basecagg.flower import basecagg_mod, loop
-from basecagg.flower.own_operator import OwnOperator
-from basecagg.flower.roll import Roll
+from basecagg.flower.enrolment import OwnOperator, Roll
 from basecagg.flower.visits import LETTERS, METRICS, REPORT, NodeReport, read_order, reply
 from basecagg.protocol.messages import HolderKey, signed
 from basecagg.storage.in_memory import MemoryStore

@@ -11,7 +11,7 @@ import pytest
 from basecagg.channels.identity import Ed25519Verifier, Identity
 from basecagg.channels.sealing import SealingSecret
 from basecagg.errors import BadSignature, StorageError
-from basecagg.flower.own_operator import OwnOperator
+from basecagg.flower.enrolment import OwnOperator
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.effects import Persist
 from basecagg.protocol.epoch import first_link

@@ -1,4 +1,4 @@
-"""The small parts: models as vectors, metrics in slots, the line, the folder, and what is asked of flwr."""
+"""The small parts: models as vectors, metrics in slots, the courier, the folder, and what is asked of flwr."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from small_app import make_app
 
 from basecagg.errors import ChannelError, DataError, LocalProtocolError, StorageError, WrongEpoch
 from basecagg.flower import loop
-from basecagg.flower.flat import Layout, only_arrays
-from basecagg.flower.line import Line
-from basecagg.flower.metrics import Contract
+from basecagg.flower.contract import Contract
+from basecagg.flower.layout import Layout, only_arrays
+from basecagg.flower.loop import Courier
 from basecagg.flower.node import OpenNode
 from basecagg.flower.node_folder import locate
 from basecagg.flower.visits import (
@@ -184,20 +184,20 @@ def test_unknown_facts_are_refused() -> None:
         read_report(RecordDict({"metrics": MetricRecord({"loss": 0.1})}))
 
 
-# --- the line ---
+# --- the courier ---
 
 
 def test_a_node_has_one_message_at_a_time(tmp_path: Path) -> None:
     grid = make_grid(1, make_app([]), tmp_path)
-    line, (node_id,) = Line(grid, ttl=60), grid.nodes
-    assert line.send(node_id, RecordDict(), "train")
+    courier, (node_id,) = Courier(grid, ttl=60), grid.nodes
+    assert courier.send(node_id, RecordDict(), "train")
     with pytest.raises(LocalProtocolError, match="one at a time"):
-        line.send(node_id, RecordDict(), "train")
+        courier.send(node_id, RecordDict(), "train")
 
 
 def test_node_ids_keep_all_their_bits(tmp_path: Path) -> None:
     grid = make_grid(3, make_app([]), tmp_path)
-    assert Line(grid, ttl=60).present() == set(grid.nodes)
+    assert Courier(grid, ttl=60).present() == set(grid.nodes)
     assert all(type(node_id) is int and node_id > 2**63 for node_id in grid.nodes)
     assert any(int(float(node_id)) != node_id for node_id in grid.nodes)
 
@@ -205,19 +205,19 @@ def test_node_ids_keep_all_their_bits(tmp_path: Path) -> None:
 def test_a_message_that_is_never_answered_is_given_up(tmp_path: Path) -> None:
     now = 0.0
     grid = make_grid(1, make_app([]), tmp_path, fault=lambda *_: "late")
-    line, (node_id,) = Line(grid, ttl=60, clock=lambda: now), grid.nodes
-    line.send(node_id, RecordDict(), "train")
-    assert line.receive() == []
+    courier, (node_id,) = Courier(grid, ttl=60, clock=lambda: now), grid.nodes
+    courier.send(node_id, RecordDict(), "train")
+    assert courier.receive() == []
     now = 1000.0
-    assert line.receive() == [(node_id, None)]
-    assert not line.is_busy(node_id)
+    assert courier.receive() == [(node_id, None)]
+    assert not courier.is_busy(node_id)
 
 
 def test_a_message_that_flower_does_not_take_is_noticed(tmp_path: Path) -> None:
     grid = make_grid(1, make_app([]), tmp_path)
     grid.push_messages = lambda messages: [None]  # type: ignore[method-assign,list-item]
     (node_id,) = grid.nodes
-    assert not Line(grid, ttl=60).send(node_id, RecordDict(), "train")
+    assert not Courier(grid, ttl=60).send(node_id, RecordDict(), "train")
 
 
 def test_a_superlink_that_restarts_halfway_has_not_taken_the_message(tmp_path: Path) -> None:
@@ -228,9 +228,9 @@ def test_a_superlink_that_restarts_halfway_has_not_taken_the_message(tmp_path: P
 
     grid.push_messages = push  # type: ignore[method-assign,assignment]
     (node_id,) = grid.nodes
-    line = Line(grid, ttl=60)
-    assert not line.send(node_id, RecordDict(), "train")
-    assert not line.is_busy(node_id)
+    courier = Courier(grid, ttl=60)
+    assert not courier.send(node_id, RecordDict(), "train")
+    assert not courier.is_busy(node_id)
 
 
 # --- the loop ---
@@ -251,9 +251,9 @@ def test_looks_for_replies_are_seldom_where_they_cost(
         end=str,
         require_future=lambda versions: None,
     )
-    line: Any = SimpleNamespace(is_busy=lambda node_id: False, is_simulated=simulated)
+    courier: Any = SimpleNamespace(is_busy=lambda node_id: False, is_simulated=simulated)
     silent = loop.Loop(
-        *(1, coordinator, line, lambda present: 1, None, random.Random(0), chosen),
+        *(1, coordinator, courier, lambda present: 1, None, random.Random(0), chosen),
         sleep=pauses.append,
     )
     steps = iter([False, False, True])

@@ -17,7 +17,7 @@ from small_app import initial_arrays, make_app, small_strategy
 from basecagg.channels.wire import unpack
 from basecagg.errors import LocalProtocolError, ParameterError
 from basecagg.flower import BufferedSecAgg, basecagg_mod, loop
-from basecagg.flower.line import Line
+from basecagg.flower.loop import Courier
 from basecagg.flower.node_view import NodeView
 from basecagg.flower.visits import NodeReport, unpack_letters
 from basecagg.protocol.effects import Abandoned
@@ -141,7 +141,7 @@ def test_odd_numbers_of_burns_are_refused(most: int) -> None:
 def test_what_can_never_be_is_refused_in_a_simulation(
     tmp_path: Path, protection: Any, options: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Line, "is_simulated", True)
+    monkeypatch.setattr(Courier, "is_simulated", True)
     monkeypatch.setattr(loop, "_GATHER", 0.05)
     grid = make_grid(2, make_app(mods_of(protection)), tmp_path)
     with pytest.raises(ParameterError, match=r"2 of (10|9) nodes"):

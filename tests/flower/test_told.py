@@ -16,9 +16,16 @@ from test_strategy import strategy
 from basecagg.channels.wire import pack
 from basecagg.errors import DataError, ParameterError
 from basecagg.flower import BufferedSecAgg, basecagg_mod, node
-from basecagg.flower.failures import LONGEST, AppFailedError, told_of
 from basecagg.flower.node_view import NodeView
-from basecagg.flower.visits import LETTERS, REPORT, NodeReport, pack_letters
+from basecagg.flower.visits import (
+    LETTERS,
+    LONGEST,
+    REPORT,
+    AppFailedError,
+    NodeReport,
+    pack_letters,
+    told_of,
+)
 from basecagg.protocol.messages import Refusal
 
 # --- options --------------------------------------------------------------------------------------

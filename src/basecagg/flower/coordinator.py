@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from msgspec.structs import replace
 
 from basecagg.errors import DataError, LocalProtocolError, Refused
-from basecagg.flower.flat import Layout, as_app_reads
+from basecagg.flower.layout import Layout, as_app_reads
 from basecagg.flower.node_view import NodeView
 from basecagg.flower.settings import Settings
 from basecagg.flower.visits import Task
@@ -142,7 +142,7 @@ class Coordinator(ABC):
             needed, why = self.settings.chosen_buffer_size, "to fill a buffer (K)"
         return f"{here} of {needed} nodes {why}" if here < needed else ""
 
-    def require_hope(self) -> None:
+    def require_enough_nodes(self) -> None:
         """End a run in which so many nodes have failed too often that no buffer could be filled any more."""
         most = self.settings.max_failures
         hopeless = [view for view in self.nodes.values() if view.present and view.is_hopeless(most)]

@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from basecagg.errors import DataError
-from basecagg.flower.failures import AppFailedError, told_of
+from basecagg.flower.visits import AppFailedError, told_of
 from basecagg.protocol.global_model import Model
 from basecagg.storage import disk
 

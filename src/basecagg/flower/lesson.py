@@ -16,13 +16,11 @@ from flwr.common.serde import recorddict_from_proto
 from flwr.proto.recorddict_pb2 import RecordDict as WrittenRecords
 
 from basecagg.errors import DataError
-from basecagg.flower.beside import require_bound
-from basecagg.flower.failures import AppFailedError
-from basecagg.flower.flat import Layout, as_app_reads, only_arrays
-from basecagg.flower.metrics import Contract, numbers
+from basecagg.flower.contract import Contract, numbers, require_bound
+from basecagg.flower.layout import Layout, as_app_reads, only_arrays
 from basecagg.flower.node import BegunTraining, OpenNode
 from basecagg.flower.node_folder import NodeFolder, in_simulation
-from basecagg.flower.visits import METRICS, OURS, SLOTS, Order, read_order
+from basecagg.flower.visits import METRICS, OURS, SLOTS, AppFailedError, Order, read_order
 from basecagg.protocol.global_model import Model
 
 _LOG = logging.getLogger("flwr")

@@ -1,4 +1,4 @@
-"""The loop that a ServerApp runs: keep C nodes busy, move what is to be moved, publish each new version."""
+"""The loop that a ServerApp runs: keep C nodes busy, send messages, take replies, publish each new version."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import TypeAlias
 
-from flwr.app import ArrayRecord, MetricRecord
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
+from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 
-from basecagg.errors import ParameterError
+from basecagg.errors import LocalProtocolError, ParameterError
 from basecagg.flower.coordinator import LOG, Coordinator
-from basecagg.flower.line import Line
 
 _LOOK_AROUND = 1.0
 """Seconds between two questions who is there."""
@@ -26,7 +27,76 @@ _REMIND = 30.0
 """Seconds after which it is said again that nodes are missing."""
 _FAREWELL = 300.0
 """Seconds that the nodes are given, at most, to delete what they keep when the run is over."""
+_GRACE = 60.0
+"""Seconds after its time to live that a message is given up here, should Flower not have said so."""
 Evaluate: TypeAlias = Callable[[int, ArrayRecord], MetricRecord | None]
+
+
+def is_simulated(grid: Grid) -> bool:
+    """Whether this is the grid of Flower's simulation engine. Ray may still be starting when the run begins."""
+    from flwr.superlink.grid import InMemoryGrid  # brings a database that nodes need not load
+
+    return isinstance(grid, InMemoryGrid)
+
+
+@dataclass
+class Courier:
+    """Messages on their way to nodes and back: at most one for each node.
+
+    Two messages to one node would run at once on the simulation engine, and the second would wait for the first
+    on the deployment engine. Node ids are unsigned 64-bit whole numbers: a float would lose some of them.
+    """
+
+    grid: Grid
+    ttl: float
+    """Seconds that a message may take."""
+    clock: Callable[[], float] = time.monotonic
+    _outstanding: dict[int, tuple[str, float]] = field(default_factory=dict)
+    """For each node the id of its message, and when that was sent."""
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether the nodes are simulated."""
+        return is_simulated(self.grid)
+
+    def present(self) -> set[int]:
+        """The nodes that can be reached now."""
+        return {int(node_id) for node_id in self.grid.get_node_ids()}
+
+    def is_busy(self, node_id: int) -> bool:
+        """Whether a message to this node is on its way."""
+        return node_id in self._outstanding
+
+    def send(self, node_id: int, content: RecordDict, message_type: str) -> bool:
+        """Send a message; False when Flower does not take it."""
+        if self.is_busy(node_id):
+            raise LocalProtocolError(f"node {node_id} has a message already: one at a time")
+        message = Message(content, node_id, message_type, ttl=self.ttl)
+        try:
+            message_ids = list(self.grid.push_messages([message]))
+        except ObjectPushError:  # the SuperLink restarted after the message and before its content
+            return False
+        if not message_ids or not message_ids[0]:
+            return False
+        self._outstanding[node_id] = message_ids[0], self.clock()
+        return True
+
+    def receive(self) -> list[tuple[int, Message | None]]:
+        """Replies that have come, each with its node; None for one that will not come any more."""
+        if not self._outstanding:
+            return []
+        nodes = {message_id: node_id for node_id, (message_id, _) in self._outstanding.items()}
+        heard: dict[int, Message | None] = {
+            nodes[reply.metadata.reply_to_message_id]: reply
+            for reply in self.grid.pull_messages(list(nodes))
+        }
+        latest = self.clock() - self.ttl - _GRACE
+        for node_id, (_, sent) in self._outstanding.items():
+            if sent < latest:
+                heard.setdefault(node_id, None)
+        for node_id in heard:
+            del self._outstanding[node_id]
+        return list(heard.items())
 
 
 @dataclass
@@ -36,7 +106,7 @@ class Loop:
     versions: int
     """Where the model is to get to."""
     coordinator: Coordinator
-    line: Line
+    courier: Courier
     concurrency: Callable[[int], int]
     """C, by how many nodes are there."""
     evaluate: Evaluate | None
@@ -91,16 +161,16 @@ class Loop:
         """Look around, hand out work, send, listen; whether anything was heard."""
         now = self.clock()
         if now >= self._look_at:
-            self.coordinator.meet(self.line.present())
+            self.coordinator.meet(self.courier.present())
             self._look_at = now + _LOOK_AROUND
             self._note_shortage(now)
-            self.coordinator.require_hope()
+            self.coordinator.require_enough_nodes()
         self._assign(now)
-        free = [n for n in self.coordinator.nodes if not self.line.is_busy(n)]
+        free = [n for n in self.coordinator.nodes if not self.courier.is_busy(n)]
         for errand in self.coordinator.errands(free, now):
-            if not self.line.send(*errand):
+            if not self.courier.send(*errand):
                 self.coordinator.receive(errand[0], None, self.clock())
-        heard = self.line.receive()
+        heard = self.courier.receive()
         for node_id, reply in heard:
             self.coordinator.receive(node_id, reply, self.clock())
             self._publish()
@@ -131,7 +201,7 @@ class Loop:
             self._short_since = None
             return
         self._short_since = now if self._short_since is None else self._short_since
-        if self.line.is_simulated and now - self._short_since >= _GATHER:
+        if self.courier.is_simulated and now - self._short_since >= _GATHER:
             raise ParameterError(
                 f"the simulation has {shortage}: choose a smaller number in BufferedSecAgg, or run"
                 ' with --federation-config "num-supernodes=…"',
@@ -142,7 +212,7 @@ class Loop:
             self._say_at = now + _REMIND
 
     def _pause(self) -> None:
-        usual = _SHORT_PAUSE if self.line.is_simulated else _LONG_PAUSE
+        usual = _SHORT_PAUSE if self.courier.is_simulated else _LONG_PAUSE
         self.sleep(usual if self.poll_interval is None else self.poll_interval)
 
     def _assign(self, now: float) -> None:
@@ -150,7 +220,7 @@ class Loop:
         room = self.coordinator.room(self.concurrency(present))
         if room <= 0:
             return
-        free = [n for n in self.coordinator.candidates(now) if not self.line.is_busy(n)]
+        free = [n for n in self.coordinator.candidates(now) if not self.courier.is_busy(n)]
         for node_id in self.chooser.sample(free, min(room, len(free))):
             self.coordinator.assign(node_id)
 
@@ -181,10 +251,10 @@ class Loop:
         untold = {errand[0]: errand for errand in self.coordinator.farewell()}
         keeping = set(untold)
         end = self.clock() + _FAREWELL
-        while (untold or any(map(self.line.is_busy, keeping))) and self.clock() < end:
-            for node_id in [n for n in untold if not self.line.is_busy(n)]:
-                self.line.send(*untold.pop(node_id))
-            heard = self.line.receive()
+        while (untold or any(map(self.courier.is_busy, keeping))) and self.clock() < end:
+            for node_id in [n for n in untold if not self.courier.is_busy(n)]:
+                self.courier.send(*untold.pop(node_id))
+            heard = self.courier.receive()
             answered = {n for n, reply in heard if reply is not None and not reply.has_error()}
             keeping -= answered - untold.keys()
             if not heard:

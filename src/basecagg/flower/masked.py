@@ -11,6 +11,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from operator import attrgetter
 from types import MappingProxyType
 
 import msgspec
@@ -19,13 +20,11 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from basecagg.channels.wire import MAX_CONTROL_BYTES, limit_for, unpack
 from basecagg.errors import ChannelError, DataError, LocalProtocolError, WrongEpoch
-from basecagg.flower import roll, visits
-from basecagg.flower.beside import config_digest, layout_digest
+from basecagg.flower import visits
+from basecagg.flower.contract import Contract, config_digest, layout_digest
 from basecagg.flower.coordinator import LOG, OVER, Coordinator, Errand, Workload
-from basecagg.flower.failures import bounded
-from basecagg.flower.metrics import Contract
+from basecagg.flower.enrolment import OwnOperator, Roll
 from basecagg.flower.node_view import NodeView
-from basecagg.flower.own_operator import OwnOperator
 from basecagg.flower.settings import Settings
 from basecagg.parties.epoch_server import EpochServer
 from basecagg.planning.budget import noise_in_mean
@@ -45,6 +44,8 @@ from basecagg.protocol.messages import (
 
 _QUESTIONS = (RecoveryRequest, CertifiedRequest)
 _URGENT = (Parcel, *_QUESTIONS)
+_HOPELESS = 3
+"""Failures in a row after which nobody waits for a node; when all fail so, the app must be at fault."""
 
 
 class MaskedCoordinator(Coordinator):
@@ -64,7 +65,7 @@ class MaskedCoordinator(Coordinator):
         initial = workload.initial
         self._chooser = chooser
         self._names: dict[str, NodeView] = {}
-        self._roll = roll.Roll(store)
+        self._roll = Roll(store)
         self._contract = _contract(settings, workload).to_bytes()
         behind = np.zeros(settings.contract.size, initial.dtype)
         self._initial = np.concatenate([initial, behind])
@@ -84,8 +85,7 @@ class MaskedCoordinator(Coordinator):
         """Once the holders have shown their keys: sign the epoch and start its server."""
         present = [view for view in self.nodes.values() if view.present]
         met = [view for view in present if view.signing_key]
-        roll.require_hope(present)
-        chosen = roll.choose_holders(self.settings, present, self._chooser)
+        chosen = _choose_holders(self.settings, present, self._chooser)
         if chosen is None:
             return
         training = len(met) if self.settings.holders_train else len(met) - len(chosen)
@@ -123,9 +123,9 @@ class MaskedCoordinator(Coordinator):
             contributors * uses // mechanism.members,
         )
 
-    def require_hope(self) -> None:
+    def require_enough_nodes(self) -> None:
         """End also a run whose present version has had all the sums that its epoch allows."""
-        super().require_hope()
+        super().require_enough_nodes()
         if self.server is None:
             return
         machine = self.server.machine
@@ -360,10 +360,10 @@ class MaskedCoordinator(Coordinator):
         try:
             message = unpack(frame, self._limit)
         except ChannelError as error:
-            LOG.warning("node %d: %s", view.node_id, bounded(str(error)))
+            LOG.warning("node %d: %s", view.node_id, visits.bounded(str(error)))
             return
         if isinstance(message, Refusal):
-            said = bounded(message.reason), bounded(message.code)
+            said = visits.bounded(message.reason), visits.bounded(message.code)
             LOG.warning("node %d refused: %s (%s)", view.node_id, *said)
             return
         self._hand_over(view, message)
@@ -371,7 +371,7 @@ class MaskedCoordinator(Coordinator):
     def _hand_over(self, view: NodeView, message: Message) -> None:
         refusal = self.running.receive(view.name, message)
         if refusal is not None:
-            said = bounded(str(refusal))
+            said = visits.bounded(str(refusal))
             LOG.info("%s of node %d refused: %s", type(message).__name__, view.node_id, said)
         elif isinstance(message, Shipment):
             view.dealt.update(message.dealing.masks)
@@ -420,3 +420,29 @@ def _contract(settings: Settings, workload: Workload) -> Contract:
         if task not in workload.changing
     }
     return msgspec.structs.replace(settings.contract, layout=layout, configs=bound)
+
+
+def _choose_holders(
+    settings: Settings, present: Sequence[NodeView], chooser: random.Random
+) -> list[NodeView] | None:
+    """The holders of an epoch, in the order of their names; None while too few nodes have shown their keys.
+
+    A run in which no node can show its keys ends.
+    """
+    if present and all(not v.signing_key and v.failures >= _HOPELESS for v in present):
+        raise LocalProtocolError(
+            "no node can take part. Has every node ClientApp(mods=[basecagg_mod]), for training and for"
+            " evaluation, before any mod that looks at arrays or configs? One says:"
+            f" {present[0].problem}"
+        )
+    wanted, least = settings.holders, settings.min_available_nodes
+    name = attrgetter("name")
+    met = sorted((view for view in present if view.signing_key), key=name)
+    if wanted is None:
+        awaited = any(view.failures < _HOPELESS for view in present if not view.signing_key)
+        return met if len(met) >= max(2, least) and not awaited else None
+    if isinstance(wanted, int):
+        enough = len(met) >= max(wanted, least)
+        return sorted(chooser.sample(met, wanted), key=name) if enough else None
+    named = [view for view in met if view.node_id in set(wanted)]
+    return named if len(named) == len(wanted) else None

@@ -14,12 +14,19 @@ from flwr.clientapp.typing import ClientAppCallable
 
 from basecagg.errors import BASecAggError, LocalProtocolError, WrongModel
 from basecagg.flower import detached, fresh
-from basecagg.flower.failures import AppFailedError, told_of
+from basecagg.flower.contract import numbers
 from basecagg.flower.lesson import Call, Lesson
-from basecagg.flower.metrics import numbers
 from basecagg.flower.node import BegunTraining, OpenNode
 from basecagg.flower.node_folder import BUDGET, locate, permission
-from basecagg.flower.visits import ORDER, NodeReport, read_order, reply, unpack_letters
+from basecagg.flower.visits import (
+    ORDER,
+    AppFailedError,
+    NodeReport,
+    read_order,
+    reply,
+    told_of,
+    unpack_letters,
+)
 from basecagg.protocol.global_model import Model
 from basecagg.protocol.messages import Message as Letter
 

@@ -15,9 +15,8 @@ from basecagg.channels.sealing import SealingKeys
 from basecagg.channels.wire import pack, unpack
 from basecagg.errors import BadSignature, LocalProtocolError, Refused, StorageError
 from basecagg.flower import detached
-from basecagg.flower.failures import bounded
 from basecagg.flower.node_folder import NodeFolder
-from basecagg.flower.visits import NodeReport
+from basecagg.flower.visits import NodeReport, bounded
 from basecagg.parties.member import Member, Pins, evidence_in
 from basecagg.protocol.effects import (
     BudgetEnded,

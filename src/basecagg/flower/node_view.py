@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 
-from basecagg.flower.failures import bounded
-from basecagg.flower.visits import NodeReport, Task
+from basecagg.flower.visits import NodeReport, Task, bounded
 from basecagg.protocol.messages import HolderKey, MaskName, Parcel, Receipt
 from basecagg.protocol.messages import Message as Letter
 

@@ -15,7 +15,7 @@ from flwr.app import MetricRecord, RecordDict
 
 from basecagg import options
 from basecagg.errors import ParameterError
-from basecagg.flower.metrics import Contract
+from basecagg.flower.contract import Contract
 from basecagg.maths.staleness import StalenessFunction, constant, polynomial
 from basecagg.options import Consistency, Count, Fraction, Positive, Range, Seconds
 from basecagg.parameters import ProtocolParameters, usual_tolerance

@@ -4,33 +4,75 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any, cast
 
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result
+from flwr.serverapp.strategy import Result, Strategy
 from flwr.serverapp.strategy.strategy_utils import log_strategy_start_info
 
+from basecagg.errors import LocalProtocolError, ParameterError
 from basecagg.flower.coordinator import LOG, Coordinator, Workload
-from basecagg.flower.flat import Layout
-from basecagg.flower.line import Line, is_simulated
-from basecagg.flower.loop import Loop
+from basecagg.flower.enrolment import OwnOperator
+from basecagg.flower.in_clear import ClearCoordinator
+from basecagg.flower.layout import Layout
+from basecagg.flower.loop import Courier, Loop, is_simulated
 from basecagg.flower.masked import MaskedCoordinator
-from basecagg.flower.own_loop import OwnLoop
-from basecagg.flower.own_operator import OwnOperator
-from basecagg.flower.plain import PlainCoordinator
 from basecagg.flower.settings import Settings, as_keywords
 from basecagg.storage.in_memory import MemoryStore
 from basecagg.storage.server_store import ServerStore
 
+_TASKS = ("train", "evaluate")
+_IGNORED = ("aggregate_train", "aggregate_evaluate")
 
-class BufferedSecAgg(OwnLoop):
+
+class _ConfigOnly:
+    """Stands for the grid when a subclass is asked for a version's config: nothing can be sent by it."""
+
+    def __init__(self, arrays: ArrayRecord) -> None:
+        self.arrays = arrays
+        self.config: ConfigRecord | None = None
+        """What `configure_train` or `configure_evaluate` handed on."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Refuse every method of a grid: say what the hook is for."""
+        raise _config_only()
+
+
+def _config_only() -> LocalProtocolError:
+    return LocalProtocolError(
+        "configure_train and configure_evaluate of a BufferedSecAgg can change the config and nothing else:"
+        " change it and return super().configure_train(server_round, arrays, config, grid)"
+    )
+
+
+def _refusal(name: str) -> LocalProtocolError:
+    return LocalProtocolError(
+        f"{name} was called on BufferedSecAgg: it cannot be wrapped or run in rounds, because updates"
+        " would leave the nodes in clear. Do not wrap it; call its start()"
+    )
+
+
+def _refusing(name: str) -> Any:
+    def refuse(self: BufferedSecAgg, *_: Any, **__: Any) -> Any:
+        """Refuse: there are no replies in clear."""
+        raise _refusal(name)
+
+    return refuse
+
+
+class BufferedSecAgg(Strategy):
     """Buffered asynchronous training (FedBuff), its updates masked and opened as sums of K (BASecAgg).
 
-    A node trains whenever the server has room for it; whoever is ready is summed. `start` has Flower's own
-    signature, and `num_rounds` counts versions of the model.
+    A node trains whenever the server has room for it, and the next K nodes that are ready are summed. `start`
+    has Flower's own signature, and `num_rounds` counts versions of the model.
+
+    Flower's wrappers (differential privacy, say) have a loop of their own and call methods of the strategy
+    inside. If this inherited FedAvg's, they would run FedAvg, and every update would leave in clear. So all of
+    them refuse but `configure_train` and `configure_evaluate`, in which a subclass may change the config.
     """
 
     @as_keywords(Settings)
@@ -39,27 +81,47 @@ class BufferedSecAgg(OwnLoop):
         self.settings = settings
         self._chooser = random.Random(settings.seed)  # noqa: S311 - whom to ask first is no secret
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Refuse a subclass with a method that would never be called, or whose bases bring one."""
+        super().__init_subclass__(**kwargs)
+        for kind in cls.__mro__:
+            if (
+                issubclass(kind, Strategy)
+                and kind is not Strategy
+                and not issubclass(kind, BufferedSecAgg)
+            ):
+                raise ParameterError(
+                    f"{cls.__name__} inherits from {kind.__name__} too, which trains in clear:"
+                    " BufferedSecAgg has to be its only strategy",
+                    rule="one strategy",
+                )
+        for name in _IGNORED:
+            if getattr(cls, name) is not getattr(BufferedSecAgg, name):
+                raise ParameterError(
+                    f"{cls.__name__} has its own {name}, which would never be called: BufferedSecAgg runs"
+                    " no rounds, and the server sees no single reply that it could aggregate",
+                    rule="no override is ignored",
+                )
+
     def summary(self) -> None:
         """Log how this trains and protects, as Flower's own strategies do."""
         settings = self.settings
         nodes = settings.concurrency or f"{settings.fraction_train:.2f} of all nodes"
-        LOG.info("\t├──> Protection: %s", settings.protection)
-        size = settings.buffer_size or "to be chosen"
-        LOG.info("\t├──> Buffer: K = %s updates in a sum", size)
-        LOG.info("\t├──> Concurrency: %s", nodes)
-        if settings.privacy is not None:
-            LOG.info("\t├──> Privacy: %s", settings.privacy)
-        LOG.info("\t├──> Server: %s, rate %g", settings.step.optimiser, settings.step.rate)
-        LOG.info(
-            "\t├──> Evaluation: %s",
-            "every member of a buffer, so that none is singled out"
-            if settings.evaluate
-            else "none",
-        )
-        LOG.info("\t└──> Keys in records:")
-        LOG.info("\t\t├── Weighted by: '%s'", settings.weighted_by_key)
-        LOG.info("\t\t├── ArrayRecord key: '%s'", settings.arrayrecord_key)
-        LOG.info("\t\t└── ConfigRecord key: '%s'", settings.configrecord_key)
+        evaluators = "every member of a buffer, so that none is singled out"
+        lines = [
+            f"├──> Protection: {settings.protection}",
+            f"├──> Buffer: K = {settings.buffer_size or 'to be chosen'} updates in a sum",
+            f"├──> Concurrency: {nodes}",
+            *([f"├──> Privacy: {settings.privacy}"] if settings.privacy is not None else []),
+            f"├──> Server: {settings.step.optimiser}, rate {settings.step.rate:g}",
+            f"├──> Evaluation: {evaluators if settings.evaluate else 'none'}",
+            "└──> Keys in records:",
+            f"\t├── Weighted by: '{settings.weighted_by_key}'",
+            f"\t├── ArrayRecord key: '{settings.arrayrecord_key}'",
+            f"\t└── ConfigRecord key: '{settings.configrecord_key}'",
+        ]
+        for line in lines:
+            LOG.info("\t%s", line)
 
     def start(  # noqa: PLR0917 - Flower's own signature
         self,
@@ -77,11 +139,11 @@ class BufferedSecAgg(OwnLoop):
         Where training is detached a message is a short visit: it is given up after twice `answer_timeout`.
         """
         layout = Layout.of(initial_arrays)
-        configs = ConfigRecord(dict(train_config or {})), ConfigRecord(dict(evaluate_config or {}))
         workload = Workload(
             layout,
             layout.flatten(initial_arrays),
-            *configs,
+            ConfigRecord(dict(train_config or {})),
+            ConfigRecord(dict(evaluate_config or {})),
             self._configured,
             timeout,
             self._changing,
@@ -91,11 +153,10 @@ class BufferedSecAgg(OwnLoop):
         self.summary()
         with ExitStack() as opened:
             self._stores: list[ServerStore] = []
-            coordinator = self._coordinator(workload, opened)
             loop = Loop(
                 num_rounds,
-                coordinator,
-                Line(grid, self._time_to_live(grid, timeout)),
+                self._coordinator(workload, opened),
+                Courier(grid, self._time_to_live(grid, timeout)),
                 self.settings.concurrency_among,
                 evaluate_fn,
                 self._chooser,
@@ -105,7 +166,7 @@ class BufferedSecAgg(OwnLoop):
             return loop.run(initial_arrays)
 
     def _rest(self, seconds: float) -> None:
-        """Pause. Who only waits for nodes writes nothing, and must say that it still has its state."""
+        """Pause. A server that only waits writes nothing, so it must say that it still has its state."""
         for store in self._stores:
             store.renew()
         time.sleep(seconds)
@@ -119,7 +180,7 @@ class BufferedSecAgg(OwnLoop):
     def _coordinator(self, workload: Workload, opened: ExitStack) -> Coordinator:
         store = self._open("server", opened)
         if self.settings.protection == "none":
-            return PlainCoordinator(self.settings, workload, store)
+            return ClearCoordinator(self.settings, workload, store)
         operator = OwnOperator(self._open("operator", opened))
         return MaskedCoordinator(self.settings, workload, store, operator, self._chooser)
 
@@ -131,3 +192,61 @@ class BufferedSecAgg(OwnLoop):
         store = ServerStore(f"sqlite:///{path}", namespace)
         self._stores.append(store)
         return opened.enter_context(closing(store))
+
+    # --- Flower's hooks ---------------------------------------------------------------------------
+
+    @property
+    def _changing(self) -> frozenset[str]:
+        """The tasks whose config a subclass may change from version to version."""
+        names = {task: f"configure_{task}" for task in _TASKS}
+        own = type(self)
+        return frozenset(
+            task
+            for task, name in names.items()
+            if getattr(own, name) is not getattr(BufferedSecAgg, name)
+        )
+
+    def _configured(
+        self, task: str, version: int, arrays: ArrayRecord, config: ConfigRecord
+    ) -> ConfigRecord:
+        """The config of a version, as `configure_train` or `configure_evaluate` of a subclass want it."""
+        grid = _ConfigOnly(arrays)
+        configure = {"train": self.configure_train, "evaluate": self.configure_evaluate}[task]
+        messages = list(configure(version + 1, arrays, config, cast(Grid, grid)))
+        if messages or grid.config is None:
+            raise _config_only()
+        return grid.config
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Hand a version's config on. Outside of `start` refuse: a round's replies would come in clear.
+
+        A subclass may override this to change `config` and return what this returns, as with Flower's FedAvg.
+        """
+        return _hand_on("configure_train", server_round, arrays, config, grid)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """As `configure_train`, for the evaluation before training."""
+        return _hand_on("configure_evaluate", server_round, arrays, config, grid)
+
+    aggregate_train = _refusing("aggregate_train")
+    aggregate_evaluate = _refusing("aggregate_evaluate")
+    # What `flwr.server`, Flower's older loop, and its wrappers would call.
+    initialize_parameters = configure_fit = aggregate_fit = evaluate = _refusing(
+        "a method of flwr.server's strategies"
+    )
+
+
+def _hand_on(
+    name: str, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: object
+) -> list[Message]:
+    if not isinstance(grid, _ConfigOnly):
+        raise _refusal(name)
+    if arrays is not grid.arrays:
+        raise _config_only()
+    config["server-round"] = server_round
+    grid.config = config
+    return []

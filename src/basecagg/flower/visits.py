@@ -1,4 +1,4 @@
-"""What travels between strategy and mod: an order there, a report back, letters of the protocol in both.
+"""Messages between strategy and mod: an order to the node, a report back, letters of the protocol in both.
 
 A visit is one Flower message and its reply. Small facts go as a ConfigRecord; letters, which may be large, as
 one array of bytes with their lengths. `NodeReport` lists all that a node says in clear.
@@ -15,7 +15,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from basecagg.channels.wire import pack
-from basecagg.errors import ChannelError, Malformed
+from basecagg.errors import BASecAggError, ChannelError, Malformed, printable
 from basecagg.protocol.messages import Message
 
 ORDER = "basecagg.order"
@@ -28,6 +28,8 @@ SLOTS = "basecagg.slots"
 OURS = (ORDER, LETTERS, METRICS, SLOTS)
 """Records that the app does not see."""
 
+LONGEST = 300
+"""Characters of a text that leaves a node, or that the server takes from one."""
 _EMPTY = ("", b"")
 Stage: TypeAlias = Literal["hello", "visit", "goodbye"]
 Task: TypeAlias = Literal["", "train", "evaluate"]
@@ -156,3 +158,26 @@ def reply(report: NodeReport, messages: Sequence[Message]) -> RecordDict:
     if messages:
         content[LETTERS] = pack_letters(messages)
     return content
+
+
+# --- failures -------------------------------------------------------------------------------------
+
+
+class AppFailedError(Exception):
+    """The app's own function raised, or something beneath us did. The text can quote data: it stays here."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(type(error).__name__)
+
+
+def told_of(error: BaseException) -> str:
+    """What the server hears: the type of an error, and the text if it is ours, which quotes no data."""
+    if isinstance(error, AppFailedError):
+        return bounded(str(error))
+    kind = type(error).__name__
+    return bounded(f"{kind}: {error}" if isinstance(error, BASecAggError) else kind)
+
+
+def bounded(text: str) -> str:
+    """The beginning of a text, as much as a log can take, without what a terminal would act on."""
+    return printable(text[:LONGEST])[:LONGEST]

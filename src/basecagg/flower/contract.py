@@ -1,11 +1,13 @@
-"""Metrics inside the secure sum: a few more numbers at the end of every update, masked like the rest.
+"""The contract: metrics that every node adds to its update, and what its app is shown beside the model.
 
 A client's loss is a fact about its data. So nobody reports one: each client adds its metrics to its update,
 scaled to the clip, and the server learns Σ s·metric / Σ s of a whole buffer. They are not weighted by the
 number of examples: that never changes, so from enough sums the server could solve for each client's.
 
-Names and limits are bound by the epoch's id: with limits of its own for one client, a server would open that
-client's metrics alone.
+The epoch binds the contract by its hash. With limits of its own for one client, a server would open that
+client's metrics alone. With another config for one client, a learning rate of 0 for all others say, it would
+read that client's update in the sum; the chain of models binds the model's numbers only. So the contract has
+names and limits of metrics, the digests of the configs, and names, shapes and whole numbers of the arrays.
 """
 
 from __future__ import annotations
@@ -17,9 +19,16 @@ from typing import Any
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from flwr.app import MetricRecord, RecordDict
+from flwr.app import Context, MetricRecord, RecordDict
 
-from basecagg.errors import DataError, ParameterError, WrongEpoch
+from basecagg.errors import DataError, LocalProtocolError, ParameterError, WrongEpoch, WrongModel
+from basecagg.flower.layout import Layout
+from basecagg.flower.node_folder import permission
+from basecagg.flower.visits import OURS, Order
+
+ROUND = "server-round"
+"""What Flower writes into every config; it follows from the version."""
+_ALLOWED = "basecagg-config"
 
 
 def numbers(content: RecordDict) -> dict[str, Any]:
@@ -41,7 +50,7 @@ class Contract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tells_cuts: bool = True
     """Whether one more number says if anything had to be cut; with privacy that is nobody's business."""
     layout: str = ""
-    """The digest of the model without its numbers (see `beside`)."""
+    """The digest of the model without its numbers (`layout_digest`)."""
     configs: Mapping[str, str] = {}
     """The digests of the configs of training and evaluation; without those that change with the version."""
 
@@ -132,3 +141,56 @@ def _averages(limits: Mapping[str, float], means: npt.NDArray[np.float64]) -> Me
     """Of one kind, from the mean parts."""
     named = zip(limits.items(), means, strict=True)
     return MetricRecord({name: float(mean * limit) for (name, limit), mean in named}) or None
+
+
+# --- beside the model -----------------------------------------------------------------------------
+
+
+def config_digest(config: Mapping[str, object]) -> str:
+    """Of a config without its round. Types count: 1, 1.0 and True are three values."""
+    return _digest(b"config", sorted((key, each) for key, each in config.items() if key != ROUND))
+
+
+def layout_digest(layout: Layout, arrays_key: str, config_key: str) -> str:
+    """Of a model without its learned numbers, and of the names of the records."""
+    fixed = [
+        (key, each.dtype, each.shape, each.numpy().tobytes()) for key, each in layout.fixed.items()
+    ]
+    names = arrays_key, config_key, layout.order
+    return _digest(b"layout", (names, layout.dtype, list(layout.shapes.items()), fixed))
+
+
+def _digest(kind: bytes, content: object) -> str:
+    written = msgspec.msgpack.encode(content)
+    return hashlib.sha256(b"basecagg/flower/" + kind + b"/v1" + written).hexdigest()
+
+
+def require_bound(
+    content: RecordDict, order: Order, layout: Layout, contract: Contract, context: Context
+) -> None:
+    """Refuse whatever the app would be shown that the epoch does not bind."""
+    odd = sorted(set(content) - {*OURS, order.arrays_key, order.config_key})
+    if odd:
+        raise WrongModel(f"records that nobody agreed on came with the model: {odd}")
+    if layout_digest(layout, order.arrays_key, order.config_key) != contract.layout:
+        raise WrongModel(
+            "names, shapes or whole numbers of the model are not those that the epoch binds"
+        )
+    config: Mapping[str, object] = content.config_records.get(order.config_key) or {}
+    if config.get(ROUND) != order.version + 1:
+        raise WrongModel(f"the config is of another round than version {order.version}")
+    if order.task not in contract.configs:
+        _require_permission(context)
+    elif config_digest(config) != contract.configs[order.task]:
+        raise WrongModel("the config is not the one that the epoch binds")
+
+
+def _require_permission(context: Context) -> None:
+    """A config that changes from version to version is bound by nothing: somebody must have allowed that."""
+    told = permission(context, _ALLOWED)
+    if told != "changing":
+        raise LocalProtocolError(
+            "the strategy overrides configure_train or configure_evaluate, so its server could give each node"
+            f" another config. If that is wanted, write {_ALLOWED}='changing' into the run config, or into the"
+            f" node config, which outweighs it (it is {told!r})"
+        )

@@ -12,13 +12,12 @@ from flwr.app import MetricRecord, RecordDict
 from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 
 from basecagg.errors import DataError, StaleUpdate
+from basecagg.flower.contract import numbers
 from basecagg.flower.coordinator import LOG, Coordinator, Errand, Workload
-from basecagg.flower.failures import bounded
-from basecagg.flower.flat import as_app_reads, only_arrays
-from basecagg.flower.metrics import numbers
+from basecagg.flower.layout import as_app_reads, only_arrays
 from basecagg.flower.node_view import NodeView
 from basecagg.flower.settings import MetricsFunction, Settings
-from basecagg.flower.visits import reading
+from basecagg.flower.visits import bounded, reading
 from basecagg.parties.epoch_server import EpochServer, ServerSettings
 from basecagg.protocol.effects import Released, Send, Store
 from basecagg.protocol.global_model import Model, model_bytes
@@ -29,7 +28,7 @@ _SERIAL_BYTES = 16
 
 
 @dataclass
-class PlainLesson:
+class ClearLesson:
     """What a node was given to train, and what it said about it."""
 
     version: int
@@ -38,15 +37,15 @@ class PlainLesson:
     trained: RecordDict | None = None
 
 
-class PlainCoordinator(Coordinator):
+class ClearCoordinator(Coordinator):
     """The nodes as contributors in clear."""
 
     def __init__(self, settings: Settings, workload: Workload, store: Store) -> None:
         """Wait for the nodes."""
         super().__init__(settings, workload, store)
         self._initial = workload.initial
-        self._lessons: dict[int, PlainLesson] = {}
-        self._summed: dict[MaskName, PlainLesson] = {}
+        self._lessons: dict[int, ClearLesson] = {}
+        self._summed: dict[MaskName, ClearLesson] = {}
 
     def tick(self, now: float) -> None:
         """Begin once enough nodes are there: K may have to fit them."""
@@ -74,7 +73,7 @@ class PlainCoordinator(Coordinator):
         view.doing, view.task = view.task, ""
         known, machine = self._lessons.get(view.node_id), self.running.machine
         if view.doing == "evaluate" or known is None or known.evaluated is None:
-            self._lessons[view.node_id] = PlainLesson(machine.version, machine.model)
+            self._lessons[view.node_id] = ClearLesson(machine.version, machine.model)
         else:
             known.version, known.start = machine.version, machine.model
         content, key = RecordDict(dict(self.lesson(view.doing))), self.settings.arrayrecord_key
@@ -96,7 +95,7 @@ class PlainCoordinator(Coordinator):
         lesson.trained = metrics
         self._submit(view, lesson, update)
 
-    def _update(self, lesson: PlainLesson, content: RecordDict) -> Model:
+    def _update(self, lesson: ClearLesson, content: RecordDict) -> Model:
         trained = self.layout.flatten(only_arrays(content))
         factor = self.settings.contract.factor(numbers(content))
         staleness = self.settings.max_staleness
@@ -105,7 +104,7 @@ class PlainCoordinator(Coordinator):
             raise DataError("the trained model has numbers that are not finite")
         return update
 
-    def _submit(self, view: NodeView, lesson: PlainLesson, update: Model) -> None:
+    def _submit(self, view: NodeView, lesson: ClearLesson, update: Model) -> None:
         machine, name = self.running.machine, MaskName(view.name, os.urandom(_SERIAL_BYTES))
         digest = machine.head_of(lesson.version) or bytes(32)  # too old: the machine refuses it
         self._summed[name] = lesson
