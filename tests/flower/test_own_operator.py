@@ -10,7 +10,7 @@ import pytest
 
 from basecagg.channels.identity import Ed25519Verifier, Identity
 from basecagg.channels.sealing import SealingSecret
-from basecagg.errors import BadSignature, StorageError
+from basecagg.errors import BadSignature
 from basecagg.flower.enrolment import OwnOperator
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.effects import Persist
@@ -74,10 +74,3 @@ def test_a_key_that_its_node_did_not_sign_founds_nothing() -> None:
     assert store.snapshot() == before
     fewer = replace(FOUR, num_holders=3)
     assert operator.sign_epoch(fewer, holders[:3], CONTRACT, FIRST, PAPER_STEP).epoch.number == 1
-
-
-def test_an_older_server_state_is_refused_by_name() -> None:
-    store = MemoryStore()
-    store.commit([Persist("federation", "", b"x")])
-    with pytest.raises(StorageError, match="older basecagg"):
-        OwnOperator(store)

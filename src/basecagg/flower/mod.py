@@ -13,20 +13,13 @@ from flwr.app import Context, Message
 from flwr.clientapp.typing import ClientAppCallable
 
 from basecagg.errors import BASecAggError, LocalProtocolError, WrongModel
-from basecagg.flower import detached, fresh
+from basecagg.flower import detached, visits
+from basecagg.flower import lesson as lessons
 from basecagg.flower.contract import numbers
 from basecagg.flower.lesson import Call, Lesson
 from basecagg.flower.node import BegunTraining, OpenNode
-from basecagg.flower.node_folder import BUDGET, locate, permission
-from basecagg.flower.visits import (
-    ORDER,
-    AppFailedError,
-    NodeReport,
-    read_order,
-    reply,
-    told_of,
-    unpack_letters,
-)
+from basecagg.flower.node_folder import BUDGET, permission
+from basecagg.flower.visits import AppFailedError, NodeReport
 from basecagg.protocol.global_model import Model
 from basecagg.protocol.messages import Message as Letter
 
@@ -40,10 +33,12 @@ Reply: TypeAlias = tuple[NodeReport, list[Letter]]
 def basecagg_mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
     """Mask what the app trains, keep shares for others, and answer recoveries: ClientApp(mods=[basecagg_mod]).
 
-    Messages of any other strategy would bring an update back in clear, and a dozen plain evaluations give a
-    gradient away. So none is answered unless `basecagg-protection` is "none" in the node config or, where that
-    is silent, in the run config; on a node with `max-epsilon` in its config, that config alone counts. A node
-    keeps its keys, masks and shares under the folder that its node config names:
+    Refuse other strategies' training and evaluation: an update would leave in clear, and a dozen plain
+    evaluations give a gradient away. They are answered only if `basecagg-protection` is "none" in the node
+    config or, where that is silent, in the run config; on a node with `max-epsilon` in its config, that config
+    alone counts.
+
+    A node keeps its keys, masks and shares under the folder that its node config names:
     flower-supernode --node-config "state-dir='/var/lib/…'". On the simulation engine the run config's
     `basecagg-state-dir` is used if there is one, else a temporary folder.
 
@@ -51,11 +46,13 @@ def basecagg_mod(message: Message, context: Context, call_next: ClientAppCallabl
     inside the masked update; every other record stays here, for it would tell of this client alone. So does
     the text of an exception: Flower would put it into the reply.
     """
-    if fresh.training is not None:
-        return fresh.training(message, context, call_next)
-    if ORDER in message.content:
+    if lessons.training is not None:
+        return lessons.training(message, context, call_next)
+    if visits.ORDER in message.content:
         with _keeping_texts(BASecAggError):
-            return _handle(message, context, call_next)
+            call = Call(message, context, call_next)
+            report, letters = _STAGES[call.order.stage](call)
+            return Message(visits.reply(report, letters), reply_to=message)
     _require_permission(message, context)
     with _keeping_texts():
         return call_next(message, context)
@@ -63,7 +60,7 @@ def basecagg_mod(message: Message, context: Context, call_next: ClientAppCallabl
 
 @contextmanager
 def _keeping_texts(*but: type[Exception]) -> Iterator[None]:
-    """Of an exception that leaves, the type is told and the text stays in this node's log; not of our own."""
+    """Tell the type of an exception that leaves; its text stays in this node's log, but for our own errors."""
     try:
         yield
     except but:
@@ -73,15 +70,8 @@ def _keeping_texts(*but: type[Exception]) -> Iterator[None]:
         raise AppFailedError(error) from None
 
 
-def _handle(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    order = read_order(message.content)
-    call = Call(message, context, call_next, order, locate(context, order.federation))
-    report, letters = _STAGES[order.stage](call)
-    return Message(reply(report, letters), reply_to=message)
-
-
 def _require_permission(message: Message, context: Context) -> None:
-    """Any answer may tell of this node alone: somebody must have allowed that."""
+    """Refuse other strategies' messages unless the config allows it: any answer may tell of this node alone."""
     told, insists = permission(context, _PERMISSION), BUDGET in context.node_config
     if told != "none":
         where = f"the node config, which has {BUDGET}" if insists else "the node or the run config"
@@ -105,7 +95,7 @@ def _goodbye(call: Call) -> Reply:
     """The federation is over if the operator says so: then nothing of it is kept."""
     with OpenNode(call.folder) as node:
         node.wake()
-        node.take(unpack_letters(call.message.content))
+        node.take(visits.unpack_letters(call.message.content))
         node.clear()
     return NodeReport(), []
 
@@ -113,7 +103,7 @@ def _goodbye(call: Call) -> Reply:
 def _visit(call: Call) -> Reply:
     """Take the letters, collect what was trained meanwhile, deal masks; then do what was ordered.
 
-    The node is closed while the app's function runs: whoever comes next must find it free.
+    The node is closed while the app's function runs: the next message must find it free.
     """
     with OpenNode(call.folder) as node:
         report, letters = _exchange(call, node)
@@ -126,18 +116,18 @@ def _visit(call: Call) -> Reply:
         detach = task == "train" and call.detach
         try:
             lesson, job = Lesson.of(call, node)
-            app = fresh.importable_app() if detach else ""
+            fresh_task = lessons.pack_task(lesson) if detach else b""
         except (WrongModel, LocalProtocolError) as error:
             _LOG.error("the app was not shown the model: %s", error)
             return _failed(report, error), letters
         if detach:
             node.note_job(job)
     if task == "evaluate":
-        return _evaluate(call, report, hidden=lesson.terms.private), letters
+        return _evaluate(lesson, report), letters
     if detach:
-        detached.launch(call.folder.path, fresh.TARGET, fresh.pack_task(app, call, lesson))
+        detached.launch(call.folder.path, lessons.TARGET, fresh_task)
         return replace(report, activity="running"), letters
-    report, more = _train(call, report, lesson, job)
+    report, more = _train(lesson, report, job)
     return report, [*letters, *more]
 
 
@@ -150,28 +140,31 @@ _STAGES: Mapping[str, Callable[[Call], Reply]] = {
 
 def _exchange(call: Call, node: OpenNode) -> Reply:
     letters = node.wake(resume=call.order.resume)
-    letters += node.take(unpack_letters(call.message.content))
+    letters += node.take(visits.unpack_letters(call.message.content))
     node.require_trust()
-    done, collected = _collect(node, call)
-    letters += [*collected, *node.deal()]
-    return replace(node.report(), activity=done.activity, problem=done.problem), letters
+    report, more = _sum_up(node, _collect(node, call))
+    return report, [*letters, *more]
+
+
+def _sum_up(node: OpenNode, done: Reply) -> Reply:
+    """How the node stands after some work, with the letters of that work and of the next mask."""
+    letters = [*done[1], *node.deal()]
+    return replace(node.report(), activity=done[0].activity, problem=done[0].problem), letters
 
 
 # --- training and evaluation ----------------------------------------------------------------------
 
 
-def _train(call: Call, report: NodeReport, lesson: Lesson, job: BegunTraining) -> Reply:
+def _train(lesson: Lesson, report: NodeReport, job: BegunTraining) -> Reply:
     """Train here and now."""
     try:
         update = lesson.learn()
     except Exception as error:
         _LOG.exception("training failed")
         return _failed(report, error, hidden=lesson.terms.private), []
-    with OpenNode(call.folder) as node:
+    with OpenNode(lesson.call.folder) as node:
         node.wake()
-        done, letters = _submit(node, update, job)
-        letters += node.deal()
-        return replace(node.report(), activity=done.activity, problem=done.problem), letters
+        return _sum_up(node, _submit(node, update, job))
 
 
 def _collect(node: OpenNode, call: Call) -> Reply:
@@ -210,14 +203,14 @@ def _submit(node: OpenNode, update: Model, job: BegunTraining) -> Reply:
         return _failed(NodeReport(), error), []
 
 
-def _evaluate(call: Call, report: NodeReport, *, hidden: bool = False) -> NodeReport:
+def _evaluate(lesson: Lesson, report: NodeReport) -> NodeReport:
     """Let the app evaluate the model, and keep what it found for the next update."""
     try:
-        metrics = numbers(call.ask_app())
+        metrics = numbers(lesson.call.ask_app())
     except Exception as error:
         _LOG.exception("evaluation failed")
-        return _failed(report, error, hidden=hidden)
-    with OpenNode(call.folder) as node:
+        return _failed(report, error, hidden=lesson.terms.private)
+    with OpenNode(lesson.call.folder) as node:
         node.wake()  # before anything is written: this may be an older copy by now
         node.note_evaluation(metrics)
     return replace(report, activity="done")
@@ -225,5 +218,5 @@ def _evaluate(call: Call, report: NodeReport, *, hidden: bool = False) -> NodeRe
 
 def _failed(report: NodeReport, error: Exception, *, hidden: bool = False) -> NodeReport:
     """The type of an error may leave the node, and the text if it is ours: any other can quote the data."""
-    problem = _HIDDEN if hidden else told_of(error)
+    problem = _HIDDEN if hidden else visits.told_of(error)
     return replace(report, activity="failed", problem=problem)

@@ -30,7 +30,7 @@ _LEDGER, _NAMESPACE = "ledger", "privacy"
 _FEDERATION = re.compile(r"[0-9a-f]{32}")
 
 
-class NodeStore:
+class NodeStore(ParticipantStore):
     """A node's records in one federation, with the ledger of its privacy, which all its federations share.
 
     On Flower every run is a federation of its own. A budget for each would be none: so the ledger lies in a
@@ -39,55 +39,41 @@ class NodeStore:
 
     def __init__(self, path: Path, federation: str, anchors: Path | None) -> None:
         """Open the federation's records; the ledger is opened when it is first asked for."""
-        self._place = path, anchors
-        self._own = ParticipantStore(path, federation, anchor_folder=anchors)
+        super().__init__(path, federation, anchor_folder=anchors)
+        self._anchors = anchors
 
     @cached_property
     def _ledger(self) -> ParticipantStore:
         """The ledger's records. An older copy does not know what was uploaded since: all counts as spent."""
-        path, anchors = self._place
-        store = ParticipantStore(path, _NAMESPACE, anchor_folder=anchors)
+        store = ParticipantStore(self.path, _NAMESPACE, anchor_folder=self._anchors)
         if store.rolled_back:
             store.commit(writes_of([PrivacyLedger(store).exhaust()]))
         return store
 
-    @property
-    def rolled_back(self) -> bool:
-        """Whether the federation's records are an older copy."""
-        return self._own.rolled_back
-
-    @property
-    def number(self) -> int:
-        """The highest number that the federation's records were told to remember."""
-        return self._own.number
-
     def read(self, kind: str, key: str) -> bytes | None:
         """Return the value, or None when there is none."""
-        return self._of(kind).read(kind, key)
+        return self._ledger.read(kind, key) if kind == _LEDGER else super().read(kind, key)
 
     def keys(self, kind: str) -> list[str]:
         """Return all keys of a kind, in order."""
-        return self._of(kind).keys(kind)
+        return self._ledger.keys(kind) if kind == _LEDGER else super().keys(kind)
 
     def scan(self, kind: str) -> list[tuple[str, bytes]]:
         """Return all (key, value) of a kind, ordered by key."""
-        return self._of(kind).scan(kind)
+        return self._ledger.scan(kind) if kind == _LEDGER else super().scan(kind)
 
     def commit(self, writes: Sequence[Write]) -> None:
         """The ledger first: a crash in between counts an upload that was never made, and not the reverse."""
-        charges = [write for write in writes if write.kind == _LEDGER]
-        if charges:
-            self._ledger.commit(charges)
-        self._own.commit([write for write in writes if write.kind != _LEDGER])
+        payments = [write for write in writes if write.kind == _LEDGER]
+        if payments:
+            self._ledger.commit(payments)
+        super().commit([write for write in writes if write.kind != _LEDGER])
 
     def close(self) -> None:
         """Close both."""
-        self._own.close()
+        super().close()
         if "_ledger" in vars(self):
             self._ledger.close()
-
-    def _of(self, kind: str) -> ParticipantStore:
-        return self._ledger if kind == _LEDGER else self._own
 
 
 @dataclass(frozen=True)
@@ -111,7 +97,14 @@ def locate(context: Context, federation: str) -> NodeFolder:
     """The folder, made if need be: below `state-dir` of the node config, or a temporary one in a simulation."""
     if not _FEDERATION.fullmatch(federation):
         raise DataError(f"'{federation}' is not the name of a federation")
-    folder = _own(context, federation) or _simulated(context, federation)
+    state, anchors = (context.node_config.get(name) for name in ("state-dir", "anchor-dir"))
+    floor = _floor(context)
+    if state:
+        path = Path(str(state)).expanduser() / federation
+        folder = NodeFolder(path, Path(str(anchors)) if anchors else None, floor=floor)
+    else:
+        node = _simulated(context)
+        folder = NodeFolder(node / federation, node / "anchors", temporary=True, floor=floor)
     folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
 
@@ -123,15 +116,6 @@ def permission(context: Context, name: str) -> object:
     """
     by_run = None if BUDGET in context.node_config else context.run_config.get(name)
     return context.node_config.get(name, by_run)
-
-
-def _own(context: Context, federation: str) -> NodeFolder | None:
-    chosen = context.node_config.get("state-dir")
-    if not chosen:
-        return None
-    anchors = context.node_config.get("anchor-dir")
-    path = Path(str(chosen)).expanduser() / federation
-    return NodeFolder(path, Path(str(anchors)) if anchors else None, floor=_floor(context))
 
 
 def _floor(context: Context) -> LocalFloor:
@@ -155,7 +139,8 @@ def _floor(context: Context) -> LocalFloor:
     )
 
 
-def _simulated(context: Context, federation: str) -> NodeFolder:
+def _simulated(context: Context) -> Path:
+    """The place of a node that has none of its own."""
     simulated = context.run_config.get("basecagg-state-dir")
     # A folder that a run names is another one in the next run, and so would the ledger be.
     named = simulated is not None and BUDGET not in context.node_config
@@ -165,8 +150,7 @@ def _simulated(context: Context, federation: str) -> NodeFolder:
             " flower-supernode --node-config \"state-dir='/a/folder/of/its/own'\""
         )
     root = Path(str(simulated)) if simulated else Path(tempfile.gettempdir()) / "basecagg-flower"
-    node = root / str(context.run_id) / str(context.node_id)
-    return NodeFolder(node / federation, node / "anchors", temporary=True, floor=_floor(context))
+    return root / str(context.run_id) / str(context.node_id)
 
 
 def in_simulation() -> bool:
