@@ -85,11 +85,8 @@ class BufferedSecAgg(Strategy):
         """Refuse a subclass with a method that would never be called, or whose bases bring one."""
         super().__init_subclass__(**kwargs)
         for kind in cls.__mro__:
-            if (
-                issubclass(kind, Strategy)
-                and kind is not Strategy
-                and not issubclass(kind, BufferedSecAgg)
-            ):
+            # Not issubclass: that of abstract classes would remember a class that is refused here.
+            if Strategy in kind.__mro__[1:] and BufferedSecAgg not in kind.__mro__:
                 raise ParameterError(
                     f"{cls.__name__} inherits from {kind.__name__} too, which trains in clear:"
                     " BufferedSecAgg has to be its only strategy",
