@@ -13,7 +13,6 @@ from basecagg.channels.sealing import SealingSecret
 from basecagg.errors import BadSignature
 from basecagg.flower.enrolment import OwnOperator
 from basecagg.parameters import ProtocolParameters
-from basecagg.protocol.effects import Persist
 from basecagg.protocol.epoch import first_link
 from basecagg.protocol.messages import HolderKey, signed, statement
 from basecagg.protocol.step_rule import PAPER_STEP
