@@ -27,19 +27,11 @@ from flwr.proto import message_pb2, recorddict_pb2
 from flwr.supercore.task_identity import TaskIdentity
 
 from basecagg.errors import DataError, LocalProtocolError
+from basecagg.flower import visits
 from basecagg.flower.contract import Contract, numbers, require_bound
 from basecagg.flower.layout import Layout, as_app_reads, only_arrays
 from basecagg.flower.node import BegunTraining, OpenNode
 from basecagg.flower.node_folder import NodeFolder, in_simulation, locate
-from basecagg.flower.visits import (
-    LETTERS,
-    METRICS,
-    OURS,
-    SLOTS,
-    AppFailedError,
-    Order,
-    read_order,
-)
 from basecagg.protocol.global_model import Model
 
 _LOG = logging.getLogger("flwr")
@@ -59,9 +51,9 @@ class Call:
     call_next: ClientAppCallable
 
     @cached_property
-    def order(self) -> Order:
+    def order(self) -> visits.Order:
         """What the strategy wants done."""
-        return read_order(self.message.content)
+        return visits.read_order(self.message.content)
 
     @cached_property
     def folder(self) -> NodeFolder:
@@ -76,12 +68,12 @@ class Call:
     def ask_app(self) -> RecordDict:
         """What the app's own function answers to its part of the message."""
         content, key = self.message.content, self.order.arrays_key
-        own = RecordDict({name: each for name, each in content.items() if name not in OURS})
+        own = RecordDict({name: each for name, each in content.items() if name not in visits.OURS})
         own[key] = as_app_reads(content.array_records[key])
         try:
             answer = self.call_next(_with(self.message, own), self.context)
         except Exception as error:
-            raise AppFailedError(error) from error
+            raise visits.AppFailedError(error) from error
         if answer.has_error():
             raise DataError(f"the app answered with error {answer.error.code}")
         return answer.content
@@ -121,8 +113,8 @@ class Lesson:
     def of(cls, call: Call, node: OpenNode) -> tuple[Lesson, BegunTraining]:
         """Read the model from the message, or `WrongModel` if it is not the one that the server released."""
         content, version = call.message.content, call.order.version
-        slots: Any = content[SLOTS]
-        metrics: Any = content[METRICS]
+        slots: Any = content[visits.SLOTS]
+        metrics: Any = content[visits.METRICS]
         agreement = node.member.participant.working().agreement
         p = agreement.parameters
         contract = Contract.from_bytes(metrics["charge"], agreement.epoch.contract)
@@ -173,7 +165,9 @@ class FreshTask(msgspec.Struct, frozen=True):
 def pack_task(lesson: Lesson) -> bytes:
     """The task for the process, without the letters: they are the node's."""
     call = lesson.call
-    content = RecordDict({k: record for k, record in call.message.content.items() if k != LETTERS})
+    content = RecordDict(
+        {k: record for k, record in call.message.content.items() if k != visits.LETTERS}
+    )
     task = FreshTask(
         _importable_app(),
         serde.message_to_proto(_with(call.message, content)).SerializeToString(),

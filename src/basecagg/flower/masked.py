@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from operator import attrgetter
-from types import MappingProxyType
 
 import msgspec
 import numpy as np
@@ -131,7 +130,7 @@ class MaskedCoordinator(Coordinator):
         machine = self.server.machine
         if machine.is_opening or self.running.recovery.may_begin(machine.version):
             return
-        most = self.running.recovery.agreement.epoch.max_burns
+        most = self.signed.epoch.max_burns
         raise LocalProtocolError(
             f"version {machine.version}: every sum was given up, and the epoch allows {most + 1} in a version"
             f" (max_burns = {most}). See above which holders were silent or wrong; then start a new run, with"
@@ -153,31 +152,29 @@ class MaskedCoordinator(Coordinator):
 
     def shortage(self) -> str:
         """Also too few holders, while a sum waits for them."""
-        return super().shortage() or self._missing_holders()
-
-    def _missing_holders(self) -> str:
-        if self.server is None or self.agreement is None or not self.server.machine.is_opening:
-            return ""
-        views = [self._names.get(name) for name in self.agreement.holder_names]
+        found = super().shortage()
+        if found or self.server is None or not self.server.machine.is_opening:
+            return found
+        views = [self._names.get(name) for name in self.signed.holder_names]
         here = sum(view is not None and view.present for view in views)
-        needed = self.agreement.holders_needed
+        needed = self.signed.holders_needed
         return f"{here} of {needed} holders to open a sum" if here < needed else ""
 
     def _start(self, agreement: Agreement) -> None:
-        settings = self.settings
-        if agreement.parameters.model_size != self._initial.size:
-            raise DataError(
-                f"the stored epoch is for {agreement.parameters.model_size} numbers, this model and its"
-                f" metrics have {self._initial.size}: choose another server_state"
+        settings, parameters = self.settings, agreement.parameters
+        problem = ""
+        if parameters.model_size != self._initial.size:
+            problem = (
+                f"is for {parameters.model_size} numbers, this model and its metrics have"
+                f" {self._initial.size}"
             )
-        if agreement.epoch.contract != Contract.digest_of(self._contract):
-            raise DataError(
-                "the stored epoch binds other metrics, limits, configs or array names: choose another"
-                " server_state"
-            )
-        if not settings.promises(agreement.parameters.privacy):
-            raise DataError("the stored epoch has another privacy: choose another server_state")
-        self.settings = replace(settings, buffer_size=agreement.parameters.buffer_size)
+        elif agreement.epoch.contract != Contract.digest_of(self._contract):
+            problem = "binds other metrics, limits, configs or array names"
+        elif not settings.promises(parameters.privacy):
+            problem = "has another privacy"
+        if problem:
+            raise DataError(f"the stored epoch {problem}: choose another server_state")
+        self.settings = replace(settings, buffer_size=parameters.buffer_size)
         self.server = EpochServer.masked(
             agreement,
             self.operator.server,
@@ -198,7 +195,7 @@ class MaskedCoordinator(Coordinator):
             # By the way that evaluations take if there will be any: an app whose evaluation lacks the mod would
             # answer it in clear. Training has a visit of its own before a model is ever sent.
             return self._errand(view, "hello", "evaluate" if self.settings.evaluate else "train")
-        if self.server is None or self.agreement is None:
+        if self.server is None:
             return None
         lacks = now - view.visited_at > self.settings.collect_interval and self._lacks_mask(view)
         if view.resume:
@@ -214,7 +211,10 @@ class MaskedCoordinator(Coordinator):
         return self._visit(view, joined)
 
     def _visit(self, view: NodeView, joined: bool) -> Errand:
-        letters = [*([] if joined else self._admission(view)), *view.take_letters()]
+        letters = view.take_letters()
+        if not joined:
+            credential = self.operator.admit(self.signed, view.name, view.signing_key)
+            letters = [self.signed.epoch, credential, *letters]
         lesson = self.lesson(view.task) if view.task else {}
         if view.task:
             # The server's signed word on the model that a node is shown; for the first one the epoch vouches.
@@ -236,7 +236,7 @@ class MaskedCoordinator(Coordinator):
         stage: visits.Stage,
         kind: str,
         letters: Sequence[Message] = (),
-        lesson: Mapping[str, ArrayRecord | ConfigRecord] = MappingProxyType({}),
+        lesson: Mapping[str, ArrayRecord | ConfigRecord] | None = None,
     ) -> Errand:
         """A message to a node: the order, letters of the protocol, and what the app gets to see."""
         order = visits.Order(
@@ -251,19 +251,14 @@ class MaskedCoordinator(Coordinator):
             arrays_key=self.settings.arrayrecord_key,
             config_key=self.settings.configrecord_key,
         )
-        content = RecordDict({visits.ORDER: visits.write(order), **lesson})
+        content = RecordDict({visits.ORDER: visits.write(order), **(lesson or {})})
         if letters:
             content[visits.LETTERS] = visits.pack_letters(letters)
         return view.node_id, content, kind
 
-    def _admission(self, view: NodeView) -> list[Message]:
-        assert self.agreement is not None
-        credential = self.operator.admit(self.agreement, view.name, view.signing_key)
-        return [self.agreement.epoch, credential]
-
     def farewell(self) -> list[Errand]:
         """Tell the nodes that the epoch is over, signed: they delete their keys and shares."""
-        if not self.settings.erase_state or self.agreement is None:
+        if not self.settings.erase_state or self.server is None:
             return []
         self._store.commit([Persist(OVER, "", b"")])
         machine = self.running.machine
@@ -275,9 +270,9 @@ class MaskedCoordinator(Coordinator):
 
     def may_train(self, view: NodeView) -> bool:
         """Whether it has a mask that enough holders have confirmed, and is not kept for answering."""
-        if not (self.contributes(view) and self._has_joined(view) and view.has_mask(self._needed)):
+        if not (self.contributes(view) and self._has_joined(view) and self._has_mask(view)):
             return False
-        # Whoever is in the sum that is being opened waits for the version that it makes.
+        # A member of the sum that is being opened waits for the version that it makes.
         return self.running.recovery.may_contribute(view.name, self.running.machine.history)
 
     def contributes(self, view: NodeView) -> bool:
@@ -294,9 +289,13 @@ class MaskedCoordinator(Coordinator):
         return max(2, self.settings.min_available_nodes, self.settings.committee_size or 0)
 
     @property
-    def _needed(self) -> int:
-        """Holders that must have a mask's shares."""
-        return self.running.recovery.agreement.holders_needed
+    def signed(self) -> Agreement:
+        """The epoch, once it is signed."""
+        assert self.agreement is not None
+        return self.agreement
+
+    def _has_mask(self, view: NodeView) -> bool:
+        return view.has_mask(self.signed.holders_needed)
 
     def _lacks_mask(self, view: NodeView) -> bool:
         """Whether it will never have a mask unless it is visited.
@@ -305,12 +304,13 @@ class MaskedCoordinator(Coordinator):
         lost with a server that restarted: then it has to ask for them again.
         """
         idle = not view.trains and self.contributes(view) and self._has_joined(view)
-        if not idle or view.has_mask(self._needed):
+        if not idle or self._has_mask(view):
             return False
         mailroom = self.running.recovery.mailroom
         found = [mailroom.find(name) for name in view.dealt]
         view.dealt = {mask.name for mask in found if mask is not None and mask.state == "dealt"}
-        confirmed = any(len(mailroom.holders_of(name)) >= self._needed for name in view.dealt)
+        needed = self.signed.holders_needed
+        confirmed = any(len(mailroom.holders_of(name)) >= needed for name in view.dealt)
         view.resume = view.resume or confirmed
         return confirmed or not view.dealt
 
@@ -365,26 +365,25 @@ class MaskedCoordinator(Coordinator):
         if isinstance(message, Refusal):
             said = visits.bounded(message.reason), visits.bounded(message.code)
             LOG.warning("node %d refused: %s (%s)", view.node_id, *said)
-            return
-        self._hand_over(view, message)
-
-    def _hand_over(self, view: NodeView, message: Message) -> None:
-        refusal = self.running.receive(view.name, message)
-        if refusal is not None:
-            said = visits.bounded(str(refusal))
-            LOG.info("%s of node %d refused: %s", type(message).__name__, view.node_id, said)
+        elif (refusal := self.running.receive(view.name, message)) is not None:
+            text = visits.bounded(str(refusal))
+            LOG.info("%s of node %d refused: %s", type(message).__name__, view.node_id, text)
         elif isinstance(message, Shipment):
             view.dealt.update(message.dealing.masks)
 
     @cached_property
     def _limit(self) -> int:
-        parameters = self.running.recovery.agreement.parameters
-        bulk = max(limit_for(kind, parameters) for kind in (Shipment, Upload))
-        return max(MAX_CONTROL_BYTES, bulk)
+        bulk = (limit_for(kind, self.signed.parameters) for kind in (Shipment, Upload))
+        return max(MAX_CONTROL_BYTES, *bulk)
 
     def metrics(self, released: Released) -> tuple[MetricRecord | None, MetricRecord | None]:
-        """The averages that came out of the sum itself."""
-        self._name_inconsistent(released)
+        """The averages that came out of the sum itself; and warn of what went wrong with the sum."""
+        holders = [self.signed.holder_names[each] for each in released.inconsistent_holders]
+        if holders:
+            LOG.warning(
+                "version %d: answers that disagree with the others were corrected, of %s",
+                *(released.version + 1, ", ".join(holders)),
+            )
         if not released.applied:
             LOG.warning(
                 "version %d: its sum is longer than honest members can make it, and not applied; members: %s",
@@ -400,14 +399,6 @@ class MaskedCoordinator(Coordinator):
                 *(released.version + 1, 100 * cut, clip),
             )
         return trained, evaluated
-
-    def _name_inconsistent(self, released: Released) -> None:
-        holders = self.running.recovery.agreement.holder_names
-        if wrong := [holders[holder] for holder in released.inconsistent_holders]:
-            LOG.warning(
-                "version %d: answers that disagree with the others were corrected, of %s",
-                *(released.version + 1, ", ".join(wrong)),
-            )
 
 
 def _contract(settings: Settings, workload: Workload) -> Contract:

@@ -13,22 +13,13 @@ from pathlib import Path
 from basecagg.channels.identity import Ed25519Verifier, Identity
 from basecagg.channels.sealing import SealingKeys
 from basecagg.channels.wire import pack, unpack
-from basecagg.errors import BadSignature, LocalProtocolError, Refused, StorageError
+from basecagg.errors import BadSignature, LocalProtocolError, Refused
 from basecagg.flower import detached
 from basecagg.flower.node_folder import NodeFolder
 from basecagg.flower.visits import NodeReport, bounded
 from basecagg.parties.member import Member, Pins, evidence_in
-from basecagg.protocol.effects import (
-    BudgetEnded,
-    Convicted,
-    Declined,
-    Forget,
-    Joined,
-    Left,
-    News,
-    Persist,
-    StoreLost,
-)
+from basecagg.protocol import effects
+from basecagg.protocol.effects import Forget, News, Persist
 from basecagg.protocol.epoch import Epoch
 from basecagg.protocol.global_model import Model
 from basecagg.protocol.messages import Credential, Message, Refusal, Suite
@@ -186,11 +177,7 @@ class OpenNode(AbstractContextManager["OpenNode"]):
     def job(self) -> BegunTraining | None:
         """The training that was begun in a process of its own and has not been collected."""
         stored = self._store.read("job", "")
-        with suppress(
-            StorageError
-        ):  # an older basecagg named no head: nobody would take its update
-            return parse_record(stored, BegunTraining) if stored else None
-        return None
+        return parse_record(stored, BegunTraining) if stored else None
 
     def drop_job(self) -> None:
         """It is over, one way or the other."""
@@ -240,20 +227,20 @@ class OpenNode(AbstractContextManager["OpenNode"]):
 
     def _tell(self, news: News) -> None:
         match news:
-            case Joined(number, _, holds):
+            case effects.Joined(number, _, holds):
                 _LOG.info(
                     "joined epoch %d%s", number, "" if holds else ": it holds no shares there"
                 )
-            case Left(number, reason):
+            case effects.Left(number, reason):
                 _LOG.info("left epoch %d: %s", number, reason)
-            case BudgetEnded(reason):
+            case effects.BudgetEnded(reason):
                 _LOG.warning("this node trains no more: %s", reason)
-            case Declined(code, reason):
+            case effects.Declined(code, reason):
                 self._declined = code
                 _LOG.error("an epoch was declined: %s (%s)", reason, code)
-            case StoreLost(reason):
+            case effects.StoreLost(reason):
                 _LOG.error("this node holds no shares any more: %s", reason)
-            case Convicted(_, reason):
+            case effects.Convicted(_, reason):
                 self._keep_evidence()
                 _LOG.error(
                     "%s. This node takes no more part; the evidence is in %s",
