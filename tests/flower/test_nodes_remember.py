@@ -138,8 +138,8 @@ def test_an_old_copy_is_noticed_by_whoever_writes_to_it_first(tmp_path: Path) ->
     old = store.read_bytes()
     visit(heard.grid, node_id, heard.order, "goodbye", end)
     store.write_bytes(old)
-    call: Any = SimpleNamespace(folder=folder, ask_app=RecordDict)
-    assert mod._evaluate(call, NodeReport()).activity == "done"
+    lesson: Any = SimpleNamespace(call=SimpleNamespace(folder=folder, ask_app=RecordDict))
+    assert mod._evaluate(lesson, NodeReport()).activity == "done"
     with OpenNode(folder) as node:
         node.wake()
         assert node.member.participant.agreement is not None  # it really is the older one

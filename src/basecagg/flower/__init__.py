@@ -1,6 +1,6 @@
 """Private asynchronous training for people who already have a Flower app: a strategy and a mod.
 
-The only room that imports flwr. Its parts drive the protocol's machines and compute no mask, weight or sum.
+This is the only room that imports flwr. It drives the protocol's machines and computes no mask, weight or sum.
 """
 
 from basecagg.extras import require

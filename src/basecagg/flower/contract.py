@@ -48,7 +48,7 @@ class Contract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     weight: str = "num-examples"
     """What the app calls n_i."""
     tells_cuts: bool = True
-    """Whether one more number says if anything had to be cut; with privacy that is nobody's business."""
+    """Whether one more number says if anything had to be cut. Not with privacy: no budget covers it."""
     layout: str = ""
     """The digest of the model without its numbers (`layout_digest`)."""
     configs: Mapping[str, str] = {}
@@ -89,7 +89,7 @@ class Contract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         evaluated: Mapping[str, object] | None,
         clip: float,
     ) -> npt.NDArray[np.float64]:
-        """The numbers of one client, each as a part of ±B. The last may tell if something was cut."""
+        """The metrics of one client, each as a fraction of ±B. A last number may tell if something was cut."""
         parts = np.array([*_parts(self.train, trained), *_parts(self.evaluate, evaluated or {})])
         cut = bool(np.abs(update).max(initial=0.0) > clip or np.abs(parts).max(initial=0.0) > 1)
         told = np.append(parts, float(cut)) if self.tells_cuts else parts
@@ -99,7 +99,7 @@ class Contract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def decode(
         self, means: npt.NDArray[np.float64], clip: float
     ) -> tuple[MetricRecord | None, MetricRecord | None, float]:
-        """Training and evaluation metrics of a buffer, and which part of it was cut."""
+        """Training and evaluation metrics of a buffer, and the fraction of its members that were cut."""
         parts, first, end = means / clip, len(self.train), len(self.train) + len(self.evaluate)
         cut = float(parts[end]) if self.tells_cuts else 0.0
         return _averages(self.train, parts[:first]), _averages(self.evaluate, parts[first:end]), cut
@@ -112,7 +112,7 @@ class Contract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @staticmethod
     def digest_of(written: bytes) -> bytes:
-        """What the epoch binds."""
+        """The hash that the epoch binds."""
         # A contract was once called a charge: with another word stored epochs would bind another one.
         return hashlib.sha256(b"basecagg/flower/charge/v2" + written).digest()
 
@@ -127,7 +127,7 @@ class Contract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _parts(limits: Mapping[str, float], values: Mapping[str, object]) -> Iterator[float]:
-    """Each metric as a part of its limit; all have to be there, for a sum of some tells of them alone."""
+    """Each metric as a fraction of its limit. All must be there: a sum over some tells of those alone."""
     for name, limit in limits.items():
         value = values.get(name)
         if not isinstance(value, int | float) or not np.isfinite(value):
@@ -138,7 +138,7 @@ def _parts(limits: Mapping[str, float], values: Mapping[str, object]) -> Iterato
 
 
 def _averages(limits: Mapping[str, float], means: npt.NDArray[np.float64]) -> MetricRecord | None:
-    """Of one kind, from the mean parts."""
+    """The average of each metric, from the mean parts of their limits."""
     named = zip(limits.items(), means, strict=True)
     return MetricRecord({name: float(mean * limit) for (name, limit), mean in named}) or None
 
@@ -147,12 +147,12 @@ def _averages(limits: Mapping[str, float], means: npt.NDArray[np.float64]) -> Me
 
 
 def config_digest(config: Mapping[str, object]) -> str:
-    """Of a config without its round. Types count: 1, 1.0 and True are three values."""
+    """The digest of a config without its round. Types count: 1, 1.0 and True are three values."""
     return _digest(b"config", sorted((key, each) for key, each in config.items() if key != ROUND))
 
 
 def layout_digest(layout: Layout, arrays_key: str, config_key: str) -> str:
-    """Of a model without its learned numbers, and of the names of the records."""
+    """The digest of a model without its learned numbers, and of the names of the records."""
     fixed = [
         (key, each.dtype, each.shape, each.numpy().tobytes()) for key, each in layout.fixed.items()
     ]
@@ -168,7 +168,7 @@ def _digest(kind: bytes, content: object) -> str:
 def require_bound(
     content: RecordDict, order: Order, layout: Layout, contract: Contract, context: Context
 ) -> None:
-    """Refuse whatever the app would be shown that the epoch does not bind."""
+    """Refuse to show the app anything that the epoch does not bind."""
     odd = sorted(set(content) - {*OURS, order.arrays_key, order.config_key})
     if odd:
         raise WrongModel(f"records that nobody agreed on came with the model: {odd}")
@@ -186,7 +186,7 @@ def require_bound(
 
 
 def _require_permission(context: Context) -> None:
-    """A config that changes from version to version is bound by nothing: somebody must have allowed that."""
+    """Nothing binds a config that changes from version to version: the node or run config must allow it."""
     told = permission(context, _ALLOWED)
     if told != "changing":
         raise LocalProtocolError(

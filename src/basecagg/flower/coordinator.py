@@ -1,4 +1,4 @@
-"""What both protections share on the server's side: the nodes, who trains, and the server of the epoch."""
+"""The nodes as the server deals with them under either protection: who is there, and who trains."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from basecagg.protocol.step_rule import StepRule
 
 LOG = logging.getLogger("flwr")
 _NAMED = 5
-"""Nodes that an error names; there may be hundreds."""
+"""The most nodes that an error names; there may be hundreds."""
 OVER = "over"
 """The record of a run that has ended."""
 Errand: TypeAlias = tuple[int, RecordDict, str]
@@ -65,7 +65,7 @@ class Coordinator(ABC):
         self._store = store
         self._news: list[NewVersion] = []
         self.negative_variances = 0
-        """Of all versions together."""
+        """Running variances below zero, in all versions together."""
 
     @property
     def step_rule(self) -> StepRule:
@@ -103,13 +103,13 @@ class Coordinator(ABC):
 
     @property
     def waiting(self) -> set[str]:
-        """Whose updates are in the buffer."""
+        """The names of nodes whose updates are in the buffer."""
         updates = self.server.machine.buffer.waiting if self.server else ()
         return {update.name.contributor for update in updates}
 
     @property
     def able(self) -> set[str]:
-        """Who may still train: not those who are there and have failed too often."""
+        """The names of nodes that may still train: all but those that are there and have failed too often."""
         most, views = self.settings.max_failures, self.nodes.values()
         hopeless = {view.name for view in views if view.present and view.is_hopeless(most)}
         return {view.name for view in views if self.contributes(view)} - hopeless
@@ -133,7 +133,7 @@ class Coordinator(ABC):
         return min(concurrency, concurrency + size - 1 - queued) - training
 
     def shortage(self) -> str:
-        """What has to be waited for, because too few nodes are there; nothing if enough are."""
+        """How many nodes are missing and why they are needed; empty if enough are there."""
         present = [view for view in self.nodes.values() if view.present]
         if self.server is None:
             here, needed, why = len(present), self.nodes_needed, "to begin with"
@@ -143,7 +143,7 @@ class Coordinator(ABC):
         return f"{here} of {needed} nodes {why}" if here < needed else ""
 
     def require_enough_nodes(self) -> None:
-        """End a run in which so many nodes have failed too often that no buffer could be filled any more."""
+        """End a run in which too few nodes are left to fill a buffer, because the others failed too often."""
         most = self.settings.max_failures
         hopeless = [view for view in self.nodes.values() if view.present and view.is_hopeless(most)]
         needed = self.settings.buffer_size or 1
@@ -157,14 +157,14 @@ class Coordinator(ABC):
         )
 
     def end(self) -> str:
-        """Why no version can follow, though nothing is wrong; nothing if one can."""
+        """Why no version can follow, though nothing is wrong; empty if one can."""
         return ""
 
     # --- what a protection does -------------------------------------------------------------------
 
     @property
     def nodes_needed(self) -> int:
-        """How many must be there before anything begins."""
+        """How many nodes must be there before anything begins."""
         return self.settings.min_available_nodes
 
     def contributes(self, view: NodeView) -> bool:
@@ -210,7 +210,7 @@ class Coordinator(ABC):
         return [errand for errand in found if errand is not None]
 
     def receive(self, node_id: int, reply: Message | None, now: float) -> None:
-        """Handle a reply, an error in its place, or that there will be none."""
+        """Handle a reply, an error in its place, or None if there will be no reply."""
         view = self.nodes[node_id]
         if reply is None:
             view.fail(now, "no reply within the time to live of the message")
@@ -236,7 +236,7 @@ class Coordinator(ABC):
         return {self.settings.arrayrecord_key: arrays, self.settings.configrecord_key: config}
 
     def _configure(self, arrays: ArrayRecord) -> None:
-        """Once for every version, in their order: as in Flower, a config goes from one to the next."""
+        """Make the configs, once for every version in order: as in Flower, each starts from the one before."""
         while self._configured_for < self.version:
             self._configured_for += 1
             for task, config in self._configs.items():

@@ -1,4 +1,4 @@
-"""Training in a process of its own, so that the node can answer recoveries meanwhile.
+"""Start, watch and end training in a process of its own, so that the node can answer recoveries meanwhile.
 
 A SuperNode handles one message at a time. The process is a fresh interpreter: a fork would lack the threads
 that an app's libraries have started, and wait for them for ever. It outlives the message and even the
@@ -44,7 +44,7 @@ content = sys.stdin.buffer.read()
 from basecagg.flower.detached import run
 run(folder, target, content)
 """
-"""What the fresh interpreter does first. It forks while it has one thread, so that nobody has to wait."""
+"""The fresh interpreter's first lines. It forks while it has one thread, so that no node waits for it."""
 
 
 class TrainingStatus(NamedTuple):
@@ -54,7 +54,7 @@ class TrainingStatus(NamedTuple):
     update: Model | None = None
     problem: str = ""
     memory: bytes = b""
-    """What the app remembers from now on: Flower's Context.state, of which the process had a copy."""
+    """What the app remembers from now on: Flower's Context.state, which the process had a copy of."""
 
 
 def launch(node_folder: Path, target: str, content: bytes) -> None:
@@ -92,7 +92,7 @@ def launch(node_folder: Path, target: str, content: bytes) -> None:
 def look(node_folder: Path) -> TrainingStatus:
     """How far the training that was launched has come."""
     folder = node_folder / _FOLDER
-    # First: whoever has let go of the lock has put everything in its place.
+    # Asked first: a process that has let go of the lock has put everything in its place before.
     is_running = _is_locked(folder / "lock")
     with suppress(OSError):
         update = np.load(folder / "update.npy")
@@ -105,7 +105,7 @@ def look(node_folder: Path) -> TrainingStatus:
 
 
 def clear(node_folder: Path) -> None:
-    """Remove what training left behind; what one that failed has printed is kept until the next failure."""
+    """Remove what training left behind. What a failed one has printed is kept until the next failure."""
     folder = node_folder / _FOLDER
     if not (folder / "update.npy").exists():
         with suppress(OSError):
@@ -123,7 +123,7 @@ def tail(node_folder: Path) -> str:
 
 
 def stop(node_folder: Path) -> None:
-    """End training that goes on, and all that it started: nobody waits for it any more."""
+    """End training that goes on, and every process that it started."""
     folder = node_folder / _FOLDER
     if _is_locked(folder / "lock"):
         with suppress(OSError, ValueError):

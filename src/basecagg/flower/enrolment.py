@@ -91,7 +91,7 @@ class OwnOperator:
         return self.agreement
 
     def require_fit(self, signing_key: bytes, announced: HolderKey) -> None:
-        """Refuse a node with whose keys no epoch could be signed, before it can spoil one for all."""
+        """Refuse a node if its keys would make an epoch invalid, before it can spoil one for all."""
         if self._machine.epoch is None:
             machine = self._build()
             machine.vouch(announced.name, "both", signing_key)

@@ -38,7 +38,7 @@ class ClearLesson:
 
 
 class ClearCoordinator(Coordinator):
-    """The nodes as contributors in clear."""
+    """Nodes that train and send their updates in clear."""
 
     def __init__(self, settings: Settings, workload: Workload, store: Store) -> None:
         """Wait for the nodes."""
@@ -63,7 +63,7 @@ class ClearCoordinator(Coordinator):
         self.server.start()
 
     def may_train(self, view: NodeView) -> bool:
-        """Anybody may: there are no masks to wait for."""
+        """Every node may: there are no masks to wait for."""
         return True
 
     def errand(self, view: NodeView, now: float) -> Errand | None:
@@ -118,7 +118,7 @@ class ClearCoordinator(Coordinator):
         self._summed = {name: kept for name, kept in self._summed.items() if name in waiting}
 
     def _post(self, sends: Sequence[Send]) -> None:
-        """Verdicts are for machines on the nodes, and there are none."""
+        """Send nothing: verdicts are for machines on the nodes, and in clear there are none."""
 
     def metrics(self, released: Released) -> tuple[MetricRecord | None, MetricRecord | None]:
         """The averages of what the members reported, as Flower's own strategies compute them."""
@@ -132,7 +132,7 @@ class ClearCoordinator(Coordinator):
     def _average(
         self, average: MetricsFunction | None, found: Sequence[RecordDict | None]
     ) -> MetricRecord | None:
-        """Over those members that report what most of them do; the mean of the others would be another one."""
+        """The mean over the members that report the same numbers as most do; others are left out."""
         weight = self.settings.weighted_by_key
         shapes = [_shape(record, weight) for record in found]
         ((usual, _),) = Counter(shapes).most_common(1) or [(None, 0)]

@@ -1,4 +1,4 @@
-"""The arrays of a Flower app as one vector: the x of the paper."""
+"""How the arrays of a Flower app lie in one vector, the x of the paper."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Layout:
         return tuple((at.start, at.stop) for at in places if at.start < at.stop)
 
     def below_zero(self, vector: Model) -> int:
-        """How many of BatchNorm's variances are none."""
+        """How many of BatchNorm's variances are below zero."""
         places = [place for key, place in self._places().items() if is_variance(key)]
         return sum(below_zero(vector[place]) for place in places)
 

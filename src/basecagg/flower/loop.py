@@ -122,7 +122,7 @@ class Loop:
     _short_since: float | None = None
 
     def run(self, initial: ArrayRecord) -> Result:
-        """Until the model has reached the last version."""
+        """Train until the model has reached the last version."""
         self.coordinator.require_future(self.versions)
         self._began = self.clock()
         self.result.arrays = initial
@@ -158,7 +158,7 @@ class Loop:
             LOG.info("\t%s", line)
 
     def step(self) -> bool:
-        """Look around, hand out work, send, listen; whether anything was heard."""
+        """Look who is there, hand out work, send, take replies. Returns whether there was a reply."""
         now = self.clock()
         if now >= self._look_at:
             self.coordinator.meet(self.courier.present())
@@ -184,7 +184,7 @@ class Loop:
         return bool(heard)
 
     def _compare_with_rounds(self) -> None:
-        """What a newcomer asked for in rounds of FedAvg, in versions that train as often."""
+        """Say how many versions train as often as the rounds of FedAvg that a newcomer may have meant."""
         present = sum(view.present for view in self.coordinator.nodes.values())
         size, cohort = self.coordinator.settings.chosen_buffer_size, self.concurrency(present)
         if size != cohort:
@@ -195,7 +195,7 @@ class Loop:
             )
 
     def _note_shortage(self, now: float) -> None:
-        """Say what is waited for, or that it can never come: to a simulation no node is ever added."""
+        """Say which nodes are missing. In a simulation end the run: no node is ever added there."""
         shortage = self.coordinator.shortage()
         if not shortage:
             self._short_since = None
@@ -247,7 +247,7 @@ class Loop:
             self.result.evaluate_metrics_serverapp[version] = metrics
 
     def _part(self) -> None:
-        """Let the nodes delete what they keep, each as soon as it has answered its last message."""
+        """Tell the nodes to delete what they keep, each as soon as it has answered its last message."""
         untold = {errand[0]: errand for errand in self.coordinator.farewell()}
         keeping = set(untold)
         end = self.clock() + _FAREWELL

@@ -81,7 +81,7 @@ class MaskedCoordinator(Coordinator):
         super().tick(now)
 
     def _found(self) -> None:
-        """Once the holders have shown their keys: sign the epoch and start its server."""
+        """Sign the epoch and start its server, once the holders have shown their keys."""
         present = [view for view in self.nodes.values() if view.present]
         met = [view for view in present if view.signing_key]
         chosen = _choose_holders(self.settings, present, self._chooser)
@@ -138,7 +138,7 @@ class MaskedCoordinator(Coordinator):
         )
 
     def end(self) -> str:
-        """Whether so many nodes have used up their budgets that no buffer can be filled."""
+        """Say so if too few nodes are left to fill a buffer, because the others have used up their budgets."""
         spent = [view for view in self.nodes.values() if view.spent]
         if not spent or self.running.machine.is_opening:
             return ""
@@ -190,10 +190,10 @@ class MaskedCoordinator(Coordinator):
     # --- visits -----------------------------------------------------------------------------------
 
     def errand(self, view: NodeView, now: float) -> Errand | None:
-        """Why a node is visited: to learn its keys, for letters that cannot wait, or for its work."""
+        """Visit a node to learn its keys, to bring letters that cannot wait, or to have it work."""
         if not view.signing_key:
-            # By the way that evaluations take if there will be any: an app whose evaluation lacks the mod would
-            # answer it in clear. Training has a visit of its own before a model is ever sent.
+            # As an evaluation if there will be evaluations: an app whose evaluation lacks the mod would answer
+            # that in clear. Training has a visit of its own before a model is ever sent.
             return self._errand(view, "hello", "evaluate" if self.settings.evaluate else "train")
         if self.server is None:
             return None
@@ -285,7 +285,7 @@ class MaskedCoordinator(Coordinator):
 
     @property
     def nodes_needed(self) -> int:
-        """The holders have to be there, and whatever else was asked for."""
+        """The holders have to be there, and as many nodes as `min_available_nodes` says."""
         return max(2, self.settings.min_available_nodes, self.settings.committee_size or 0)
 
     @property
@@ -317,7 +317,7 @@ class MaskedCoordinator(Coordinator):
     # --- letters ----------------------------------------------------------------------------------
 
     def _post(self, sends: Sequence[Send]) -> None:
-        """Letters for nodes; to one that is away they are lost, and made again when it comes back."""
+        """Queue letters for nodes. For a node that is away they are lost, and made again when it comes back."""
         for send in sends:
             view, letter = self._names.get(send.recipient), send.message
             if view is None or not view.present:
@@ -328,7 +328,7 @@ class MaskedCoordinator(Coordinator):
                 view.letters.append(letter)
 
     def hear(self, view: NodeView, content: RecordDict, now: float) -> None:
-        """A report and letters."""
+        """Take a node's report and letters."""
         with visits.reading():
             report, frames = visits.read_report(content), visits.unpack_letters(content)
         self._recognise(view, report)
@@ -339,7 +339,7 @@ class MaskedCoordinator(Coordinator):
             self._open(view, frame)
 
     def _recognise(self, view: NodeView, report: visits.NodeReport) -> None:
-        """Who this is: bound at its first hello, the same on every visit."""
+        """Check who this is: name and key are bound at its first hello, and stay."""
         if not view.signing_key:
             present = {node_id for node_id, each in self.nodes.items() if each.present}
             announced = self._roll.bind(view.node_id, report, present)
@@ -402,7 +402,7 @@ class MaskedCoordinator(Coordinator):
 
 
 def _contract(settings: Settings, workload: Workload) -> Contract:
-    """What the epoch binds of all that goes to a node beside the model's numbers."""
+    """The contract of this run: metrics, and digests of what goes to a node beside the model's numbers."""
     configs = {"train": workload.train_config, "evaluate": workload.evaluate_config}
     layout = layout_digest(workload.layout, settings.arrayrecord_key, settings.configrecord_key)
     bound = {

@@ -92,7 +92,7 @@ def _hello(call: Call) -> Reply:
 
 
 def _goodbye(call: Call) -> Reply:
-    """The federation is over if the operator says so: then nothing of it is kept."""
+    """Delete what is kept of the federation, if the operator says that it is over."""
     with OpenNode(call.folder) as node:
         node.wake()
         node.take(visits.unpack_letters(call.message.content))
@@ -147,7 +147,7 @@ def _exchange(call: Call, node: OpenNode) -> Reply:
 
 
 def _sum_up(node: OpenNode, done: Reply) -> Reply:
-    """How the node stands after some work, with the letters of that work and of the next mask."""
+    """The node's report after some work, with the letters of that work and of the next mask."""
     letters = [*done[1], *node.deal()]
     return replace(node.report(), activity=done[0].activity, problem=done[0].problem), letters
 
@@ -168,7 +168,7 @@ def _train(lesson: Lesson, report: NodeReport, job: BegunTraining) -> Reply:
 
 
 def _collect(node: OpenNode, call: Call) -> Reply:
-    """The update of a process that has ended, if there was one. One that takes too long is ended.
+    """Take the update of a training process that has ended, if there was one. End one that takes too long.
 
     The app goes on with the state that its training left; why it failed stays on this node.
     """

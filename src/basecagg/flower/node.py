@@ -180,7 +180,7 @@ class OpenNode(AbstractContextManager["OpenNode"]):
         return parse_record(stored, BegunTraining) if stored else None
 
     def drop_job(self) -> None:
-        """It is over, one way or the other."""
+        """The training process is over, or is ended now: forget it."""
         detached.stop(self.folder.path)
         detached.clear(self.folder.path)
         self._store.commit([Forget("job", "")])

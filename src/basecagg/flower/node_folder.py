@@ -25,7 +25,7 @@ from basecagg.protocol.ledger import PrivacyLedger
 from basecagg.storage.participant_store import ParticipantStore
 
 BUDGET = "max-epsilon"
-"""What a node config has that insists on a budget of privacy."""
+"""The entry of a node config that insists on a budget of privacy."""
 _LEDGER, _NAMESPACE = "ledger", "privacy"
 _FEDERATION = re.compile(r"[0-9a-f]{32}")
 
@@ -86,7 +86,7 @@ class NodeFolder:
     temporary: bool = False
     """Whether all of it is to go when the run is over, as in a simulation."""
     floor: LocalFloor = field(default_factory=LocalFloor)
-    """What this node insists on, whatever a ServerApp signs."""
+    """What this node insists on; it declines epochs that promise less."""
 
     def open_store(self) -> NodeStore:
         """The node's records in this federation. All share a file: fingerprints and the ledger outlive runs."""
@@ -110,9 +110,9 @@ def locate(context: Context, federation: str) -> NodeFolder:
 
 
 def permission(context: Context, name: str) -> object:
-    """What the node config says of something, or the run config if that is silent.
+    """What the node config allows under this name, or the run config where the node config is silent.
 
-    A node that insists on a budget tells nothing that the budget does not cover, and only itself can allow it.
+    A node that insists on a budget tells nothing that the budget does not cover: only its config can allow it.
     """
     by_run = None if BUDGET in context.node_config else context.run_config.get(name)
     return context.node_config.get(name, by_run)
@@ -140,7 +140,7 @@ def _floor(context: Context) -> LocalFloor:
 
 
 def _simulated(context: Context) -> Path:
-    """The place of a node that has none of its own."""
+    """The folder of a node whose config names none."""
     simulated = context.run_config.get("basecagg-state-dir")
     # A folder that a run names is another one in the next run, and so would the ledger be.
     named = simulated is not None and BUDGET not in context.node_config

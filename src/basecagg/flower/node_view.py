@@ -1,4 +1,4 @@
-"""A node as the server sees it: is it there, what does it do, how did it fail, how long is it left alone."""
+"""A node as the server sees it: whether it is there, what it does, how it failed, how long it is left alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LOG = logging.getLogger("flwr")
 FIRST_REST, LONGEST_REST = 1.0, 60.0
 """Seconds that a node is left alone after a failure: twice as long each time."""
 _EARLY = 0.8
-"""The part of the last training's time after which a node is asked whether the present one is over."""
+"""The fraction of the last training's time after which a node is asked whether the present one is over."""
 _VISIT_BYTES = 32 * 2**20
 """Letters in one visit, about; the rest go with the next."""
 _ENVELOPE = 512
@@ -26,7 +26,7 @@ class NodeView:
 
     node_id: int
     name: str
-    """Under which its machines are known: the node id that it had when it first joined."""
+    """The name of its machines: the node id that it had when it first joined."""
     present: bool = False
     task: Task = ""
     """What it is to do next."""
@@ -36,9 +36,9 @@ class NodeView:
     """In a row: visits that came to nothing."""
     rest_until: float = 0.0
     lapses: int = 0
-    """In a row: trainings that came to nothing, whatever else it did well meanwhile; as a holder it goes on."""
+    """In a row: trainings that came to nothing, even if visits went well meanwhile; as a holder it goes on."""
     dropped: int = 0
-    """All that came to nothing in this run."""
+    """Visits and trainings that came to nothing in this run."""
     train_after: float = 0.0
     problem: str = ""
     """What its last failure was."""
@@ -75,7 +75,7 @@ class NodeView:
         return max(self.failures, self.lapses) >= most
 
     def reconnect(self) -> None:
-        """It was away and is back: whatever was wrong may be over."""
+        """It was away and is back: what was wrong may be over."""
         self.failures = self.lapses = 0
         self.rest_until = self.train_after = 0.0
 
@@ -119,7 +119,7 @@ class NodeView:
     def note_activity(
         self, report: NodeReport, now: float, interval: float, patience: float
     ) -> None:
-        """What became of its work. A node that does not end one that takes too long takes up a place."""
+        """Note what became of its work. A training that takes too long must not take up a place."""
         if report.activity == "running":
             if self.began is not None and now - self.began > 2 * patience:
                 self.lapse(now, f"it has been training for {now - self.began:.0f} s")

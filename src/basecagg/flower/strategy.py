@@ -79,7 +79,7 @@ class BufferedSecAgg(Strategy):
     def __init__(self, settings: Settings) -> None:
         """Choose how to train and protect. The keywords are the fields of `Settings`, which explains them."""
         self.settings = settings
-        self._chooser = random.Random(settings.seed)  # noqa: S311 - whom to ask first is no secret
+        self._chooser = random.Random(settings.seed)  # noqa: S311 - the order of nodes is no secret
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Refuse a subclass with a method that would never be called, or whose bases bring one."""

@@ -24,7 +24,7 @@ LETTERS = "basecagg.letters"
 METRICS = "basecagg.metrics"
 """The contract, under the key "charge": what is averaged inside the sum, and what else the epoch binds."""
 SLOTS = "basecagg.slots"
-"""The numbers that the model's vector has in their place: they are part of its hash."""
+"""The numbers of the model's vector behind the app's own: they are part of its hash."""
 OURS = (ORDER, LETTERS, METRICS, SLOTS)
 """Records that the app does not see."""
 
@@ -84,7 +84,7 @@ class NodeReport:
 
 @contextmanager
 def reading() -> Iterator[None]:
-    """Whatever goes wrong while a reply is taken apart is the fault of whoever sent it."""
+    """Take a reply apart. Anything that goes wrong is its sender's fault, so it is refused as malformed."""
     try:
         yield
     except Exception as error:

@@ -71,7 +71,7 @@ class FlatModel:
             buffer.copy_(first)
 
     def below_zero(self, vector: NDArray[np.floating[Any]]) -> int:
-        """How many variances of the model x are none."""
+        """How many variances of the model x are below zero."""
         return below_zero(vector[self._variances])
 
     def vector(self) -> NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""What a user does between download and upload: E steps of SGD on its own examples."""
+"""Local training between download and upload: E steps of SGD on a user's own examples."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class LocalTraining:
     """τ_max of the sums that updates go into: BatchNorm's statistics move by 1/(1 + τ_max) of their change."""
     privacy: Privacy | None = None
     """Where records are the unit: one step on a sample of them, each clipped: `batch_size` is the usual. The
-    sample follows from the seed of the training, so this is for simulations: whoever knows or guesses the seed
-    knows who was in it. In a federation call `record_update` without a seed."""
+    sample follows from the seed of the training, so this is for simulations: a reader of the seed
+    knows which records were in it. In a federation call `record_update` without a seed."""
 
     def __post_init__(self) -> None:
         """Check every rule once, here."""
@@ -62,7 +62,7 @@ class LocalTraining:
         return self.privacy is not None and self.privacy.unit == "record"
 
     def steps_for(self, num_examples: int) -> int:
-        """E of a user with so many examples."""
+        """E of a user with this many examples."""
         if self.steps is not None:
             return self.steps
         assert self.epochs is not None

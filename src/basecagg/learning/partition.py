@@ -58,7 +58,7 @@ def _by_dirichlet(
 ) -> Indices:
     """Each class is split among the users in proportions drawn from Dirichlet(α); a small α is uneven.
 
-    A user that the draw leaves with nothing gets one example of whoever then has most. Drawing again until
+    A user that the draw leaves with nothing gets one example of the user that has most. Drawing again until
     nobody is empty would take for ever when α is small and users are many.
     """
     if not 0 < alpha < float("inf"):

@@ -1,4 +1,4 @@
-"""One step of training in which no single record counts for much: for privacy whose unit is the record.
+"""One training step in which each record's gradient is clipped: for privacy whose unit is the record.
 
 Each record is in the step by a coin of its own, its gradient is clipped to C by itself, and they are added up.
 Nothing else may depend on a record: not how long it takes, and not whether it fails.
@@ -26,9 +26,9 @@ from basecagg.privacy import Privacy
 _MARGIN = 2.0**-7
 """Of C: more than all errors of floating point between here and the machine that adds the noise."""
 _ERRORS = 2.0**-21
-"""What float32 makes of a model that is as long as 1, in two worlds: three roundings in each, and some room."""
+"""Bound on float32 errors for a model of length 1, with and without a record: three roundings each and room."""
 _NUMBERS = 2**20
-"""Of gradients that are in memory at a time: they stay in the processor's cache."""
+"""Numbers of gradients in memory at a time: they stay in the processor's cache."""
 
 
 def record_update(
