@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 
 import pytest
+from msgspec.structs import replace
 from parties import make_federation, one_round
 
-from basecagg.protocol.effects import writes_of
+from basecagg.protocol.effects import Forget, writes_of
 from basecagg.protocol.messages import History, Link, Release, signed
 from basecagg.protocol.model_watch import ModelWatch
 from basecagg.protocol.proofs import Caught, Fork
+from basecagg.protocol.stored import version_key
 from basecagg.storage.in_memory import MemoryStore
 
 FAR = 999_999
@@ -110,3 +113,95 @@ def test_a_fork_is_caught_without_a_far_version() -> None:
     watching.hear(watching.chain(b"X", 4))
     with pytest.raises(Caught):
         watching.hear(watching.chain(b"Y", 3))
+
+
+MANY = 64
+"""Words that a watch keeps."""
+
+
+@cache
+def long_run() -> tuple[Federation, list[Release]]:
+    """A federation with more versions than a watch keeps words, and the true words on them."""
+    federation, words = make_federation(cryptography=False, keep=2), list[Release]()
+    for version in range(1, MANY + 3):
+        one_round(federation)
+        words.append(federation.server.opening.release(version))
+    return federation, words
+
+
+class Exchanged(Watching):
+    """A version that was made again, and a server that then shows another model under its number."""
+
+    def __init__(self) -> None:
+        self.federation, self.words = long_run()
+        self.store = MemoryStore()
+        self.restart()
+        self.version = len(self.words)
+        history = self.words[-1].history
+        other = replace(history.links[-1], model_hash=b"Y" * 32)
+        self.forged = self.release(replace(history, links=(*history.links[:-1], other)))
+        self.hear(self.words[-1])
+
+    def restart(self) -> None:
+        self.watch = ModelWatch(self.federation.agreement, self.store, 1.0)
+
+    def check(self) -> None:
+        assert self.watch.is_due(self.version)
+        parts = self.federation.server.opening.parts(self.version)
+        self.store.commit(writes_of(self.watch.check(parts)))
+        assert not self.watch.is_due(self.version)
+
+    def flood(self) -> None:
+        """The server repeats true words on versions before."""
+        for word in self.words[-MANY - 1 : -1]:
+            self.hear(word)
+
+
+@pytest.mark.xfail(
+    strict=True, reason="a flood of older words pushes out the word on a checked version"
+)
+@pytest.mark.parametrize("checks", [False, True])
+@pytest.mark.parametrize("restarts", [False, True])
+def test_older_words_do_not_push_out_the_newest_one(checks: bool, restarts: bool) -> None:
+    exchanged = Exchanged()
+    if checks:
+        exchanged.check()
+    exchanged.flood()
+    if restarts:
+        exchanged.restart()
+    with pytest.raises(Caught) as caught:
+        exchanged.hear(exchanged.forged)
+    assert isinstance(caught.value.proof, Fork)
+
+
+@pytest.mark.xfail(strict=True, reason="a version is checked by its number alone")
+@pytest.mark.parametrize("restarts", [False, True])
+def test_another_model_under_a_checked_number_is_made_again(restarts: bool) -> None:
+    exchanged = Exchanged()
+    exchanged.check()
+    exchanged.store.commit([Forget("released", version_key(exchanged.version))])
+    if restarts:
+        exchanged.restart()
+    exchanged.watch._words.clear()
+    exchanged.hear(exchanged.forged)
+    assert exchanged.watch.is_due(exchanged.version)
+
+
+@pytest.mark.parametrize("checks", [False, True])
+def test_without_a_flood_the_exchange_is_caught(checks: bool) -> None:
+    """The control: the two words contradict each other."""
+    exchanged = Exchanged()
+    if checks:
+        exchanged.check()
+    with pytest.raises(Caught):
+        exchanged.hear(exchanged.forged)
+
+
+def test_the_same_word_on_a_checked_version_is_not_due_again() -> None:
+    """The control: what is made again is the model, not the number."""
+    exchanged = Exchanged()
+    exchanged.check()
+    exchanged.flood()
+    exchanged.restart()
+    exchanged.hear(exchanged.words[-1])
+    assert not exchanged.watch.is_due(exchanged.version)
