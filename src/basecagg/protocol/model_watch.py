@@ -35,7 +35,8 @@ class ModelWatch:
         self._agreement = agreement
         self._share = share
         self._coin = records.read("coin", "") or b""
-        self._checked = set(map(int, records.keys("checked")))
+        self._checked = {int(version): head for version, head in records.scan("checked") if head}
+        """The heads of the versions that were made again here. 0.2.0 kept no heads: made again once more."""
         self._words: dict[str, Word] = {
             **load(records, "released", Release),
             **load(records, "asked", RecoveryRequest),
@@ -76,18 +77,31 @@ class ModelWatch:
         return [write(kind, key, word), *(Forget(*place) for place in places)]
 
     def _outdated(self, newest: Word) -> list[Word]:
-        """What is older than the versions in use; and of too many words those on the latest versions.
+        """What is older than the versions in use; and of too many words some in the middle.
 
-        So a server that speaks of ever more versions loses none of the words on those that were used.
+        So a server that speaks of ever more versions, later or earlier ones, loses neither the words on those
+        that were used nor on the newest. The word on a version that was made again stays in any case.
         """
         oldest = self._used - _LASTING
         old = [word for word in self._words.values() if word.history.last < oldest]
         others = [w for w in self._words.values() if w.history.last >= oldest and w is not newest]
-        return old + sorted(others, key=lambda word: word.history.last)[_MOST - 1 :]
+        loose = [word for word in others if word.history.last not in self._checked]
+        loose.sort(key=lambda word: word.history.last)
+        surplus = min(max(0, len(others) + 1 - _MOST), len(loose))
+        start = (len(loose) - surplus) // 2
+        return old + loose[start : start + surplus]
 
-    def is_due(self, version: int) -> bool:
-        """Whether a version has to be made again before it is used. Asking again does not change the answer."""
-        if version == self._agreement.epoch.first_version or version in self._checked:
+    def is_due(self, version: int, head: bytes = b"") -> bool:
+        """Whether a version has to be made again before it is used. Asking again does not change the answer.
+
+        `head` is what the chain has come to by a word that is not kept yet; else the kept words tell. A version
+        that was made again is due once more if the server now means another model by its number.
+        """
+        if version == self._agreement.epoch.first_version:
+            return False
+        words = self._words.values()
+        told = {word.history.head for word in words if word.history.last == version}
+        if version in self._checked and told | {head} <= {self._checked[version], b""}:
             return False
         drawn = hmac.digest(self._coin, f"verify/{version}".encode(), "sha256")
         return int.from_bytes(drawn[:8]) < self._share * 2**64
@@ -96,12 +110,13 @@ class ModelWatch:
         """Make a version again, and remember that it is the one that was released; `Caught` if it is not."""
         self.require_consistent(parts.release)
         recompute(self._agreement, parts)
-        version = parts.release.history.last
+        version, head = parts.release.history.last, parts.release.history.head
         old = {each for each in self._checked if each < version - _LASTING}
-        self._checked = (self._checked - old) | {version}
+        kept = {each: head for each, head in self._checked.items() if each not in old}
+        self._checked = {**kept, version: head}
         return [
             *self.remember(parts.release),
-            Persist("checked", version_key(version), b""),
+            Persist("checked", version_key(version), head),
             *(Forget("checked", version_key(each)) for each in sorted(old)),
         ]
 

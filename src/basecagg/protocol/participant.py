@@ -369,7 +369,7 @@ class Participant:
         if not all(map(holder.remembers, filter(None, certificates))):
             return self._forget("somebody else endorsed a request with my key")
         self.watch.require_consistent(request)
-        if self.watch.is_due(request.version):
+        if self.watch.is_due(request.version, request.history.head):
             self._waiting = message
             return [PartsWanted(request.version)]
         return [*holder.receive(message), *self.watch.remember(request)]
