@@ -67,3 +67,66 @@ def test_members_of_a_sum_that_was_spoiled_are_left_out_for_a_while_only(monkeyp
         federation.network.perform(AT_SERVER, federation.server.tick(seconds, 30.0))
     federation.network.run()
     assert federation.server.version == 1
+
+
+def spoiled(federation, monkeypatch, *honest):
+    """Two honest members and a liar make a sum that cannot be opened."""
+    for name in honest:
+        submit(federation, name)
+    with monkeypatch.context() as lying:
+        lying.setattr(contributor_module, "hide", lie)
+        submit(federation, "mallory")
+    federation.network.run()
+    assert len(abandoned(federation)) == 1
+
+
+@pytest.mark.xfail(strict=True, reason="whoever's last mask lives is waited for, also who left")
+def test_nobody_is_left_out_for_those_who_have_left(monkeypatch):
+    federation, (ann, bob, cem, *gone) = make_federation(cryptography=False), USERS[:6]
+    deal(federation, *gone)
+    federation.server.opening.gone = frozenset(gone)
+    spoiled(federation, monkeypatch, ann, bob)
+    for name in (ann, bob, cem):
+        submit(federation, name)
+    federation.network.run()
+    assert federation.server.version == 1
+
+
+@pytest.mark.parametrize(
+    "evicts", [False, pytest.param(True, marks=pytest.mark.xfail(strict=True))]
+)
+@pytest.mark.parametrize("count", [6, 20])
+def test_a_second_upload_throws_out_nobody_else(count, evicts, monkeypatch):
+    """While the members of a spoiled sum are left out, one contributor uploads again and again.
+
+    Without it (the control) the version comes; with it, it must come too.
+    """
+    federation = make_federation(max_burns=1, cryptography=False)
+    honest = [f"h{number:02}" for number in range(count)]
+    deal(federation, *honest, count=2)  # as agents do, who keep two masks ready
+    mallory = federation.contributor("mallory")
+    monkeypatch.setattr(mallory, "may_train_from", lambda version: True)  # its program is its own
+    buffer, waiting = federation.server.buffer, lambda: len(federation.server.buffer.waiting)
+    spoiled(federation, monkeypatch, *honest[:2])
+    now = 0.0
+    for name in [*honest[:2], *honest]:
+        contributor = federation.contributor(name)
+        if federation.server.version:
+            break
+        if contributor.is_waiting or not contributor.may_train_from(0):
+            continue
+        submit(federation, name)
+        federation.network.run()
+        others = [each.name for each in buffer.waiting if each.name.contributor != "mallory"]
+        for _ in range(3 * evicts):
+            if federation.server.version == 0 and not federation.server.is_opening:
+                submit(federation, "mallory")
+                federation.network.run()
+        left = [each.name for each in buffer.waiting]
+        assert federation.server.version or set(others) <= set(left)
+        now += 1.0
+        federation.network.perform(AT_SERVER, federation.server.tick(now, 30.0))
+        federation.network.run()
+    federation.network.perform(AT_SERVER, federation.server.tick(now + 31.0, 30.0))
+    federation.network.run()
+    assert federation.server.version >= 1, waiting()
