@@ -80,7 +80,6 @@ def spoiled(federation, monkeypatch, *honest):
     assert len(abandoned(federation)) == 1
 
 
-@pytest.mark.xfail(strict=True, reason="whoever's last mask lives is waited for, also who left")
 def test_nobody_is_left_out_for_those_who_have_left(monkeypatch):
     federation, (ann, bob, cem, *gone) = make_federation(cryptography=False), USERS[:6]
     deal(federation, *gone)
@@ -92,9 +91,7 @@ def test_nobody_is_left_out_for_those_who_have_left(monkeypatch):
     assert federation.server.version == 1
 
 
-@pytest.mark.parametrize(
-    "evicts", [False, pytest.param(True, marks=pytest.mark.xfail(strict=True))]
-)
+@pytest.mark.parametrize("evicts", [False, True])
 @pytest.mark.parametrize("count", [6, 20])
 def test_a_second_upload_throws_out_nobody_else(count, evicts, monkeypatch):
     """While the members of a spoiled sum are left out, one contributor uploads again and again.

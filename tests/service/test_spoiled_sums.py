@@ -6,7 +6,6 @@ import asyncio
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from service_harness import GIVE_UP, SMALL, Nudge, federation
 
 from basecagg.maths.randomness import FieldStream, derive_seed
@@ -54,7 +53,6 @@ def training(name: str) -> Nudge:
     return Away() if name in AWAY else Nudge(seconds=3.0 if name == "user-3" else 0.0)
 
 
-@pytest.mark.xfail(strict=True, reason="the service's clock runs only while a sum is being opened")
 async def test_the_service_pardons_those_who_were_in_a_spoiled_sum(tmp_path, monkeypatch):
     monkeypatch.setattr(contributor_module, "hide", lie_if_marked)
     async with federation(tmp_path) as fed:

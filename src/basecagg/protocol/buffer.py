@@ -76,11 +76,15 @@ class Buffer:
             return []
         return [update for _ in range(surplus) for update in self.evict_oldest()]
 
-    def evict_oldest(self) -> list[BufferedUpdate]:
-        """Take out the update of the oldest model if K or more wait: it is in the way of the others."""
-        if len(self.waiting) < self.size:
+    def evict_oldest(self, own: str | None = None) -> list[BufferedUpdate]:
+        """Take out the update of the oldest model if K or more wait: it is in the way of the others.
+
+        `own` names a contributor: then it is the one of this contributor, if one waits.
+        """
+        among = [u for u in self.waiting if own is None or u.name.contributor == own]
+        if len(self.waiting) < self.size or not among:
             return []
-        oldest = min(self.waiting, key=lambda update: update.base_version)
+        oldest = min(among, key=lambda update: update.base_version)
         self.waiting.remove(oldest)
         return [oldest]
 

@@ -85,6 +85,11 @@ class Opening(Protocol):
         """To be carried out once after construction."""
         return []
 
+    @property
+    def leaves_out(self) -> bool:
+        """Whether some are left out of the next sum for a while."""
+        return False
+
     def pardon(self) -> list[Effect]:
         """K updates have waited for long enough: nobody is left out of the next sum any more."""
         return []

@@ -168,6 +168,8 @@ class Recovery(Opening):
         self._past = recall(records, "past", Past) or Past()
         self._once = OncePerVersion(agreement, records)
         self._doubt = Doubt(agreement, self._past.slot) if records.rolled_back else None
+        self.gone: frozenset[str] = frozenset()
+        """Contributors that the driver knows to have left or to be away: they are not waited for."""
         made = filter(None, map(self._made, self._versions))
         kept = [mask for each in made for mask in each.request.masks]
         self._uploads = Uploads(records, [*kept, *(mask.name for mask in self.mailroom.live())])
@@ -252,7 +254,7 @@ class Recovery(Opening):
         """
         suspects = self._past.suspects
         others = self.mailroom.dealers - suspects if suspects else frozenset()
-        if len(others) >= self._parameters.buffer_size:
+        if len(others - self.gone) >= self._parameters.buffer_size:
             updates = [update for update in updates if update.name.contributor in others]
         common = set(range(self._parameters.num_holders))
         together: list[BufferedUpdate] = []
@@ -276,6 +278,11 @@ class Recovery(Opening):
     def start(self) -> list[Effect]:
         """An older copy of the store may have signed requests that it does not know: ask the holders."""
         return self._doubt.ask() if self._doubt else []
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether a sum of this version was given up: its members are left out if others may come."""
+        return bool(self._past.suspects)
 
     def pardon(self) -> list[Effect]:
         """Others have been waited for long enough: those who may have spoiled a sum may be in the next."""

@@ -140,6 +140,15 @@ class Server:
         return bool(self._members)
 
     @property
+    def waits_for_others(self) -> bool:
+        """Whether K updates wait for others, because some of theirs are left out of the next sum for a while.
+
+        The driver's clock has to run then too: nobody else ends it.
+        """
+        is_full = len(self.buffer.waiting) >= self.settings.buffer_size
+        return is_full and not self._members and self.may_open and self.opening.leaves_out
+
+    @property
     def may_open(self) -> bool:
         """Whether another version is wanted."""
         return self.last_version is None or self.version < self.last_version
@@ -168,20 +177,18 @@ class Server:
         Each stage of an opening has its own time: endorsing first, then answering. So have updates that wait to
         be summed with others than those who are left out.
         """
-        waits = len(self.buffer.waiting) >= self.settings.buffer_size
-        stage = self.opening.stage() or (_WAITING if waits else None)
+        stage = self.opening.stage() or (_WAITING if self.waits_for_others else None)
         if stage != self._stage:
             self._stage, self._asked_at = stage, now
         if stage is None or now - self._asked_at <= patience:
             return []
         self._asked_at = now
-        if stage == _WAITING:
-            pardoned = self.opening.pardon()
-            return [*pardoned, *self._open_next()] if pardoned else []
         return self.deadline()
 
     def deadline(self) -> list[Effect]:
-        """Answers have been waited for long enough."""
+        """Answers have been waited for long enough, or others than those who are left out of the next sum."""
+        if self.waits_for_others:
+            return [*self.opening.pardon(), *self._open_next()]
         return self._conclude(self.opening.deadline())
 
     def reconnect(self, holder: str) -> list[Effect]:
@@ -201,7 +208,7 @@ class Server:
         try:
             self._require_admissible(update)
         except (AlreadyBuffered, QuotaExceeded) as refusal:
-            return [*self._turn_away(update, str(refusal)), *self._give_way()]
+            return [*self._turn_away(update, str(refusal)), *self._give_way(refusal, sender)]
         except Refused as refusal:
             return self._turn_away(update, str(refusal))
         return [*self._admit(message, update), *self._open_next()]
@@ -223,9 +230,16 @@ class Server:
         ended = self.opening.end(self.version, [update.name], "refuse")
         return [*ended, self._verdict(update.name, "refused", reason)]
 
-    def _give_way(self) -> list[Effect]:
-        """K or more wait, no K of them can be summed, and nobody can join: the oldest makes room."""
-        stuck = [] if self._members else self.buffer.evict_oldest()
+    def _give_way(self, refusal: Refused, sender: str) -> list[Effect]:
+        """K or more wait, no K of them can be summed, and nobody can join: one makes room.
+
+        If there is no room at all, the oldest; else the one of whoever asks, so that nobody throws out others.
+        While some are only left out of the next sum, all that wait may be summed soon, and nobody gives way.
+        """
+        if self._members or self.opening.leaves_out:
+            return []
+        own = sender if isinstance(refusal, AlreadyBuffered) else None
+        stuck = self.buffer.evict_oldest(own)
         return self._release(stuck, "burn", "it could not be summed with the others that waited")
 
     def _admit(self, message: Update, update: BufferedUpdate) -> list[Effect]:

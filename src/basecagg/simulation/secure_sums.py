@@ -171,7 +171,7 @@ class SecureSums(Sums):
         """
         deadlines = 0
         self.network.run()
-        while self.server.is_opening:
+        while self.server.is_opening or self.server.waits_for_others:
             deadlines += 1
             if deadlines > 1:
                 self._metered.deaf = set()

@@ -312,7 +312,7 @@ class Service:
             await asyncio.sleep(min(0.25, self._settings.answer_timeout / 4))
             await self._quietly(self.epochs.renew)
             await self._quietly(self._look_for_holders)
-            if self.epochs.host is not None and self.epochs.host.is_opening:
+            if self.epochs.host is not None and self.epochs.host.waits:
                 await self._quietly(self._ask_holders_again)
             if self.epochs.is_due:
                 await self._quietly(self.epochs.begin_closing)
@@ -333,6 +333,7 @@ class Service:
             self._looked_after, self._since = host, time.time()
             self.activity.takes_part = set()
         members, absent = self.epochs.registry.members, dict[str, str]()
+        gone = {name for name, member in members.items() if member.revoked}
         silent = time.time() - _SILENT
         is_new = self._since > silent
         for seat in host.agreement.epoch.holders:
@@ -345,7 +346,9 @@ class Service:
                 absent[seat.name] = "retired"
             elif not is_new and not self.activity.is_there(seat.name, silent):
                 absent[seat.name] = "silent"
-        host.hear_of_absence(absent)
+        if not is_new:
+            gone |= {name for name in members if not self.activity.is_there(name, silent)}
+        host.hear_of_absence(absent, frozenset(gone))
 
     def _ask_holders_again(self) -> None:
         self.epochs.require_host().tick(self._settings.answer_timeout)

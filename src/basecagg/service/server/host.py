@@ -40,6 +40,10 @@ from basecagg.service.server.mailboxes import Mailboxes
 _LOG = Log("basecagg.service")
 CONTROL_BYTES = 2**20
 """The most that a message without bulk data may take here."""
+_LEFT_OUT = (
+    "a sum was given up, and its members are left out of the next one: it waits for others, until the"
+    " server's patience ends and all may be in it again"
+)
 _BULK, _CONTROL = (Shipment, Upload, Answer), (Receipt, Endorsement, Witness, Closing, Refusal)
 """What participants say."""
 
@@ -148,9 +152,9 @@ class EpochHost:
         return there < self.agreement.holders_needed
 
     def _in_words(self) -> str:
-        """How many holders are missing, for a page that tells no names; `operator status` tells them."""
+        """What is missing, for a page that tells no names; `operator status` tells them."""
         if not self._has_too_few:
-            return ""
+            return _LEFT_OUT if self.machine.waits_for_others else ""
         total, counts = self.agreement.parameters.num_holders, Counter(self._absent.values())
         why = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
         return (
@@ -159,9 +163,12 @@ class EpochHost:
             " with those who are there (basecagg operator rotate --without NAME)"
         )
 
-    def hear_of_absence(self, absent: Mapping[str, str]) -> None:
-        """These holders cannot answer at present; each with the reason in a word."""
+    def hear_of_absence(
+        self, absent: Mapping[str, str], gone: frozenset[str] = frozenset()
+    ) -> None:
+        """These holders cannot answer at present; each with the reason in a word. `gone`: who cannot upload."""
         self._absent = absent
+        self.server.recovery.gone = gone
         self._look_for_trouble()
 
     def recover(self) -> None:
@@ -233,6 +240,12 @@ class EpochHost:
     def is_opening(self) -> bool:
         """Whether a request is outstanding."""
         return self.machine.is_opening
+
+    @property
+    def waits(self) -> bool:
+        """Whether the clock has to tell the machine how late it is: a rule of it ends by time."""
+        is_open = self.phase == "open"
+        return self.is_opening or (is_open and self.machine.waits_for_others)
 
     @property
     def may_end(self) -> bool:
