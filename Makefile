@@ -106,11 +106,11 @@ $(MUTANTS): pyproject.toml | $(DEV)
 	$(BIN)/python -m pip install --quiet --group mutants
 	@touch $@
 
-mutants: $(MUTANTS)  ## change the code in small ways: does a test notice? (about an hour; goes on where it stopped)
+mutants: $(MUTANTS)  ## change the code in small ways: does a test notice? (a night; goes on where it stopped)
 	$(BIN)/python scripts/mutants $(ARGS)
 	$(BIN)/python scripts/results.py
 
-named: $(DEV)    ## take out rules whose loss no test noticed once: does one now? (a minute)
+named: $(DEV)    ## take out rules whose loss no test noticed once: does one now? (some minutes)
 	$(BIN)/python scripts/mutants/named.py
 
 clean:           ## remove .venv and caches

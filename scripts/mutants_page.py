@@ -98,8 +98,8 @@ def page(header: str) -> str:
 
 
 NOTES = """\
-- A mutant is killed if a test fails, or if the tests do not end, or end in a crash; three times the usual
-  processor time and ten seconds count as no end.
+- A mutant is killed if a test fails, or if the tests do not end, or end in a crash; more than three times the
+  usual time counts as no end.
 - It is equivalent if no caller could tell it from the code as it is, except by the time it takes or by the
   words of an error. Each is listed with its reason.
 - Left alone: docstrings, sentences that are raised, annotations that nobody evaluates, and `==` made `is`.

@@ -21,44 +21,35 @@ LONG = (
 )
 LATER = CODE_ALONE + SLOW_TO_LOAD + LONG
 MACHINES = (
-    ("tests/protocol",),
-    ("tests/claims", "tests/channels", "tests/storage/test_restored_machines.py", *SLOW_TO_LOAD),
-    LONG,
+    *("tests/protocol", "tests/claims", "tests/channels"),
+    *("tests/storage/test_restored_machines.py", *SLOW_TO_LOAD, *LONG),
 )
 TRIED_ON = {
-    "maths/randomness.py": (("tests/maths/test_randomness.py", "tests/protocol/test_masking.py"),),
+    "maths/randomness.py": ("tests/maths/test_randomness.py", "tests/protocol/test_masking.py"),
     "service/signing.py": (
-        ("tests/service/test_signing.py",),
-        ("tests/service/test_hostile.py", *SLOW_TO_LOAD),
+        *("tests/service/test_signing.py", "tests/service/test_hostile.py", *SLOW_TO_LOAD),
     ),
     "channels/key_agreement.py": (
-        ("tests/baselines/test_key_agreement.py", "tests/claims/test_secrets_never_print.py"),
+        *("tests/baselines/test_key_agreement.py", "tests/claims/test_secrets_never_print.py"),
     ),
-    "channels": (("tests/channels",), *MACHINES[:2]),
-    "protocol/messages.py": (SLOW_TO_LOAD, *MACHINES),
+    "channels": ("tests/channels", *MACHINES),
+    "protocol/messages.py": (*SLOW_TO_LOAD, *MACHINES),
     "protocol": MACHINES,
 }
-"""By file, or by folder for all others: tests that run together, then more if the mutant lives."""
-
-Tests = tuple[str, ...]
+"""By file, or by folder for all others: tests in the order in which they are tried."""
 
 
 def modules(source: Path) -> list[str]:
-    """Every file in scope; maths first, for all other trials begin with maths in memory."""
+    """Every file in scope."""
     found = [path for folder in FOLDERS for path in (source / folder).glob("*.py")]
-    names = [*(path.relative_to(source).as_posix() for path in found), *FILES]
-    return sorted(names, key=lambda name: (not name.startswith("maths"), name))
+    return sorted([*(path.relative_to(source).as_posix() for path in found), *FILES])
 
 
-def tests_of(module: str, root: Path) -> list[Tests]:
+def tests_of(module: str, root: Path) -> list[str]:
     """The tests of a file, as files, in the order of trial."""
-    stages = TRIED_ON.get(module) or TRIED_ON[module.partition("/")[0]]
-    return [tuple(_files(stage, root)) for stage in stages]
-
-
-def _files(stage: Tests, root: Path) -> list[str]:
+    places = TRIED_ON.get(module) or TRIED_ON[module.partition("/")[0]]
     found: list[str] = []
-    for path in stage:
+    for path in places:
         inside = (each.relative_to(root).as_posix() for each in (root / path).glob("test_*.py"))
         found += sorted(name for name in inside if name not in LATER) or [path]
-    return found
+    return list(dict.fromkeys(found))
