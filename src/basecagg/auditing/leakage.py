@@ -57,7 +57,7 @@ class SumFinding:
 
 @dataclass(frozen=True)
 class Exposure:
-    """One update of which something is known by itself."""
+    """One update that the server knows, at least in part."""
 
     contributor: str
     mask: str
@@ -124,7 +124,7 @@ class Report(Shown):
 
     @property
     def exposed(self) -> list[Exposure]:
-        """All updates of which something is known by itself."""
+        """All updates that the server knows, at least in part."""
         return [*self.in_clear, *(each for group in self.groups for each in group.exposed)]
 
     def __rich__(self) -> RenderableType:

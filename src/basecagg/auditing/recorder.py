@@ -19,7 +19,7 @@ _REMEMBERED = 64
 class Recorder:
     """Turns the letters to and from the server into lines of a transcript.
 
-    What is on its way counts as known: a letter that the network then loses was still in the server's reach.
+    A letter on its way counts as known: the server can read it, even if the network then loses it.
     """
 
     def __init__(
@@ -37,12 +37,12 @@ class Recorder:
         sink(transcript.EpochLine.of(agreement.epoch, agreement.operator_key))
 
     def see(self, sender: str, message: messages.Message) -> None:
-        """Take note of one letter; what teaches the server nothing leaves no line."""
+        """Write down what one letter tells the server; nothing if it tells nothing new."""
         for line in self._lines(sender, message):
             self._sink(line)
 
     def _lines(self, sender: str, message: messages.Message) -> Iterator[transcript.AnyLine]:
-        """Lines of one letter. What it says of another's mask, or of another epoch, the server refuses too."""
+        """The lines of one letter. The server refuses those about another's mask or epoch, and so do we."""
         ours = self._agreement.id
         match message:
             case messages.Shipment(dealing=dealing) if dealing.epoch == ours:
@@ -84,7 +84,7 @@ class Recorder:
         yield transcript.RequestLine(request.digest.hex(), request.version, members)
 
     def _member(self, version: int, ticket: messages.Ticket) -> transcript.RequestMember:
-        """Weighed as the holders do it, whatever the server thinks."""
+        """One update, with the weight that the holders compute, whatever the server thinks."""
         coin = messages.coin_of(self._agreement.id, ticket.mask)
         weight = int(self._weighing.weight(version, ticket.base_version, coin))
         return transcript.RequestMember(ticket.mask.key, _update_id(ticket), weight)

@@ -29,14 +29,14 @@ class Rounds:
     """The system of all learned sums, solved."""
 
     equations: int
-    """Sums of which any part is known, and exposed updates."""
+    """Sums that are known at least in part, and exposed updates."""
     contributors: int
     """Contributors that are in at least one of them."""
     rank: int
     determined: tuple[str, ...]
     """Contributors whose update follows from the sums."""
     smallest: tuple[str, ...]
-    """The fewest contributors found whose weighted sum follows; there may be fewer."""
+    """The fewest contributors found whose weighted sum follows. There may be sums of fewer."""
 
 
 def over_all_rounds(learned: Sequence[Mapping[str, int]]) -> Rounds:

@@ -1,8 +1,8 @@
-"""The view of a server, written down as JSON lines: who sent what about which mask, and never a payload.
+"""A transcript: what a server saw, as JSON lines. Who sent which message about which mask, and no payload.
 
-One transcript is one epoch. The first line says so and carries the format's version; every other line is one
-fact. A fact may stand twice (a retry, a recorder that was restarted and appends to the same file). A line that
-cannot be read, or that makes no sense after the ones before, is refused with its number.
+One transcript is of one epoch. The first line describes the epoch and has the format's version; every other
+line is one fact. A fact may stand twice (a retry, or a recorder that was restarted and appends to the file). A
+line that cannot be read, or that makes no sense after the ones before, is refused with its number.
 
 Each line carries the head of a hash chain over all lines up to it, so none can be changed or taken out of the
 middle. The last line says that it is the last, signed with the server's key: a file without it is still being
@@ -192,7 +192,7 @@ class Transcript:
     def __init__(self, lines: Iterable[AnyLine] = ()) -> None:
         self._epoch: EpochLine | None = None
         self.ending: Ending = "open"
-        """Whether its end is there: signed, closed without a signature, still being written, or cut off."""
+        """How it ends: signed, closed without a signature, still being written, or cut off."""
         self.plain: dict[str, PlainLine] = {}
         """Updates in clear, by the name that a mask would have had."""
         self.uploads: dict[str, dict[str, UploadLine]] = {}
@@ -373,7 +373,7 @@ def _require_owner(line: UploadLine | PlainLine) -> None:
 
 
 def _require_sound(epoch: EpochLine) -> None:
-    """What the algebra needs. Points that are zero or equal are no error here: the audit shows what they do."""
+    """Check what the algebra needs. Zero or equal points are no error: the audit shows what they give away."""
     e = epoch
     if not is_prime(e.modulus):
         raise DataError(f"the modulus q = {e.modulus} is not prime")

@@ -1,6 +1,6 @@
 """Check a server's work from files: evidence, the parts of a version, an exported model.
 
-Nothing that a file says is believed but signatures that lead to the operator's key.
+Only signatures that lead to the operator's key are believed.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 Verdict: TypeAlias = Literal["equal", "not checked", "CHEAT"]
 VERDICTS: tuple[Verdict, ...] = ("equal", "not checked", "CHEAT")
-"""From the best to what counts most."""
+"""From good to bad. The worst one of several counts."""
 
 
 class Finding(NamedTuple):
-    """What came of one file or version."""
+    """The result of checking one file or version."""
 
     what: str
     """The name of the file, or the number of the version."""
@@ -40,19 +40,19 @@ class Finding(NamedTuple):
     cheated_in: str = ""
     """The epoch and federation in which a server is proven to have cheated."""
     server_key: str = ""
-    """That server's key, in hexadecimal digits: whoever knows it by this key knows who was convicted."""
+    """That server's key, in hexadecimal digits: it says which server was convicted."""
 
 
 @dataclass(frozen=True, repr=False)
 class Findings(Shown):
-    """What came of all of them. It prints as `basecagg verify` does."""
+    """The results of all checks. It prints as `basecagg verify` does."""
 
     findings: tuple[Finding, ...]
     """One for each file or version, in the order in which they were given."""
 
     @property
     def verdict(self) -> Verdict:
-        """What counts most: CHEAT before not checked before equal."""
+        """The worst of all: CHEAT before not checked before equal."""
         return max((finding.verdict for finding in self.findings), key=VERDICTS.index)
 
     def __rich__(self) -> RenderableType:
@@ -78,7 +78,7 @@ class Findings(Shown):
 
 
 def verify(*files: Path | str, operator_key: bytes | str | None = None) -> Findings:
-    """Check a server's work from files, and say what came of each; `print` shows it as a table.
+    """Check a server's work from files; `print` shows the results as a table.
 
     A file is one of three. Evidence, left behind by a participant that stopped: does it convict the server? The
     parts of a version: are they what the server released, to the bit? A `model.safetensors` of an operator: are
@@ -93,7 +93,7 @@ def verify(*files: Path | str, operator_key: bytes | str | None = None) -> Findi
 
 
 def check_file(path: Path, operator_key: bytes | None) -> Finding:
-    """What came of one file; one that cannot be read, or proves nothing, is not checked."""
+    """Check one file. If it cannot be read, or proves nothing, the verdict is "not checked"."""
     try:
         filed, exported = _read(path)
         key = operator_key or filed.operator_key
@@ -114,7 +114,7 @@ def check_account(name: str, account: Account, agreement: Agreement) -> Finding:
 
 
 def _read(path: Path) -> tuple[Filed, Exported | None]:
-    """Evidence or an account; or a pedigree, with the model that carries it."""
+    """Read evidence, an account, or a pedigree with the model that carries it."""
     size = path.stat().st_size
     if size > MAX_FILE_BYTES:
         raise DataError(f"it has {size:,} bytes, {MAX_FILE_BYTES:,} are the most")

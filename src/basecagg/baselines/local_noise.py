@@ -1,4 +1,4 @@
-"""What a user does with an update before it sends it, for protections that need no more than that."""
+"""Noise at the user: protections that only change an update before it is sent."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from basecagg.maths.accounting import epsilon_of
 
 Vector: TypeAlias = npt.NDArray[np.floating[Any]]
 Randomness: TypeAlias = Callable[[], np.random.Generator]
-"""Makes the generator of one update, for whoever needs it. A simulation seeds it."""
+"""Makes the random generator of one update. A simulation seeds it."""
 
 
 class AtUser:
-    """Nothing: the update is sent as it is. Kinds that do something say what."""
+    """The base: the update is sent as it is."""
 
     uses: float = inf
-    """Updates that one user may send."""
+    """How many updates one user may send."""
 
     def protect(self, update: Vector, randomness: Randomness) -> Vector:
         """The update as it leaves the user."""
@@ -33,7 +33,7 @@ class AtUser:
         return None
 
     def totals(self, releases: int) -> dict[str, Any]:
-        """What else a run says of it at its end."""
+        """Further numbers for the end of a run."""
         return {}
 
 
@@ -71,7 +71,7 @@ class Noisy(AtUser):
 
 
 class Trusting(Noisy):
-    """Clips only: a trusted server adds as much noise to every sum."""
+    """Clip only: a trusted server adds the noise to every sum."""
 
     def protect(self, update: Vector, randomness: Randomness) -> Vector:
         """The update, clipped."""

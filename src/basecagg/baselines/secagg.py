@@ -39,7 +39,7 @@ _PIECE = 1 << 15
 
 @dataclass(frozen=True, kw_only=True)
 class SecAggParameters:
-    """All that a round agrees on. Users are 0 … N−1."""
+    """What all users of a round agree on. Users are 0 … N−1."""
 
     num_holders: int
     """N"""
@@ -146,12 +146,12 @@ ToUser: TypeAlias = Roster | Delivery | UnmaskRequest
 
 
 def mask_purpose(round_id: bytes) -> bytes:
-    """What a pairwise seed a is agreed for: this round only."""
+    """The purpose that a pairwise seed a is bound to: this round only."""
     return b"mask" + round_id
 
 
 def envelope_context(round_id: bytes, sender: int, recipient: int) -> bytes:
-    """What is bound to an envelope: nobody can deliver it to another user, or in another round."""
+    """The bytes that are bound to an envelope: nobody can deliver it to another user, or in another round."""
     return b"share" + round_id + sender.to_bytes(4, "big") + recipient.to_bytes(4, "big")
 
 

@@ -192,7 +192,7 @@ class SecAggClient:
             raise errors.WrongMembers(f"users {sorted(strangers)} are no neighbours", peer=_SERVER)
 
     def _require_enough(self, others: Iterable[int]) -> None:
-        """With me, at least t: fewer could neither hide an input nor open the sum."""
+        """At least t with me: fewer could neither hide an input nor open the sum."""
         count = 1 + len(set(others))
         if count < self.parameters.threshold:
             raise errors.WrongMembers(

@@ -1,7 +1,7 @@
 """The server of SecAgg: relays envelopes it cannot read, sums masked inputs, and takes the masks off the sum.
 
-`receive` takes a user's message; `advance` closes the phase and says what to send, or how the round ended. Who
-has not been heard of by then has dropped out. Too few users end the round with nothing opened.
+`receive` takes a user's message; `advance` closes the phase and says what to send, or how the round ended.
+Users that sent nothing by then have dropped out. With too few users the round ends and nothing is opened.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class SecAggServer:
         return SumOpened(total, self.survivors)
 
     def _lonely(self) -> str:
-        """Why the round cannot go on: somebody has fewer than t neighbours left, itself included."""
+        """Why the round cannot go on: a user has fewer than t neighbours left, itself included."""
         present, least = set(self._received[self.phase]), self._parameters.threshold
         if len(present) < 2:
             return f"{len(present)} users are left in phase '{self.phase}'"

@@ -1,4 +1,4 @@
-"""From a budget (ε, δ) to noise: the least z that keeps it, and levels c_l that suit it; or from z to ε."""
+"""From a privacy budget (ε, δ) to noise: the least z that keeps it, and suitable levels c_l. Or from z to ε."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _HALVINGS = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Budget(PromiseOptions):
-    """What a contributor is to be promised."""
+    """The privacy that each contributor is promised."""
 
     epsilon: float = field()
 
@@ -80,10 +80,10 @@ def _epsilon(mechanism: Mechanism, delta: float) -> float:
 
 
 def least_noise(epsilon: float, delta: float, uses: int, rate: float | None = None) -> float:
-    """z = σ/C of Gaussian noise with which so many sums, or updates, keep (ε, δ).
+    """The least z = σ/C of Gaussian noise with which `uses` sums, or updates, keep (ε, δ).
 
-    With a `rate` the unit is the record, which is in an upload with that probability. Its ledger knows integer
-    orders only, so a rate of 1 takes a little more than none.
+    With a `rate` the unit is the record, which is in an upload with that probability. Records are accounted for
+    at integer orders only, so a rate of 1 takes a little more noise than no rate.
     """
     exact = math.sqrt(uses / (2 * rho_within(epsilon, delta)))
     return _readable(exact if rate is None else _when_sampled(rate, uses, epsilon, delta, exact))
@@ -109,7 +109,7 @@ def noise_of(settings: Any) -> float:
 
 
 def private_sums(settings: Any, size: int, silent: int) -> Mechanism:
-    """What the settings of a run make of sums of updates of d = `size` numbers; T_c is `silent`."""
+    """The mechanism by the settings of a run, for updates of d = `size` numbers; T_c is `silent`."""
     s, members, weight = settings, settings.buffer_size, settings.contributor_weight
     promised = {
         "delta": s.delta,
@@ -130,7 +130,7 @@ def private_sums(settings: Any, size: int, silent: int) -> Mechanism:
 
 
 def in_parameters(mechanism: Mechanism) -> dict[str, Any]:
-    """What the parameters of an epoch say of it. In the field every update weighs the same."""
+    """The fields of `ProtocolParameters` that follow. In the field every update weighs the same."""
     return {
         "staleness": constant(),
         "weight_levels": 1,
@@ -167,7 +167,7 @@ def _require_silent(members: int, silent: int) -> None:
 
 
 def _readable(exact: float) -> float:
-    """Rounded up to a number that people can read."""
+    """Round up to four digits."""
     unit = 10.0 ** (math.floor(math.log10(exact)) - _DIGITS + 1)
     return float(f"{math.ceil(exact / unit) * unit:.{_DIGITS}g}")
 
@@ -191,7 +191,7 @@ def _levelled(mechanism: Mechanism, levels: int | None = None) -> Mechanism:
     return [*fine[:1], *possible[-1:], *wide[:1], *choices[-1:]][0]
 
 
-# --- what remains -----------------------------------------------------------------------------
+# --- what the noise does to a sum --------------------------------------------------------------
 
 
 def noise_in_mean(mechanism: Mechanism) -> float:

@@ -27,7 +27,7 @@ STEPS = {
     "answer": "holder: weighted sum of K shares",
     "decode": "server: weighted sum of K updates, decode the mask's, subtract",
 }
-"""The work of processors: each step, who does it, and what it is."""
+"""Each step: who does it, and what it is."""
 NARROW, WIDE = 2**16, 2**20
 """Elements of all N shares together in the two trials."""
 REPEATS, LONG_ENOUGH = 3, 0.02

@@ -1,4 +1,4 @@
-"""From what a federation wants to parameters that work, or to the reason why none do.
+"""Choose parameters for a federation, or say why none work and which wishes to change.
 
 Pure: the same wishes give the same plan on every machine. The rules are those of `ProtocolParameters`; the
 planner only searches among what they allow.
@@ -126,7 +126,7 @@ class Plan(Shown):
 
 
 def choose(wishes: Wishes) -> Plan:
-    """Choose parameters; what cannot be gets the reason and the nearest choices that can."""
+    """Choose parameters. If there are none, raise the reason and the nearest wishes that are possible."""
     try:
         skeleton = _skeleton(wishes)
         fine = skeleton if skeleton.privacy else skeleton.clipped_to(wishes.clip)
@@ -146,7 +146,7 @@ _Fields = ParamSpec("_Fields")
 
 
 def _with_the_fields_of(wish: Callable[_Fields, Wishes]) -> Callable[_Fields, Plan]:
-    """Wishes as plain arguments, written down once: where `Wishes` has them."""
+    """A function whose arguments are the fields of `Wishes`, so that they are written down once."""
 
     def plan(*args: _Fields.args, **kwargs: _Fields.kwargs) -> Plan:
         """Choose parameters for a federation, and say what they cost; `print` shows it all.
@@ -168,7 +168,7 @@ plan = _with_the_fields_of(Wishes)
 
 
 def _skeleton(wishes: Wishes) -> ProtocolParameters:
-    """Fix all that follows from the wishes alone; U stands at its largest and c_l at its coarsest."""
+    """Parameters that follow from the wishes alone, with the largest U and the coarsest c_l."""
     colluders = _colluders(wishes)
     top = wishes.largest_threshold(colluders)
     if top < colluders + 1:
@@ -223,7 +223,8 @@ def _colluders(wishes: Wishes) -> int:
 def _buffer_size(wishes: Wishes, colluders: int) -> int:
     """K: as wished; else the paper's, raised so that colluders cannot surround one honest update, and to m.
 
-    With a budget also so that at most half of the noise is lost with the silent ones, if so many are there.
+    With a budget K is also at least 2T_c, if there are that many contributors: then at most half of the noise
+    is lost with the silent ones.
     """
     if wishes.buffer_size is not None:
         return wishes.buffer_size

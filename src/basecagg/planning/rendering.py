@@ -105,7 +105,7 @@ def _parameters(plan: Plan) -> Table:
 
 
 def _meeting(plan: Plan) -> str:
-    """What m means for these K."""
+    """Which versions can meet in a sum."""
     m, k = plan.parameters.least_per_version, plan.parameters.buffer_size
     if m == 1:
         return (
@@ -124,7 +124,7 @@ def _meeting(plan: Plan) -> str:
 
 
 def _privacy_section(plan: Plan) -> dict[str, RenderableType]:
-    """What is promised, what it costs in noise, and what the noise hides."""
+    """The promise, the noise that it takes, and what the noise hides."""
     m = plan.parameters.mechanism
     if m is None:
         return {}
@@ -203,7 +203,7 @@ def _storage(plan: Plan) -> Text:
 
 
 def _parts(plan: Plan) -> Text:
-    """What it takes to check a version, and what the server keeps for that."""
+    """The bytes that checking a version takes, and that the server keeps for it."""
     size = plan.parameters.parts_bytes
     habit = "every version" if size <= MOST_PARTS else "half of the versions, by a coin of its own"
     return Text(

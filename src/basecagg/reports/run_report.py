@@ -86,7 +86,7 @@ def write_report(runs: Sequence[RunRecord], folder: Path, audits: dict[str, str]
 
 
 def _all(values: Iterable[object]) -> str:
-    """Every value once: what all runs have in common, or all that there is."""
+    """Every different value once."""
     *others, last = dict.fromkeys(map(str, values))
     return f"{', '.join(others)} and {last}" if others else last
 
@@ -124,7 +124,7 @@ def _figures(runs: Sequence[RunRecord]) -> dict[str, tuple[Figure, str]]:
 
 
 def _privacy(runs: Sequence[RunRecord]) -> list[str]:
-    """What was promised to users and what they spent, beside what was learned."""
+    """What users were promised and what they spent, beside the score."""
     priced = [run for run in runs if run.priced]
     return [page.section("Privacy", page.table(*_grid(_PRIVACY, priced)))] if priced else []
 

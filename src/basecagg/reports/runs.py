@@ -34,7 +34,7 @@ class RunRecord:
 
     @property
     def priced(self) -> list[dict[str, Any]]:
-        """The versions for which it is known what users have spent of their privacy."""
+        """The versions that say what users have spent of their privacy."""
         return [version for version in self.versions if version.get("epsilon") is not None]
 
     @property
@@ -54,7 +54,7 @@ class RunRecord:
         return float(self.versions[-1]["time"])
 
     def staleness(self) -> Counter[int]:
-        """How many summed updates had which staleness τ."""
+        """The number of summed updates by staleness τ."""
         return Counter(tau for version in self.versions for tau in version["staleness"])
 
     @property
@@ -105,7 +105,7 @@ def shared_score(runs: Iterable[RunRecord]) -> str | None:
 
 
 def names(places: Sequence[Path]) -> list[str]:
-    """For each of several places so much of the end of its path that no other has the same."""
+    """For each place the shortest end of its path that no other place has."""
     tails = [
         [printable("/".join(place.parts[-length:])) for length in range(1, len(place.parts) + 1)]
         for place in places

@@ -1,4 +1,4 @@
-"""The protections that have names, which schedule goes with which, and the names that people know pairs by."""
+"""All protections by name, the schedules that each goes with, and well-known pairs such as FedBuff."""
 
 from __future__ import annotations
 
@@ -47,21 +47,21 @@ _NO_COMMON_SUM = {"immediate": _ONE_BY_ONE, "tiered": _BY_TIERS}
 
 @dataclass(frozen=True, kw_only=True)
 class Protection:
-    """How updates are protected, and all that the rest of the house has to know of it."""
+    """How updates are protected, and everything that other files need to know about it."""
 
     saw: str
-    """What a server sees that keeps no transcript."""
+    """What the server sees, for reports of runs without a transcript."""
     masks: Masks = "none"
     refuses: Mapping[str, str] = field(default_factory=dict)
     """The schedules that it does not go with, each with the reason."""
     fixes: Mapping[str, Any] = field(default_factory=dict)
-    """The `ProtocolParameters` that it leaves no choice of."""
+    """The `ProtocolParameters` that it fixes."""
     sparse: bool = False
     """Of pairwise masks: each user has masks with a few others, not with all."""
     at_user: Callable[[Any], AtUser] = lambda settings: AtUser()
-    """What users do with an update, by the settings of a run, before anybody else sees it."""
+    """Makes, from the settings of a run, what users do with an update before anybody else sees it."""
     private: Callable[[Any, int, int], Mechanism] | None = None
-    """How its sums are private, by the settings of a run, d and T_c."""
+    """Makes the mechanism of private sums from the settings of a run, d and T_c."""
     noisy: bool = False
     """Whether the settings of differential privacy matter."""
 
@@ -141,7 +141,7 @@ PRESETS = {
 
 
 def require_compatible(schedule: str, protection: str) -> Pair:
-    """The pair, or an error with the reason why there is no such thing."""
+    """Return the pair, or raise the reason why the two do not go together."""
     _require_known("schedule", schedule, SCHEDULES)
     _require_known("protection", protection, PROTECTIONS)
     pair = Pair(schedule, protection)

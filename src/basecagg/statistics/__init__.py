@@ -1,4 +1,4 @@
-"""Statistics by secure sums: what a centre computes from its own rows, and what everybody makes of the sum."""
+"""Statistics by secure sums: each centre computes a vector from its own rows, and only the sum is seen."""
 
 from basecagg.statistics.cox import Covariate, cox_step, fit_cox
 from basecagg.statistics.desk import Desk, Question

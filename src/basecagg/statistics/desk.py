@@ -1,8 +1,8 @@
-"""A centre's desk: it answers questions about its rows, and refuses what would single it out.
+"""A centre's desk answers questions about its rows, and refuses those that would single the centre out.
 
-A sum of few centres says much about each. The same numbers in two sums of different centres are told apart by
-subtracting. So an exact answer goes into sums of at least so many centres, always the same ones; noisy answers
-go into any, and are paid for. What was answered is written down before the answer leaves.
+A sum of few centres says much about each of them. Two sums of the same numbers over different centres show
+their difference. So exact answers go into sums of at least `least` centres, always the same ones. Noisy answers
+go into any sum, and cost budget. The desk writes down what it answers before the answer leaves.
 
 Whether a centre answers is decided before a row is read, by what it agreed on: with whom, how many records,
 which statistics. Of a question it takes names and numbers, and no function. What goes wrong later stays in its
@@ -34,11 +34,11 @@ from basecagg.statistics.recipe import written
 from basecagg.statistics.statistic import Result, Rows, Statistic, Vector
 
 LEAST_CENTRES = 5
-"""Centres in a sum for whoever has not chosen: with two who work together there are three left."""
+"""Centres in a sum, unless a centre chooses another number: if two work together, three are left."""
 CANNOT = "this centre cannot answer the question from its rows; its own log says why"
-"""All that leaves a centre about its rows, if they do not have what a question is about."""
+"""The only words that leave a centre if its rows do not have what a question asks for."""
 _LOG = logging.getLogger("basecagg.statistics")
-"""The centre's own: what stands here may be about its records."""
+"""The centre's own log: its lines may be about single records."""
 
 
 @dataclass(frozen=True, eq=False)

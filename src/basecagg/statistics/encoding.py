@@ -2,7 +2,7 @@
 
 **Exactly.** K elements of up to 2ᵇ each have a sum that the field has room for: b = 24 for 67 centres. That is
 too coarse for a gradient, so a number takes three elements: it is written in fixed point with 3b/2 − 1 bits
-(35), of which the lower two elements have b/4 each. Elements are summed apart, and the room that is left in the
+(35). The lower two elements have b/4 of them each. Elements are summed apart, and the room that is left in the
 lower ones hides how often they carry. The unit is a power of two, so whole numbers come back as they were.
 
 **With noise.** Every centre adds its part, so that the sum hides each single record. The unit is the record,
@@ -117,10 +117,10 @@ def private_sums(
 
 
 def blurred(vector: Vector, bounds: Vector, mechanism: Mechanism, seed: bytes) -> Vector:
-    """The vector in steps, rounded and with this centre's share of the noise.
+    """The vector in steps, rounded and with this centre's part of the noise.
 
-    It is clipped to its bounds, and what is no number is 0: neither brings two neighbours further apart, and
-    neither may be seen from outside.
+    The vector is clipped to its bounds, and a value that is no number counts as 0. Neither brings two
+    neighbours further apart, and nobody outside may see either.
     """
     inside = np.clip(np.nan_to_num(vector), -bounds, bounds)
     coins = WordStream(derive_seed(seed, "private rounding")).draw(vector.size)

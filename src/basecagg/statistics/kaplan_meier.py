@@ -24,14 +24,14 @@ class SurvivalCurve:
 
     @property
     def at_risk(self) -> Vector:
-        """Those who enter an interval: all whose own comes later or now. It follows, so it is not sent."""
+        """Records that enter an interval: they leave in it or later. It follows from the counts."""
         return np.cumsum((self.events + self.censored)[::-1])[::-1]
 
     @property
     def hazard(self) -> Vector:
-        """The share of those at risk who have the event. Noisy counts may be impossible, a hazard may not."""
-        shares: Vector = self.events / np.maximum(self.at_risk, 1.0)
-        return np.clip(shares, 0.0, 1.0)
+        """The fraction of those at risk who have the event; clipped, for noisy counts may be impossible."""
+        fractions: Vector = self.events / np.maximum(self.at_risk, 1.0)
+        return np.clip(fractions, 0.0, 1.0)
 
     @property
     def survival(self) -> Vector:

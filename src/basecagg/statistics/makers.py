@@ -1,4 +1,4 @@
-"""A centre's own statistics by name: it makes what is asked for, and runs nothing that an asker brings."""
+"""A centre makes the statistic that it is asked for, by name, from its own code: no asker's code runs."""
 
 from __future__ import annotations
 

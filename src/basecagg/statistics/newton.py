@@ -16,12 +16,12 @@ from basecagg.statistics.statistic import Vector
 _PRECISE = 1e-12
 """The decrement at which a fit is done: coefficients are within a millionth of a standard error then."""
 _ROUNDING = 1e-9
-"""By what part of itself a likelihood may be wrong."""
+"""The relative error of a likelihood."""
 
 
 @dataclass(frozen=True, eq=False)
 class NewtonStep:
-    """A likelihood at some coefficients, and what follows from its derivatives."""
+    """A likelihood at some coefficients, with its first and second derivatives."""
 
     coefficients: Vector
     """Where the sum was made."""
@@ -87,7 +87,7 @@ def unpacked(total: Vector, size: int) -> tuple[float, Vector, Vector]:
 
 
 def symmetric(upper: Vector, size: int) -> Vector:
-    """The matrix of which this is the upper half, row by row."""
+    """The symmetric matrix from its upper half, row by row."""
     matrix, half = np.zeros((size, size)), np.triu_indices(size)
     matrix[half] = upper
     matrix.T[half] = upper

@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, eq=False)
 class Statistic(Generic[Result]):
-    """What each centre computes from its own rows, and what everybody makes of the sum."""
+    """A function that each centre applies to its own rows, and one that turns the sum into a result."""
 
     name: str
     of_rows: Callable[[Rows], Vector]
@@ -98,7 +98,7 @@ def over_records(
     clip: float,
     most: int,
 ) -> Statistic[Result]:
-    """A sum over records, each of which is clipped to a length of `clip`: noise can make it private.
+    """A sum over records, each clipped to a length of `clip`, so that noise can make it private.
 
     `of_records` gives a row of `size` numbers for each record, which no other record changes; a centre has
     `most` records at most.
@@ -108,7 +108,7 @@ def over_records(
         vectors = of_records(rows)
         lengths = np.linalg.norm(vectors, axis=1)
         factors = np.minimum(1.0, clip / np.maximum(lengths, np.finfo(np.float64).tiny))
-        # What is no number counts as nothing: that it happened must not be seen from outside.
+        # A value that is no number counts as 0: nobody outside may see that it happened.
         return np.where(np.isfinite(lengths), factors, 0.0) @ np.nan_to_num(vectors)
 
     bounds = np.full(size, most * clip)
@@ -124,7 +124,7 @@ def over_records(
 
 
 def column(rows: Rows, name: str) -> Vector:
-    """A column as numbers; what is missing or no number is refused."""
+    """A column as numbers. Refuse it if a value is missing or no number."""
     values = numbers(rows, name)
     if not np.isfinite(values).all():
         raise DataError(f"column {name!r} has values that are missing or no numbers")
@@ -132,7 +132,7 @@ def column(rows: Rows, name: str) -> Vector:
 
 
 def numbers(rows: Rows, name: str) -> Vector:
-    """A column as numbers, of which some may be missing: NaN."""
+    """A column as numbers. Missing ones are NaN."""
     try:
         values = np.asarray(rows[name], np.float64)
     except KeyError:
@@ -145,7 +145,7 @@ def numbers(rows: Rows, name: str) -> Vector:
 
 
 def ascending(numbers: Sequence[float] | Vector, what: str) -> Vector:
-    """Numbers of which each is larger than the one before: edges, times, the ends of a range."""
+    """Check that each number is larger than the one before: edges, times, the ends of a range."""
     found = np.array(numbers, np.float64)
     if found.size == 0 or not (np.isfinite(found).all() and (np.diff(found) > 0).all()):
         raise ParameterError(f"{what} do not ascend, or are no numbers", rule=f"{what} ascend")

@@ -36,8 +36,8 @@ class StudyAudit:
     epochs: tuple[Report, ...]
     """One for each size of vector and each set of centres, from the server's own transcript."""
     rounds: Rounds
-    """What all exact sums say together about a centre whose numbers were the same in all of them. Noisy ones
-    are not among them: they are paid for."""
+    """What all exact sums together say about a centre, if its numbers were the same in all of them. Noisy sums
+    do not count here: they cost budget."""
 
     @property
     def sums(self) -> int:
@@ -70,10 +70,10 @@ class Study:
         entropy: Callable[[int], bytes] = system_entropy,
         observers: Iterable[Callable[[Letter], None]] = (),
     ) -> None:
-        """Give each centre its rows, of which it has `most` at most: all questions have this bound.
+        """Give each centre its rows, `most` at most: all questions have this bound.
 
         `budget` is for noisy questions; `observers` see every message. Of the centres `silent` may tell the
-        server their noise: T, unless given. `stores` are the centres' memories of what they answered: without
+        server their noise: T, unless given. The centres' `stores` know what they answered: without
         them a study knows nothing of one before it, and two of different centres give away their difference.
         """
         self.desks = {
