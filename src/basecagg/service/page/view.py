@@ -42,7 +42,7 @@ def view(service: Service) -> dict[str, Any]:
         "burned": activity.burned,
         "corrected": activity.corrected,
         "scores": activity.scores[-200:],
-        "recoveries": [_entry(entry) for entry in reversed(activity.ledger[-_SHOWN_ENTRIES:])],
+        "recoveries": [_entry(entry) for entry in reversed(activity.buffers[-_SHOWN_ENTRIES:])],
         "epoch": _epoch(epochs.host) if epochs.host else None,
     }
 
@@ -61,7 +61,11 @@ def _people(service: Service) -> list[dict[str, Any]]:
 
 
 def _epoch(host: EpochHost) -> dict[str, Any]:
-    p, progress, version = host.agreement.parameters, host.ledger.progress, host.published.version
+    p, progress, version = (
+        host.agreement.parameters,
+        host.buffer_log.progress,
+        host.published.version,
+    )
     waiting = list(host.machine.buffer.waiting)
     return {
         "number": host.agreement.epoch.number,

@@ -46,7 +46,7 @@ class Activity:
     requests: Counter[str] = field(default_factory=Counter)
     bytes_in: int = 0
     bytes_out: int = 0
-    ledger: list[BufferEntry] = field(default_factory=list)
+    buffers: list[BufferEntry] = field(default_factory=list)
     opened: int = 0
     burned: int = 0
     corrected: int = 0
@@ -75,7 +75,7 @@ class Activity:
             self.opened += entry.outcome == "opened"
             self.burned += entry.outcome == "burned"
             self.corrected += len(entry.inconsistent)
-        self.ledger = [*self.ledger, *entries][-_REMEMBERED_ENTRIES:]
+        self.buffers = [*self.buffers, *entries][-_REMEMBERED_ENTRIES:]
 
 
 class Service:
@@ -123,7 +123,7 @@ class Service:
             self.waiting.wake_soon(woken)
         if host.published is not before:
             self.waiting.renew_soon()
-        news = host.ledger.take_news()
+        news = host.buffer_log.take_news()
         self.activity.note(news)
         # The entries are durable with the next flush. If a crash comes first, `Epochs` makes them up.
         self.epochs.note_sums(news)
@@ -208,22 +208,23 @@ class Service:
         A caller that has dealt with all its letters waits here, before the machine's thread is asked: an idle
         caller costs that thread one question.
         """
-        if self.epochs.host is None:
+        host = self.epochs.host
+        if host is None:
             raise Problem(409, "WrongEpoch", "no epoch is open: look for the next one")
-        if epoch == self.epochs.host.agreement.id.hex():
+        if epoch == host.agreement.id.hex():
             self.activity.takes_part.add(name)
         deadline = self.waiting.until(wait)
-        if self._may_wait(name, epoch, acknowledged):
+        if self._serves(host, epoch) and self._may_wait(host, name, acknowledged):
             await self.waiting.mail(name, deadline)
         letters = await self._collect(name, epoch, acknowledged, most_bytes)
         while not letters and await self.waiting.mail(name, deadline):
             letters = await self._collect(name, epoch, None, most_bytes)
         return letters
 
-    def _may_wait(self, name: str, epoch: str, acknowledged: int | None) -> bool:
-        host = self.epochs.host
-        if host is None or epoch != host.agreement.id.hex() or epoch in self.epochs.registry.ends:
-            return False
+    def _serves(self, host: EpochHost, epoch: str) -> bool:
+        return epoch == host.agreement.id.hex() and epoch not in self.epochs.registry.ends
+
+    def _may_wait(self, host: EpochHost, name: str, acknowledged: int | None) -> bool:
         has_news = host.mailboxes.has_news(name, acknowledged)
         return not has_news or (acknowledged is not None and self.waiting.is_ripening(name))
 
@@ -231,7 +232,7 @@ class Service:
         self, name: str, epoch: str, acknowledged: int | None, most_bytes: int
     ) -> list[Numbered]:
         def collect(host: EpochHost) -> list[Numbered]:
-            if epoch != host.agreement.id.hex() or epoch in self.epochs.registry.ends:
+            if not self._serves(host, epoch):
                 raise Problem(409, "WrongEpoch", "this epoch is over: look for its end")
             return host.collect(name, acknowledged, most_bytes)
 
@@ -240,10 +241,10 @@ class Service:
     async def wait_for_model(self, newer_than: int, wait: float) -> Published:
         """The present model. If it is not newer than this version, wait for one that is."""
         deadline = self.waiting.until(wait)
-        while (model := self.epochs.require_host().published).version <= newer_than:
+        while self.epochs.require_host().published.version <= newer_than:
             if not await self.waiting.news(deadline):
                 break
-        return model
+        return self.epochs.require_host().published
 
     async def wait_for_epoch(self, name: str, known: str, wait: float) -> list[Numbered]:
         """The end of the epoch that the caller knows, and the present epoch if it is another; else wait.

@@ -116,20 +116,20 @@ class Epochs:
 
     def overview(self, uptime: int, seen: dict[str, int]) -> Overview:
         """What the operator needs to know to go on; `seen` says how long ago each member was heard of."""
-        host, registry, model = self.host, self.registry, self._next_model()
+        host, registry, first = self.host, self.registry, self._first()
         return Overview(
             phase=self.phase,
-            version=self._next_version,
-            head=self._head,
-            model_size=len(model) // 4,
-            model_hash=self._first().model_hash,
+            version=first.version,
+            head=first.digest,
+            model_size=len(self._next_model()) // 4,
+            model_hash=first.model_hash,
             epoch_number=host.agreement.epoch.number if host else 0,
             epoch_id=host.agreement.id if host else bytes(32),
             enrolments=tuple(registry.enrolments.values()),
             members=tuple(registry.members.values()),
             holder_keys={name: pack(key) for name, key in registry.holder_keys.items()},
-            inconsistent=dict(host.ledger.inconsistent) if host else {},
-            unapplied=dict(host.ledger.unapplied) if host else {},
+            inconsistent=dict(host.buffer_log.inconsistent) if host else {},
+            unapplied=dict(host.buffer_log.unapplied) if host else {},
             trouble=host.trouble if host else "",
             uptime=uptime,
             seen={name: age for name, age in seen.items() if name in registry.members},
@@ -160,7 +160,7 @@ class Epochs:
         """Make up the entries of buffers that ended just before a crash."""
         if self.host is not None:
             known = set(self.store.keys("audited"))
-            entries = self.host.ledger.entries()
+            entries = self.host.buffer_log.entries()
             self.note_sums([entry for entry in entries if entry_key(entry) not in known])
             self.store.flush()
 
@@ -243,12 +243,8 @@ class Epochs:
         self._require_successor(agreement.epoch)
         for name, frame in order.credentials.items():
             check_credential(agreement, name, frame)
-        charter = Charter(
-            epoch=order.epoch,
-            phase="open",
-            last_version=order.last_version,
-            closes=order.closes,
-        )
+        last, closes = order.last_version, order.closes
+        charter = Charter(epoch=order.epoch, phase="open", last_version=last, closes=closes)
         host = self._make_host(agreement, charter, self._model_for(agreement))
         self.registry.begin(charter, order.credentials)
         self.store.commit([Forget("initial-model", "")])
@@ -266,13 +262,13 @@ class Epochs:
 
     def _require_successor(self, epoch: Epoch) -> None:
         number = self.host.agreement.epoch.number if self.host else 0
-        version = self._next_version
+        first = self._first()
         keys = {member.name: member.signing_key for member in self.registry.active}
         wrong = (
             (epoch.federation != self._folder.federation, "it is for another federation"),
             (epoch.server_key not in self._identities, "it names another server's key"),
             (epoch.number <= number, f"epoch {number} was here already, {epoch.number} is older"),
-            (epoch.first != self._first(), f"it must begin with the model of version {version}"),
+            (epoch.first != first, f"it must begin with the model of version {first.version}"),
             (
                 any(keys.get(holder.name) != holder.signing_key for holder in epoch.holders),
                 "a holder is not a member, or has another key",
@@ -282,24 +278,17 @@ class Epochs:
             if is_wrong:
                 raise Problem(409, "BadEpoch", reason)
 
-    @property
-    def _next_version(self) -> int:
-        if self.host is not None:
-            return self.host.published.version
-        return int(self.store.read("carried-version", "") or 0)
-
-    @property
-    def _head(self) -> bytes:
-        return self.host.published.head if self.host else bytes(32)
-
     def _next_model(self) -> bytes:
         """The model for the next epoch: the operator's, if it gave one since the present epoch began."""
         given = self.store.read("initial-model", "")
         return given or (self.host.published.data if self.host else b"")
 
     def _first(self) -> Link:
+        """The link that the next epoch begins with."""
         model = np.frombuffer(self._next_model(), MODEL_DTYPE)
-        return first_link(model, self._next_version, self._head)
+        if self.host is not None:
+            return first_link(model, self.host.published.version, self.host.published.head)
+        return first_link(model, int(self.store.read("carried-version", "") or 0))
 
     def _model_for(self, agreement: Agreement) -> Model:
         data, size = self._next_model(), agreement.parameters.model_size

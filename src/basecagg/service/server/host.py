@@ -121,7 +121,7 @@ class EpochHost:
         self.machine.last_version = self._last_version
         self.published = self._publication()
         self.mailboxes = Mailboxes(self._store, self.server.recovery.mailroom)
-        self.ledger = BufferLog(self._store, self.agreement.holder_names)
+        self.buffer_log = BufferLog(self._store, self.agreement.holder_names)
         self._began = time.monotonic()
         self.server.start()
         self.flush()
@@ -191,7 +191,7 @@ class EpochHost:
         if self.phase == "closed" and isinstance(message, Endorsement | Answer | Witness):
             return  # its last version is signed
         self._began = time.monotonic()
-        self.ledger.note_answer(message)
+        self.buffer_log.note_answer(message)
         if isinstance(message, Refusal):
             if message.code == Retired.__name__:
                 self.retired.add(sender)
@@ -258,10 +258,10 @@ class EpochHost:
         """Into the mailboxes, but refusals: whoever is refused hears so in the answer to its request."""
         letters = [send for send in sends if not isinstance(send.message, Refusal)]
         for letter in letters:
-            self.ledger.note_question(letter.message)
+            self.buffer_log.note_question(letter.message)
         self.mailboxes.post(letters)
 
     def _note(self, news: News) -> None:
         """The ledger's line is in the same transaction as the step itself."""
         if isinstance(news, Released | Abandoned):
-            self.ledger.record(news, self._began)
+            self.buffer_log.record(news, self._began)

@@ -21,14 +21,14 @@ def test_a_step_that_was_undone_is_not_counted_twice() -> None:
     host = EpochHost(agreement, signer, store, np.zeros(SIZE, np.float32))
     name = agreement.holder_names[1]
     host.server._perform([CORRECTED])
-    assert host.ledger.inconsistent == {name: 1}
+    assert host.buffer_log.inconsistent == {name: 1}
     host.recover()  # before the step was durable
-    assert host.ledger.inconsistent == {}
-    assert host.ledger.take_news() == []
+    assert host.buffer_log.inconsistent == {}
+    assert host.buffer_log.take_news() == []
     host.server._perform([CORRECTED])
     host.flush()
-    assert host.ledger.inconsistent == {name: 1}
-    assert [entry.outcome for entry in host.ledger.take_news()] == ["opened"]
+    assert host.buffer_log.inconsistent == {name: 1}
+    assert [entry.outcome for entry in host.buffer_log.take_news()] == ["opened"]
     again = EpochHost(agreement, signer, store, np.zeros(SIZE, np.float32))
-    assert again.ledger.inconsistent == {name: 1}
+    assert again.buffer_log.inconsistent == {name: 1}
     assert len(stored_entries(store)) == 1
