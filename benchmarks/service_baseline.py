@@ -25,7 +25,7 @@ import uvicorn
 from basecagg.channels.identity import Identity
 from basecagg.protocol.effects import Forget, Persist, Write
 from basecagg.service.operator.folder import create
-from basecagg.service.server.limits import BodyReader, ByteBudget, declared
+from basecagg.service.server.limits import ByteBudget, declared, read_body
 from basecagg.service.server.worker import MachineThread
 from basecagg.service.signing import Caller, Guard
 from basecagg.storage.database import SERVER_PRAGMAS
@@ -79,7 +79,7 @@ class Bare:
         self._rows = Rows(folder / "bare.db")
         self._worker, self._numbers = MachineThread(self._rows.flush, self._rows.recover), count()
         self._guard = Guard(FEDERATION, lambda name: public_key)
-        self._reader, self._budget = BodyReader(), ByteBudget(512 * 2**20)
+        self._budget = ByteBudget(512 * 2**20)
         self._there: defaultdict[str, deque[str]] = defaultdict(deque)
         self._last = bytes(2**20)
 
@@ -91,7 +91,7 @@ class Bare:
         )
         with self._budget.account(claim.name, 2**27) as take:
             length = declared(headers[b"content-length"].decode(), 2**27)
-            body, digest = await self._reader.read(_chunks(receive), length, take)
+            body, digest = await read_body(_chunks(receive), length, take)
             assert digest == claim.body_hash
             if kind in _STORED:
                 await self._worker.do(lambda: self._store(kind, body))

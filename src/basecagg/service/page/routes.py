@@ -16,12 +16,12 @@ from basecagg.service.page.view import view
 from basecagg.service.problems import Problem
 from basecagg.service.server.app import Routes
 from basecagg.service.server.core import Service
-from basecagg.service.server.limits import BodyReader, RateLimit, declared
+from basecagg.service.server.limits import RateLimit, declared, read_body
 
 _COOKIE = "basecagg-page"
 _LOOPBACK = ("127.0.0.1", "::1")
 _OWN_NAMES = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?", re.ASCII | re.IGNORECASE)
-"""What a browser on this machine calls it. A page from elsewhere can make its own name lead here, not these."""
+"""This machine's names for itself. A page from elsewhere can make its own name lead here, but not these."""
 _BEARER = "Bearer "
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip")
 _LOGIN_BYTES = 1024
@@ -36,10 +36,10 @@ _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 
 
 class Page:
-    """The page, its figures and the metrics, behind one token."""
+    """The page and its figures, as JSON and for Prometheus, behind one token."""
 
     def __init__(self, service: Service, token: str, *, open_here: bool = False) -> None:
-        """Those who know the token may look; so may callers on this machine, if the operator says so."""
+        """A caller with the token may look; with `open_here`, so may every caller on this machine."""
         self._service = service
         self._session = hmac.new(token.encode(), b"basecagg/page", hashlib.sha256).hexdigest()
         self._open_here = open_here
@@ -92,7 +92,7 @@ class Page:
         return self._is_local(request) or self._has_session(request)
 
     def _is_local(self, request: Request) -> bool:
-        """At this machine, and not a proxy on it that speaks for somebody else."""
+        """Whether the caller is on this machine, and no proxy that speaks for somebody elsewhere."""
         forwarded = any(header in request.headers for header in _FORWARDED)
         host = request.client.host if request.client else ""
         called = request.headers.getlist("host")
@@ -107,7 +107,7 @@ class Page:
         return said.startswith(_BEARER) and self._is_token(request, bearer)
 
     def _is_token(self, request: Request, token: bytes) -> bool:
-        """Whether a token is right. Only wrong ones count; a caller who showed too many of them gets 429."""
+        """Whether the token is right. Only wrong tokens count; a caller with too many of them gets 429."""
         address = request.client.host if request.client else ""
         self._attempts.require(address)
         session = hmac.new(token, b"basecagg/page", hashlib.sha256).hexdigest()
@@ -120,7 +120,7 @@ class Page:
 async def _form_value(request: Request) -> bytes:
     """The one field of the login form."""
     length = declared(request.headers.get("content-length"), _LOGIN_BYTES)
-    body, _ = await BodyReader().read(request.stream(), length, lambda count: None)
+    body, _ = await read_body(request.stream(), length, lambda count: None)
     return body.removeprefix(b"token=")
 
 

@@ -35,12 +35,12 @@ from basecagg.service.logs import Log
 from basecagg.service.problems import Problem
 from basecagg.service.server.core import Service
 from basecagg.service.server.limits import (
-    BodyReader,
     ByteBudget,
     Limits,
     Pieces,
     RateLimit,
     declared,
+    read_body,
 )
 from basecagg.service.server.open_connections import GIVE, OpenConnections
 from basecagg.service.signing import TIME_HEADER, Claim, Guard, steady_ms
@@ -82,7 +82,7 @@ class Api:
         self._members = RateLimit(limits.member_rate)
         self._parts = RateLimit(limits.member_rate / _PARTS)
         self._strangers = RateLimit(limits.stranger_rate)
-        self._reader = BodyReader(limits.body_grace)
+        self._grace = limits.body_grace
         self._boot = os.urandom(8).hex()
         """Letters are numbered anew by every process: a number counts only together with this word."""
         self._compare_memory()
@@ -296,7 +296,7 @@ class Api:
         if length != "0" or _header(request, b"transfer-encoding") is not None:
             expected = declared(length, limit)
             self._budget.require_possible(claim.name if claim else _STRANGER, expected)
-            body, digest = await self._reader.read(request.stream(), expected, take)
+            body, digest = await read_body(request.stream(), expected, take, self._grace)
             self._service.activity.bytes_in += len(body)
         if claim is not None and digest != claim.body_hash:
             raise Problem(401, "WrongBody", "the signature is for another body")

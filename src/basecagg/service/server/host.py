@@ -45,7 +45,7 @@ _LEFT_OUT = (
     " server's patience ends and all may be in it again"
 )
 _BULK, _CONTROL = (Shipment, Upload, Answer), (Receipt, Endorsement, Witness, Closing, Refusal)
-"""What participants say."""
+"""The kinds of message that participants send."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,9 +94,9 @@ class EpochHost:
         self._packed: tuple[int, bytes] | None = None
         """The parts that were asked for last: all members want the same ones at about the same time."""
         self.phase: Phase = "open"
-        """How far the epoch has come, says its charter."""
+        """How far the epoch has come, by its charter."""
         self.refusals: Counter[str] = Counter()
-        """What was refused since the start, by kind: here, and by holders who told us."""
+        """How many messages were refused since the start, by kind: here, and by holders who told us."""
         self.retired: set[str] = set()
         """Holders that have said since the start that they answer nothing more in this epoch."""
         self.trouble = ""
@@ -117,7 +117,7 @@ class EpochHost:
             keep=self._keep,
         )
         self.machine = self.server.machine
-        """To look at."""
+        """Read by the page and the clock; only `server` changes it."""
         self.machine.last_version = self._last_version
         self.published = self._publication()
         self.mailboxes = Mailboxes(self._store, self.server.recovery.mailroom)
@@ -166,13 +166,13 @@ class EpochHost:
     def hear_of_absence(
         self, absent: Mapping[str, str], gone: frozenset[str] = frozenset()
     ) -> None:
-        """These holders cannot answer at present; each with the reason in a word. `gone`: who cannot upload."""
+        """Take note of the holders that cannot answer, each with the reason in a word, and who cannot upload."""
         self._absent = absent
         self.server.recovery.gone = gone
         self._look_for_trouble()
 
     def recover(self) -> None:
-        """Throw the machine away and build it again from what is durable."""
+        """Build the machine again from what is durable."""
         self._store.discard()
         self._store.prove()
         self._build()
@@ -203,7 +203,7 @@ class EpochHost:
             raise Problem(409, refusal.code, str(refusal))
 
     def collect(self, name: str, acknowledged: int | None, most_bytes: int) -> list[Numbered]:
-        """Drop the letters that were dealt with, give the next ones."""
+        """Drop the letters that were dealt with, and return the next ones."""
         if acknowledged is not None:
             self.mailboxes.acknowledge(name, acknowledged)
         if self.mailboxes.overflowed(name):
@@ -212,7 +212,7 @@ class EpochHost:
         return self.mailboxes.collect(name, holder, most_bytes)
 
     def tick(self, patience: float) -> None:
-        """Ask whoever has been silent for too long again."""
+        """Ask holders again that have been silent for `patience` seconds."""
         self._began = time.monotonic()
         self.server.tick(self._began, patience)
 
@@ -221,7 +221,7 @@ class EpochHost:
         return self.server.pedigree(operator_key, self.published.version)
 
     def release(self, version: int) -> bytes:
-        """The server's word on a version, as a frame; 404 for one that it has none on any more."""
+        """The server's signed word on a version, as a frame; 404 if it is not kept any more."""
         release = self.server.recovery.release(version)
         if release is None:
             raise Problem(404, "NotKept", f"there is no release of version {version} here")
@@ -249,19 +249,19 @@ class EpochHost:
 
     @property
     def may_end(self) -> bool:
-        """Whether nothing is being opened, or it may never be."""
+        """Whether nothing is being opened, or what is being opened may never be."""
         return not self.is_opening or self.server.recovery.is_stuck or self._has_too_few
 
     # --- letters and news -------------------------------------------------------------------------
 
     def _post(self, sends: Sequence[Send]) -> None:
-        """Into the mailboxes, but refusals: whoever is refused hears so in the answer to its request."""
+        """Put letters into mailboxes. A refusal is no letter: the answer to the request says it."""
         letters = [send for send in sends if not isinstance(send.message, Refusal)]
         for letter in letters:
             self.buffer_log.note_question(letter.message)
         self.mailboxes.post(letters)
 
     def _note(self, news: News) -> None:
-        """The ledger's line is in the same transaction as the step itself."""
+        """The entry in the log of buffers is in the same transaction as the step itself."""
         if isinstance(news, Released | Abandoned):
             self.buffer_log.record(news, self._began)

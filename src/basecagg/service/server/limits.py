@@ -133,32 +133,28 @@ class ByteBudget:
                 del self._held[owner]
 
 
-class BodyReader:
-    """Reads bodies of a declared length, within a budget and in time."""
+async def read_body(
+    chunks: AsyncIterator[bytes], expected: int, take: Callable[[int], None], grace: float = 10.0
+) -> tuple[bytes, bytes]:
+    """The body of the expected length and its SHA-256, or 400, 408, 413, 503.
 
-    def __init__(self, grace: float = 10.0) -> None:
-        """A body may take `grace` seconds, and those for its length."""
-        self._grace = grace
-
-    async def read(
-        self, chunks: AsyncIterator[bytes], expected: int, take: Callable[[int], None]
-    ) -> tuple[bytes, bytes]:
-        """The body of the expected length and its SHA-256, or 400, 408, 413, 503."""
-        digest, parts, received = hashlib.sha256(), list[bytes](), 0
-        try:
-            async with asyncio.timeout(self._grace + expected / _SLOWEST):
-                async for chunk in chunks:
-                    received += len(chunk)
-                    if received > expected:
-                        raise Problem(413, "TooLarge", f"more than the declared {expected} bytes")
-                    take(len(chunk))
-                    digest.update(chunk)
-                    parts.append(chunk)
-        except TimeoutError:
-            raise Problem(408, "TooSlow", f"{received} of {expected} bytes came in time") from None
-        if received != expected:
-            raise Problem(400, "Truncated", f"{received} of {expected} bytes came")
-        return b"".join(parts), digest.digest()
+    `take` takes its bytes from the budget. It may take `grace` seconds, besides those for its length.
+    """
+    digest, parts, received = hashlib.sha256(), list[bytes](), 0
+    try:
+        async with asyncio.timeout(grace + expected / _SLOWEST):
+            async for chunk in chunks:
+                received += len(chunk)
+                if received > expected:
+                    raise Problem(413, "TooLarge", f"more than the declared {expected} bytes")
+                take(len(chunk))
+                digest.update(chunk)
+                parts.append(chunk)
+    except TimeoutError:
+        raise Problem(408, "TooSlow", f"{received} of {expected} bytes came in time") from None
+    if received != expected:
+        raise Problem(400, "Truncated", f"{received} of {expected} bytes came")
+    return b"".join(parts), digest.digest()
 
 
 def declared(length: str | None, limit: int) -> int:

@@ -116,12 +116,12 @@ class Mailboxes:
     def post(self, sends: Iterable[Send]) -> None:
         """Put messages into mailboxes, or note that they did not fit. What goes to many is one letter."""
         writes: list[Write] = []
-        for _, group in groupby(sends, self._subject):
-            writes += self._post_one(list(group))
+        for subject, group in groupby(sends, self._subject):
+            writes += self._post_one(subject, list(group))
         if writes:
             self._store.commit(writes)
 
-    def _subject(self, send: Send) -> object:
+    def _subject(self, send: Send) -> str | int:
         """What messages have in common that become one letter: they are the same, or parcels of one dealing."""
         message = send.message
         if isinstance(message, Parcel) and self._mailroom.lacks(
@@ -130,7 +130,7 @@ class Mailboxes:
             return message.dealing.key
         return id(message)
 
-    def _post_one(self, sends: list[Send]) -> list[Write]:
+    def _post_one(self, subject: str | int, sends: list[Send]) -> list[Write]:
         names = [send.recipient for send in sends]
         full = [name for name in names if self._boxes[name].is_full]
         self._full.update(full)
@@ -138,7 +138,7 @@ class Mailboxes:
         reached = [name for name in names if name not in full]
         if not reached:
             return writes
-        letter = StoredLetter(self._next, self._posted(sends, tuple(reached)))
+        letter = StoredLetter(self._next, self._posted(subject, sends, tuple(reached)))
         self._next += 1
         urgent = _is_urgent(sends[0].message)
         for name in reached:
@@ -146,10 +146,11 @@ class Mailboxes:
             self._woken[name] = self._woken.get(name, False) or urgent
         return [*writes, write("letter", letter.key, letter.posted)]
 
-    def _posted(self, sends: list[Send], recipients: tuple[str, ...]) -> PostedLetter:
-        subject, message = self._subject(sends[0]), sends[0].message
-        if not isinstance(subject, str):
-            return PostedLetter(recipients=recipients, frame=pack(message))
+    def _posted(
+        self, subject: str | int, sends: list[Send], recipients: tuple[str, ...]
+    ) -> PostedLetter:
+        if isinstance(subject, int):
+            return PostedLetter(recipients=recipients, frame=pack(sends[0].message))
         self._remember(subject, [send.message for send in sends])
         return PostedLetter(recipients=recipients, dealing=subject)
 

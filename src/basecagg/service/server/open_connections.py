@@ -157,7 +157,7 @@ class CallerConnection(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        """What comes before the next request is body, which `BodyReader` bounds."""
+        """What comes before the next request is body, which `read_body` bounds."""
         self._awaits_head, self._head = False, 0
         super().on_headers_complete()
 
@@ -188,7 +188,7 @@ class CallerConnection(HttpToolsProtocol):
     def _watch(self) -> None:
         """Run the clock while the caller owes a head, or a body that no handler waits for any more.
 
-        A body that a handler waits for has the clock of `BodyReader`.
+        A body that a handler waits for has the clock of `read_body`.
         """
         if not self.is_idle:
             self._stop_timer()

@@ -92,22 +92,20 @@ class MachineThread:
             pass  # and nothing of the last batch is kept in memory while waiting for the next
 
     def _do_next(self) -> bool:
-        batch = self._take()
-        if batch is None:
+        first = self._jobs.get()
+        if first is None:
             return False
-        self._answer(batch, self._do_together([job.run for job in batch]))
+        self._do_batch([first, *self._take_more()])
         if self.fault is not None:
             self._get_over_it()
         return True
 
-    def _take(self) -> list[_Job] | None:
-        """The next job and those right behind it; None at the end."""
-        first = self._jobs.get()
-        if first is None:
-            return None
-        return [first, *self._take_more()]
+    def _do_batch(self, batch: list[_Job]) -> None:
+        results = self._do_together([job.run for job in batch])
+        self._loop.call_soon_threadsafe(_answer, batch, results)
 
     def _take_more(self) -> list[_Job]:
+        """The jobs right behind the one that was taken."""
         batch = list[_Job]()
         while len(batch) < _MOST_AT_ONCE - 1:
             try:
@@ -119,9 +117,6 @@ class MachineThread:
                 break
             batch.append(job)
         return batch
-
-    def _answer(self, batch: list[_Job], results: list[Any]) -> None:
-        self._loop.call_soon_threadsafe(_answer, batch, results)
 
     def _do_together(self, runs: list[Callable[[], Any]]) -> list[Any]:
         if self.fault is not None or self.defect is not None:
@@ -152,7 +147,7 @@ class MachineThread:
         while self.fault is not None and not self._closing.wait(_jittered(ceiling)):
             self._recover()
             if late := self._take_more():  # came while the fault was not yet known
-                self._answer(late, self._do_together([job.run for job in late]))
+                self._do_batch(late)
             ceiling = min(2 * ceiling, _LONGEST)
         if self.fault is None and self.defect is None:
             _LOG.info("the store works again", seconds=round(time.monotonic() - began, 1))
