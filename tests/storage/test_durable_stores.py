@@ -239,12 +239,13 @@ def test_a_destroyed_key_is_not_left_in_the_log(tmp_path):
         assert not any(SECRET in path.read_bytes() for path in files_of(tmp_path))
 
 
-def test_an_older_schema_is_refused_with_what_to_do(tmp_path):
+@pytest.mark.parametrize("version", [0, 4])
+def test_what_0_2_0_did_not_write_is_refused(tmp_path, version):
     open_participant(tmp_path).close()
     with sqlite3.connect(database(tmp_path)) as connection:
-        connection.execute("PRAGMA user_version = 4")
+        connection.execute(f"PRAGMA user_version = {version}")
     connection.close()
-    with pytest.raises(StorageError, match=r"of an older basecagg.*from a new folder"):
+    with pytest.raises(StorageError, match=r"not a store of basecagg 0\.2 or later"):
         open_participant(tmp_path)
 
 

@@ -57,9 +57,9 @@ def test_namespaces_are_found_by_how_they_begin(url):
         assert store.namespaces("epoch:a%c") == []
 
 
-def test_databases_of_other_versions_are_refused_with_what_to_do(url):
+def test_databases_of_other_versions_are_refused(url):
     ServerStore(url).close()
-    for version, remedy in ((SCHEMA_VERSION - 1, "fresh database"), (99, "upgrade basecagg")):
+    for version, remedy in ((SCHEMA_VERSION - 1, "0.2 or later"), (99, "upgrade basecagg")):
         sql(url, f"UPDATE basecagg_schema SET version = {version}")
         with pytest.raises(StorageError, match=remedy):
             ServerStore(url)

@@ -60,6 +60,14 @@ def explain(what: str, error: BaseException | None) -> StorageError:
     return StorageError(f"{what}: {_lasting(error)}")
 
 
+def wrong_schema(what: str, found: int, known: int) -> StorageError:
+    """The error for a store that this version of basecagg cannot read. What 0.2.0 wrote it can."""
+    if found < known:
+        return StorageError(f"{what} is not a store of basecagg 0.2 or later")
+    said = f"{what} has schema version {found}, this program knows {known}: upgrade basecagg"
+    return StorageError(said)
+
+
 def _passing(error: BaseException | None) -> str | None:
     if isinstance(error, sqlite3.Error):
         return _PASSING_SQLITE.get(_primary(error))

@@ -18,7 +18,7 @@ from basecagg.protocol.effects import Forget, Write
 from basecagg.storage import anchor, disk
 from basecagg.storage.anchor import LINEAGE_BYTES, Anchor, Mark, next_mark
 from basecagg.storage.batch import Batch
-from basecagg.storage.failures import explain
+from basecagg.storage.failures import explain, wrong_schema
 
 SCHEMA_VERSION = 5
 # Ordered by (namespace, kind, key): what a machine loads at its start lies together, apart from the shares.
@@ -213,7 +213,7 @@ class ParticipantStore:
             for statement in _SCHEMA:
                 self._connection.execute(statement)
         elif version != SCHEMA_VERSION:
-            raise StorageError(f"{self.path} {_misfit(version)}")
+            raise wrong_schema(str(self.path), version, SCHEMA_VERSION)
 
     def _is_older_copy(self) -> bool:
         if self._anchor.mark is None:
@@ -240,17 +240,3 @@ class ParticipantStore:
             yield
         except sqlite3.Error as error:
             raise explain(f"cannot {action} {self.path}", error) from None
-
-
-def _misfit(version: int) -> str:
-    """What to do about a file with another schema."""
-    if not version:
-        return "is not a store of basecagg"
-    if version > SCHEMA_VERSION:
-        return (
-            f"has schema version {version}, this program knows {SCHEMA_VERSION}: upgrade basecagg"
-        )
-    return (
-        f"has schema version {version}, of an older basecagg, and this one needs {SCHEMA_VERSION}: let its"
-        " epoch end with the old version, then join the next one from a new folder"
-    )

@@ -21,15 +21,12 @@ from basecagg.storage import lease
 from basecagg.storage.anchor import LINEAGE_BYTES, Anchor, Mark, next_mark
 from basecagg.storage.batch import Batch
 from basecagg.storage.database import Database
+from basecagg.storage.failures import wrong_schema
 from basecagg.storage.lease import Lease
 
 Row: TypeAlias = dict[str, Any]
 Rows: TypeAlias = list[Row]
 SCHEMA_VERSION = 5
-_REMEDY = {
-    True: "let the older basecagg end its epoch, then start the next one with a fresh database",
-    False: "upgrade basecagg",
-}
 _MARK = "anchor-mark"
 """The kind under which the mark is stored that the anchor is compared with."""
 # With a row's number in SQLite: a large value in a table without one takes three times as long.
@@ -279,7 +276,4 @@ def _require_schema(database: Database) -> None:
         return
     (version,) = database.execute("SELECT version FROM basecagg_schema").fetchone() or (0,)
     if version != SCHEMA_VERSION:
-        raise StorageError(
-            f"{database!r} has schema version {version}, this program knows"
-            f" {SCHEMA_VERSION}: {_REMEDY[version < SCHEMA_VERSION]}"
-        )
+        raise wrong_schema(repr(database), version, SCHEMA_VERSION)
