@@ -166,7 +166,7 @@ class EpochHost:
     def hear_of_absence(
         self, absent: Mapping[str, str], gone: frozenset[str] = frozenset()
     ) -> None:
-        """Take note of the holders that cannot answer, each with the reason in a word, and who cannot upload."""
+        """Take note of holders that cannot answer, each with the reason in a word, and who cannot upload."""
         self._absent = absent
         self.server.recovery.gone = gone
         self._look_for_trouble()
