@@ -12,12 +12,11 @@ from collections.abc import Callable, Sequence
 from basecagg.errors import DataError, LocalProtocolError, Malformed, StorageError, UnknownMask
 from basecagg.maths.quantization import require_finite
 from basecagg.maths.randomness import SEED_BYTES, Words, system_entropy
-from basecagg.privacy import Mechanism
 from basecagg.protocol import life, merkle
 from basecagg.protocol.effects import Effect, Forget, MaskEnded, Persist, Send, Uploaded
 from basecagg.protocol.epoch import MAX_VERSIONS, SERVER, Agreement
 from basecagg.protocol.global_model import Model
-from basecagg.protocol.ledger import PrivacyLedger, SentUpdates
+from basecagg.protocol.ledger import PrivacyLedger, SentUpdates, paid_by
 from basecagg.protocol.masking import hide, hide_with_noise, shares_of
 from basecagg.protocol.messages import (
     MAX_MASKS,
@@ -78,6 +77,7 @@ class Contributor:
         self._entropy = entropy
         self._keeps_masks = keeps_masks
         self._parameters = agreement.parameters
+        self._paid = paid_by(agreement.parameters)
         self._masks = load(records, "mask", OwnMask)
         self._confirmed: defaultdict[str, set[int]] = defaultdict(set)
         """The holders that confirmed each dealing. Not stored: after a restart all are asked again."""
@@ -106,12 +106,6 @@ class Contributor:
     def may_spend(self) -> bool:
         """Whether the privacy budget allows another update; always, if there is no budget."""
         return self._paid is None or self.ledger.affords(self._paid)
-
-    @property
-    def _paid(self) -> Mechanism | None:
-        """By what an upload is paid for; None where there is no noise."""
-        mechanism = self._parameters.mechanism
-        return mechanism if mechanism is not None and mechanism.variance else None
 
     def receive(self, message: Message) -> list[Effect]:
         """Handle a message from the server, or refuse it with a typed error and no change."""

@@ -2,12 +2,12 @@
 
 The contributor keeps this itself, because it trusts nobody.
 
-Every upload counts, written down in the same transaction as the upload and so before it is sent: burned,
-refused or lost, there is no refund, and it goes on from epoch to epoch. An older copy of the store does not
-know what was uploaded since: everything counts as spent.
+Every upload counts. Its cost is stored in the same transaction, before it is sent; if it is burned, refused or
+lost there is no refund, and the ledger goes on from epoch to epoch. An older copy of the store does not know
+what was uploaded since, so everything counts as spent.
 
 Uploads of users add up as ρ, those of records at one Rényi order, which the first of them fixes for good.
-Nothing bounds what uploads without noise tell: after one of them no other is paid for.
+Nothing bounds what an upload without noise reveals, so after one of them no other can be paid for.
 """
 
 from __future__ import annotations
@@ -21,11 +21,18 @@ from msgspec.structs import replace
 from basecagg.errors import BudgetSpent, LocalProtocolError
 from basecagg.maths.accounting import Cost, total
 from basecagg.maths.randomness import SEED_BYTES, fingerprint
+from basecagg.parameters import ProtocolParameters
 from basecagg.privacy import Mechanism
 from basecagg.protocol.effects import BudgetEnded, Effect, Persist
 from basecagg.protocol.global_model import Model
 from basecagg.protocol.ports import Records
 from basecagg.protocol.stored import Refusals, Spent, recall, write
+
+
+def paid_by(parameters: ProtocolParameters) -> Mechanism | None:
+    """The mechanism that uploads are paid by; None where they have no noise."""
+    mechanism = parameters.mechanism
+    return mechanism if mechanism is not None and mechanism.variance else None
 
 
 class PrivacyLedger:
@@ -48,7 +55,7 @@ class PrivacyLedger:
 
     @property
     def _clear(self) -> int:
-        """Uploads without noise. Each has left its fingerprint, also those of an older basecagg."""
+        """Uploads without noise, by their fingerprints."""
         return len(list(self._records.keys("sent")))
 
     @property
@@ -70,7 +77,7 @@ class PrivacyLedger:
         return [write("ledger", "", self._spent, irreversible=True), *self.ended(mechanism)]
 
     def ended(self, mechanism: Mechanism) -> list[Effect]:
-        """What to tell the driver, and whoever asks later, if no other upload is possible."""
+        """Tell the driver if no other upload is possible, and store the reason for later."""
         against = self._reason_against(mechanism, self._with(mechanism, 0))
         if against is None:
             return []
@@ -78,7 +85,7 @@ class PrivacyLedger:
         return [write("refusal", BudgetSpent.__name__, refusal), BudgetEnded(against)]
 
     def exhaust(self) -> Effect:
-        """Nobody knows what was uploaded: nothing is left."""
+        """Count everything as spent, because nobody knows what was uploaded."""
         self._spent = replace(self._spent, everything=True)
         return write("ledger", "", self._spent, irreversible=True)
 
@@ -128,7 +135,7 @@ class SentUpdates:
         self._entropy = entropy
         self._salt = b""
         self._recent: set[str] = set()
-        """Those since the start, which may not be in the records yet."""
+        """Fingerprints since the start, which may not be stored yet."""
 
     def require_fresh(self, update: Model) -> str:
         """The fingerprint of an update; one that was masked before is refused."""

@@ -30,10 +30,10 @@ _SEALING_OVERHEAD = 2048
 """The most that any suite adds to a sealed share."""
 _LIVE = ("dealt", "buffered", "requested")
 _NAMES = 4
-"""Names of one contributor that are kept, for each version that a mask lives: over and over, whoever deals and
-gives up would fill server and holders with them."""
+"""Names of one contributor that are kept, for each version that a mask lives. Without a limit, dealing and
+giving up again and again would fill the stores of server and holders with names."""
 _FEW_NAMES = 256
-"""A receipt may always have so many: a parcel that came again in one go stands in it twice."""
+"""A receipt may always have this many names: a parcel that was delivered twice stands in it twice."""
 
 
 class Overwritten:
@@ -47,15 +47,15 @@ class Overwritten:
         self._over = dict.fromkeys(over)
 
     def add(self, keys: Iterable[str]) -> None:
-        """These are over."""
+        """Note that these are over."""
         self._over |= dict.fromkeys(keys)
 
     def discard(self, key: str) -> None:
-        """This one goes by itself."""
+        """This one is deleted by itself."""
         self._over.pop(key, None)
 
     def give_way(self) -> list[str]:
-        """What goes with a record that comes now: one for one, so that each finds a place of its size."""
+        """The key to delete when another value comes: one for one, so that each finds a place of its size."""
         if not self._over:
             return []
         oldest = next(iter(self._over))
@@ -70,7 +70,7 @@ class Uploads:
     """
 
     def __init__(self, records: Records, needed: Iterable[MaskName]) -> None:
-        """Those that are not needed are outdated: the process ended before they were overwritten."""
+        """Those not needed are outdated: the last process ended before they were overwritten."""
         self._records = records
         self._stored = set(records.keys("upload"))
         self._outdated = Overwritten(sorted(self._stored.difference(name.key for name in needed)))
@@ -83,24 +83,24 @@ class Uploads:
         return require(self._records, "upload", name.key)
 
     def store(self, name: MaskName, words: bytes) -> list[Effect]:
-        """Another one waits; one that is outdated makes room."""
+        """Store an update that waits; one that is outdated makes room."""
         self._stored.add(name.key)
         gone = self._outdated.give_way()
         self._stored.difference_update(gone)
         return [Persist("upload", name.key, words), *(Forget("upload", key) for key in gone)]
 
     def outdate(self, names: Iterable[MaskName]) -> None:
-        """Nobody may ask for these any more. They go when others come: there is much to overwrite."""
+        """Nobody may ask for these any more. They are deleted when others come."""
         self._outdated.add(name.key for name in names if name in self)
 
     def forget(self, name: MaskName) -> Effect:
-        """This one goes now."""
+        """Delete an update now."""
         self._stored.discard(name.key)
         return Forget("upload", name.key)
 
 
 class Confirmations:
-    """The holders that confirmed each live dealing. A record goes when the last of its dealings is over."""
+    """The holders that confirmed each live dealing: one value for each receipt that said something new."""
 
     def __init__(self, records: Records, live: Iterable[str]) -> None:
         self._holders: dict[str, set[int]] = {dealing: set() for dealing in live}
@@ -118,7 +118,7 @@ class Confirmations:
             self._records_of[dealing].append(key)
 
     def begin(self, dealing: str) -> None:
-        """A new dealing, which nobody has confirmed."""
+        """Add a new dealing, which nobody has confirmed."""
         self._holders[dealing] = set()
 
     def of(self, dealing: str) -> set[int]:
@@ -134,7 +134,7 @@ class Confirmations:
         return sorted(each for each, holders in self._holders.items() if holder not in holders)
 
     def add(self, holder: int, dealings: Iterable[str]) -> list[Effect]:
-        """A holder confirms live dealings; those that it confirmed before are no news."""
+        """A holder confirms live dealings. Those that it confirmed before are not stored again."""
         new = [dealing for dealing in dealings if self.lacks(holder, dealing)]
         if not new:
             return []
@@ -144,7 +144,7 @@ class Confirmations:
         return [write("kept", key, Kept(holder=holder, dealings=tuple(new)))]
 
     def end(self, dealing: str) -> list[Effect]:
-        """The dealing lives no more."""
+        """Forget a dealing that is over."""
         del self._holders[dealing]
         keys = self._records_of.pop(dealing, [])
         self._still_needed.subtract(keys)
@@ -172,11 +172,11 @@ class Mailroom:
                 raise StorageError(f"envelopes of {dealing} are stored, but none of its masks")
         self._delivered = Overwritten(filter(self._is_delivered, stored))
         self._told: defaultdict[str, set[int]] = defaultdict(set)
-        """The holders of whose receipt a dealer was told since it last shipped the dealing."""
+        """The holders whose receipts the dealer has got since it last shipped the dealing."""
 
     @property
     def dealers(self) -> frozenset[str]:
-        """Who has live masks."""
+        """The contributors that have live masks."""
         return frozenset(name for name, count in self._live.items() if count)
 
     def find(self, name: MaskName) -> RelayedMask | None:
@@ -232,10 +232,10 @@ class Mailroom:
         ]
 
     def confirm(self, sender: str, receipt: Receipt) -> list[Effect]:
-        """A holder keeps its shares: note it, and let the dealers know.
+        """Note that a holder keeps its shares, and let the dealers know.
 
-        Every dealer in it gets the whole receipt, so nothing is passed on that is not about a mask here, nor
-        twice to a dealer who did not ask again.
+        Every dealer gets the whole receipt. So the server passes on no receipt with an unknown mask, and none
+        twice unless the dealer has asked again.
         """
         self.agreement.require_id(receipt.epoch)
         self.agreement.require_holder(receipt.holder, sender)
@@ -269,7 +269,7 @@ class Mailroom:
         return [mask for mask in self._masks.values() if mask.state in _LIVE]
 
     def over(self) -> list[RelayedMask]:
-        """The masks whose names alone are kept."""
+        """The masks that are over: only their names are kept."""
         return [mask for mask in self._masks.values() if mask.state not in _LIVE]
 
     def undelivered(self, holder: int) -> list[Message]:
@@ -278,11 +278,11 @@ class Mailroom:
         return [parcel for dealing in lacked for parcel in self.parcels(dealing, only=holder)]
 
     def lacks(self, holder: int, dealing: str) -> bool:
-        """Whether the dealing lives and the holder has not confirmed it: then its parcel lies here."""
+        """Whether the dealing lives and the holder has not confirmed it: then its parcel is stored here."""
         return self._confirmations.lacks(holder, dealing)
 
     def parcels(self, dealing: str, *, only: int | None = None) -> list[Parcel]:
-        """The parcels of a shipment that lies here, for all holders or for one."""
+        """The parcels of a stored shipment, for all holders or for one."""
         relay = parse(require(self._records, "relay", dealing), Relay)
         envelopes, ends = require(self._records, "shipment", dealing), [*accumulate(relay.sizes)]
         wanted = range(len(relay.sizes)) if only is None else [only]
@@ -292,13 +292,13 @@ class Mailroom:
         ]
 
     def move(self, name: MaskName, event: str) -> list[Effect]:
-        """One step in the life of a mask."""
+        """Move a mask on in its life."""
         mask = self._masks[name.key]
         mask.state = life.after(life.SERVER, mask.state, event)
         return [write("relayed", name.key, mask)]
 
     def end(self, name: MaskName, event: str) -> list[Effect]:
-        """A mask is over: its outcome is noted, and what was not delivered is deleted with its dealing."""
+        """Note the outcome of a mask that is over; the last of a dealing takes what was not delivered along."""
         undelivered = self._bury(self._masks[name.key])
         return [*self.move(name, event), *undelivered]
 
@@ -319,7 +319,7 @@ class Mailroom:
         return effects
 
     def _bury(self, mask: RelayedMask) -> list[Effect]:
-        """The mask lives no more. With the last one of a dealing, what was not delivered never will be."""
+        """Count a mask as over. With the last one of a dealing, delete what was not delivered."""
         self._live[mask.name.contributor] -= 1
         self._live_of_dealing[mask.dealing] -= 1
         if self._live_of_dealing[mask.dealing]:
@@ -354,7 +354,7 @@ class Mailroom:
         self._require_complete(shipment)
 
     def _require_new_or_same(self, dealing: Dealing) -> bool:
-        """Whether the dealing is known. A name is used once: refuse anything between."""
+        """Whether the dealing is known. A name is used once, so a dealing that is known in part is refused."""
         known = [mask for name in dealing.masks if (mask := self._masks.get(name.key))]
         for mask in known:
             if mask.dealing != dealing.key or mask.state != "dealt":
@@ -379,5 +379,5 @@ def _parcel(dealing: Dealing, leaves: tuple[bytes, ...], holder: int, sealed: by
 
 @lru_cache(maxsize=64)
 def _levels(leaves: tuple[bytes, ...]) -> list[list[bytes]]:
-    """The same for all holders, who come one after the other."""
+    """Kept for the next holders, who need the same tree."""
     return merkle.tree(leaves)

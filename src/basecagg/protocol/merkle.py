@@ -51,7 +51,7 @@ def path(levels: Sequence[Sequence[bytes]], index: int) -> tuple[bytes, ...]:
 
 
 def longest_path(count: int) -> int:
-    """The most siblings that a leaf of so many has."""
+    """The most siblings that a leaf of a tree with `count` leaves has."""
     siblings = 0
     while count > 1:
         siblings, count = siblings + min(CHILDREN, count) - 1, -(-count // CHILDREN)

@@ -66,8 +66,8 @@ Reason: TypeAlias = Annotated[str, Meta(max_length=MAX_REASON)]
 class Message(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """The base of all messages: frozen, hashable, one canonical encoding.
 
-    The garbage collector need not look at them: they refer to nothing that could refer back. Records, effects
-    and letters neither; a busy process makes so many of them that looking took 5 % of its time.
+    `gc=False`, as for stored values, effects and letters: they refer to nothing that could refer back, and the
+    garbage collector took 5 % of a busy process's time to look at them.
     """
 
 
@@ -158,7 +158,7 @@ class Link(Message, frozen=True, tag="Link"):
     version: Version
     model_hash: Digest
     state_hash: Digest
-    """Of the server optimiser's memory; zeros if it has none."""
+    """Of the server optimiser's state; zeros if it has none."""
     digest: Digest
     """Of the request whose sum made it."""
 
@@ -325,7 +325,7 @@ class Verdict(Message, frozen=True, tag="Verdict"):
 
 
 class Certificate(Message, frozen=True, tag="Certificate"):
-    """`quorum` endorsements of one digest: no other for its slot, or with one of its masks, has so many."""
+    """`quorum` endorsements of one digest: no other for its slot, or with one of its masks, can have as many."""
 
     epoch: Digest
     version: Version
@@ -360,7 +360,7 @@ class RecoveryRequest(Message, frozen=True, tag="RecoveryRequest", dict=True, gc
 
     @property
     def endorsed(self) -> Endorsed:
-        """What holders endorse, in the order of an `Endorsement`'s fields."""
+        """The content of an endorsement, in the order of an `Endorsement`'s fields."""
         return self.epoch, self.version, self.attempt, self.history.head, self.digest
 
     @property
@@ -387,7 +387,7 @@ def certificate_of(request: RecoveryRequest, votes: tuple[tuple[int, bytes], ...
 
 
 def endorsement_of(asked: RecoveryRequest | Certificate, holder: int) -> Endorsement:
-    """What a holder signs who endorses the request, and has signed if it is in the certificate."""
+    """The endorsement that a holder signs for the request, or has signed in the certificate."""
     return Endorsement(*asked.endorsed, holder)
 
 
@@ -427,7 +427,7 @@ class Witness(Message, frozen=True, tag="Witness"):
 
 
 class Parts(Message, frozen=True, tag="Parts"):
-    """Server → members: all that a version was made from, for whoever wants to make it again."""
+    """Server → members: all that a version was made from, so that anybody can recompute it."""
 
     release: Release
     request: RecoveryRequest
@@ -439,7 +439,7 @@ class Parts(Message, frozen=True, tag="Parts"):
     model: bytes
     """The version before, as little-endian numbers."""
     state: bytes
-    """The optimiser's memory at that version."""
+    """The optimiser's state at that version."""
 
 
 class Closing(Message, frozen=True, tag="Closing"):

@@ -125,11 +125,11 @@ class ModelWatch:
         self._begun = self.newest
 
     def head_of(self, version: int, model: Model) -> bytes:
-        """The head that a ticket names, if these are the very numbers that the server released.
+        """The head that a ticket names, if these are the numbers that the server released.
 
         A version that was not the newest any more when it was asked for is not trained from: a server that
-        keeps serving one model would get many sums of it. Whoever asks for a head uses the version: words on
-        older ones are forgotten when the next one comes.
+        keeps serving one model would get many sums of it. Asking for a head counts as use of the version: words
+        on older ones are forgotten when the next one comes.
         """
         self._require_newest(version)
         first, told = self._agreement.epoch.first, model_hash(version, model)

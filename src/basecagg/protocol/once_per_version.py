@@ -1,8 +1,8 @@
 """A contributor is in one sum with an update from a version, and in another only if that one was given up.
 
-Whoever trains twice from one model gives almost the same update twice, and a few sums of few people's updates
-from one model are equations that can be solved. Holders and server count with the same code: what one of them
-would refuse, the other does not ask for.
+A contributor that trains twice from one model gives almost the same update twice, and a few sums of few
+people's updates from one model are equations that can be solved. Holders and server count with the same code:
+what one of them would refuse, the other does not ask for.
 """
 
 from __future__ import annotations

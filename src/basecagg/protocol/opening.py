@@ -1,11 +1,11 @@
-"""How a full buffer becomes a sum: what the server asks of a protection."""
+"""Openings: how a full buffer becomes a sum. What the server asks of a protection, and protection 'none'."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -55,21 +55,21 @@ Stage: TypeAlias = tuple[bytes, bool]
 
 
 def forget_model_before(version: int) -> list[Effect]:
-    """The model that a version was made from, once nobody can check that version any more."""
+    """Delete the model that a version was made from: nobody can check that version any more."""
     return [Forget(kind, version_key(version - 1)) for kind in ("model", "optimiser")]
 
 
 class Opening(Protocol):
-    """A protection, as the server sees it. What is done here is right where there is nobody to ask."""
+    """A protection, as the server sees it. Defaults for protections without holders."""
 
     def authenticate(self, sender: str, update: Update) -> BufferedUpdate:
-        """Refuse what the sender cannot have meant to send; otherwise say what the update claims."""
+        """Refuse an update that the sender did not send; return what the update claims."""
 
     def last_verdict(self, name: MaskName) -> LastVerdict | None:
-        """What became of an update that is over, for as long as a late copy of it could look like a new one."""
+        """The end of an update that is over, while a late copy of it could look like a new one; else None."""
 
     def require_openable(self, update: BufferedUpdate, at: int, history: History) -> None:
-        """Refuse an update that could not be opened at version `at`, whoever it is summed with.
+        """Refuse an update that could not be opened at version `at`, in any sum.
 
         The history tells which sums were opened so far.
         """
@@ -82,7 +82,7 @@ class Opening(Protocol):
         """Store an update that was admitted."""
 
     def start(self) -> list[Effect]:
-        """To be carried out once after construction."""
+        """Carry this out once after construction."""
         return []
 
     @property
@@ -91,7 +91,7 @@ class Opening(Protocol):
         return False
 
     def pardon(self) -> list[Effect]:
-        """K updates have waited for long enough: nobody is left out of the next sum any more."""
+        """Leave nobody out of the next sum any more: K updates have waited long enough."""
         return []
 
     def may_begin(self, version: int) -> bool:
@@ -99,7 +99,7 @@ class Opening(Protocol):
         return True
 
     def begin(self, history: History, members: Sequence[BufferedUpdate]) -> Move:
-        """Start to open the sum of these updates, at the version that the chain of models has come to."""
+        """Start to open the sum of these updates, at the last version of the history."""
 
     def outstanding(self) -> tuple[MaskName, ...]:
         """The members of the sum that was being opened before a restart."""
@@ -110,22 +110,22 @@ class Opening(Protocol):
         raise Malformed(f"this server does not take a {type(message).__name__}")
 
     def stage(self) -> Stage | None:
-        """What is being waited for, if anything: it changes with every question."""
+        """What the server waits for, if anything. It changes with every question."""
         return None
 
     def deadline(self) -> Move:
-        """The time to answer has passed: ask again, or give up."""
+        """Ask again or give up: the time to answer has passed."""
         return [], None
 
     def publish(self, history: History, opened: Opened) -> list[Effect]:
-        """The model moved on: let those who want to check it know what it was made from."""
+        """Publish what the new version was made from, for everybody who wants to check it."""
         return forget_model_before(history.last)
 
     def end(self, version: int, names: Sequence[MaskName], how: Ending) -> list[Effect]:
-        """Delete what is stored of these updates, and tell whoever keeps shares of them."""
+        """Delete what is stored of these updates, and tell the holders of their shares."""
 
     def repeat_end(self, version: int, name: MaskName) -> list[Effect]:
-        """What was signed about the end of an update, for a contributor that sends it once more."""
+        """The signed end of an update, for a contributor that sends the update once more."""
         return []
 
     def expire(self, version: int) -> list[Effect]:
@@ -185,12 +185,14 @@ class PlainOpening(Opening):
 
     def begin(self, history: History, members: Sequence[BufferedUpdate]) -> Move:
         """Σ s(t − t_i)·Δ_i, at once."""
-        version = history.last
-        weights = tuple(self._weight(version, member) for member in members)
-        total = np.zeros(self._model_size)
-        for weight, member in zip(weights, members, strict=True):
-            total += weight * self._read(member.name)
-        return [], Opened(total, weights)
+        weights, total = [], np.zeros(self._model_size)
+        for member in members:
+            key, base = member.name.key, member.base_version
+            weights.append(float(self._weighing.weight(history.last, base, key.encode())))
+            # The last one admitted is summed in the same call, before the driver has stored it.
+            values = self._values.get(key) or require(self._records, "upload", key)
+            total += weights[-1] * np.frombuffer(values, self._dtype)
+        return [], Opened(total, tuple(weights))
 
     def end(self, version: int, names: Sequence[MaskName], how: Ending) -> list[Effect]:
         """Delete the updates; a copy that comes late must not count again."""
@@ -210,12 +212,3 @@ class PlainOpening(Opening):
         for key in old:
             del self._ended[key]
         return [Forget("ended", key) for key in old]
-
-    def _weight(self, version: int, member: BufferedUpdate) -> float:
-        coin = member.name.key.encode()
-        return float(self._weighing.weight(version, member.base_version, coin))
-
-    def _read(self, name: MaskName) -> npt.NDArray[np.floating[Any]]:
-        # The last one admitted is summed in the same call, before the driver has stored it.
-        values = self._values.get(name.key) or require(self._records, "upload", name.key)
-        return np.frombuffer(values, self._dtype)

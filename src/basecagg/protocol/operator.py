@@ -1,9 +1,9 @@
 """The operator: who belongs to the federation, the counter of epochs, and what it signs.
 
-It believes its own memory and what its people signed; what a server says about numbers, members, keys or
-models decides nothing. An epoch is in its memory before anybody can have it, so no number and no sealing key is
+It believes its own store and what its people signed. What a server says about numbers, members, keys or models
+decides nothing. The operator stores an epoch before anybody can have it, so no number and no sealing key is
 ever signed twice. An epoch begins with a model that the operator gave, or with the one that the last epoch came
-to: the operator follows the chain of its models, and makes the last of them again.
+to: the operator follows the chain of its models, and recomputes the last of them.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ from basecagg.protocol.stored import (
 OPERATOR = "operator"
 RESERVED = (OPERATOR, SERVER)
 PRESENT = ("invited", "admitted")
-"""The states of those who belong to the federation."""
+"""The states of people who belong to the federation."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Foundation:
-    """What a federation begins with, besides its operator's keys. Only the server's key may change later."""
+    """The federation's name, suite and first server key. Only the server's key may change later."""
 
     federation: str
     suite: Suite
@@ -76,7 +76,7 @@ class Foundation:
 
 
 def found() -> list[Persist]:
-    """The first record of a new operator. A store without it is not new: its memory was lost."""
+    """What a new operator stores first. A store without it is not new, but was lost."""
     return [_kept(Standing())]
 
 
@@ -111,7 +111,7 @@ class Operator:
         self._standing = Standing.read_back(records.read("standing", ""))
 
     def start(self) -> list[Effect]:
-        """To be carried out once after construction. An older copy signs nothing until `recover`."""
+        """Carry this out once after construction. An older copy signs nothing until `recover`."""
         if self._standing.suspended or not self._records.rolled_back:
             return []
         self._standing.suspended = True
@@ -124,7 +124,7 @@ class Operator:
 
     @property
     def server_keys(self) -> set[bytes]:
-        """What the server may sign with: as the last epoch says, or the next one will."""
+        """The server's keys: the one in the last epoch, and the one for the next."""
         present = {self.epoch.server_key} if self.epoch else set()
         return present | {self._server_key}
 
@@ -138,8 +138,8 @@ class Operator:
     def invite(
         self, name: str, role: Role, token: bytes, *, expires: int = NEVER, now: int = 0
     ) -> list[Effect]:
-        """Expect somebody new. While nobody has come, the same invitation stands until it expires."""
-        self._require_memory()
+        """Invite somebody new. An open invitation of the same person stands until it expires."""
+        self._require_store()
         require_free(name)
         known = self.people.get(name)
         is_invited = known is not None and known.state == "invited" and known.role == role
@@ -151,16 +151,16 @@ class Operator:
         return [self._enter(name, fresh)]
 
     def replace(self, name: str, token: bytes, *, expires: int = NEVER) -> list[Effect]:
-        """A disk or an invitation was lost: the person begins again, with the next epoch."""
-        self._require_memory()
+        """Let a person begin again with the next epoch, after a lost disk or invitation."""
+        self._require_store()
         old = self._step(name, "replace")
         fresh = self._newcomer(old.role, token, after=self.number, expires=expires)
-        self._announced.pop(name, None)  # the old hand signed it
+        self._announced.pop(name, None)  # it is signed with the old key
         return [self._enter(name, fresh), Forget("announced", name)]
 
     def revoke(self, name: str) -> list[Effect]:
-        """Somebody is out: at once for the server, and from the next epoch on for the holders."""
-        self._require_memory()
+        """Exclude a person: at once for the server, and from the next epoch on for the holders."""
+        self._require_store()
         known = self.people.get(name)
         if known is not None and known.state == "revoked":
             return []
@@ -170,7 +170,7 @@ class Operator:
         self, name: str, signing_key: bytes, evidence: bytes, *, now: int = 0
     ) -> list[Effect]:
         """Admit the key that comes with an invitation's proof. The same key again gets the same answer."""
-        self._require_memory()
+        self._require_store()
         person = self.people.get(name)
         if person is None or not life.allows(life.PERSON, person.state, "admit"):
             raise NotEnrolled("no invitation stands behind this enrolment", peer=name)
@@ -183,7 +183,7 @@ class Operator:
 
     def vouch(self, name: str, role: Role, signing_key: bytes) -> list[Effect]:
         """Admit a key that the operator got in person, without an invitation."""
-        self._require_memory()
+        self._require_store()
         require_free(name)
         fresh = Person(role=role, state="unknown", after=self._closed_number())
         person = self.people.get(name, fresh)
@@ -223,13 +223,13 @@ class Operator:
         return write("person", name, person, irreversible=True)
 
     def _closed_number(self) -> int:
-        """The number of the last epoch that a newcomer has no part in: the one before the present one."""
+        """The last epoch that a newcomer takes no part in: the one before the present one."""
         return self.number - 1 if self._present is not None else self.number
 
     # --- keys of holders --------------------------------------------------------------------------
 
     def hear(self, name: str, key: HolderKey) -> list[Effect]:
-        """Somebody announces the key to which its shares are to be sealed in the next epoch."""
+        """Take the key that somebody announces for the next epoch: its shares will be sealed to it."""
         if key == self._announced.get(name):
             return []
         try:
@@ -271,7 +271,7 @@ class Operator:
         return {name: reason for name, reason in objections.items() if reason}
 
     def holders(self, without: Collection[str] = ()) -> list[str]:
-        """Who is to hold shares in the next epoch, in order."""
+        """The holders of the next epoch, in order."""
         return sorted(
             name
             for name, person in self.people.items()
@@ -292,22 +292,23 @@ class Operator:
     # --- the model that an epoch begins with ------------------------------------------------------
 
     def expect(self, first: Link | None, size: int = 0) -> list[Effect]:
-        """Let the next epoch begin with this model of so many numbers, whatever the server says.
+        """Let the next epoch begin with this model of `size` numbers, not with what the server says.
 
-        Its hash was made by the operator from its own numbers, or is one that it accepts knowingly. None: with
-        what the last epoch came to, if that can be followed.
+        The operator made its hash from its own numbers, or accepts it knowingly. None: begin with the model
+        that the last epoch came to, if it can be followed.
         """
-        self._require_memory()
+        self._require_store()
         expected = None if first is None else Expectation(first=first, size=size)
         return self._keep_expected(expected)
 
     def follow(self, pedigree: Pedigree, parts: Parts | None) -> list[Effect]:
-        """Let the next epoch begin with what the last one came to, if it did come to that.
+        """Let the next epoch begin with the model that the last one came to, if that can be proved.
 
-        The way leads from the epoch that was signed here, along the chain of models that the holders certified,
-        to the newest version, which is made again from its parts. `Caught` if the server released another.
+        The proof leads from the epoch that was signed here, along the chain of models that the holders
+        certified, to the newest version, which is recomputed from its parts. `Caught` if the server released
+        another.
         """
-        self._require_memory()
+        self._require_store()
         epoch, end = self._standing.epoch, self._standing.end
         if epoch is None or pedigree.epoch.id != epoch.id:
             raise WrongEpoch("it is not in the epoch that was signed here last", peer=SERVER)
@@ -328,10 +329,10 @@ class Operator:
         return self._keep_expected(Expectation(first=first, size=size))
 
     def expected_at(self, first: Link) -> Expectation | None:
-        """What may stand where this model is to stand, if that was said or followed for this place.
+        """The model that is expected in the place of this one, if there is one.
 
-        The place is a version and the head of the chain before it. An epoch that was signed for it and may
-        never have arrived says so too.
+        The place is a version and the head of the chain before it. An epoch that was signed for the place
+        counts too, for it may never have arrived.
         """
         links = [self._standing.expected] if self._standing.expected else []
         if self._present is not None:
@@ -341,7 +342,7 @@ class Operator:
         return next((e for e in links if (e.first.version, e.first.digest) == place), None)
 
     def require_expected(self, first: Link) -> Expectation:
-        """Refuse what the server wants to begin with, unless it is the very model that is expected there."""
+        """Refuse the model that the server wants to begin with, unless it is the expected one."""
         expected = self.expected_at(first)
         if expected is None:
             raise WrongModel(f"nobody has said or followed here what version {first.version} is")
@@ -363,7 +364,7 @@ class Operator:
 
     def trust_server(self, key: bytes) -> list[Effect]:
         """From the next epoch on, the server signs with this key."""
-        self._require_memory()
+        self._require_store()
         if key == self._server_key:
             return []
         self._server_key = key
@@ -382,10 +383,10 @@ class Operator:
     ) -> list[Effect]:
         """Sign the next epoch, with every admitted holder but those whom the operator leaves out by name.
 
-        `first` is what the server wants to begin with: no other model than the expected one is signed. The last
-        epoch again, as it is, if that is wished for and it has not ended: it may never have arrived.
+        `first` is what the server wants to begin with: no other model than the expected one is signed. If the
+        last epoch has all that is wished for and has not ended, it is sent again: it may never have arrived.
         """
-        self._require_memory()
+        self._require_store()
         expected, size = self.require_expected(first), parameters.model_size
         if expected.size != size:
             raise WrongModel(f"the model has {expected.size} numbers, the parameters say {size}")
@@ -424,7 +425,7 @@ class Operator:
             suite=founded.suite,
             **wishes,
         )
-        # What nobody would take is not signed.
+        # An epoch that nobody would accept is not signed.
         accept(epoch, self._signer.public_key, self._verifier)
         used = {_hash(holder.sealing_key): number for holder in epoch.holders}
         self._used |= used
@@ -443,8 +444,8 @@ class Operator:
         return [Seat(n, self.people[n].signing_key, self._announced[n].sealing_key) for n in names]
 
     def end(self, last_version: int, head: bytes) -> list[Effect]:
-        """Sign that the present epoch is over. What was once signed is given again."""
-        self._require_memory()
+        """Sign the end of the present epoch, or send the signed end again."""
+        self._require_store()
         epoch, end = self._standing.epoch, self._standing.end
         if epoch is None:
             raise LocalProtocolError("no epoch has begun")
@@ -459,9 +460,9 @@ class Operator:
     def adopt(self, epoch: Epoch) -> list[Effect]:
         """Take up an epoch that this operator signed and has forgotten, so that it can be ended.
 
-        Any other epoch is refused: the signature on it must be our own.
+        The signature must be our own.
         """
-        self._require_memory()
+        self._require_store()
         if self._standing.epoch is not None:
             raise LocalProtocolError(f"epoch {self._standing.epoch.number} is remembered here")
         accept(epoch, self._signer.public_key, self._verifier)
@@ -494,7 +495,7 @@ class Operator:
         credential = Credential(epoch.id, name, person.signing_key)
         return [Send(name, signed(credential, self._enrolment))]
 
-    # --- lost memory ------------------------------------------------------------------------------
+    # --- a lost store -----------------------------------------------------------------------------
 
     def recover(self, above: int, confirmed: Collection[str]) -> list[Effect]:
         """Go on from an older copy: no epoch up to `above` is signed again, and only these people are in.
@@ -515,7 +516,7 @@ class Operator:
         revoked = [self._enter(name, self._step(name, "revoke")) for name in gone]
         return [*_used(used), *revoked, self._count(above), _kept(self._standing)]
 
-    def _require_memory(self) -> None:
+    def _require_store(self) -> None:
         if self.suspended:
             raise StorageError(
                 "this is an older copy of the operator, which may have signed more epochs than it knows of:"
@@ -530,7 +531,7 @@ def _is_over(person: Person | None, now: int) -> bool:
 
 
 def require_name(name: str) -> None:
-    """Refuse what cannot be the name of a person or a federation: it becomes part of paths and messages."""
+    """Refuse what cannot be a name of a person or federation: names become part of paths and messages."""
     try:
         msgspec.convert(name, Name)
     except msgspec.ValidationError:

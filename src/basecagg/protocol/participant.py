@@ -1,9 +1,10 @@
 """A participant across epochs: what it joins, what it holds, and when it forgets.
 
-Joining, leaving and forgetting are decided here and nowhere else, from signed words only: an epoch or its end
-that the pinned operator signed, a certificate that carries this participant's own signature, its own clock and
-its own store. Whatever else a server says is a hint to look again. Two ideas carry it: numbers of epochs only
-rise, and *key and memory share one fate*: whatever could have been forgotten takes its sealing key with it.
+Joining, leaving and forgetting are decided here and nowhere else. The reasons are an epoch or its end that the
+pinned operator signed, a certificate with this participant's own signature, its own clock and its own store.
+Everything else that a server says is only a hint to look again. Two ideas carry it: numbers of epochs only
+rise, and *key and store share one fate*: when the store may have forgotten something, the sealing keys are
+destroyed.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from basecagg.protocol.floor import LocalFloor
 from basecagg.protocol.global_model import Model
 from basecagg.protocol.holder import Holder
 from basecagg.protocol.key_ring import KeyRing
-from basecagg.protocol.ledger import PrivacyLedger
+from basecagg.protocol.ledger import PrivacyLedger, paid_by
 from basecagg.protocol.messages import (
     PROTOCOL_VERSION,
     CertifiedRequest,
@@ -64,28 +65,28 @@ from basecagg.protocol.proofs import IN_WORDS, Caught, Evidence, Proof
 from basecagg.protocol.stored import Membership, Refusals, load, parse, recall, write
 
 GRACE = 86_400
-"""Seconds an epoch is kept since the clock first said that it is over, if nobody else does: clocks jump."""
+"""Seconds that an epoch is kept after the clock says that it is over: clocks jump."""
 _MACHINES = (
     *("held", "share", "answer", "progress", "vote"),
     *("mask", "dealing", "locks", "ticket", "upload"),
     *("base", "summed"),
     *("epoch", "coin", "released", "asked", "checked"),
 )
-"""The kinds of records that end with an epoch."""
+"""The kinds of stored values that end with an epoch."""
 TO_CONTRIBUTORS = (Receipt, Verdict)
 """All other letters are for the holder."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pins:
-    """What a participant was told by a safe way before anything else: whom it believes, and as whom."""
+    """What a participant learned in a safe way before anything else: its names, its key, the operator's key."""
 
     federation: str
     name: str
     signing_key: bytes
     operator_key: bytes
     after: int = 0
-    """Epochs up to this number are none of its business."""
+    """It takes no part in epochs up to this number."""
     contributes: bool = True
 
 
@@ -121,14 +122,14 @@ class Participant:
         self._now = 0
         self._barred = False
         self.number = max(records.number, pins.after)
-        """The highest number of any epoch that it joined: no other with this or a lower one is taken."""
+        """The highest number of any epoch that it joined. Other epochs up to this number are refused."""
         fresh = Membership(epoch=b"", state="outside")
         self._membership = recall(records, "membership", Membership) or fresh
         self.agreement = self._load_agreement()
         """The epoch that it is in."""
         self._credential = recall(records, "credential", Credential) if self.agreement else None
         self._waiting: Message | None = None
-        """A question that is not answered before its version was made again."""
+        """A question that has to wait until its version is recomputed."""
 
     # --- what it is ---------------------------------------------------------------------------
 
@@ -170,7 +171,7 @@ class Participant:
         return ModelWatch(self.agreement, self._records, share)
 
     def _put_down(self, *machines: str) -> None:
-        """Each is taken up again when it is asked for: what joining writes has to be in the store first."""
+        """Drop machines. Each is made again when it is used, after joining has written the store."""
         for machine in machines:
             vars(self).pop(machine, None)
 
@@ -180,9 +181,9 @@ class Participant:
 
     @property
     def may_train(self) -> bool:
-        """Whether a mask is ready, no earlier update is on its way, and its budget allows another.
+        """Whether it may train: a mask is ready, no update is on its way, the budget allows another.
 
-        And whether there is a version that it may train from: one that is newer than the last, for most.
+        There must also be a version that it may train from: for most, one that is newer than the last.
         """
         contributor = self.contributor
         if contributor is None or self._is_over or not contributor.may_spend:
@@ -191,7 +192,7 @@ class Participant:
 
     @property
     def is_resting(self) -> bool:
-        """Whether no update of its own is on its way, and it may train from a newer version only."""
+        """Whether it waits for a newer version, while no update of its own is on its way."""
         contributor = self.contributor
         if contributor is None or contributor.is_waiting:
             return False
@@ -200,9 +201,9 @@ class Participant:
     # --- joining ------------------------------------------------------------------------------
 
     def start(self, now: int) -> list[Effect]:
-        """To be carried out once after construction, in one go, before anything else is written.
+        """Carry this out once after construction, in one transaction, before anything else is written.
 
-        An older copy of the store costs all sealing keys. The first write makes it a current one.
+        If the store is an older copy, all sealing keys are destroyed. The first write makes it a current one.
         """
         effects: list[Effect] = []
         if self._records.rolled_back:
@@ -218,7 +219,7 @@ class Participant:
         return [*effects, *(e for machine in machines if machine for e in machine.start())]
 
     def _look_at_floor(self) -> list[Effect]:
-        """A floor that was raised holds for the present epoch too: nothing more is answered or sent in it."""
+        """Apply the floor to the present epoch too: it may have been raised. Below it nothing more is sent."""
         try:
             if self.agreement is not None:
                 self._floor.require(self.agreement.parameters, self.agreement.epoch.max_burns)
@@ -231,7 +232,7 @@ class Participant:
     def announce(self, *, another: bool = False) -> list[Effect]:
         """Tell the operator which key the next epoch is to seal to: the same again, or `another`.
 
-        An operator signs a key once. Where such an epoch never arrived a newer key replaces the lost one.
+        An operator signs a key only once. If the epoch with the key never arrived, another key is needed.
         """
         created = self.keys.create() if another or not self.keys.announced() else []
         pins, key = self.pins, self.keys.announced()[-1]
@@ -239,7 +240,7 @@ class Participant:
         return [*created, Send(SERVER, signed(said, self._signer))]
 
     def offer(self, epoch: Epoch, credential: Credential | None = None) -> list[Effect]:
-        """Join an epoch that the operator signed, if acceptable; or take a credential for the present one."""
+        """Join an acceptable epoch that the operator signed; or take a credential for the present one."""
         try:
             return self._consider(epoch, credential)
         except Refused as refusal:
@@ -275,7 +276,7 @@ class Participant:
             raise NotEnrolled("the credential is for another key than mine")
 
     def _key_in(self, agreement: Agreement) -> bytes | None:
-        """The sealing key that the epoch lists for me, if I have it: else I only contribute."""
+        """Our sealing key in the epoch, if it lists one that we have; otherwise we only contribute."""
         index = agreement.holder_index(self.pins.name)
         if index is None:
             return None
@@ -287,7 +288,7 @@ class Participant:
     def _join(
         self, agreement: Agreement, credential: Credential | None, key: bytes | None
     ) -> list[Effect]:
-        """One transaction: the number, the key joined, all earlier keys and the last epoch gone."""
+        """In one transaction: store the number and join the key, delete all earlier keys and the last epoch."""
         epoch = agreement.epoch
         effects = [*self._end_machines(), *self.keys.join(key)]
         self.number = epoch.number
@@ -305,7 +306,7 @@ class Participant:
         ]
 
     def _take_credential(self, credential: Credential | None) -> list[Effect]:
-        """The very epoch that is current: nothing happens, but a credential may have come since."""
+        """The present epoch is offered again: nothing happens, but a credential may have come since."""
         if self.agreement is None:
             raise WrongEpoch("this epoch is over for me")
         if credential is None or self._credential is not None:
@@ -323,10 +324,8 @@ class Participant:
     def _look_at_budget(self) -> list[Effect]:
         """Say at once if no upload of this epoch can be paid for."""
         assert self.agreement is not None
-        mechanism = self.agreement.parameters.mechanism
-        if mechanism is None or not mechanism.variance:
-            return []
-        return PrivacyLedger(self._records).ended(mechanism)
+        paid = paid_by(self.agreement.parameters)
+        return [] if paid is None else PrivacyLedger(self._records).ended(paid)
 
     # --- letters ------------------------------------------------------------------------------
 
@@ -375,7 +374,7 @@ class Participant:
         return [*holder.receive(message), *self.watch.remember(request)]
 
     def _take_up(self) -> list[Effect]:
-        """Go on with the question that had to wait. If it is refused, the server asks again and hears why."""
+        """Answer the question that had to wait. If it is refused now, the server asks again and hears why."""
         waiting, self._waiting = self._waiting, None
         try:
             return [] if waiting is None else self._handle(waiting)
@@ -393,7 +392,7 @@ class Participant:
         return self.contributor.reconnect() if self.contributor and not self._is_over else []
 
     def deal_ahead(self, ahead: int) -> list[Effect]:
-        """Have so many masks ready; how far the model is, is what the server has signed last."""
+        """Have `ahead` masks ready. The newest version that the server has signed counts as the present one."""
         return self.working().deal_ahead(self.watch.newest, ahead)
 
     def submit(self, update: Model, base_version: int, head: bytes) -> list[Effect]:
@@ -402,7 +401,7 @@ class Participant:
         return self.working().submit(update, base_version, head, self.watch.newest, model)
 
     def working(self) -> Contributor:
-        """The contributor, which there must be."""
+        """The contributor, or an error if there is none."""
         if self.contributor is None or self._is_over:
             raise LocalProtocolError("this participant contributes to no epoch now")
         return self.contributor
@@ -410,7 +409,7 @@ class Participant:
     # --- a server that was caught -------------------------------------------------------------
 
     def _convict(self, proof: Proof) -> list[Effect]:
-        """Nothing is answered or sent in this epoch any more, nor in any other with that server's key."""
+        """Answer and send nothing any more, in this epoch and in any other with that server's key."""
         assert self.agreement is not None
         self._barred = True
         epoch, reason = self.agreement.epoch, IN_WORDS[type(proof)]
@@ -427,10 +426,10 @@ class Participant:
     # --- leaving and forgetting ---------------------------------------------------------------
 
     def tick(self, now: int) -> list[Effect]:
-        """It is `now` by this participant's own clock, in seconds: an epoch whose time has passed is over.
+        """Look at the clock: it is `now`, in seconds. An epoch whose time has passed is over.
 
-        Nothing is answered from then on; what it was is destroyed after a while, in case the clock had jumped,
-        however far.
+        Nothing is answered from then on. The epoch's store is deleted only after `GRACE`, in case the clock has
+        jumped.
         """
         self._now = now
         since = min(self._membership.late_since or now, now) if self._is_late else 0
@@ -447,7 +446,7 @@ class Participant:
 
     @property
     def _is_over(self) -> bool:
-        """Whether nothing is to be answered or sent any more in the present epoch."""
+        """Whether nothing may be answered or sent any more in the present epoch."""
         return self._barred or self._is_late
 
     def _hear_end(self, end: EpochEnd) -> list[Effect]:
@@ -460,7 +459,7 @@ class Participant:
         return [] if self.agreement is None else self._leave("the operator ended it")
 
     def _leave(self, reason: str) -> list[Effect]:
-        """Keys and memory go in one transaction. Number and id stay for ever."""
+        """Delete keys and stored values in one transaction. Number and id stay for ever."""
         effects = [*self._end_machines(), *self.keys.leave()]
         self._move("end", self._membership.epoch)
         self.agreement = self._credential = None
@@ -473,10 +472,10 @@ class Participant:
         ]
 
     def _forget(self, reason: str) -> list[Effect]:
-        """Something may have been answered that is not known here: no sealing key survives that.
+        """Destroy all sealing keys and burn all masks: this store may not know all that was answered.
 
-        Tombstones stay, masks are burned, the number stays; it can contribute with fresh masks, but not where
-        that costs privacy: nobody knows what is left of its budget.
+        Tombstones and the number stay. It can contribute with fresh masks, but not where uploads cost privacy,
+        because nobody knows what is left of its budget.
         """
         holder, contributor = self.holder, self.contributor
         burned = [
@@ -499,7 +498,7 @@ class Participant:
     # --- machines and records -----------------------------------------------------------------
 
     def _end_machines(self) -> list[Effect]:
-        """Nothing of the epoch is kept but that it was."""
+        """Delete everything of the epoch, except that it was joined."""
         burned = self.contributor.close() if self.contributor else []
         self._put_down("holder", "contributor", "watch")
         self._waiting = None
@@ -520,7 +519,7 @@ class Participant:
         return [write("refusal", code, Refusals(count=count + 1, reason=reason))]
 
     def _load_agreement(self) -> Agreement | None:
-        """It was checked when it was joined."""
+        """The stored epoch. It was checked when it was joined."""
         stored = self._records.read("charter", "")
         try:
             agreement = _agreement_in(stored, self._verifier) if stored else None

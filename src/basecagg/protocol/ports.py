@@ -1,6 +1,6 @@
-"""What the machines need from outside: keys, sealed envelopes, and a place to read back their records.
+"""Ports: what the machines need from outside, which is keys, sealed envelopes and a store to read from.
 
-`basecagg.channels` implements the first four with real cryptography, `basecagg.storage` the last one.
+`basecagg.channels` implements keys and envelopes with real cryptography, `basecagg.storage` the stores.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from basecagg.protocol.messages import Suite
 
 
 class Discreet:
-    """A Struct with a secret in it. Of its fields it shows what `_shown` says, else nothing."""
+    """A Struct with a secret in it. It prints the fields that `_shown` gives, and no others."""
 
     __slots__ = ()
 
@@ -25,12 +25,12 @@ class Discreet:
         return f"{type(self).__name__}({', '.join(map(str, self._shown().values())) or '…'})"
 
     def __rich_repr__(self) -> list[tuple[str, object]]:
-        """Nor to the rich library, which asks a Struct for its fields."""
+        """The rich library would print all fields of a Struct."""
         return list(self._shown().items())
 
 
 class Lock(Discreet, Struct, frozen=True, gc=False):
-    """What closes one envelope, and closes it again byte for byte: how it begins, and the key of its body."""
+    """Closes one envelope, and closes it again byte for byte: the envelope's head, and the key of its body."""
 
     head: bytes
     key: bytes
@@ -103,7 +103,7 @@ class SealingSuite(Protocol):
 
 
 class Records(Protocol):
-    """Reads back what earlier `Persist` effects wrote: all that a machine knows after a restart."""
+    """A store to read from: what earlier `Persist` effects wrote, all that a machine knows at a start."""
 
     @property
     def rolled_back(self) -> bool:
@@ -120,8 +120,8 @@ class Records(Protocol):
 
 
 class LastingRecords(Records, Protocol):
-    """Records with an anchor, of a machine that lives longer than an epoch."""
+    """The store of a machine that outlives an epoch, with an anchor that outlives the store."""
 
     @property
     def number(self) -> int:
-        """The highest number that a record of the kind 'highest' ever had, whatever else was lost."""
+        """The highest value that 'highest' ever had, even if an older copy of the store is opened."""

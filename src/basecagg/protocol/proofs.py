@@ -37,7 +37,7 @@ class DoubleRequest(Message, frozen=True, tag="DoubleRequest"):
 
 
 class Miscalculation(Message, frozen=True, tag="Miscalculation"):
-    """A release, and the very parts that it names, from which another model or another blame follows."""
+    """A release with the parts that it names, from which another model or another blame follows."""
 
     parts: Parts
 
@@ -55,7 +55,7 @@ class Evidence(Message, frozen=True, tag="Evidence"):
 
 
 class Account(Message, frozen=True, tag="Account"):
-    """What one version was made from, with its epoch: whoever has the operator's key can make it again."""
+    """What one version was made from, with its epoch: enough to recompute it with the operator's key."""
 
     epoch: Epoch
     parts: Parts

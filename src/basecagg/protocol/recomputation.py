@@ -1,10 +1,10 @@
-"""How signed parts become a sum and the next model: by the server once, by whoever has the parts again.
+"""Opening a sum and making the next model from signed parts: the server does it once, and anybody can again.
 
-Everything that a version is made from is named in the server's signed `Release`, by its hash: the request
-with its tickets, and so the uploads; the answers with their holders' signatures; the version before. So whoever
-changes a part, or leaves one out, has damaged it and convicts nobody. And where all parts are the very ones
-that the server named, what does not follow from them is the server's doing alone. A holder who lies, or a
-dealer whose shares do not fit, changes what an honest server computes, and what is computed here likewise.
+The server's signed `Release` names everything that a version is made from, by its hash: the request with its
+tickets, and so the uploads; the answers with their holders' signatures; the version before. So changed or
+missing parts convict nobody. If all parts are the ones that the server named, only the server can be the reason
+for a different result: a lying holder, or a dealer whose shares do not fit, changes the result here in the same
+way.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class NotOpenable(DecodingError):  # noqa: N818 - more answers may help
     """These answers open no sum."""
 
     def __init__(self, reason: str, wrong: int | None) -> None:
-        """So many of the answers are `wrong`, or more; None if no other answers could help."""
+        """`wrong` answers are wrong, or more; None if no other answers could help."""
         super().__init__(reason, wrong=wrong or 0)
         self.helpless = wrong is None
 
@@ -85,7 +85,7 @@ def open_sum(
 ) -> Opened:
     """Decode the sum of the masks, subtract it from that of the uploads, check; or `NotOpenable`.
 
-    Of U + T answers that agree U are honest, and these determine the sum: whoever disagrees is wrong.
+    Of U + T answers that agree, U are honest and determine the sum. So answers that disagree are wrong.
     """
     masks, wrong = _decode(agreement, answers)
     weights, field = Weighing.of(agreement.parameters).weights(request), agreement.code.field
@@ -181,7 +181,7 @@ def _require_certified(agreement: Agreement, parts: Parts) -> None:
 
 
 def _require_named(parts: Parts, statements: list[bytes]) -> None:
-    """Every part is the very one that the release names, by its hash. Anybody could have changed any other."""
+    """Refuse parts that the release does not name by their hash: anybody could have changed them."""
     release, tickets = parts.release, parts.request.tickets
     if parts.request.digest != release.history.links[-1].digest:
         raise PartsDamaged("the request is not the one that the release names")
@@ -275,7 +275,7 @@ def require_answer(
 
 # --- judging ------------------------------------------------------------------------------------
 #
-# Evidence is checked from scratch, for whoever hands it in may be lying. A judge needs the operator's key and
+# Evidence is checked from scratch, for the accuser may be lying. A judge needs the operator's key and
 # nothing else: that leads to the epoch, the epoch names the keys of the server and of the holders, and the
 # server's own signed words do the rest.
 
@@ -331,7 +331,7 @@ def last_link(agreement: Agreement, pedigree: Pedigree) -> tuple[Link, bytes]:
 
 
 def _require_endorsed(agreement: Agreement, release: Release, pedigree: Pedigree) -> None:
-    """A quorum of holders endorsed the very sum that made the version, where they have to."""
+    """Refuse a version without a quorum's certificate of its sum, in an epoch that needs one."""
     if agreement.parameters.consistency != "certified":
         return
     c, history = pedigree.certificate, release.history

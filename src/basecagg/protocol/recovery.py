@@ -1,9 +1,9 @@
 """Protection 'basecagg': the server learns the weighted sum of K masked updates and nothing else.
 
 Phase 3 of the paper: ask the holders, decode the sum of the masks from their answers, subtract. One request is
-outstanding at a time. It is persisted before it is sent, and is only ever repeated identically or burned: never
-shrunk, never reweighted. Differs from the paper: U + T answers have to agree, unless the epoch takes holders to
-be honest.
+outstanding at a time. It is stored before it is sent, and then repeated identically or burned: never made
+smaller, never reweighted. Differs from the paper: U + T answers have to agree, unless the epoch takes holders
+to be honest.
 """
 
 from __future__ import annotations
@@ -151,9 +151,9 @@ class Recovery(Opening):
         retries: int = 1,
         keep: int = 1,
     ) -> None:
-        """Open buffers of the agreed epoch; ask again `retries` times before answers that disagree are burned.
+        """Open buffers of the agreed epoch; ask again `retries` times before unequal answers burn a sum.
 
-        What the last `keep` versions were made from (R) stays, for those who want to check them.
+        Keep what the last `keep` versions (R) were made from, for everybody who wants to check them.
         """
         self.agreement = agreement
         self.mailroom = Mailroom(agreement, records)
@@ -162,7 +162,7 @@ class Recovery(Opening):
         self._retries = retries
         self._keep = keep
         self._versions = [int(key) for key in records.keys("made")]
-        """Those whose parts are here, oldest first."""
+        """The versions whose parts are kept, oldest first."""
         self._parameters = agreement.parameters
         self._request = recall(records, "request", RecoveryRequest)
         self._past = recall(records, "past", Past) or Past()
@@ -176,7 +176,7 @@ class Recovery(Opening):
         self._start_collecting()
 
     def _start_collecting(self) -> None:
-        """What holders said to the present request. Lost in a restart: they repeat it when asked again."""
+        """Begin without replies. They are not stored, because holders repeat them when asked again."""
         self._endorsements: dict[int, bytes] = {}
         self._answers: dict[int, Answer] = {}
         request = self._request
@@ -220,7 +220,7 @@ class Recovery(Opening):
         return next((verdict for verdict in LAST_VERDICT.values() if verdict == state), None)
 
     def require_openable(self, update: BufferedUpdate, at: int, history: History) -> None:
-        """Refuse an update whose mask expires too early or too few holders keep, or that they would refuse."""
+        """Refuse an update that holders would refuse, or whose mask too few keep or expires too early."""
         mask = self.mailroom.find(update.name)
         assert mask is not None
         self._require_free(update.name.contributor, update.base_version, history)
@@ -243,14 +243,15 @@ class Recovery(Opening):
         return True
 
     def _require_free(self, contributor: str, base_version: int, history: History) -> None:
-        """Holders would refuse another update from a version whose sum was opened, or is being opened."""
+        """Refuse what holders would: another update from a version whose sum was opened or is being opened."""
         present = {self._request.digest} if self._request else set()
         self._once.require_free(contributor, base_version, history.opened | present)
 
     def openable_together(self, updates: Sequence[BufferedUpdate], at: int) -> list[BufferedUpdate]:
-        """One after the other, as long as enough holders keep a share of all of them.
+        """Take one after the other, as long as enough holders keep a share of all of them.
 
-        Who may have spoiled a sum of this version is left out of the next, if enough others have dealt masks.
+        A contributor that may have spoiled a sum of this version is left out, if enough others have dealt
+        masks.
         """
         suspects = self._past.suspects
         others = self.mailroom.dealers - suspects if suspects else frozenset()
@@ -276,7 +277,7 @@ class Recovery(Opening):
     # --- asking -------------------------------------------------------------------------------
 
     def start(self) -> list[Effect]:
-        """An older copy of the store may have signed requests that it does not know: ask the holders."""
+        """If this store is an older copy, ask the holders: there may be requests that it does not know."""
         return self._doubt.ask() if self._doubt else []
 
     @property
@@ -285,7 +286,7 @@ class Recovery(Opening):
         return bool(self._past.suspects)
 
     def pardon(self) -> list[Effect]:
-        """Others have been waited for long enough: those who may have spoiled a sum may be in the next."""
+        """Let contributors that may have spoiled a sum into the next: it has waited long enough for others."""
         if not self._past.suspects:
             return []
         self._past.suspects = frozenset()
@@ -296,7 +297,7 @@ class Recovery(Opening):
         return not self._is_used_up(version) and self._doubt is None
 
     def trouble(self, version: int) -> str:
-        """Why no sum is opened until somebody does something about it, for the operator; else nothing."""
+        """For the operator: why no sum is opened until somebody acts; empty if all is well."""
         if self._doubt is not None:
             return self._doubt.in_words()
         if self._request is not None or not self._is_used_up(version):
@@ -308,7 +309,7 @@ class Recovery(Opening):
 
     @property
     def is_stuck(self) -> bool:
-        """Whether an epoch that is to end need not wait for the present sum: it may never open."""
+        """Whether the present sum may never open, so that the end of the epoch need not wait for it."""
         return self._doubt is not None or self._attempts > self._retries
 
     def _is_used_up(self, version: int) -> bool:
@@ -354,9 +355,10 @@ class Recovery(Opening):
         return [Send(names[holder], question) for holder in holders]
 
     def unanswered(self, holder: str, version: int) -> list[Message]:
-        """All that a holder may have missed: what is over, its parcels, and the present question.
+        """All that a holder may have missed: masks that are over, its parcels, and the present question.
 
-        What is over makes room for the parcels, and is said again after them: some of their masks may be.
+        Masks that are over come first, to make room for the parcels, and again after the parcels, because some
+        masks in them may be over.
         """
         index = self.agreement.holder_index(holder)
         if index is None:
@@ -392,7 +394,7 @@ class Recovery(Opening):
         return super().receive(sender, message, version)
 
     def _make_room(self, sender: str, closing: Closing, version: int) -> list[Effect]:
-        """A contributor gives up masks: those that hid no update are over, and it hears which are."""
+        """End the masks that a contributor gives up, if they hid no update; tell it which of them are over."""
         self.agreement.require_id(closing.epoch)
         most = self.agreement.masks_per_contributor
         if len(closing.masks) > most:
@@ -410,7 +412,7 @@ class Recovery(Opening):
         return [*ended, *(Send(sender, verdict) for verdict in verdicts)]
 
     def _hear_witness(self, sender: str, witness: Witness) -> list[Effect]:
-        """In doubt until all holders have said how far they saw me go, and none saw more than I know."""
+        """Note how far a holder saw the server go. The doubt ends when all have spoken and none saw more."""
         if self._doubt is None:
             return []
         self._doubt.hear(sender, witness)
@@ -421,11 +423,11 @@ class Recovery(Opening):
         return [write("past", "", self._past, irreversible=True), *again]
 
     def _hear(self, sender: str, reply: Endorsement | Answer) -> Move:
-        """Check who speaks and about what; a late word about an earlier request is passed over."""
+        """Check sender and request of a reply; pass over a late reply to an earlier request."""
         self.agreement.require_id(reply.epoch)
         self.agreement.require_holder(reply.holder, sender)
         if self._doubt is not None:
-            return [], None  # the request may have had another end, which is forgotten here
+            return [], None  # the request may have ended, and this older copy does not know it
         if self._request is None or reply.digest != self._request.digest:
             return [], None
         if isinstance(reply, Endorsement) and self._certificate is not None:
@@ -443,14 +445,17 @@ class Recovery(Opening):
         self._endorsements[endorsement.holder] = endorsement.signature
         if len(self._endorsements) < self._parameters.quorum:
             return []
-        # Now no other request with one of these masks can be certified any more.
+        # From now on no other request with one of these masks can be certified.
         votes = tuple(sorted(self._endorsements.items()))
         self._certificate = certificate_of(request, votes)
         return [write("certificate", "", self._certificate), *self._ask(self._asked)]
 
     def _count_answer(self, answer: Answer) -> Move:
         if self._parameters.consistency == "certified" and self._certificate is None:
-            return [], None  # no sum is opened without its certificate: the next request carries it
+            return (
+                [],
+                None,
+            )  # no sum is opened without its certificate, which the next request carries
         share_size, what = self._parameters.share_size, f"the answer of holder {answer.holder}"
         self.agreement.require_words(answer.words, share_size, what)
         if self._answers.setdefault(answer.holder, answer) != answer:
@@ -465,9 +470,9 @@ class Recovery(Opening):
         return (request.digest, self._certificate is not None) if request else None
 
     def deadline(self) -> Move:
-        """Ask the silent ones the identical question again. Silence burns nothing: few sums may be given up.
+        """Ask the silent holders the identical question again. Silence burns nothing: few sums may be given up.
 
-        Answers that disagree do, when those who are silent have been asked often enough.
+        Only answers that disagree burn a sum, once the silent holders have been asked often enough.
         """
         if self._doubt is not None:
             return self._doubt.ask(), None
@@ -493,7 +498,7 @@ class Recovery(Opening):
         except NotOpenable as fault:
             if fault.helpless:
                 return Burned(str(fault))
-            # So many answers are wrong, or more: decode again when there may be enough right ones, if ever.
+            # At least `wrong` answers are wrong: decode again when enough others may have come, if ever.
             p, wrong = self._parameters, fault.wrong
             self._worth_decoding = max(p.answers_needed + wrong, p.recovery_threshold + 2 * wrong)
             return Burned(str(fault)) if self._worth_decoding > len(self._asked) else None
@@ -524,7 +529,7 @@ class Recovery(Opening):
         return [write("made", key, made), *inputs, past]
 
     def _forget_outdated(self) -> list[Effect]:
-        """Not when a version is published, which everybody waits for: there is much to overwrite."""
+        """Delete parts of old versions. Not while a version is published and everybody waits: it takes long."""
         effects = list[Effect]()
         while len(self._versions) > max(1, self._keep):
             version = self._versions.pop(0)
@@ -553,7 +558,7 @@ class Recovery(Opening):
         )
 
     def release(self, version: int) -> Release | None:
-        """The word on a version that is kept; the first one of an epoch has none but the epoch's."""
+        """The server's signed word on a version, while it is kept. An epoch's first version has none."""
         made = self._made(version)
         return made.release if made else None
 
@@ -571,7 +576,9 @@ class Recovery(Opening):
         """Delete everything about these masks, and tell the holders that they are over."""
         closing = self._closing(version, names, how)
         told = dict.fromkeys(self.agreement.holder_names)
-        if how != "open":  # a contributor trains from the same version again only if this is signed
+        if (
+            how != "open"
+        ):  # a contributor trains from the same version again only with the signed closing
             told |= dict.fromkeys(name.contributor for name in names)
         effects: list[Effect] = [Send(name, closing) for name in told]
         if self._request is not None and set(names) >= set(self._request.masks):
@@ -581,7 +588,7 @@ class Recovery(Opening):
                 self._past.suspects |= {name.contributor for name in names}
                 effects.append(write("past", "", self._past))
         for name in names:
-            # What was opened can be checked for a while.
+            # Opened uploads stay for a while, so that others can check the sum.
             gone = [self._uploads.forget(name)] if how != "open" else []
             effects += [*gone, *self.mailroom.end(name, how)]
         return effects

@@ -1,6 +1,6 @@
-"""The server: admits updates, fills the buffer, takes the global step. Its opening makes it FedBuff or not.
+"""The server: admits updates, fills the buffer, takes the global step. Its opening decides the protection.
 
-Admission, staleness, normaliser and step live here, once, for every protection and every driver.
+Admission, staleness, normaliser and step are here, once, for every protection and every driver.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Server:
         members = [update for update in stored.values() if update.name in outstanding]
         self._members = sorted(members, key=lambda member: member.name)
         self.last_version: int | None = None
-        """No sum is opened for a later one, though K updates wait; None: there is no last one."""
+        """From this version on no sum is opened, even if K updates wait. None: no version is the last."""
         self._stage: Stage | None = None
         self._asked_at = 0.0
         waiting = [update for update in stored.values() if update.name not in outstanding]
@@ -158,7 +158,7 @@ class Server:
         return self.history.heads.get(version)
 
     def start(self) -> list[Effect]:
-        """To be carried out once after construction: the model is stored, a full buffer goes on opening."""
+        """Carry this out once after construction: store the model, and go on opening a full buffer."""
         return [*self._store_model(), *self.opening.start(), *self._open_next()]
 
     def receive(self, sender: str, message: Message) -> list[Effect]:
@@ -172,10 +172,10 @@ class Server:
             raise
 
     def tick(self, now: float, patience: float) -> list[Effect]:
-        """The driver's clock reads `now`: whoever was silent for longer than `patience` is asked again.
+        """Ask again those who were silent for longer than `patience`: the driver's clock reads `now`.
 
-        Each stage of an opening has its own time: endorsing first, then answering. So have updates that wait to
-        be summed with others than those who are left out.
+        The time begins anew with each stage of an opening: endorsing, then answering. It also runs while K
+        updates wait that cannot be summed because contributors are left out.
         """
         stage = self.opening.stage() or (_WAITING if self.waits_for_others else None)
         if stage != self._stage:
@@ -186,13 +186,13 @@ class Server:
         return self.deadline()
 
     def deadline(self) -> list[Effect]:
-        """Answers have been waited for long enough, or others than those who are left out of the next sum."""
+        """Waited long enough: ask again or give up, or let those who were left out into the next sum."""
         if self.waits_for_others:
             return [*self.opening.pardon(), *self._open_next()]
         return self._conclude(self.opening.deadline())
 
     def reconnect(self, holder: str) -> list[Effect]:
-        """A holder is back: send it again whatever it has not answered."""
+        """Send a holder that is back everything that it has not answered."""
         return [Send(holder, message) for message in self.opening.unanswered(holder, self.version)]
 
     # --- admission ----------------------------------------------------------------------------
@@ -214,7 +214,7 @@ class Server:
         return [*self._admit(message, update), *self._open_next()]
 
     def _take_again(self, update: BufferedUpdate) -> list[Effect]:
-        """Its verdict may have been lost: repeat it for the same upload, refuse any other."""
+        """Repeat the verdict for the same upload, for it may have been lost; refuse any other upload."""
         if self._admitted[update.name][1] != update:
             raise AlreadyBuffered(f"mask {update.name.key} has hidden another update")
         return [self._verdict(update.name, "admitted")]
@@ -226,14 +226,14 @@ class Server:
         self.opening.require_openable(update, opens_at, self.history)
 
     def _turn_away(self, update: BufferedUpdate, reason: str) -> list[Effect]:
-        """The contributor will not send this update again, so its mask is over."""
+        """Refuse an update and end its mask: the contributor will not send it again."""
         ended = self.opening.end(self.version, [update.name], "refuse")
         return [*ended, self._verdict(update.name, "refused", reason)]
 
     def _give_way(self, refusal: Refused, sender: str) -> list[Effect]:
         """K or more wait, no K of them can be summed, and nobody can join: one makes room.
 
-        If there is no room at all, the oldest; else the one of whoever asks, so that nobody throws out others.
+        If there is no room at all, the oldest; else the sender's own, so that nobody throws out others.
         While some are only left out of the next sum, all that wait may be summed soon, and nobody gives way.
         """
         if self._members or self.opening.leaves_out:
@@ -269,7 +269,7 @@ class Server:
         return [*effects, *self._release(lonely, "burn", "too few others trained from its version")]
 
     def _conclude(self, step: Move) -> list[Effect]:
-        """Also without an outcome: with one more receipt the updates that wait may be openable."""
+        """Finish a move, and open what can be opened now: a receipt alone may have made it possible."""
         return [*self._finish(*step), *self._open_next()]
 
     def _finish(self, effects: list[Effect], outcome: Outcome | None) -> list[Effect]:
@@ -312,7 +312,7 @@ class Server:
     def _release(
         self, updates: list[BufferedUpdate], how: Ending, reason: str = ""
     ) -> list[Effect]:
-        """These updates are over: forget them and tell their contributors."""
+        """End updates: forget them and tell their contributors."""
         if not updates:
             return []
         names = [update.name for update in updates]

@@ -1,8 +1,9 @@
 """The step from one version of the global model to the next: the server's optimiser, as one object.
 
-It travels as a whole, so that whoever has the last model, its optimiser state and the opened sum can take the
-same step. Therefore: element by element in float64, with + − × ÷ √ alone, which IEEE 754 rounds in one way on
-every machine and with any number of threads; each result is rounded once more, into the model's own precision.
+It travels as a whole, so that everybody who has the last model, its optimiser state and the opened sum can take
+the same step. Therefore it works element by element in float64, with + − × ÷ √ alone, which IEEE 754 rounds in
+one way on every machine and with any number of threads; each result is rounded once more, into the model's own
+precision.
 """
 
 from __future__ import annotations
@@ -240,7 +241,7 @@ def state_bytes(state: OptimiserState) -> bytes:
 
 
 def state_from(data: bytes, rule: StepRule, dtype: str, size: int) -> OptimiserState:
-    """The state that these bytes are, for a model of so many numbers of this type."""
+    """Read the state of a model of d = `size` numbers of this type."""
     count, found = len(rule.moves_by.first(rule)), len(data)
     expected = count * size * np.dtype(dtype).itemsize
     if found != expected:

@@ -1,7 +1,7 @@
-"""What the machines write down: one small type per kind of record, encoded as MessagePack.
+"""What the machines store: one small type for each kind, encoded as MessagePack; to read and to write it.
 
-Bulk data (shares, sealed parcels, uploads, models) are records of their own kinds, apart from the small ones
-that a machine loads when it starts.
+Bulk data (shares, sealed parcels, uploads, models) is stored by itself, apart from the small values that a
+machine loads when it starts.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from basecagg.protocol.ports import Discreet, Lock, Records
 
 
 class Stored(Struct, kw_only=True, gc=False):
-    """The base of all records."""
+    """The base of all stored values."""
 
 
 RecordType = TypeVar("RecordType", bound=Struct)
 
 
 def write(kind: str, key: str, record: Struct, *, irreversible: bool = False) -> Persist:
-    """The effect that writes a record or a message."""
+    """The effect that stores a value or a message."""
     return Persist(kind, key, encode(record), irreversible)
 
 
 def parse(value: bytes, record_type: type[RecordType]) -> RecordType:
-    """A record read back."""
+    """Decode a stored value, or `StorageError`."""
     try:
         return msgspec.msgpack.decode(value, type=record_type)
     except msgspec.MsgspecError as error:
@@ -52,14 +52,14 @@ def parse(value: bytes, record_type: type[RecordType]) -> RecordType:
 
 
 def load(records: Records, kind: str, record_type: type[RecordType]) -> dict[str, RecordType]:
-    """All records of a kind by their keys."""
+    """All values of a kind by their keys."""
     return {key: parse(value, record_type) for key, value in records.scan(kind)}
 
 
 def load_readable(
     records: Records, kind: str, record_type: type[RecordType]
 ) -> dict[str, RecordType]:
-    """Those records of a kind that are not of an older basecagg; only for what others can say again."""
+    """All values of a kind that this version can read. Only for values that others can send again."""
     found: dict[str, RecordType] = {}
     for key, value in records.scan(kind):
         with suppress(StorageError):
@@ -70,21 +70,21 @@ def load_readable(
 def recall(
     records: Records, kind: str, record_type: type[RecordType], key: str = ""
 ) -> RecordType | None:
-    """A record, if it was written; most kinds that are read one by one have but one."""
+    """A value, or None if it was never stored. The empty key is that of kinds with a single value."""
     stored = records.read(kind, key)
     return None if stored is None else parse(stored, record_type)
 
 
 def require(records: Records, kind: str, key: str) -> bytes:
-    """A record that must be there."""
+    """The bytes of a value that must be there."""
     value = records.read(kind, key)
     if value is None:
-        raise StorageError(f"the record {kind}/{key} is missing from the store")
+        raise StorageError(f"{kind}/{key} is missing from the store")
     return value
 
 
 def version_key(version: int) -> str:
-    """A version as a key, so that keys are in the order of versions."""
+    """A version as a key. Keys sort as their versions do."""
     return f"{version:016d}"
 
 
@@ -102,7 +102,7 @@ def bind(records: Records, epoch: bytes) -> list[Persist]:
 
 
 class OwnMask(Discreet, Stored):
-    """A contributor's mask: its seed (a secret) and how far it has come."""
+    """A contributor's mask: its seed (a secret) and its state."""
 
     name: MaskName
     dealing: str
@@ -114,35 +114,35 @@ class OwnMask(Discreet, Stored):
 
 
 class LastBase(Stored):
-    """The newest version that a contributor has uploaded from, and by which masks."""
+    """The newest version that a contributor has uploaded from, and the masks that it used."""
 
     version: int = -1
     uploads: frozenset[str] = frozenset()
     burned: frozenset[str] = frozenset()
-    """Those of them that the server has signed to be burned."""
+    """The uploads that the server has signed to be burned."""
     most: int = 0
-    """Uploads from this model in all epochs, where an earlier one has seen it; 0 where none has."""
+    """The most uploads from this model in all epochs, if an earlier epoch had uploads from it; else 0."""
 
 
 class Locks(Stored):
-    """What seals the shares of one dealing again, as long as not enough holders have confirmed them."""
+    """The locks that seal the shares of one dealing again, until enough holders have confirmed them."""
 
     of_holders: list[Lock]
 
 
 class Spent(Stored):
-    """What a contributor's uploads have cost it in privacy, in all epochs."""
+    """What a contributor's uploads have cost in privacy, in all epochs: its privacy ledger."""
 
     uploads: list[tuple[float, float, int]] = []
-    """ρ and the rate of sampling, and how many uploads had them."""
+    """ρ, the rate of sampling, and the number of uploads with these two."""
     order: int | None = None
-    """The order at which uploads of records add up, fixed by the first of them; None for users."""
+    """The order at which uploads of records add up, fixed by the first upload; None for users."""
     everything: bool = False
-    """Whether this was found to be an older copy of itself: nobody knows what else was uploaded."""
+    """Whether the store was found to be an older copy, so that nobody knows what else was uploaded."""
 
 
 class HeldShare(Stored):
-    """A holder's note on one share; the share itself is the record 'share' of the same key."""
+    """A holder's note on one share. The share itself is stored under 'share' with the same key."""
 
     name: MaskName
     dealer_key: bytes
@@ -152,26 +152,26 @@ class HeldShare(Stored):
 
 
 class Summed(Stored):
-    """A sum that was asked for, and who was in it with an update from which version."""
+    """A sum that was asked for: its contributors, each with the base version of its update."""
 
     version: int
     members: tuple[tuple[str, int], ...]
 
 
 class Progress(Stored):
-    """A holder's view of time: the highest version, the head of each recent one, the slots given away."""
+    """A holder's view of time: the highest version, the heads of recent versions, its slots."""
 
     version: int
     heads: dict[int, bytes]
     slots: dict[int, bytes] = {}
-    """The digest that each attempt of this version was given to."""
+    """For each attempt at this version, the digest of the request that was endorsed or answered."""
     certified: tuple[int, bytes, bytes] = (-1, b"", b"")
     """Version, head and digest of the last certificate."""
     retired: bool = False
 
 
 class RelayedMask(Stored):
-    """The server's note on one mask: who dealt it, in which dealing, and how far it has come."""
+    """The server's note on one mask: its dealer, its dealing and its state."""
 
     name: MaskName
     dealing: str
@@ -180,23 +180,23 @@ class RelayedMask(Stored):
 
 
 class Relay(Stored):
-    """What makes parcels of the envelopes of a shipment; those are the record 'shipment' of the same key."""
+    """A dealing's parcels without the envelopes, which are stored under 'shipment' with the same key."""
 
     dealing: Dealing
     leaves: tuple[bytes, ...]
     sizes: tuple[int, ...]
-    """Bytes of each envelope: they lie one behind the other."""
+    """Bytes of each envelope; they are stored one after the other."""
 
 
 class Kept(Stored):
-    """A holder's receipt, as far as it told the server something new."""
+    """The part of a holder's receipt that was new to the server."""
 
     holder: int
     dealings: tuple[str, ...]
 
 
 class BufferedUpdate(Struct, frozen=True, kw_only=True, gc=False):
-    """One admitted update; its payload is the record 'upload' of the same mask."""
+    """One admitted update. Its payload is stored under 'upload' with the key of its mask."""
 
     name: MaskName
     base_version: int
@@ -207,16 +207,16 @@ class BufferedUpdate(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Past(Stored):
-    """What the server asked the holders for last, and the certificate of what it opened last."""
+    """The slot of the server's last request, and the certificate of the last sum that it opened."""
 
     slot: Slot | None = None
     opened: Certificate | None = None
     suspects: frozenset[str] = frozenset()
-    """Contributors to sums of this version that had to be given up."""
+    """Contributors to sums of this version that were given up."""
 
 
 class Made(Stored):
-    """What a version was made from, besides uploads and answers, which are records of their own."""
+    """What a version was made from. Uploads and answers are stored by themselves."""
 
     release: Release
     request: RecoveryRequest
@@ -224,14 +224,14 @@ class Made(Stored):
 
 
 class EndedUpdate(Stored):
-    """What became of an update in clear, as long as a late copy of it could be taken for a new one."""
+    """The end of an update in clear, kept while a late copy of it could be taken for a new one."""
 
     verdict: Literal["opened", "burned", "refused"]
     until: int
 
 
 class ModelState(Stored):
-    """The global model's recent history, how its numbers are kept, and updates admitted so far."""
+    """The global model's recent history, the type of its numbers, and the count of admitted updates."""
 
     history: History
     dtype: str
@@ -239,28 +239,28 @@ class ModelState(Stored):
 
 
 class Membership(Stored):
-    """A participant's life: which epoch it is or was in, and whether it still is."""
+    """The epoch that a participant is or was in, and whether it still is."""
 
     epoch: bytes
     state: str
     late_since: int = 0
-    """Since when its own clock has been saying that the epoch is over; 0 if it does not say so."""
+    """Since when its own clock says that the epoch is over; 0 while it does not."""
 
 
 class StoredSealingKey(Discreet, Stored):
-    """A sealing key. It is born in the store and never leaves it, so that it shares the store's fate."""
+    """A sealing key. It never leaves the store that it was made in, so that it is lost with the store."""
 
     secret: bytes
     state: str
     born: int
-    """Which one it is, counted from the first: an epoch destroys all that are older than its own."""
+    """Its number, counted from the first key: an epoch destroys all keys that are older than its own."""
 
     def _shown(self) -> dict[str, object]:
         return {"state": self.state}
 
 
 class Refusals(Stored):
-    """How often a participant refused something of one kind, and why it did so the last time."""
+    """How often a participant refused something of one kind, and the last reason."""
 
     count: int
     reason: str
@@ -270,40 +270,40 @@ Role: TypeAlias = Literal["both", "contributor", "holder"]
 
 
 class Person(Discreet, Stored):
-    """Whom the operator knows: invited with a token, admitted once a key has come with its proof."""
+    """A person whom the operator knows: invited with a token, then admitted with a key and its proof."""
 
     role: Role
     state: str
     after: int
-    """Epochs up to this number are none of theirs."""
+    """The person takes no part in epochs up to this number."""
     token: bytes = b""
     signing_key: bytes = b""
     expires: int = 0
-    """When the invitation admits nobody any more, in seconds since 1970; 0 for never."""
+    """When the invitation expires, in seconds since 1970; 0: never."""
 
     def _shown(self) -> dict[str, object]:
         return {"role": self.role, "state": self.state}
 
 
 class Expectation(Stored):
-    """The model that the operator's next epoch begins with: given by it, traced, or accepted."""
+    """The model that the next epoch is to begin with: given, traced or accepted by the operator."""
 
     first: Link
     size: int
 
 
 class Standing(Stored):
-    """How far the operator has come: the last epoch that it signed, and its end."""
+    """The last epoch that the operator signed, and the end of it."""
 
     epoch: Epoch | None = None
     end: EpochEnd | None = None
     expected: Expectation | None = None
     suspended: bool = False
-    """Whether this was found to be an older copy of the operator, and nobody has said yet how far it was."""
+    """Whether the store was found to be an older copy, and nobody has said yet how many epochs were signed."""
 
     @classmethod
     def read_back(cls, stored: bytes | None) -> Standing:
-        """As it was; without an epoch of an older basecagg, whose number is kept elsewhere. None was lost."""
+        """The stored standing, without an epoch of an older protocol; suspended if it was lost."""
         if stored is None:
             return cls(suspended=True)
         try:
@@ -316,6 +316,6 @@ class Standing(Stored):
 
 
 class _Suspended(Stored):
-    """What every version of basecagg says of an operator's standing."""
+    """The part of a standing that every version of basecagg can read."""
 
     suspended: bool

@@ -22,16 +22,15 @@ _STRIDE = 10 * WIDTH
 """From one row of a transform of length 19 to the next: ten of them lie side by side."""
 
 
-def _even(root: int, power: int) -> int:
+def _even(root: int, power: int, sign: int = 1) -> int:
     """(root^power + root^−power)/2, the cosine of the field."""
-    total = pow(root, power, PAPER_MODULUS) + pow(root, -power, PAPER_MODULUS)
+    total = pow(root, power, PAPER_MODULUS) + sign * pow(root, -power, PAPER_MODULUS)
     return total * pow(2, -1, PAPER_MODULUS) % PAPER_MODULUS
 
 
 def _odd(root: int, power: int) -> int:
     """(root^power − root^−power)/2, the sine of the field, times √−1."""
-    total = pow(root, power, PAPER_MODULUS) - pow(root, -power, PAPER_MODULUS)
-    return total * pow(2, -1, PAPER_MODULUS) % PAPER_MODULUS
+    return _even(root, power, -1)
 
 
 def _constant(value: int) -> tuple[float, float]:
