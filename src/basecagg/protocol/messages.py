@@ -325,7 +325,7 @@ class Verdict(Message, frozen=True, tag="Verdict"):
 
 
 class Certificate(Message, frozen=True, tag="Certificate"):
-    """`quorum` endorsements of one digest: no other for its slot, or with one of its masks, can have as many."""
+    """`quorum` endorsements of one digest: no other for its slot, or with one of its masks, can have them."""
 
     epoch: Digest
     version: Version

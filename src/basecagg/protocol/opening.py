@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -185,14 +185,12 @@ class PlainOpening(Opening):
 
     def begin(self, history: History, members: Sequence[BufferedUpdate]) -> Move:
         """Σ s(t − t_i)·Δ_i, at once."""
-        weights, total = [], np.zeros(self._model_size)
-        for member in members:
-            key, base = member.name.key, member.base_version
-            weights.append(float(self._weighing.weight(history.last, base, key.encode())))
-            # The last one admitted is summed in the same call, before the driver has stored it.
-            values = self._values.get(key) or require(self._records, "upload", key)
-            total += weights[-1] * np.frombuffer(values, self._dtype)
-        return [], Opened(total, tuple(weights))
+        version = history.last
+        weights = tuple(self._weight(version, member) for member in members)
+        total = np.zeros(self._model_size)
+        for weight, member in zip(weights, members, strict=True):
+            total += weight * self._read(member.name)
+        return [], Opened(total, weights)
 
     def end(self, version: int, names: Sequence[MaskName], how: Ending) -> list[Effect]:
         """Delete the updates; a copy that comes late must not count again."""
@@ -212,3 +210,12 @@ class PlainOpening(Opening):
         for key in old:
             del self._ended[key]
         return [Forget("ended", key) for key in old]
+
+    def _weight(self, version: int, member: BufferedUpdate) -> float:
+        coin = member.name.key.encode()
+        return float(self._weighing.weight(version, member.base_version, coin))
+
+    def _read(self, name: MaskName) -> npt.NDArray[np.floating[Any]]:
+        # The last one admitted is summed in the same call, before the driver has stored it.
+        values = self._values.get(name.key) or require(self._records, "upload", name.key)
+        return np.frombuffer(values, self._dtype)
