@@ -1,13 +1,13 @@
 """The T-private MDS code: it shares a mask among N holders, so that any U answers open a sum of masks.
 
-A mask is cut into U − T sub-masks. With T rows of noise they are the coefficients of a polynomial of
+A mask is cut into U − T sub-masks. With T uniform *padding rows* they are the coefficients of a polynomial of
 degree < U for each column, and holder j gets its value at a point β_j, Eq. (encoding):
 
-    share_j = Σ_u row_u·β_j^u,   rows 0…U−T−1 the sub-masks, rows U−T…U−1 the noise.
+    share_j = Σ_u row_u·β_j^u,   rows 0…U−T−1 the sub-masks, rows U−T…U−1 the padding rows.
 
 Any U shares determine the polynomial. Any T of them are uniform, whatever the mask, because the
-points are distinct *and nonzero*: what noise adds to T shares is a Vandermonde matrix with its rows
-scaled by β_j^(U−T) ≠ 0, hence invertible, times the noise. A weighted sum of shares of masks is the
+points are distinct *and nonzero*: what the padding rows add to T shares is a Vandermonde matrix with its rows
+scaled by β_j^(U−T) ≠ 0, hence invertible, times the padding rows. A weighted sum of shares of masks is the
 share of the weighted sum of the masks; so holders add up shares and the server decodes only the sum.
 
 The points are cosets of roots of unity if q = 2³² − 5, where polynomials are evaluated fast at those
@@ -98,8 +98,8 @@ class MaskCode:
     def encode(self, mask: Elements, noise: Elements, out: Elements | None = None) -> Elements:
         """The shares of a mask: m elements for each of the N holders.
 
-        The mask holds m·(U − T) elements: padding is the caller's. The noise holds (T, m) elements,
-        uniform and drawn afresh for every mask.
+        The mask holds m·(U − T) elements: the caller fills it up with zeros. `noise` are the T padding
+        rows of m elements, uniform and drawn afresh for every mask.
         """
         mask = checked(mask, "mask")
         if mask.ndim != 1 or not mask.size or mask.size % self.submasks:

@@ -85,7 +85,7 @@ def new_seed() -> Seed:
 def derive_seed(seed: Seed | bytes, purpose: str) -> Seed:
     """The seed's child for one purpose: HKDF-Expand with SHA-256 (RFC 5869, §2.3).
 
-    Mask, noise and rounding each take a child of their own, and the children tell nothing of each
+    Mask, padding rows and rounding each take a child of their own, and the children tell nothing of each
     other. A seed that has children should open no stream itself.
     """
     if not purpose:
@@ -118,7 +118,7 @@ class WordStream:
 
 
 class FieldStream(WordStream):
-    """Elements uniform on 0…q−1 from a seed: masks z and rows of noise. For one thread only."""
+    """Elements uniform on 0…q−1 from a seed: masks z and padding rows. For one thread only."""
 
     def __init__(self, seed: Seed | bytes, modulus: int) -> None:
         require_modulus(modulus)

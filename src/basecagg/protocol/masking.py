@@ -1,4 +1,4 @@
-"""What a mask's seed determines: the mask, its shares, the coins of rounding; and how it hides an update."""
+"""Masks: what a seed determines (mask, shares, coins of rounding), and how a mask hides an update."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _SEGMENT = 1 << 20
 
 
 def shares_of(seed: bytes, code: MaskCode, parameters: ProtocolParameters) -> Words:
-    """One row for each holder: the encoded mask (Eq. encoding), its noise drawn from the same seed."""
+    """One row for each holder: the encoded mask (Eq. encoding), with padding rows from the same seed."""
     p = parameters
-    noise = FieldStream(derive_seed(seed, "noise"), p.modulus)
-    rows = noise.draw(p.max_colluders * p.share_size).reshape(p.max_colluders, p.share_size)
+    padding = FieldStream(derive_seed(seed, "noise"), p.modulus)
+    rows = padding.draw(p.max_colluders * p.share_size).reshape(p.max_colluders, p.share_size)
     return code.encode(_mask_stream(seed, p).draw(p.padded_size), rows)
 
 
@@ -46,8 +46,8 @@ def hide_with_noise(
 ) -> Words:
     """Clip Δ by its length, weigh it by s(τ̂), round it within C̃, add a share of the noise, mask.
 
-    Coins and noise come from a `fresh` seed that is stored nowhere: the mask's own lies on the disk since it
-    was dealt. The pad has no noise, so that the sum still shows whether it was opened rightly.
+    Coins and noise come from a `fresh` seed that is stored nowhere: the mask's own seed lies on the disk since
+    the mask was dealt. The pad has no noise, so that the sum still shows whether it was opened rightly.
     """
     p, mechanism = parameters, parameters.mechanism
     assert mechanism is not None
