@@ -268,9 +268,9 @@ class Server:
         lonely = [] if self._members else self.buffer.evict_lonely()
         return [*effects, *self._release(lonely, "burn", "too few others trained from its version")]
 
-    def _conclude(self, step: Move) -> list[Effect]:
+    def _conclude(self, move: Move) -> list[Effect]:
         """Finish a move, and open what can be opened now: a receipt alone may have made it possible."""
-        return [*self._finish(*step), *self._open_next()]
+        return [*self._finish(*move), *self._open_next()]
 
     def _finish(self, effects: list[Effect], outcome: Outcome | None) -> list[Effect]:
         match outcome:
