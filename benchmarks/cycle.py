@@ -24,13 +24,12 @@ from basecagg.channels.unprotected import NoVerifier
 from basecagg.protocol.effects import Store
 from basecagg.protocol.epoch import Agreement
 from basecagg.protocol.holder import Holder
-from basecagg.simulation.federation import Federation
-from basecagg.simulation.loopback import AT_SERVER, Address
 from basecagg.storage.participant_store import ParticipantStore
 from basecagg.storage.server_store import ServerStore
 from benchmarks.bare import BareCycle
 from benchmarks.bars import at_most
 from reproduction import machine, report
+from reproduction.bench import AT_SERVER, Address, Federation
 from reproduction.cycle import run_cycle
 
 RESULTS = Path(__file__).parent / "results" / "cycle.json"

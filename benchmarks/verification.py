@@ -21,9 +21,8 @@ from basecagg.protocol.messages import Answer, Parts
 from basecagg.protocol.recomputation import recompute
 from basecagg.protocol.recovery import Recovery
 from basecagg.protocol.step_rule import StepRule
-from basecagg.simulation.federation import Federation
-from basecagg.simulation.loopback import AT_SERVER, Letter
 from reproduction import machine
+from reproduction.bench import AT_SERVER, Federation, Letter
 
 USERS, COLLUDERS, DROPOUTS, BUFFER, SIZE = 12, 2, 2, 5, 10**6
 """N, T, D, K, d."""

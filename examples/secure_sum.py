@@ -4,14 +4,12 @@ import numpy as np
 
 from basecagg import ProtocolParameters
 from basecagg.channels.identity import Ed25519Verifier, Identity, enrol
-from basecagg.channels.sealing import SealingSecret, make_sealer
+from basecagg.channels.sealing import SealingKeys
 from basecagg.maths.staleness import polynomial
-from basecagg.protocol.contributor import Contributor
+from basecagg.parties.epoch_server import EpochServer
+from basecagg.parties.member import Member, Pins
 from basecagg.protocol.epoch import Seat, accept, draft_epoch, first_link
-from basecagg.protocol.holder import Holder
-from basecagg.protocol.recovery import Recovery
-from basecagg.protocol.server import Server, ServerSettings
-from basecagg.simulation.loopback import AT_SERVER, Address, Loopback
+from basecagg.simulation.loopback import Loopback
 from basecagg.storage.in_memory import MemoryStore
 
 parameters = ProtocolParameters(
@@ -20,41 +18,47 @@ parameters = ProtocolParameters(
 )  # fmt: skip
 users, model = [f"user-{i}" for i in range(7)], np.zeros(1000, np.float32)
 signing = {name: Identity.create() for name in (*users, "operator", "enrolment", "server")}
-sealing = {name: SealingSecret.create() for name in users}
+network, verifier = Loopback(), Ed25519Verifier()
+
+# Every user believes the operator alone, and tells it a sealing key.
+for user in users:
+    pins = Pins(
+        federation="example", name=user,
+        signing_key=signing[user].public_key, operator_key=signing["operator"].public_key,
+    )  # fmt: skip
+    member = Member(pins, signing[user], SealingKeys("x25519"), verifier, MemoryStore())
+    member.start(now=0)
+    network.members[user] = member
+keys = {user: network.members[user].announce().sealing_key for user in users}
 
 # The operator signs an epoch and the model that it begins with; everyone checks it against the operator's key.
 epoch = draft_epoch(
     federation="example", parameters=parameters, operator=signing["operator"],
-    holders=[Seat(u, signing[u].public_key, sealing[u].public_key) for u in users],
+    holders=[Seat(user, signing[user].public_key, keys[user]) for user in users],
     server_key=signing["server"].public_key, enrolment_key=signing["enrolment"].public_key,
     first=first_link(model),
 )  # fmt: skip
-agreement = accept(epoch, signing["operator"].public_key, Ed25519Verifier())
-
-# Every user is a holder and a contributor, each machine with its own store, on a network in memory.
-network, store = Loopback(), MemoryStore()
-recovery = Recovery(agreement, signing["server"], store)
-server = Server(ServerSettings.of(agreement), recovery, store, model)
-network.add(AT_SERVER, server, store)
-for index, user in enumerate(users):
-    holder = Holder(agreement, index, signing[user], sealing[user], store := MemoryStore())
-    network.add(Address("holder", user), holder, store)
+agreement = accept(epoch, signing["operator"].public_key, verifier)
+server = EpochServer.masked(
+    agreement, signing["server"], MemoryStore(), model, post=network.post_all
+)
+network.server = server
+server.start()
+for user in users:
     credential = enrol(signing["enrolment"], agreement.id, user, signing[user].public_key)
-    sealer, store = make_sealer("x25519"), MemoryStore()
-    contributor = Contributor(agreement, credential, signing[user], sealer, store)
-    network.add(Address("contributor", user), contributor, store)
+    network.members[user].offer([epoch, credential])
 
 # 1. Deal: a mask is encoded, sealed, confirmed.  2. Quantise an update (before − after), mask it, upload.
 updates = np.random.default_rng(1).normal(scale=0.1, size=(3, 1000))
 for user, update in zip(users[:3], updates, strict=True):
-    address = Address("contributor", user)
-    contributor = network.nodes[address].machine
-    network.perform(address, contributor.deal(server.version))
+    member = network.members[user]
+    network.send(user, member.deal())
     network.run()
-    network.perform(address, contributor.submit(update, server.version, server.head))
+    network.send(user, member.submit(update, 0, member.head_of(0, model)))
 
 # 3. Two holders vanish; the others certify and answer the recovery; the server opens the sum.
-del network.nodes[Address("holder", "user-5")], network.nodes[Address("holder", "user-6")]
+network.away = {"user-5", "user-6"}
 network.run()
-error = np.abs(-server.model - updates.mean(axis=0)).max()
-print(f"version {server.version}: the mean of 3 masked updates, off by {error:.1e} at most")
+opened = server.machine
+error = np.abs(-opened.model - updates.mean(axis=0)).max()
+print(f"version {opened.version}: the mean of 3 masked updates, off by {error:.1e} at most")

@@ -29,9 +29,8 @@ from basecagg.protocol.effects import Released
 from basecagg.protocol.messages import Upload
 from basecagg.protocol.stored import OwnMask, load
 from basecagg.simulation.beginning import SeededEntropy
-from basecagg.simulation.federation import Federation
-from basecagg.simulation.loopback import Address
 from reproduction import plot
+from reproduction.bench import Address, Federation
 from reproduction.experiment import Experiment, Results
 from reproduction.jobs import Job, Order, Size
 from reproduction.report import Claim, Publication, beyond_paper

@@ -45,10 +45,9 @@ from basecagg.protocol.messages import (
 )
 from basecagg.protocol.ports import Lock
 from basecagg.protocol.stored import Locks
-from basecagg.simulation.federation import Federation
-from basecagg.simulation.loopback import Address, Letter
-from basecagg.simulation.metering import Meter, MeteredLoopback
+from basecagg.simulation.metering import Meter
 from basecagg.simulation.protections import IN_ROUNDS
+from reproduction.bench import Address, Federation, Letter
 from reproduction.costs import Cell, Once, PhaseCost, Row, Setting, measured
 
 FIRST = "user-0"
@@ -121,12 +120,16 @@ class Spent(NamedTuple):
         return self.meter.bytes_sent[kind.__name__] / self.meter.messages[kind.__name__]
 
 
-class CountingLoopback(MeteredLoopback):
+class CountingLoopback(Loopback):
     """A loopback that charges CPU seconds to a role, by the kind of message handled; stand-ins are free."""
 
     def __init__(self) -> None:
         """Start at nothing."""
         super().__init__()
+        self.meter = Meter()
+        self.deaf: set[str] = set()
+        """Holders that do not hear requests."""
+        self.observers.append(lambda letter: self.meter.weigh(letter.message))
         self._cpu: defaultdict[tuple[str, type[Message]], float] = defaultdict(float)
 
     def take(self) -> Spent:
@@ -134,6 +137,12 @@ class CountingLoopback(MeteredLoopback):
         spent = Spent(self._cpu, self.meter)
         self._cpu, self.meter = defaultdict(float), Meter()
         return spent
+
+    def deliver(self, address: Address, mail: Iterable[Letter]) -> None:
+        """As the loopback does, but holders in `deaf` do not hear requests."""
+        deaf = address.role == "holder" and address.name in self.deaf
+        heard = (each for each in mail if not (deaf and isinstance(each.message, RecoveryRequest)))
+        super().deliver(address, heard)
 
     def _handle(self, address: Address, letters: Iterable[Letter]) -> None:
         letters = list(letters)

@@ -9,11 +9,14 @@ import numpy.typing as npt
 
 from basecagg.errors import DecodingError
 from basecagg.simulation.federation import Federation
+from reproduction import bench
 
 Vector = npt.NDArray[np.float32]
 
 
-def run_cycle(federation: Federation, updates: Sequence[Vector] | Vector) -> None:
+def run_cycle(
+    federation: Federation | bench.Federation, updates: Sequence[Vector] | Vector
+) -> None:
     """Holders deal, train (here: have an update), mask and upload. No update may be masked twice."""
     server, network = federation.server, federation.network
     names = federation.agreement.holder_names[: len(updates)]

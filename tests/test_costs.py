@@ -22,8 +22,7 @@ from basecagg.costs import (
 )
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.epoch import Agreement
-from basecagg.simulation.federation import Federation
-from basecagg.simulation.loopback import Letter
+from reproduction.bench import Federation, Letter
 
 # U − T = 4 and d = 10 numbers: shares of ⌈11/4⌉ = 3 numbers = 12 bytes, padded to 12 numbers = 48 bytes.
 SMALL = ProtocolParameters(

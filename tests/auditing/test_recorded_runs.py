@@ -41,9 +41,8 @@ from basecagg.protocol.messages import (
     signed,
 )
 from basecagg.protocol.stored import OwnMask, load
-from basecagg.simulation.federation import Federation
-from basecagg.simulation.loopback import AT_SERVER, Address, Letter, Loopback
 from basecagg.storage.in_memory import MemoryStore
+from reproduction.bench import AT_SERVER, Address, Federation, Letter, Loopback
 
 N, U, T, D, K = 7, 5, 2, 2, 4
 PIECES = U - T

@@ -19,7 +19,7 @@ from basecagg.channels.wire import pack
 from basecagg.cli import main
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.messages import EpochEnd, signed
-from basecagg.simulation.federation import Federation
+from reproduction.bench import Federation
 
 STRANGER = Identity.create()
 PARAMETERS = ProtocolParameters(

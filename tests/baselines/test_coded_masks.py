@@ -15,9 +15,8 @@ from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.effects import Abandoned, Released
 from basecagg.protocol.messages import Answer
 from basecagg.protocol.stored import OwnMask, parse
-from basecagg.simulation.federation import Federation
-from basecagg.simulation.loopback import AT_SERVER, Address
 from basecagg.simulation.protections import IN_ROUNDS
+from reproduction.bench import AT_SERVER, Address, Federation
 
 N, D, K, SIZE = 5, 2, 3, 20
 BUFFERED = {"staleness": polynomial(1.0), "weight_levels": 64, "max_staleness": 10}

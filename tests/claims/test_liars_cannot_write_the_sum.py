@@ -20,8 +20,7 @@ from basecagg.planning.planner import plan
 from basecagg.protocol.messages import Answer, signed
 from basecagg.protocol.opening import Burned, Opened
 from basecagg.protocol.recovery import Recovery
-from basecagg.simulation.federation import Federation
-from basecagg.simulation.loopback import AT_SERVER
+from reproduction.bench import AT_SERVER, Federation
 
 MOVED = 1000
 """What liars want to add to the first number of the sum, in levels: too little to be noticed by its size."""

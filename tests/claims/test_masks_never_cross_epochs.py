@@ -30,7 +30,7 @@ from basecagg.protocol.messages import (
     Verdict,
     signed,
 )
-from basecagg.simulation.federation import Federation
+from reproduction.bench import Federation
 
 
 class NextEpoch(Federation):

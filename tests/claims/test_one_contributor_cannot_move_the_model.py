@@ -24,7 +24,7 @@ from basecagg.protocol import recomputation
 from basecagg.protocol.messages import Upload, content_hash, signed
 from basecagg.protocol.proofs import Caught
 from basecagg.protocol.recomputation import recompute
-from basecagg.simulation.loopback import AT_SERVER, Letter
+from reproduction.bench import AT_SERVER, Letter
 
 LIAR = USERS[2]
 MODES = pytest.mark.parametrize("consistency", ["certified", "honest-server"])

@@ -47,8 +47,8 @@ from basecagg.protocol.messages import Closing, Link, RecoveryRequest, Upload, V
 from basecagg.protocol.model_watch import ModelWatch
 from basecagg.protocol.once_per_version import OncePerVersion
 from basecagg.protocol.opening import Burned
-from basecagg.simulation.loopback import AT_SERVER
 from basecagg.storage.in_memory import MemoryStore
+from reproduction.bench import AT_SERVER
 
 FOUR = USERS[:4]
 NOISE = 1e-3

@@ -18,7 +18,7 @@ from basecagg.channels.wire import pack
 from basecagg.errors import MaskTaken
 from basecagg.protocol.effects import Abandoned, MaskEnded, sends_of
 from basecagg.protocol.messages import CertifiedRequest, Closing, RecoveryRequest
-from basecagg.simulation.loopback import AT_SERVER
+from reproduction.bench import AT_SERVER
 
 MODES = pytest.mark.parametrize("consistency", ["certified", "honest-server"])
 GONE = USERS[3:]

@@ -6,7 +6,7 @@ from parties import USERS, fresh_update, make_federation, one_hop, share_bytes_i
 
 from basecagg.maths.randomness import FieldStream, derive_seed
 from basecagg.protocol.messages import Shipment, Upload, encode
-from basecagg.simulation.loopback import AT_SERVER
+from reproduction.bench import AT_SERVER
 
 
 def run(federation):

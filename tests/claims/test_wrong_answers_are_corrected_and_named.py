@@ -22,7 +22,7 @@ from basecagg.errors import BadSignature, Malformed, NotEnrolled
 from basecagg.maths.mds_code import MaskCode
 from basecagg.protocol.effects import Abandoned, MaskEnded
 from basecagg.protocol.messages import Answer, signed
-from basecagg.simulation.loopback import AT_SERVER, Letter
+from reproduction.bench import AT_SERVER, Letter
 
 MODES = pytest.mark.parametrize("consistency", ["certified", "honest-server"])
 

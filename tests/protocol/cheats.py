@@ -25,7 +25,7 @@ from basecagg.protocol.proofs import Account, DoubleRequest, Evidence, Fork, Mis
 from basecagg.protocol.recomputation import open_sum
 from basecagg.protocol.server import link_to
 from basecagg.protocol.step_rule import StepRule, state_from
-from basecagg.simulation.federation import Federation
+from reproduction.bench import Federation
 
 Cheat = Callable[[Federation, Parts], Parts]
 

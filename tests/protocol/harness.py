@@ -43,11 +43,10 @@ from basecagg.protocol.messages import (
     encode,
 )
 from basecagg.protocol.server import Server
-from basecagg.simulation.federation import Federation
-from basecagg.simulation.loopback import AT_SERVER, Address, Letter, Loopback
 from basecagg.storage.in_memory import MemoryStore
 from basecagg.storage.participant_store import ParticipantStore
 from basecagg.storage.server_store import ServerStore
+from reproduction.bench import AT_SERVER, Address, Federation, Letter, Loopback
 
 LEVELS = 2**8  # c_l: a power of two, so that k / LEVELS is exact and is quantised to k again
 WEIGHTS = 2**4  # c_g

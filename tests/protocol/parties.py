@@ -40,8 +40,7 @@ from basecagg.protocol.messages import (
 from basecagg.protocol.messages import certificate_of as message_of
 from basecagg.protocol.stored import OwnMask, parse
 from basecagg.protocol.weighing import Weighing
-from basecagg.simulation.federation import Federation
-from basecagg.simulation.loopback import AT_SERVER, Address, Letter
+from reproduction.bench import AT_SERVER, Address, Federation, Letter
 
 SIZE = 50
 USERS = tuple(f"user-{index}" for index in range(7))

@@ -18,7 +18,7 @@ from harness import Bench, Disk, World, small
 from basecagg.errors import Retired
 from basecagg.protocol.effects import sends_of
 from basecagg.protocol.messages import Parcel
-from basecagg.simulation.loopback import Address, Letter
+from reproduction.bench import Address, Letter
 
 MODES = pytest.mark.parametrize("mode", ["certified", "honest-server"])
 ROLES = pytest.mark.parametrize("role", ["server", "holder", "contributor"])

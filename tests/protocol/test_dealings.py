@@ -26,7 +26,7 @@ from basecagg.protocol.messages import (
     signed,
 )
 from basecagg.protocol.recomputation import recompute
-from basecagg.simulation.loopback import AT_SERVER
+from reproduction.bench import AT_SERVER
 
 MASKS = 3
 

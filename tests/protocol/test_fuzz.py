@@ -49,8 +49,8 @@ from basecagg.protocol.opening import PlainOpening
 from basecagg.protocol.recovery import Recovery
 from basecagg.protocol.server import Server, ServerSettings
 from basecagg.protocol.weighing import Weighing
-from basecagg.simulation.loopback import AT_SERVER, Address, Letter, Station
 from basecagg.storage.in_memory import MemoryStore
+from reproduction.bench import AT_SERVER, Address, Letter, Station
 
 KINDS = sorted(kind.__name__ for kind in AnyMessage.__args__)
 NAMES = [f"user-{index}" for index in range(4)]

@@ -22,8 +22,8 @@ from basecagg.protocol.effects import sends_of
 from basecagg.protocol.messages import Closing, MaskName, Upload, signed
 from basecagg.protocol.recovery import Recovery
 from basecagg.protocol.stored import OwnMask, load
-from basecagg.simulation.loopback import AT_SERVER
 from basecagg.storage.participant_store import ParticipantStore
+from reproduction.bench import AT_SERVER
 
 ANN, BOB = USERS[:2]
 

@@ -14,8 +14,8 @@ from basecagg.protocol.messages import RecoveryRequest
 from basecagg.protocol.proofs import DoubleRequest, contradiction
 from basecagg.protocol.recomputation import recompute
 from basecagg.protocol.stored import Made, load
-from basecagg.simulation.loopback import AT_SERVER
 from basecagg.storage.in_memory import MemoryStore
+from reproduction.bench import AT_SERVER
 
 
 class OldCopy(MemoryStore):

@@ -28,8 +28,8 @@ from basecagg.protocol.messages import Link, Parts
 from basecagg.protocol.operator import Foundation, Operator, found
 from basecagg.protocol.proofs import Caught, Miscalculation, Pedigree
 from basecagg.protocol.stored import Expectation
-from basecagg.simulation.federation import Federation
 from basecagg.storage.in_memory import MemoryStore
+from reproduction.bench import Federation
 
 MINE, OTHER = np.zeros(FOUR.model_size, "<f4"), np.ones(FOUR.model_size, "<f4")
 

@@ -17,7 +17,7 @@ from basecagg.privacy import Privacy
 from basecagg.protocol.effects import sends_of
 from basecagg.protocol.messages import Upload
 from basecagg.protocol.stored import Spent, parse
-from basecagg.simulation.loopback import Address
+from reproduction.bench import Address
 
 NAMES = [f"user-{index}" for index in range(4)]
 USES = 6

@@ -20,10 +20,9 @@ from basecagg.protocol.epoch import accept
 from basecagg.protocol.global_model import model_bytes
 from basecagg.protocol.recomputation import TOGETHER, recompute, weighted_sum
 from basecagg.protocol.step_rule import StepRule, state_bytes
-from basecagg.simulation.federation import Federation
-from basecagg.simulation.loopback import AT_SERVER
 from basecagg.storage.in_memory import MemoryStore
 from basecagg.storage.server_store import ServerStore
+from reproduction.bench import AT_SERVER, Federation
 
 STEPS = {
     "sgd": StepRule(rate=0.7),

@@ -34,8 +34,8 @@ from basecagg.protocol.messages import (
     certificate_of,
 )
 from basecagg.protocol.server import Server
-from basecagg.simulation.loopback import AT_SERVER, Address, Letter
 from basecagg.storage.in_memory import MemoryStore
+from reproduction.bench import AT_SERVER, Address, Letter
 
 CONTRIBUTORS = [f"user-{index}" for index in range(5)]
 FRESH = [f"fresh-{index}" for index in range(3)]

@@ -58,8 +58,8 @@ from basecagg.protocol.messages import (
 from basecagg.protocol.opening import PlainOpening
 from basecagg.protocol.server import Server, ServerSettings
 from basecagg.protocol.weighing import Weighing
-from basecagg.simulation.loopback import AT_SERVER, Letter
 from basecagg.storage.in_memory import MemoryStore
+from reproduction.bench import AT_SERVER, Letter
 
 replace = msgspec.structs.replace
 

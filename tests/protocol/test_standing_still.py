@@ -16,7 +16,7 @@ from parties import (
 
 from basecagg.maths.randomness import FieldStream, derive_seed
 from basecagg.protocol import contributor as contributor_module
-from basecagg.simulation.loopback import AT_SERVER
+from reproduction.bench import AT_SERVER
 
 
 @pytest.mark.parametrize("idle", [89, 91, 100])

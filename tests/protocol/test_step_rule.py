@@ -31,9 +31,9 @@ from basecagg.protocol.step_rule import (
     state_hash,
 )
 from basecagg.protocol.weighing import Weighing
-from basecagg.simulation.loopback import AT_SERVER
 from basecagg.storage.in_memory import MemoryStore
 from basecagg.storage.server_store import ServerStore
+from reproduction.bench import AT_SERVER
 
 RULES = {
     "sgd": StepRule(rate=0.3),

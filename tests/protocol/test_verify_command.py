@@ -23,7 +23,7 @@ from basecagg.errors import DataError, Refused
 from basecagg.protocol.proofs import Miscalculation, Pedigree
 from basecagg.protocol.recomputation import trace
 from basecagg.service.operator.export import export
-from basecagg.simulation.federation import Federation
+from reproduction.bench import Federation
 
 EQUAL, CHEAT, NOT_CHECKED = 0, 1, 2
 

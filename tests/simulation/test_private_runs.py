@@ -208,8 +208,8 @@ def test_the_audit_comes_to_every_contributors_own_account(tmp_path: Path) -> No
 
     result = simulate(config, task=tiny_task(), watch=watch)
     report = audit(transcript)
-    nodes = networks[0].nodes.items()
-    ledgers = {at.name: node.machine.ledger for at, node in nodes if at.role == "contributor"}
+    machines = {name: m.participant.contributor for name, m in networks[0].members.items()}
+    ledgers = {name: each.ledger for name, each in machines.items() if each is not None}
     spent = {name: (own.uses, own.spent) for name, own in ledgers.items() if own.uses}
     assert {each.contributor: (each.uploads, each.spent) for each in report.spent} == spent
     assert report.spent[0].epsilon == result.totals["epsilon"]

@@ -70,8 +70,8 @@ def test_an_idle_user_has_no_machine_and_no_model_of_its_own() -> None:
     simulation = build(config, tiny_task(examples=2000), {})
     play(simulation)
     assert isinstance(simulation.aggregator.sums, SecureSums)
-    nodes = simulation.aggregator.sums.network.nodes
-    contributors = [address for address in nodes if address.role == "contributor"]
+    members = simulation.aggregator.sums.network.members.values()
+    contributors = [each for each in members if each.participant.contributor is not None]
     assert len(contributors) <= simulation.workshop.updates + config.users_at_once
     assert isinstance(simulation.clock, DeviceClock)
     saved = simulation.clock.state()

@@ -17,9 +17,8 @@ from basecagg.parameters import ProtocolParameters
 from basecagg.privacy import Privacy
 from basecagg.protocol.effects import perform, sends_of
 from basecagg.protocol.messages import Upload
-from basecagg.simulation.federation import Federation
-from basecagg.simulation.loopback import Address
 from basecagg.storage.participant_store import ParticipantStore
+from reproduction.bench import Address, Federation
 
 USES = 10_000
 PARAMETERS = ProtocolParameters(

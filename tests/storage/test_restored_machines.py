@@ -12,10 +12,9 @@ from basecagg.errors import Retired
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.effects import MaskEnded, Released, sends_of
 from basecagg.protocol.messages import Answer, CertifiedRequest, Endorsement, Parcel, Upload
-from basecagg.simulation.federation import Federation
-from basecagg.simulation.loopback import AT_SERVER, Address
 from basecagg.storage.participant_store import ParticipantStore
 from basecagg.storage.server_store import ServerStore
+from reproduction.bench import AT_SERVER, Address, Federation
 
 PARAMETERS = ProtocolParameters(
     num_holders=4,

@@ -28,10 +28,10 @@ from basecagg.protocol.proofs import Caught, DoubleRequest
 from basecagg.protocol.recovery import Recovery
 from basecagg.protocol.stored import Past
 from basecagg.protocol.stored import write as record
-from basecagg.simulation.loopback import AT_SERVER, Address
 from basecagg.storage.anchor import Anchor
 from basecagg.storage.in_memory import MemoryStore
 from basecagg.storage.server_store import ServerStore
+from reproduction.bench import AT_SERVER, Address
 
 
 class Restorable(FederationOnFiles):

@@ -11,8 +11,8 @@ from dying_child import SECRETS, open_store
 from test_restored_machines import PARAMETERS, USERS, FederationOnFiles
 
 from basecagg.protocol.stored import Locks, OwnMask, load
-from basecagg.simulation.loopback import AT_SERVER, Address
 from basecagg.storage.participant_store import ParticipantStore
+from reproduction.bench import AT_SERVER, Address
 
 CHILD = Path(__file__).with_name("dying_child.py")
 ROUNDS = 4

@@ -20,7 +20,7 @@ from basecagg.protocol.proofs import Pedigree
 from basecagg.protocol.recovery import Recovery
 from basecagg.protocol.server import Server, ServerSettings
 
-__all__ = ["EpochServer", "ServerSettings"]
+__all__ = ["EpochServer", "Server", "ServerSettings"]
 
 
 def _ignore(news: News) -> None:

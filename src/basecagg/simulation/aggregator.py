@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
+from basecagg.parties.epoch_server import Server
 from basecagg.protocol.effects import Abandoned, MaskEnded, Released, Uploaded
-from basecagg.protocol.server import Server
 from basecagg.schedules.schedule import Vector
 from basecagg.simulation.beginning import Beginning, user_number
 from basecagg.simulation.sums import Sums, Watch

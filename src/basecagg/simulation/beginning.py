@@ -6,6 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,8 @@ from basecagg.protocol.messages import MaskName
 from basecagg.protocol.step_rule import StepRule
 from basecagg.schedules.schedule import Vector
 from basecagg.simulation.config import SimulationConfig
-from basecagg.simulation.loopback import Address
 from basecagg.simulation.metering import Meter
-from basecagg.storage.in_memory import MemoryStore
+from basecagg.storage.in_memory import MemoryStore, Snapshot
 
 PARTITION, DEVICES, SCHEDULE, TRAINING, NOISE = range(5)
 """Purposes of a run's random streams, each its own child of the seed."""
@@ -69,6 +69,24 @@ class Devices:
         return self.config.latency + _BITS * size / (self.config.down_mbps * 1e6)
 
 
+class Stores:
+    """The stores of all parties, by name. Those of a checkpoint are opened when their party is needed."""
+
+    def __init__(self, saved: Mapping[str, Snapshot]) -> None:
+        """Go on from these."""
+        self._saved = saved
+        self._open: dict[str, MemoryStore] = {}
+
+    def open(self, name: str) -> MemoryStore:
+        """The store of a party, as it was saved."""
+        self._open[name] = MemoryStore(self._saved.get(name))
+        return self._open[name]
+
+    def state(self) -> dict[str, Snapshot]:
+        """For a checkpoint."""
+        return {**self._saved, **{name: store.snapshot() for name, store in self._open.items()}}
+
+
 @dataclass(frozen=True, eq=False)
 class Beginning:
     """What an epoch of a run begins with; `state` is that of a checkpoint, or empty."""
@@ -83,9 +101,10 @@ class Beginning:
     meter: Meter = field(default_factory=Meter)
     """What it cost, all epochs together."""
 
-    def store(self, at: Address) -> MemoryStore:
-        """The store of a machine, as it was saved."""
-        return MemoryStore(self.state.get("stores", {}).get(f"{at.role}/{at.name}"))
+    @cached_property
+    def stores(self) -> Stores:
+        """The stores of all parties."""
+        return Stores(self.state.get("stores", {}))
 
 
 class SeededEntropy:
@@ -94,8 +113,12 @@ class SeededEntropy:
     Give it to a `Federation` as `entropy`, and two runs send the same bytes.
     """
 
-    def __init__(self, seed: int, drawn: Mapping[str, int]) -> None:
-        """Go on after the masks that were drawn before; keys are drawn once, and so again the same."""
+    def __init__(self, seed: int, drawn: Mapping[str, int], first: int = 1) -> None:
+        """Go on after the masks that were drawn before; keys are drawn once, and so again the same.
+
+        first: the number of the first draw for anybody's masks.
+        """
+        self._first = first
         self._root = Seed(seed.to_bytes(32, "big"))
         self.drawn = Counter({key: n for key, n in drawn.items() if key.startswith("masks/")})
 
@@ -103,8 +126,9 @@ class SeededEntropy:
         """A source of bytes for one purpose."""
 
         def draw(count: int) -> bytes:
+            number = self.drawn[purpose] + (self._first if purpose.startswith("masks/") else 1)
             self.drawn[purpose] += 1
-            child = derive_seed(self._root, f"{purpose}/{self.drawn[purpose]}")
+            child = derive_seed(self._root, f"{purpose}/{number}")
             return WordStream(child).draw(-(-count // 4)).tobytes()[:count]
 
         return draw

@@ -1,40 +1,43 @@
-"""A federation in one process: operator, server, holders and contributors, wired to a loopback.
-
-Machines are made when they are first needed, so an idle contributor costs nothing.
-"""
+"""A federation in one process: operator, server and members, wired to a loopback."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
 from basecagg.channels.identity import Ed25519Verifier, Identity, enrol
-from basecagg.channels.sealing import SECRET_BYTES, SealingSecret, make_sealer
+from basecagg.channels.sealing import SealingKeys
 from basecagg.channels.unprotected import NoIdentity, NoSealing, NoVerifier
 from basecagg.errors import DataError
 from basecagg.maths.randomness import system_entropy
 from basecagg.parameters import ProtocolParameters
-from basecagg.protocol.contributor import Contributor
-from basecagg.protocol.effects import News, Released, Store
-from basecagg.protocol.epoch import Agreement, Seat, accept, draft_epoch, first_link
+from basecagg.parties.epoch_server import EpochServer, Server
+from basecagg.parties.member import Member, Pins
+from basecagg.protocol.effects import News, Released
+from basecagg.protocol.epoch import SERVER, Seat, accept, draft_epoch, first_link
+from basecagg.protocol.floor import LocalFloor
 from basecagg.protocol.global_model import Model
-from basecagg.protocol.holder import Holder
-from basecagg.protocol.messages import Credential, Suite
+from basecagg.protocol.messages import Suite
 from basecagg.protocol.ports import Verifier
-from basecagg.protocol.recovery import Recovery
-from basecagg.protocol.server import Server, ServerSettings
 from basecagg.protocol.step_rule import PAPER_STEP, StepRule
-from basecagg.simulation.loopback import AT_SERVER, Address, Loopback, Machine
+from basecagg.simulation.loopback import Loopback
 from basecagg.storage.in_memory import MemoryStore
+
+_NAME = "loopback"
 
 
 class Federation:
     """All parties of one epoch, in memory: real machines and keys, and a network that loses nothing.
 
-    Users `contribute` updates, holders `vanish`, and `run` opens the sum of K updates. Whoever wants to decide
-    about every message uses `network`. With `cryptography=False` nothing is sealed or signed: arithmetic only.
+    Users `contribute` updates, holders `vanish`, and `run` opens the sum of K updates. To decide about every
+    message use `network`. With `cryptography=False` nothing is sealed or signed: arithmetic only.
+
+    Example:
+        federation = Federation(plan(num_holders=7, max_dropouts=2, buffer_size=3, model_size=4).parameters)
+        for user in ("user-0", "user-1", "user-2"):
+            federation.contribute(user, np.array([1.0, 2.0, 3.0, 4.0]))
+        (opened,) = federation.run()
     """
 
     def __init__(
@@ -49,40 +52,74 @@ class Federation:
         max_burns: int = 1,
         keep: int = 1,
         retries: int = 1,
-        make_store: Callable[[Address], Store] = lambda address: MemoryStore(),
+        make_store: Callable[[str], MemoryStore] = lambda name: MemoryStore(),
         network: Loopback | None = None,
         verifier: Verifier | None = None,
         entropy: Callable[[str], Callable[[int], bytes]] = lambda purpose: system_entropy,
         keeps_masks: bool = False,
     ) -> None:
-        """Draft the epoch with fresh keys, and start the server and the holders.
+        """Draft the epoch with fresh keys; server and holders take up their work.
 
-        Holders are called user-0, user-1, … and the first model is all zeros, unless given.
-        `entropy` gives each key and each contributor its own source of randomness; a simulation that must be
-        repeatable replaces the operating system's. A contributor that is started again gives up its unused
-        masks unless it `keeps_masks`, as in a simulation that goes on from a checkpoint.
+        holders: their names; user-0, user-1, … unless given.
+        initial_model: all zeros unless given.
+        suite, cryptography: how shares are sealed; whether anything is sealed and signed.
+        step, max_burns: the server's step, and how many sums of a version may be given up for others.
+        keep: for how many versions it is kept what they were made from.
+        retries: how often the server asks again before answers that disagree are given up.
+        make_store: the store of a party, by its name. With stores of an earlier federation this one goes on.
+        network, verifier: to watch messages and checks.
+        entropy: a source of randomness for each key and each member. Only a simulation that must be repeatable
+            replaces the operating system's.
+        keeps_masks: whether masks that were dealt before a party was started again may be used after it.
         """
         self.network = network or Loopback()
-        self._verifier = verifier
-        self._entropy = entropy
-        self._keeps_masks = keeps_masks
-        self._cryptography = cryptography
-        self._suite: Suite = suite
+        self._verifier = verifier or (Ed25519Verifier() if cryptography else NoVerifier())
+        self._entropy, self._keeps_masks = entropy, keeps_masks
+        self._cryptography, self._suite = cryptography, suite
         self._make_store = make_store
-        self._stores: dict[Address, Store] = {}
-        self._retries = retries
-        self._keep = keep
+        unit = parameters.privacy.unit if parameters.privacy else "user"
+        self._floor = LocalFloor(unit=unit)
+        self._identities: dict[str, Identity | NoIdentity] = {}
         if initial_model is None:
             initial_model = np.zeros(parameters.model_size, np.float32)
-        self._initial_model = initial_model
-        self._identities: dict[str, Identity | NoIdentity] = {}
-        self._secrets: dict[str, SealingSecret | NoSealing] = {}
-        self._credentials: dict[str, Credential] = {}
         names = holders or [f"user-{index}" for index in range(parameters.num_holders)]
-        terms = {"parameters": parameters, "first": first_link(initial_model)}
-        self.agreement = self._agree(names, step=step, max_burns=max_burns, **terms)
-        for address in (AT_SERVER, *(Address("holder", name) for name in names)):
-            self.start(address)
+        members = [self._start(name) for name in names]
+        stored = members[0].participant.agreement
+        epoch = (
+            stored.epoch
+            if stored
+            else draft_epoch(
+                federation=_NAME,
+                parameters=parameters,
+                holders=[
+                    Seat(name, self.identity(name).public_key, member.announce().sealing_key)
+                    for name, member in zip(names, members, strict=True)
+                ],
+                server_key=self.identity(SERVER).public_key,
+                enrolment_key=self.identity("enrolment").public_key,
+                operator=self.identity("operator"),
+                first=first_link(initial_model),
+                step=step,
+                max_burns=max_burns,
+                suite=suite,
+            )
+        )
+        self.agreement = accept(epoch, self.identity("operator").public_key, self._verifier)
+        """The epoch, as everybody has accepted it."""
+        self.network.server = EpochServer.masked(
+            self.agreement,
+            self.identity(SERVER),
+            make_store(SERVER),
+            initial_model,
+            post=self.network.post_all,
+            tell=self.network.tell,
+            retries=retries,
+            keep=keep,
+        )
+        self.network.server.start()
+        for name, member in zip(names, members, strict=True):
+            member.offer([epoch])
+            self.network.server.reconnect(name)
 
     # --- from updates to a sum ----------------------------------------------------------------
 
@@ -91,7 +128,7 @@ class Federation:
 
         An update is the model before − after training. It is on its way then; `run` brings it to the server.
         """
-        if not self.contributor(name).ready:
+        if not self.member(name).participant.working().ready:
             self.deal(name)
             self.network.run()
         self.submit(name, update, self.server.version, self.server.head)
@@ -99,16 +136,18 @@ class Federation:
     def vanish(self, *holders: str) -> None:
         """Take these holders offline, without a word."""
         for name in holders:
-            if Address("holder", name) not in self.network.nodes:
+            if name not in self.agreement.holder_names or name in self.network.away:
                 raise DataError(f"{name} cannot vanish: no holder of this name is there")
-            self.stop(Address("holder", name))
+            self.network.away.add(name)
 
     def come_back(self, *holders: str) -> None:
         """Bring holders back that vanished, with all that they had stored."""
         for name in holders:
             if name not in self.agreement.holder_names:
                 raise DataError(f"{name} cannot come back: it is no holder of this epoch")
-            self.start(Address("holder", name))
+            self.network.away.discard(name)
+            self.network.send(name, self.network.members[name].reconnect())
+            self.network.server.reconnect(name)
 
     def run(self) -> list[Released]:
         """Deliver all that is on its way; the sums that were opened since the last time.
@@ -120,128 +159,76 @@ class Federation:
         self.network.news = [each for each in news if not isinstance(each, Released)]
         return [each for each in news if isinstance(each, Released)]
 
-    # --- machines and messages, one by one ------------------------------------------------------
+    # --- parties and messages, one by one --------------------------------------------------------
 
     @property
     def server(self) -> Server:
-        """The server's machine."""
-        return self.network.server
+        """The server's machine, to look at: its version, its model, what is buffered."""
+        return self.network.server.machine
 
-    def contributor(self, name: str) -> Contributor:
-        """The contributor of this name, enrolled and started when first asked for."""
-        address = Address("contributor", name)
-        if address not in self.network.nodes:
-            self.start(address)
-        machine = self.network.nodes[address].machine
-        assert isinstance(machine, Contributor)
-        return machine
+    def member(self, name: str) -> Member:
+        """The member of this name. It joins the epoch, and may contribute, when it is first asked for."""
+        member = self.network.members.get(name) or self._start(name)
+        if member.participant.contributor is None:
+            key = self.identity(name).public_key
+            credential = enrol(self.identity("enrolment"), self.agreement.id, name, key)
+            declined = member.offer([self.agreement.epoch, credential])
+            if declined is not None:
+                raise DataError(f"{name} does not join: {declined.reason}")
+        return member
 
-    def holder(self, name: str) -> Holder:
-        """The holder of this name."""
-        machine = self.network.nodes[Address("holder", name)].machine
-        assert isinstance(machine, Holder)
-        return machine
+    def informed(self, name: str) -> Member:
+        """The member, once it has heard of the newest version: it believes what the server has signed only."""
+        member, version = self.member(name), self.server.version
+        if not member.has_heard_of(version):
+            release = self.network.server.recovery.release(version)
+            assert release is not None
+            self.network.send(name, member.take([release]))
+        return member
 
-    def start(self, address: Address, store: Store | None = None) -> None:
-        """Build a machine from its store, or from the given one, and let it take up its work.
-
-        Doing so again is a restart: everything that was only in memory is lost.
-        """
-        if store is not None:
-            self._stores[address] = store
-        elif address not in self._stores:
-            self._stores[address] = self._make_store(address)
-        machine = self._build(address, self._stores[address])
-        self.network.add(address, machine, self._stores[address])
-        if isinstance(machine, Holder) and AT_SERVER in self.network.nodes:
-            self.network.perform(AT_SERVER, self.server.reconnect(address.name))
-
-    def stop(self, address: Address) -> None:
-        """Take a machine offline; its store stays for `start`."""
-        del self.network.nodes[address]
-
-    def deal(self, name: str) -> None:
-        """Let a contributor deal one mask."""
-        contributor = self.contributor(name)
-        self.network.perform(Address("contributor", name), contributor.deal(self.server.version))
+    def deal(self, name: str, ahead: int = 1) -> None:
+        """Let a user have masks for its next updates: this many are on their way then, or ready."""
+        self.network.send(name, self.informed(name).deal(ahead))
 
     def submit(self, name: str, update: Model, base_version: int, head: bytes) -> None:
-        """Let a contributor mask and upload one update."""
-        effects = self.contributor(name).submit(update, base_version, head, self.server.version)
-        self.network.perform(Address("contributor", name), effects)
+        """Let a user mask and upload one update, made from the model with this head."""
+        self.network.send(name, self.informed(name).submit(update, base_version, head))
 
     def take_news(self) -> list[News]:
-        """What the machines reported since the last time."""
+        """What the parties reported since the last time."""
         news, self.network.news = self.network.news, []
         return news
 
-    # --- keys and machines --------------------------------------------------------------------
-
-    def _agree(self, names: Sequence[str], **terms: Any) -> Agreement:
-        operator, enrolment, server = (
-            self.identity(role) for role in ("operator", "enrolment", "server")
-        )
-        epoch = draft_epoch(
-            federation="loopback",
-            holders=[
-                Seat(name, self.identity(name).public_key, self._secret(name).public_key)
-                for name in names
-            ],
-            server_key=server.public_key,
-            enrolment_key=enrolment.public_key,
-            operator=operator,
-            suite=self._suite,
-            **terms,
-        )
-        default = Ed25519Verifier() if self._cryptography else NoVerifier()
-        return accept(epoch, operator.public_key, self._verifier or default)
-
     def identity(self, name: str) -> Identity | NoIdentity:
-        """The signing identity of a role or participant."""
+        """The signing identity of a role ('operator', 'enrolment', 'server') or of a member."""
         if name not in self._identities:
             secret = self._entropy(f"signing/{name}")(32)
             identity = Identity.from_secret(secret) if self._cryptography else NoIdentity(secret)
             self._identities[name] = identity
         return self._identities[name]
 
-    def _secret(self, name: str) -> SealingSecret | NoSealing:
-        if name not in self._secrets:
-            secret = self._entropy(f"sealing/{name}")(SECRET_BYTES[self._suite])
-            sealing = SealingSecret(self._suite, secret) if self._cryptography else NoSealing()
-            self._secrets[name] = sealing
-        return self._secrets[name]
+    # --- keys and parties ---------------------------------------------------------------------
 
-    def _build(self, address: Address, store: Store) -> Machine:
-        builders: dict[str, Callable[[str, Store], Machine]] = {
-            "server": self._build_server,
-            "holder": self._build_holder,
-            "contributor": self._build_contributor,
-        }
-        return builders[address.role](address.name, store)
-
-    def _build_server(self, name: str, store: Store) -> Server:
-        recovery = Recovery(self.agreement, self.identity(name), store, self._retries, self._keep)
-        settings = ServerSettings.of(self.agreement)
-        return Server(settings, recovery, store, self._initial_model)
-
-    def _build_holder(self, name: str, store: Store) -> Holder:
-        index = self.agreement.holder_names.index(name)
-        return Holder(self.agreement, index, self.identity(name), self._secret(name), store)
-
-    def _build_contributor(self, name: str, store: Store) -> Contributor:
-        identity = self.identity(name)
-        if name not in self._credentials:
-            self._credentials[name] = enrol(
-                self.identity("enrolment"), self.agreement.id, name, identity.public_key
-            )
-        sealer = make_sealer(self._suite) if self._cryptography else NoSealing()
-        credential, entropy = self._credentials[name], self._entropy(f"masks/{name}")
-        return Contributor(
-            self.agreement,
-            credential,
+    def _start(self, name: str) -> Member:
+        network, identity = self.network, self.identity(name)
+        keys = SealingKeys(self._suite, self._entropy(f"sealing/{name}"))
+        member = Member(
+            Pins(
+                federation=_NAME,
+                name=name,
+                signing_key=identity.public_key,
+                operator_key=self.identity("operator").public_key,
+            ),
             identity,
-            sealer,
-            store,
-            entropy=entropy,
+            keys if self._cryptography else NoSealing(),
+            self._verifier,
+            self._make_store(name),
+            floor=self._floor,
+            tell=network.tell,
+            refused=lambda message, refusal: network.refusals.append((name, refusal)),
+            entropy=self._entropy(f"masks/{name}"),
             keeps_masks=self._keeps_masks,
         )
+        network.members[name] = member
+        network.send(name, member.start(0))
+        return member

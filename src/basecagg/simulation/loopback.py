@@ -1,150 +1,87 @@
-"""A network in memory: it moves effects between the machines, and does nothing else.
-
-Messages wait in `in_flight` until they are delivered, so whoever drives the loopback decides what is late,
-lost, doubled or out of order. `run` delivers everything, in order.
-"""
+"""A network in memory: it carries letters between the server of an epoch and its members, and loses none."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from functools import lru_cache, partial
 from itertools import groupby
-from typing import NamedTuple, TypeAlias
 
 from msgspec import Struct
 
 from basecagg.errors import Refused
-from basecagg.protocol.contributor import Contributor
-from basecagg.protocol.effects import Effect, News, Store, perform
+from basecagg.parties.epoch_server import EpochServer
+from basecagg.parties.member import Member
+from basecagg.protocol.effects import News, Send
 from basecagg.protocol.epoch import SERVER
-from basecagg.protocol.holder import Holder
-from basecagg.protocol.letters import BATCHED, answered
-from basecagg.protocol.messages import Closing, Message
-from basecagg.protocol.participant import TO_CONTRIBUTORS
-from basecagg.protocol.server import Server
-
-Machine: TypeAlias = Server | Holder | Contributor
-
-
-class Address(NamedTuple):
-    """Where a machine is: one name may be a holder and a contributor."""
-
-    role: str
-    name: str
-
-
-AT_SERVER = Address("server", SERVER)
+from basecagg.protocol.messages import Message
 
 
 class Letter(Struct, frozen=True, gc=False):
     """One message on its way."""
 
     sender: str
-    to: Address
+    to: str
     message: Message
 
 
-@dataclass
-class Station:
-    """A machine with its store."""
-
-    machine: Machine
-    store: Store
-
-    def receive(self, letter: Letter) -> list[Effect]:
-        """Hand a message to the machine."""
-        if isinstance(self.machine, Server):
-            return self.machine.receive(letter.sender, letter.message)
-        return self.machine.receive(letter.message)
-
-
 class Loopback:
-    """All machines of a federation, and the messages between them."""
+    """The parties of an epoch, and the letters between them.
+
+    Letters wait in `in_flight` until they are delivered, so a caller can delay, lose, double or reorder them.
+    `run` delivers everything, in order.
+
+    Make the parties with its `post_all` and `tell`, and put them into `server` and `members`.
+    """
+
+    server: EpochServer
 
     def __init__(self) -> None:
         """Start with nobody."""
-        self.nodes: dict[Address, Station] = {}
+        self.members: dict[str, Member] = {}
+        self.away: set[str] = set()
+        """Members that are offline: letters to them are lost."""
         self.in_flight: deque[Letter] = deque()
         self.news: list[News] = []
-        self.refusals: list[tuple[Address, Refused]] = []
+        """What the parties reported, until somebody takes it."""
+        self.refusals: list[tuple[str, Refused]] = []
+        """Who refused a letter, and why."""
         self.observers: list[Callable[[Letter], None]] = []
 
-    @property
-    def server(self) -> Server:
-        """The server's machine."""
-        machine = self.nodes[AT_SERVER].machine
-        assert isinstance(machine, Server)
-        return machine
-
-    def add(self, address: Address, machine: Machine, store: Store) -> None:
-        """Bring a machine online and let it take up its work; one that was there before is replaced."""
-        self.nodes[address] = Station(machine, store)
-        self.perform(address, machine.start())
-
-    def perform(self, address: Address, effects: Sequence[Effect]) -> None:
-        """Do what a machine wants done: first everything durable, then everything sent."""
-        for send in perform(self.nodes[address].store, effects, self.news.append):
-            for to in _destinations(send.recipient, send.message):
-                self.post(Letter(address.name, to, send.message))
+    def tell(self, news: News) -> None:
+        """Keep what a party reports."""
+        self.news.append(news)
 
     def post(self, letter: Letter) -> None:
-        """Put a message on its way, in sight of the observers."""
+        """Put a letter on its way, in sight of the observers."""
         for observe in self.observers:
             observe(letter)
         self.in_flight.append(letter)
+
+    def post_all(self, sends: Iterable[Send]) -> None:
+        """Put the server's letters on their way."""
+        for send in sends:
+            self.post(Letter(SERVER, send.recipient, send.message))
+
+    def send(self, name: str, messages: Iterable[Message]) -> None:
+        """Put a member's messages for the server on their way."""
+        for message in messages:
+            self.post(Letter(name, SERVER, message))
 
     def run(self) -> None:
         """Deliver until nothing is on its way."""
         while self.in_flight:
             letters, self.in_flight = list(self.in_flight), deque()
-            # Stable: each machine's letters keep their order.
+            # Stable: the letters to one party keep their order.
             letters.sort(key=lambda letter: letter.to)
-            for role, mail in groupby(letters, key=lambda letter: letter.to.role):
-                self.deliver_to_all(role, mail)
+            for to, mail in groupby(letters, key=lambda letter: letter.to):
+                self.deliver(to, list(mail))
 
-    def deliver_to_all(self, role: str, mail: Iterable[Letter]) -> None:
-        """Hand letters to machines of one role, sorted by machine."""
-        for address, letters in groupby(mail, key=lambda letter: letter.to):
-            self.deliver(address, letters)
-
-    def deliver(self, address: Address, mail: Iterable[Letter]) -> None:
-        """Hand letters to one machine; to one that is offline they are lost."""
-        if address not in self.nodes:
-            return
-        for batched, letters in groupby(mail, key=lambda each: isinstance(each.message, BATCHED)):
-            if batched:
-                self._handle(address, letters)
-            else:
-                for letter in letters:
-                    self._handle(address, [letter])
-
-    def _handle(self, address: Address, letters: Iterable[Letter]) -> None:
-        node, effects = self.nodes[address], list[Effect]()
-
-        def refused(_: Message, refusal: Refused) -> None:
-            self.refusals.append((address, refusal))
-
-        for letter in letters:
-            receive = partial(node.receive, letter)
-            effects += answered(letter.sender, letter.message, receive, refused)
-        if isinstance(node.machine, Holder):
-            effects += node.machine.acknowledge()
-        self.perform(address, effects)
-
-
-def _destinations(recipient: str, message: Message) -> list[Address]:
-    """One, but what a contributor lost concerns it both as a contributor and as a holder."""
-    to = [_destination(recipient, type(message))]
-    burned = message.masks if isinstance(message, Closing) and message.outcome == "burned" else ()
-    if any(mask.contributor == recipient for mask in burned):
-        to.append(Address("contributor", recipient))
-    return to
-
-
-@lru_cache(maxsize=1 << 14)
-def _destination(recipient: str, kind: type[Message]) -> Address:
-    if recipient == SERVER:
-        return AT_SERVER
-    return Address("contributor" if issubclass(kind, TO_CONTRIBUTORS) else "holder", recipient)
+    def deliver(self, to: str, letters: Sequence[Letter]) -> None:
+        """Hand letters to one party; to one that is offline they are lost."""
+        if to == SERVER:
+            for letter in letters:
+                refusal = self.server.receive(letter.sender, letter.message)
+                if refusal is not None:
+                    self.refusals.append((SERVER, refusal))
+        elif to in self.members and to not in self.away:
+            self.send(to, self.members[to].take([letter.message for letter in letters]))

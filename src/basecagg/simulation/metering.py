@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import groupby
 
 import msgspec
 
 from basecagg.channels.identity import Ed25519Verifier, Identity, RememberingVerifier
+from basecagg.parties.member import TO_CONTRIBUTORS
+from basecagg.protocol.epoch import SERVER
 from basecagg.protocol.messages import (
     CertifiedRequest,
     MaskName,
@@ -25,7 +28,7 @@ from basecagg.protocol.messages import (
     Upload,
     encode,
 )
-from basecagg.simulation.loopback import Address, Letter, Loopback
+from basecagg.simulation.loopback import Letter, Loopback
 
 _REQUESTS = (RecoveryRequest, CertifiedRequest)
 _BULK: dict[type[Message], str] = {Upload: "words", Parcel: "sealed", Shipment: "sealed"}
@@ -39,21 +42,40 @@ class Meter:
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     bytes_sent: Counter[str] = field(default_factory=Counter)
     messages: Counter[str] = field(default_factory=Counter)
+    _envelopes: dict[type[Message], int] = field(default_factory=dict)
+    _last: tuple[Message | None, int] = None, 0
 
     def add(self, kind: str, size: int) -> None:
         """Count a message."""
         self.messages[kind] += 1
         self.bytes_sent[kind] += size
 
+    def weigh(self, message: Message) -> None:
+        """Count a message by its size on the wire."""
+        if message is not self._last[0]:  # the same question goes to all holders in a row
+            self._last = (message, self._size(message))
+        self.add(type(message).__name__, self._last[1])
+
+    def _size(self, message: Message) -> int:
+        """Bytes on the wire. Bulk is not encoded to be measured: its length and a fixed envelope will do."""
+        bulk = _BULK.get(type(message))
+        if bulk is None:
+            return len(encode(message))
+        kind, value = type(message), getattr(message, bulk)
+        if kind not in self._envelopes:
+            emptied = msgspec.structs.replace(message, **{bulk: type(value)()})
+            self._envelopes[kind] = len(encode(emptied))
+        return (sum(map(len, value)) if kind is Shipment else len(value)) + self._envelopes[kind]
+
     def state(self) -> dict[str, dict[str, float]]:
         """For a checkpoint."""
-        return {name: dict(totals) for name, totals in vars(self).items()}
+        return {name: dict(getattr(self, name)) for name in ("seconds", "bytes_sent", "messages")}
 
     def restore(self, state: Mapping[str, Mapping[str, float]]) -> None:
         """Go on from a state."""
         for name, totals in state.items():
-            vars(self)[name].clear()  # starting the machines has been counted already
-            vars(self)[name].update(totals)
+            getattr(self, name).clear()  # starting the machines has been counted already
+            getattr(self, name).update(totals)
 
 
 class MeteredLoopback(Loopback):
@@ -66,13 +88,12 @@ class MeteredLoopback(Loopback):
         super().__init__()
         self.meter = meter or Meter()
         self.deaf: set[str] = set()
+        """Holders that do not hear requests."""
         self.saved: Callable[[], int] = lambda: 0
         """Checks that an agreement shared by all parties did not have to repeat."""
         self._verifier = verifier
         self._seconds_per_check = _time_a_check() if verifier else 0.0
-        self._envelopes: dict[type[Message], int] = {}
-        self._last: tuple[Message | None, int] = (None, 0)
-        self.observers.append(self._weigh)
+        self.observers.append(lambda letter: self.meter.weigh(letter.message))
 
     @contextmanager
     def charging(self, role: str) -> Iterator[None]:
@@ -88,32 +109,19 @@ class MeteredLoopback(Loopback):
         """How many checks were answered from memory so far."""
         return self._verifier.remembered + self.saved() if self._verifier else 0
 
-    def deliver_to_all(self, role: str, mail: Iterable[Letter]) -> None:
-        """As the loopback does, at the expense of the role."""
-        with self.charging(role):
-            super().deliver_to_all(role, mail)
+    def deliver(self, to: str, letters: Sequence[Letter]) -> None:
+        """As the loopback does, at the expense of the role that the letters are for."""
+        if to in self.deaf:
+            letters = [each for each in letters if not isinstance(each.message, _REQUESTS)]
+        for role, mail in groupby(letters, key=_role):
+            with self.charging(role):
+                super().deliver(to, list(mail))
 
-    def deliver(self, address: Address, mail: Iterable[Letter]) -> None:
-        """As the loopback does, but holders in `deaf` do not hear requests."""
-        if address.role == "holder" and address.name in self.deaf:
-            mail = [letter for letter in mail if not isinstance(letter.message, _REQUESTS)]
-        super().deliver(address, mail)
 
-    def _weigh(self, letter: Letter) -> None:
-        if letter.message is not self._last[0]:  # the same question goes to all holders in a row
-            self._last = (letter.message, self._size(letter.message))
-        self.meter.add(type(letter.message).__name__, self._last[1])
-
-    def _size(self, message: Message) -> int:
-        """Bytes on the wire. Bulk is not encoded to be measured: its length and a fixed envelope will do."""
-        bulk = _BULK.get(type(message))
-        if bulk is None:
-            return len(encode(message))
-        kind, value = type(message), getattr(message, bulk)
-        if kind not in self._envelopes:
-            emptied = msgspec.structs.replace(message, **{bulk: type(value)()})
-            self._envelopes[kind] = len(encode(emptied))
-        return (sum(map(len, value)) if kind is Shipment else len(value)) + self._envelopes[kind]
+def _role(letter: Letter) -> str:
+    if letter.to == SERVER:
+        return "server"
+    return "contributor" if isinstance(letter.message, TO_CONTRIBUTORS) else "holder"
 
 
 def plain_bytes(model_size: int) -> int:

@@ -10,18 +10,14 @@ import numpy as np
 from basecagg.channels.identity import Ed25519Verifier, RememberingVerifier
 from basecagg.costs import Prices, shares_bytes
 from basecagg.errors import BudgetSpent, LocalProtocolError
-from basecagg.protocol.contributor import Contributor
-from basecagg.protocol.effects import Effect
 from basecagg.protocol.epoch import SERVER
-from basecagg.protocol.messages import MAX_MASKS
+from basecagg.protocol.messages import MAX_MASKS, Message
 from basecagg.protocol.recomputation import recompute
-from basecagg.protocol.recovery import Recovery
 from basecagg.schedules.schedule import Vector
 from basecagg.simulation.beginning import Beginning, SeededEntropy, user_name
 from basecagg.simulation.config import SimulationConfig
 from basecagg.simulation.federation import Federation
 from basecagg.simulation.field_sums import travel
-from basecagg.simulation.loopback import AT_SERVER, Address
 from basecagg.simulation.metering import MeteredLoopback
 from basecagg.simulation.private_sums import Spending
 from basecagg.simulation.sums import Sums, Watch
@@ -49,9 +45,8 @@ class SecureSums(Sums):
         self._metered = MeteredLoopback(beginning.meter, verifier)
         super().__init__(beginning, self._metered)
         config, state = beginning.config, beginning.state
-        # Of contributors that have not been needed since the run was resumed.
-        self._dormant = state.get("stores", {})
-        self._entropy = SeededEntropy(config.seed, state.get("entropy", {}))
+        # The first draw of a member is its coin when it joins; masks are numbered from 1.
+        self._entropy = SeededEntropy(config.seed, state.get("entropy", {}), first=0)
         self._parameters = config.protocol_parameters(beginning.model.size)
         self.once = self._parameters.once_per_version
         self._spending = Spending(self._parameters.mechanism, state.get("spent", 0.0))
@@ -60,7 +55,7 @@ class SecureSums(Sums):
         self._absent = np.random.default_rng((config.seed, 0xAB5E))
         if "absent" in state:
             self._absent.bit_generator.state = state["absent"]
-        self._undelivered: dict[str, list[Effect]] = {}
+        self._undelivered: dict[str, list[Message]] = {}
         quota, size = self._parameters.mask_quota, shares_bytes(self._parameters)
         self._late = deals_late(config, size)
         ahead = config.users * quota * size
@@ -73,7 +68,7 @@ class SecureSums(Sums):
             holders=[f"{prefix}-{index}" for index in range(self._parameters.num_holders)],
             step=beginning.step,
             keep=int(config.verify == "always" and not self._late),
-            make_store=beginning.store,
+            make_store=beginning.stores.open,
             network=self.network,
             verifier=verifier,
             entropy=self._entropy,
@@ -81,18 +76,17 @@ class SecureSums(Sums):
         )
         self._metered.saved = lambda: self._federation.agreement.checks_saved
 
-    def _contributor(self, user: int) -> Contributor:
-        return self._federation.contributor(user_name(user))
-
     # --- before an update is there --------------------------------------------------------------
 
     def affords(self, user: int) -> bool:
         """As its own machine says."""
-        return self._contributor(user).may_spend
+        contributor = self._federation.member(user_name(user)).participant.working()
+        return contributor.may_spend
 
     def rests(self, user: int, version: int) -> bool:
         """As its own machine says."""
-        return not self._contributor(user).may_train_from(version)
+        contributor = self._federation.member(user_name(user)).participant.working()
+        return not contributor.may_train_from(version)
 
     def prepare(self, user: int) -> float:
         """Deal masks, unless one is left. A user pays for one when it begins to train, not when it deals it."""
@@ -107,16 +101,18 @@ class SecureSums(Sums):
         return 4 * self._parameters.padded_size
 
     def _deal(self, name: str) -> float:
-        version = self.server.version
         if name in self._undelivered:
-            return 0.0
-        contributor = self._federation.contributor(name)
-        self.network.perform(Address("contributor", name), contributor.expire(version))
-        if contributor.ready:
             return 0.0
         before = self._meter.seconds["contributor"]
         with self._metered.charging("contributor"):
-            self._undelivered[name] = contributor.deal_ahead(version, self._at_once)
+            member = self._federation.informed(name)
+            # A mask may have to wait in the buffer until its update is too old.
+            lasting = self.server.version + self._parameters.max_staleness
+            ready = member.participant.working().ready
+            is_ready = any(mask.expires >= lasting for mask in ready)
+            dealt = member.deal(1 if is_ready else self._at_once)
+        if dealt:
+            self._undelivered[name] = dealt
         seconds = self._meter.seconds["contributor"] - before
         if len(self._undelivered) == self._together:
             self._deliver()
@@ -125,7 +121,7 @@ class SecureSums(Sums):
     def _deliver(self) -> None:
         """Dealings of several users at once: a holder looks into its mailbox now and then, and confirms all."""
         for name, dealt in self._undelivered.items():
-            self.network.perform(Address("contributor", name), dealt)
+            self.network.send(name, dealt)
         self._undelivered.clear()
         self.network.run()
 
@@ -139,7 +135,8 @@ class SecureSums(Sums):
             self._deal(name)
         if name in self._undelivered:
             self._deliver()
-        if digest is None or not self._contributor(user).ready:
+        contributor = self._federation.member(name).participant.working()
+        if digest is None or not contributor.ready:
             self._counts["updates too stale"] += 1
             return False
         spent = self._meter.seconds.copy()
@@ -153,7 +150,7 @@ class SecureSums(Sums):
             self._counts["updates sent before"] += 1
             return False
         masking = self._meter.seconds["contributor"] - spent["contributor"]
-        self._spending.note(self._contributor(user).ledger)
+        self._spending.note(contributor.ledger)
         self._choose_absent_holders()
         deadlines = self._open()
         self._make_again(before)
@@ -175,7 +172,7 @@ class SecureSums(Sums):
             deadlines += 1
             if deadlines > 1:
                 self._metered.deaf = set()
-            self.network.perform(AT_SERVER, self.server.deadline())
+            self.network.server.deadline()
             self.network.run()
         return deadlines
 
@@ -187,11 +184,10 @@ class SecureSums(Sums):
 
     def _make_again(self, before: int) -> None:
         """Every member can do this: it is nobody's work in the simulated time."""
-        opening = self.server.opening
-        if self._config.verify == "never" or not isinstance(opening, Recovery):
+        if self._config.verify == "never":
             return
         for version in range(before + 1, self.server.version + 1):
-            parts = opening.parts(version)
+            parts = self.network.server.recovery.parts(version)
             if parts is not None:
                 recompute(self._federation.agreement, parts)
                 self._counts["versions recomputed, all equal"] += 1
@@ -220,9 +216,7 @@ class SecureSums(Sums):
     def state(self) -> dict[str, Any]:
         """Everything that a resumed run needs."""
         self._deliver()
-        state = super().state()
-        return state | {
-            "stores": {**self._dormant, **state["stores"]},
+        return super().state() | {
             "entropy": dict(self._entropy.drawn),
             "absent": self._absent.bit_generator.state,
             "spent": self._spending.spent,

@@ -9,21 +9,20 @@ import numpy as np
 import numpy.typing as npt
 
 from basecagg.maths.staleness import StalenessFunction
+from basecagg.parties.epoch_server import EpochServer, Server, ServerSettings
 from basecagg.planning.budget import noise_of
 from basecagg.protocol.effects import Store
-from basecagg.protocol.epoch import Agreement
+from basecagg.protocol.epoch import SERVER, Agreement
 from basecagg.protocol.messages import History, MaskName, PlainUpdate
 from basecagg.protocol.opening import Move, Opened, Outcome, PlainOpening
 from basecagg.protocol.ports import Signer
-from basecagg.protocol.server import Server, ServerSettings
 from basecagg.protocol.stored import BufferedUpdate
 from basecagg.protocol.weighing import Weighing
 from basecagg.schedules.schedule import Vector
 from basecagg.simulation.beginning import NOISE, Beginning, user_name
 from basecagg.simulation.config import SimulationConfig
-from basecagg.simulation.loopback import AT_SERVER, Letter, Loopback
+from basecagg.simulation.loopback import Loopback
 from basecagg.simulation.metering import MeteredLoopback
-from basecagg.storage.in_memory import MemoryStore
 
 Updates: TypeAlias = Mapping[MaskName, Vector]
 Reals: TypeAlias = npt.NDArray[np.float64]
@@ -47,12 +46,13 @@ class Sums:
         self._config, self._devices = beginning.config, beginning.devices
         self._counts, self._meter = beginning.counts, beginning.meter
         self._serial = beginning.state.get("serial", 0)
+        self._stores = beginning.stores
         self.network = network or in_clear(beginning, self.sum_up)
 
     @property
     def server(self) -> Server:
         """The server's machine."""
-        return self.network.server
+        return self.network.server.machine
 
     # --- before an update is there --------------------------------------------------------------
 
@@ -82,7 +82,7 @@ class Sums:
         mask = MaskName(name, self._serial.to_bytes(16, "big"))
         digest = self.server.head_of(base_version) or bytes(32)
         values = update.astype("<f4", copy=False).tobytes()
-        self.network.post(Letter(name, AT_SERVER, PlainUpdate(mask, base_version, digest, values)))
+        self.network.send(name, [PlainUpdate(mask, base_version, digest, values)])
         self.network.run()
         return True
 
@@ -113,12 +113,7 @@ class Sums:
 
     def state(self) -> dict[str, Any]:
         """Everything that a resumed run needs."""
-        stores = {
-            f"{address.role}/{address.name}": node.store.snapshot()
-            for address, node in self.network.nodes.items()
-            if isinstance(node.store, MemoryStore)
-        }
-        return {"stores": stores, "serial": self._serial}
+        return {"stores": self._stores.state(), "serial": self._serial}
 
 
 class TrustedSums(Sums):
@@ -166,12 +161,15 @@ def in_clear(
 
     It reads every update and learns nothing more from a version with one member, so m = 1 unless given.
     """
-    config, store = beginning.config, beginning.store(AT_SERVER)
+    config, store = beginning.config, beginning.stores.open(SERVER)
     weighing = weighing or _by_age(config, config.staleness_function)
     opening = _SummedHere(beginning.model.size, weighing, store, sum_up)
     settings = ServerSettings(config.buffer_size, weighing, min_per_version, beginning.step)
     network = network or MeteredLoopback(beginning.meter)
-    network.add(AT_SERVER, Server(settings, opening, store, beginning.model), store)
+    network.server = EpochServer(
+        settings, opening, store, beginning.model, post=network.post_all, tell=network.tell
+    )
+    network.server.start()
     return network
 
 
