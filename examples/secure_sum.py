@@ -22,10 +22,8 @@ network, verifier = Loopback(), Ed25519Verifier()
 
 # Every user believes the operator alone, and tells it a sealing key.
 for user in users:
-    pins = Pins(
-        federation="example", name=user,
-        signing_key=signing[user].public_key, operator_key=signing["operator"].public_key,
-    )  # fmt: skip
+    mine, operators = signing[user].public_key, signing["operator"].public_key
+    pins = Pins(federation="example", name=user, signing_key=mine, operator_key=operators)
     member = Member(pins, signing[user], SealingKeys("x25519"), verifier, MemoryStore())
     member.start(now=0)
     network.members[user] = member
@@ -39,11 +37,10 @@ epoch = draft_epoch(
     first=first_link(model),
 )  # fmt: skip
 agreement = accept(epoch, signing["operator"].public_key, verifier)
-server = EpochServer.masked(
-    agreement, signing["server"], MemoryStore(), model, post=network.post_all
-)
-network.server = server
+store = MemoryStore()
+server = EpochServer.masked(agreement, signing["server"], store, model, post=network.post_all)
 server.start()
+network.server = server
 for user in users:
     credential = enrol(signing["enrolment"], agreement.id, user, signing[user].public_key)
     network.members[user].offer([epoch, credential])
@@ -59,6 +56,5 @@ for user, update in zip(users[:3], updates, strict=True):
 # 3. Two holders vanish; the others certify and answer the recovery; the server opens the sum.
 network.away = {"user-5", "user-6"}
 network.run()
-opened = server.machine
-error = np.abs(-opened.model - updates.mean(axis=0)).max()
-print(f"version {opened.version}: the mean of 3 masked updates, off by {error:.1e} at most")
+error = np.abs(-server.machine.model - updates.mean(axis=0)).max()
+print(f"version {server.machine.version}: the mean of 3 masked updates, off by {error:.1e} at most")

@@ -17,7 +17,7 @@ def test_they_are_short():
     assert all(len(code.splitlines()) <= 15 for code in SHORT)
 
 
-@pytest.mark.parametrize("code", [*SHORT, EXAMPLE.read_text("utf-8")], ids=["README", "by hand"])
+@pytest.mark.parametrize("code", [SHORT[-1], EXAMPLE.read_text("utf-8")], ids=["README", "by hand"])
 def test_it_opens_the_mean(code):
     """Three updates, rounded to multiples of 2⁻¹⁶ or finer: their mean is off by less than one such step."""
     run = subprocess.run(
@@ -25,7 +25,7 @@ def test_it_opens_the_mean(code):
     )
     assert run.returncode == 0, run.stderr
     said = re.fullmatch(
-        r"version 1: the mean of 3 masked updates, off by (\S+) at most\n", run.stdout
+        r"(?:version 1: )?the mean of 3 masked updates, off by (\S+) at most\n", run.stdout
     )
     assert said, run.stdout
     assert 0 < float(said[1]) < 2**-16

@@ -24,7 +24,7 @@ USERS = ("user-0", "user-1", "ann")
 
 
 def contribute(federation: Federation, users: tuple[str, ...] = USERS) -> np.ndarray:
-    updates = np.random.default_rng(2).normal(0, 0.1, (len(users), 5))
+    updates = np.random.default_rng(len(users[-1])).normal(0, 0.1, (len(users), 5))
     for user, update in zip(users, updates, strict=True):
         federation.contribute(user, update)
     return updates.mean(axis=0)
@@ -74,7 +74,7 @@ def test_a_contributor_that_was_away_hears_what_became_of_its_update() -> None:
     federation.come_back("user-0")
     federation.run()
     assert not federation.member("user-0").participant.working().is_waiting
-    contribute(federation, ("user-0", "bob", "cat"))
+    contribute(federation, ("user-0", "bob", "carol"))
     assert len(federation.run()) == 1
 
 
