@@ -47,7 +47,7 @@ from basecagg.protocol.ports import Lock
 from basecagg.protocol.stored import Locks
 from basecagg.simulation.metering import Meter
 from basecagg.simulation.protections import IN_ROUNDS
-from reproduction.bench import Address, Federation, Letter
+from reproduction.bench import Address, Federation, Letter, Loopback
 from reproduction.costs import Cell, Once, PhaseCost, Row, Setting, measured
 
 FIRST = "user-0"

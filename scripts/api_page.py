@@ -71,6 +71,7 @@ SECTIONS: dict[str, dict[str, Iterable[str]]] = {
         "basecagg.protocol.contributor": ["Contributor"],
         "basecagg.simulation.protections": ["require_compatible"],
         "basecagg.channels.identity": ["Identity", "Ed25519Verifier", "enrol"],
+        "basecagg.channels.sealing": ["SealingKeys", "SealingSecret", "make_sealer"],
         "basecagg.storage.in_memory": ["MemoryStore"],
         "basecagg.simulation.loopback": ["Loopback", "Letter"],
     },
