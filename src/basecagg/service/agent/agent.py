@@ -426,7 +426,7 @@ def _submit(
     """Mask an update whose training was told of this privacy."""
     if _privacy_of(member) != privacy:  # its records were clipped for another epoch
         raise LocalProtocolError("another epoch has begun meanwhile, with another privacy")
-    return member.submit(update.astype(np.float32), version, head)
+    return member.submit(update.astype(np.float32, copy=False), version, head)
 
 
 def _too_large(kind: str, size: int, problem: Problem) -> str:
