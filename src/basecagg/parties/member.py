@@ -30,7 +30,7 @@ from basecagg.protocol.ports import LastingRecords, Records, SealingSuite, Signe
 from basecagg.protocol.proofs import Evidence
 from basecagg.protocol.stored import parse
 
-__all__ = ["TO_CONTRIBUTORS", "Member", "MemberStore", "Pins", "evidence_in"]
+__all__ = ["TO_CONTRIBUTORS", "Member", "Pins"]
 
 _BATCHED = (Parcel, Receipt)
 """Handling these reads nothing that was stored, so a run of them is written in one transaction."""
