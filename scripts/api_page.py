@@ -65,7 +65,7 @@ SECTIONS: dict[str, dict[str, Iterable[str]]] = {
         "basecagg.protocol.epoch": ["Seat", "draft_epoch", "first_link", "accept"],
         "basecagg.protocol.server": ["Server", "ServerSettings"],
         "basecagg.parties.epoch_server": ["EpochServer"],
-        "basecagg.parties.member": ["Member", "Pins"],
+        "basecagg.parties.member": ["Member", "Pins", "TO_CONTRIBUTORS"],
         "basecagg.protocol.recovery": ["Recovery"],
         "basecagg.protocol.holder": ["Holder"],
         "basecagg.protocol.contributor": ["Contributor"],

@@ -120,7 +120,7 @@ def traced() -> Iterator[Tracer]:
         yield tracer
     finally:
         sys.setprofile(None)
-        threading.setprofile(None)  # type: ignore[arg-type]
+        threading.setprofile(None)
 
 
 def in_simulation() -> Call:
@@ -199,7 +199,7 @@ async def _upload(folder: Path, watch: Tracer | Copies) -> None:
         watch.on = False
         done.set()
 
-    training._receive, Agent._one_update = received, updated  # type: ignore[method-assign]
+    training._receive, Agent._one_update = received, updated  # type: ignore[method-assign, assignment]
     try:
         async with harness.federation(folder) as federation:
             await federation.join(names[1:], lambda name: None)
@@ -230,7 +230,7 @@ def copies_on_service() -> Counter[str]:
             asyncio.run(_upload(Path(folder), copies))
     finally:
         sys.settrace(None)
-        threading.settrace(None)  # type: ignore[arg-type]
+        threading.settrace(None)
         tracemalloc.stop()
     made = copies.made.items()
     return Counter({place: n for place, n in made if not any(f in place for f in _NO_COPIES)})
