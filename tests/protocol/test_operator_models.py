@@ -275,3 +275,30 @@ def test_a_stranger_cannot_lead_to_a_model():
     forged = replace(pedigree.epoch, signature=stranger.sign(b"x"))
     follower.perform(follower.machine.follow(replace(pedigree, epoch=forged), parts))
     assert follower.machine.epoch == federation.agreement.epoch  # its own memory is what counts
+
+
+# --- a server that never got the last epoch, or says so -----------------------------------------------
+
+
+def told(machine, first: Link) -> bool:
+    return machine.expected_at(first) is not None
+
+
+@pytest.mark.xfail(
+    strict=True, reason="the first model of the present epoch is expected in any case"
+)
+def test_a_model_that_was_given_is_not_passed_over_for_the_last_epochs():
+    """`start --model NEW`, and the server names the place of the last epoch's first model."""
+    desk = full_desk()
+    desk.begin(first=first_link(MINE))
+    desk.expect(first_link(OTHER, 5))
+    with pytest.raises(WrongModel):
+        desk.machine.require_expected(first_link(MINE))
+    assert told(desk.machine, first_link(OTHER, 5))
+
+
+def test_a_server_that_never_got_the_last_epoch_begins_it_anew():
+    """The control: nothing else was given."""
+    desk = full_desk()
+    desk.begin(first=first_link(MINE))
+    assert desk.machine.require_expected(first_link(MINE)).first == first_link(MINE)

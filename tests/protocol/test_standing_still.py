@@ -17,6 +17,7 @@ from parties import (
 from basecagg.maths.randomness import FieldStream, derive_seed
 from basecagg.protocol import contributor as contributor_module
 from reproduction.bench import AT_SERVER
+from basecagg.storage.in_memory import MemoryStore
 
 
 @pytest.mark.parametrize("idle", [89, 91, 100])
@@ -127,3 +128,37 @@ def test_a_second_upload_throws_out_nobody_else(count, evicts, monkeypatch):
     federation.network.perform(AT_SERVER, federation.server.tick(now + 31.0, 30.0))
     federation.network.run()
     assert federation.server.version >= 1, waiting()
+
+
+def restored(dealt_before: bool):
+    """A server goes back to a backup; an update that it had admitted since comes again."""
+    federation, names = make_federation(cryptography=False, max_burns=1), USERS[:3]
+    one_round(federation, names)
+    if dealt_before:
+        deal(federation, names[0])
+    copy = MemoryStore(federation.network.nodes[AT_SERVER].store.snapshot())
+    submit(federation, names[0])
+    federation.network.run()
+    copy.rolled_back = True
+    federation.start(AT_SERVER, copy)
+    for holder in federation.agreement.holder_names:
+        federation.network.perform(AT_SERVER, federation.server.reconnect(holder))
+    federation.network.perform(AT_SERVER, federation.server.start())
+    federation.network.run()
+    federation.network.perform(at(names[0]), federation.contributor(names[0]).reconnect())
+    federation.network.run()
+    return federation, names
+
+
+@pytest.mark.parametrize(
+    "dealt_before", [True, pytest.param(False, marks=pytest.mark.xfail(strict=True))]
+)
+def test_an_update_that_a_restored_server_does_not_know_is_over_by_its_signed_word(dealt_before):
+    federation, names = restored(dealt_before)
+    version = federation.server.version
+    for name in names:
+        contributor = federation.contributor(name)
+        if not contributor.is_waiting and contributor.may_train_from(version):
+            submit(federation, name)
+            federation.network.run()
+    assert federation.server.version == version + 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -276,3 +277,47 @@ def test_cox_with_noise_is_refused_with_the_reason() -> None:
     step = cox_step(COVARIATES, np.zeros(2), most=MOST)
     with pytest.raises(ParameterError, match="no noise makes it private"):
         private_sums(step, BUDGET, len(NAMES), 2, bits=24)
+
+
+# --- two questions at the same time ---------------------------------------------------------------
+
+
+@pytest.mark.xfail(strict=True, reason="a desk reads its ledger once, when it is made")
+def test_two_desks_over_one_store_pay_from_one_budget() -> None:
+    store = MemoryStore()
+    first, second = desk(store), desk(store)
+    first.answer(noisy())
+    second.answer(noisy())
+    for centre in (first, second):
+        with pytest.raises(BudgetSpent):
+            centre.answer(noisy())
+    assert desk(MemoryStore()).answer(noisy()) is not None  # the control: a store of its own
+
+
+@pytest.mark.xfail(
+    strict=True, reason="a desk looks before it computes, and writes down afterwards"
+)
+def test_two_exact_questions_at_the_same_time_are_not_both_answered(monkeypatch) -> None:
+    """Both have been let in before either is answered."""
+    centre, both, refused = desk(), threading.Barrier(2, timeout=30.0), list[QuestionRefused]()
+    compute = centre._vector
+
+    def slow(question: Question) -> Any:
+        both.wait()
+        return compute(question)
+
+    monkeypatch.setattr(centre, "_vector", slow)
+
+    def ask(members: tuple[str, ...], number: int) -> None:
+        try:
+            centre.answer(Question(COUNT, members, number))
+        except QuestionRefused as refusal:
+            refused.append(refusal)
+
+    asked = [(NAMES, 1), (NAMES[:-1], 2)]
+    threads = [threading.Thread(target=ask, args=each) for each in asked]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(refused) == 1

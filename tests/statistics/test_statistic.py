@@ -206,3 +206,21 @@ def test_missing_values_are_refused_where_a_record_counts_as_a_whole() -> None:
     with pytest.raises(DataError, match="missing"):
         kaplan_meier(MONTHS, most=MOST).of_rows({"time": [1.0, np.nan], "event": [1, 1]})
     assert count("time", most=MOST).of_rows({"time": [1.0, np.nan]}).tolist() == [2]
+
+
+@pytest.mark.xfail(strict=True, reason="a value between two neighbouring floats is scaled to 4/3")
+@pytest.mark.parametrize("apart", [1, 2, 3, 5])
+def test_scaled_covariates_stay_within_one_between_neighbouring_floats(apart: int) -> None:
+    """Or each centre's sum would be clipped by itself, and tell how records are spread over centres."""
+    found = []
+    for low in (1.0, 3.0, -7.5, 1e9):
+        high = low + apart * np.spacing(low)
+        model = HazardModel((1.0,), (Covariate("x", low, high),), 10)
+        found.append(np.abs(model.scaled({"x": np.array([low, high])})).max())
+    assert max(found) <= 1.0
+
+
+def test_ends_that_are_far_apart_are_scaled_to_one() -> None:
+    """The control."""
+    model = HazardModel((1.0,), (Covariate("x", 0.0, 1.0),), 10)
+    assert (model.scaled({"x": np.array([0.0, 1.0])}) == [[-1.0], [1.0]]).all()
