@@ -141,7 +141,7 @@ class Loopback:
             except Refused as refusal:
                 self.refusals.append((address, refusal))
                 reply = refusal_reply(letter.sender, letter.message, refusal)
-                effects += [] if reply is None else [reply]
+                effects += [] if reply is None else [*refusal.also, reply]
         if isinstance(node.machine, Holder):
             effects += node.machine.acknowledge()
         self.perform(address, effects)

@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "basecagg"
 _RULES = "tests/protocol/test_rules_once_missed.py"
 _BESIDE, _CLEAR = "tests/flower/test_beside_the_model.py", "tests/flower/test_no_clear_update.py"
+_WATCH, _STILL = "tests/protocol/test_model_watch.py", "tests/protocol/test_standing_still.py"
 _SECONDS = 300
 
 
@@ -132,6 +133,34 @@ NAMED = (
         "raise AppFailedError(error) from None",
         "raise",
         (_CLEAR,),
+    ),
+    Named(
+        "a version is checked by its number alone",
+        "protocol/model_watch.py",
+        'told | {head} <= {self._checked[version], b""}',
+        "True",
+        (_WATCH,),
+    ),
+    Named(
+        "a flood of older words pushes out the word on a checked version",
+        "protocol/model_watch.py",
+        "start = (len(loose) - surplus) // 2",
+        "start = len(loose) - surplus",
+        (_WATCH,),
+    ),
+    Named(
+        "the clock of the service stands still while updates wait",
+        "service/server/host.py",
+        "return self.is_opening or (is_open and self.machine.waits_for_others)",
+        "return self.is_opening",
+        ("tests/service/test_spoiled_sums.py",),
+    ),
+    Named(
+        "whoever uploads twice throws out the oldest update that waits",
+        "protocol/server.py",
+        "if self._members or self.opening.leaves_out:",
+        "if self._members:",
+        (_STILL,),
     ),
 )
 

@@ -7,6 +7,9 @@ No error text ever holds a secret.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 
 class BASecAggError(Exception):
     """The root of all errors that basecagg raises on purpose."""
@@ -74,7 +77,10 @@ class RemoteProtocolError(BASecAggError):
 
 
 class Refused(RemoteProtocolError):  # noqa: N818 - a refusal is the protocol at work, not a fault
-    """A message was refused. Nothing was changed or sent because of it."""
+    """A message was refused. Nothing was changed because of it."""
+
+    also: Sequence[Any] = ()
+    """Signed letters that go out with the answer, as effects."""
 
     @property
     def code(self) -> str:

@@ -12,7 +12,14 @@ from basecagg.maths.staleness import constant
 from basecagg.parties.epoch_server import EpochServer, ServerSettings
 from basecagg.protocol.effects import Released, Send
 from basecagg.protocol.epoch import SERVER
-from basecagg.protocol.messages import MaskName, PlainUpdate, RecoveryRequest, Refusal, Verdict
+from basecagg.protocol.messages import (
+    Closing,
+    MaskName,
+    PlainUpdate,
+    RecoveryRequest,
+    Refusal,
+    Verdict,
+)
 from basecagg.protocol.opening import PlainOpening
 from basecagg.protocol.weighing import Weighing
 from basecagg.storage.in_memory import MemoryStore
@@ -49,9 +56,11 @@ def test_a_refused_update_is_answered_with_its_fate():
     (upload,) = town.members["user-0"].submit(update(0), 0, town.server.machine.head)
     town.server.recovery.mailroom._masks.clear()
     assert isinstance(town.server.receive("user-0", upload), UnknownMask)
-    (letter,) = town.letters
-    assert isinstance(letter.message, Verdict)
-    assert letter.message.outcome == "refused"
+    closing, verdict = (letter.message for letter in town.letters)
+    assert isinstance(closing, Closing)  # so that it may train from this version again
+    assert closing.outcome == "burned"
+    assert isinstance(verdict, Verdict)
+    assert verdict.outcome == "refused"
 
 
 def test_silent_holders_are_asked_again_when_their_time_is_over():

@@ -284,9 +284,6 @@ def told(machine, first: Link) -> bool:
     return machine.expected_at(first) is not None
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the first model of the present epoch is expected in any case"
-)
 def test_a_model_that_was_given_is_not_passed_over_for_the_last_epochs():
     """`start --model NEW`, and the server names the place of the last epoch's first model."""
     desk = full_desk()

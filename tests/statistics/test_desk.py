@@ -282,7 +282,6 @@ def test_cox_with_noise_is_refused_with_the_reason() -> None:
 # --- two questions at the same time ---------------------------------------------------------------
 
 
-@pytest.mark.xfail(strict=True, reason="a desk reads its ledger once, when it is made")
 def test_two_desks_over_one_store_pay_from_one_budget() -> None:
     store = MemoryStore()
     first, second = desk(store), desk(store)
@@ -294,9 +293,6 @@ def test_two_desks_over_one_store_pay_from_one_budget() -> None:
     assert desk(MemoryStore()).answer(noisy()) is not None  # the control: a store of its own
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a desk looks before it computes, and writes down afterwards"
-)
 def test_two_exact_questions_at_the_same_time_are_not_both_answered(monkeypatch) -> None:
     """Both have been let in before either is answered."""
     centre, both, refused = desk(), threading.Barrier(2, timeout=30.0), list[QuestionRefused]()

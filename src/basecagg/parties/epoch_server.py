@@ -97,7 +97,7 @@ class EpochServer:
             effects = self.machine.receive(sender, message)
         except Refused as refusal:
             reply = refusal_reply(sender, message, refusal)
-            self._perform([] if reply is None else [reply])
+            self._perform([] if reply is None else [*refusal.also, reply])
             return refusal
         self._perform(effects)
         return None

@@ -70,4 +70,4 @@ def answered(
     except Refused as refusal:
         refused(message, refusal)
         reply = refusal_reply(sender, message, refusal)
-        return [] if reply is None else [reply]
+        return [] if reply is None else [*refusal.also, reply]

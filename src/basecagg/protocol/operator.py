@@ -331,15 +331,17 @@ class Operator:
     def expected_at(self, first: Link) -> Expectation | None:
         """The model that is expected in the place of this one, if there is one.
 
-        The place is a version and the head of the chain before it. An epoch that was signed for the place
-        counts too, for it may never have arrived.
+        The place is a version and the head of the chain before it. If nothing was said or followed, the model of
+        an epoch that was signed counts, for it may never have arrived; but no server chooses between the two.
         """
-        links = [self._standing.expected] if self._standing.expected else []
-        if self._present is not None:
+        expected = self._standing.expected
+        if expected is None and self._present is not None:
             size = self._present.parameters.model_size
-            links.append(Expectation(first=self._present.first, size=size))
+            expected = Expectation(first=self._present.first, size=size)
         place = (first.version, first.digest)
-        return next((e for e in links if (e.first.version, e.first.digest) == place), None)
+        if expected is None or (expected.first.version, expected.first.digest) != place:
+            return None
+        return expected
 
     def require_expected(self, first: Link) -> Expectation:
         """Refuse the model that the server wants to begin with, unless it is the expected one."""

@@ -197,7 +197,10 @@ class Recovery(Opening):
         agreement.require_id(ticket.epoch)
         mask = self.mailroom.find(ticket.mask)
         if mask is None:
-            raise UnknownMask(f"mask {ticket.mask.key} was not dealt, or expired")
+            refusal = UnknownMask(f"mask {ticket.mask.key} was not dealt, or expired")
+            if ticket.mask.contributor == sender:
+                refusal.also = self._end_unknown(ticket.mask)
+            raise refusal
         if ticket.mask.contributor != sender:
             raise NotEnrolled(f"mask {ticket.mask.key} is not the sender's")
         agreement.require_signed(ticket, mask.dealer_key, ticket.signature)
@@ -212,6 +215,17 @@ class Recovery(Opening):
             signature=ticket.signature,
             staleness=ticket.staleness,
         )
+
+    def _end_unknown(self, name: MaskName) -> list[Effect]:
+        """The sender's own mask, dealt after the backup that this store was: the word that its update is over.
+
+        Without it the contributor could not train from its version again. All holders have said by now that no
+        sum is forgotten here, so it was in none that was opened.
+        """
+        present = self._past.slot[0] if self._past.slot else self.agreement.epoch.first_version
+        if self._doubt is not None or name.expires <= present:
+            return []
+        return [Send(name.contributor, self._closing(present, [name], "burn"))]
 
     def last_verdict(self, name: MaskName) -> LastVerdict | None:
         """What became of an update that is over, until its mask expires."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass, field
@@ -37,6 +38,8 @@ LEAST_CENTRES = 5
 """Centres in a sum, unless a centre chooses another number: if two work together, three are left."""
 CANNOT = "this centre cannot answer the question from its rows; its own log says why"
 """The only words that leave a centre if its rows do not have what a question asks for."""
+_NOTING = threading.Lock()
+"""One answer at a time is written down, whatever desk it is of: two of them may have one store."""
 _LOG = logging.getLogger("basecagg.statistics")
 """The centre's own log: its lines may be about single records."""
 
@@ -116,10 +119,13 @@ class Desk:
 
     def __post_init__(self) -> None:
         self.centres = frozenset(self.centres)  # an iterator would be empty at the second question
-        self.ledger = PrivacyLedger(self.store)
-        """What noisy answers have cost."""
         self._approved: dict[str, Statistic[Any]] = {}
         """By hash; after a restart the centre approves again what it runs."""
+
+    @property
+    def ledger(self) -> PrivacyLedger:
+        """What noisy answers have cost, as the store says now: another desk may write to it too."""
+        return PrivacyLedger(self.store)
 
     def approve(self, statistic: Statistic[Any]) -> None:
         """Answer questions for this statistic. The centre calls this itself, with code that it has read.
@@ -145,9 +151,11 @@ class Desk:
         own = self.require_hidden(question)
         answer = own.encode(self._vector(own), self.entropy(SEED_BYTES))
         # What has to be known before the answer leaves: what it costs, or who else is in the sum.
-        exact = Persist("members", "", _digest(own), irreversible=True)
-        noted = [exact] if own.noise is None else self.ledger.charge(own.noise, 0)
-        perform(self.store, noted)
+        with _NOTING:
+            self.require_hidden(question)  # another question may have been answered meanwhile
+            exact = Persist("members", "", _digest(own), irreversible=True)
+            noted = [exact] if own.noise is None else self.ledger.charge(own.noise, 0)
+            perform(self.store, noted)
         return answer
 
     def require_hidden(self, question: Question[Any]) -> Question[Any]:

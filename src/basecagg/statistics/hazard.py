@@ -66,8 +66,8 @@ class HazardModel:
         return np.array([each.half for each in self.covariates])
 
     def scaled(self, rows: Rows) -> Vector:
-        """Covariates between −1 and 1."""
-        return centred(rows, self.covariates) / self.halves
+        """Covariates between −1 and 1; between neighbouring floats, half a range is rounded too far."""
+        return np.clip(centred(rows, self.covariates) / self.halves, -1.0, 1.0)
 
     def periods(self, rows: Rows) -> tuple[Marks, Marks]:
         """Who is at risk in which interval, and who has the event there: a row for each record."""

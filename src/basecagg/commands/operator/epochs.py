@@ -191,7 +191,8 @@ async def export(office: Office, connection: Connection, *, path: Path, model: s
     """Write the present model to PATH: as safetensors, or as a torch state_dict if PATH ends in .pt.
 
     Safetensors carry the chain proof, which `basecagg verify PATH` checks: that these are the numbers of a
-    version that the server released, made from a sum that a quorum of the holders endorsed.
+    version that the server released, and that a quorum of the holders endorsed the sum that it names. That the
+    last version follows from that sum is the server's word: `rotate` and participants make it again.
     """
     version, vector, pedigree = await office.fetch_model(connection)
     office.note_export(version, path)
@@ -226,7 +227,8 @@ async def _begin(
     if before is not None and before.first.model_hash == epoch.first.model_hash:
         click.echo(
             f"warning: epoch {before.number} began with the same model. Every such epoch lets the server sum"
-            " each user's updates from it once more: find out why the last one made no version",
+            " each user's updates from it once more: find out why the last one made no version. Who has uploaded"
+            " from it before gets no second try here: if one sum is given up, its first version may never come",
             err=True,
         )
     click.echo(
