@@ -16,8 +16,8 @@ from parties import (
 
 from basecagg.maths.randomness import FieldStream, derive_seed
 from basecagg.protocol import contributor as contributor_module
-from reproduction.bench import AT_SERVER
 from basecagg.storage.in_memory import MemoryStore
+from reproduction.bench import AT_SERVER
 
 
 @pytest.mark.parametrize("idle", [89, 91, 100])

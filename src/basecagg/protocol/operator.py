@@ -331,8 +331,8 @@ class Operator:
     def expected_at(self, first: Link) -> Expectation | None:
         """The model that is expected in the place of this one, if there is one.
 
-        The place is a version and the head of the chain before it. If nothing was said or followed, the model of
-        an epoch that was signed counts, for it may never have arrived; but no server chooses between the two.
+        The place is a version and the head of the chain before it. If nothing was said or followed, the model
+        of an epoch that was signed counts, for it may never have arrived; but no server chooses between them.
         """
         expected = self._standing.expected
         if expected is None and self._present is not None:
