@@ -25,11 +25,10 @@ from basecagg.errors import LocalProtocolError
 from basecagg.flower import basecagg_mod, loop
 from basecagg.flower.enrolment import OwnOperator
 from basecagg.flower.layout import Layout
-from basecagg.flower.node import BegunTraining, OpenNode
+from basecagg.flower.node import OpenNode
 from basecagg.flower.node_folder import locate
 from basecagg.flower.visits import LETTERS, SLOTS, Order, pack_letters, read_order, unpack_letters
 from basecagg.protocol import model_watch
-from basecagg.protocol.effects import Persist
 from basecagg.protocol.global_model import model_hash
 from basecagg.protocol.messages import History, Release, signed
 from basecagg.protocol.model_watch import ModelWatch
@@ -239,14 +238,3 @@ def test_without_comparing_a_fork_goes_unseen(
 
 
 # --- what a node keeps ------------------------------------------------------------------------------
-
-
-def test_a_job_of_an_older_basecagg_is_no_job(tmp_path: Path) -> None:
-    grid = make_grid(1, make_app([basecagg_mod]), tmp_path)
-    (node_id,) = grid.nodes
-    with OpenNode(locate(grid.nodes[node_id].context, "0" * 32)) as node:
-        node.note_job(BegunTraining(version=1, head=bytes(32), began=0.0))
-        assert node.job is not None
-        old = {"version": 1, "model_hash": bytes(32), "began": 0.0}
-        node._store.commit([Persist("job", "", msgspec.msgpack.encode(old))])
-        assert node.job is None
