@@ -239,7 +239,7 @@ def copies_on_service() -> Counter[str]:
 def rendered(call: Call) -> list[str]:
     """The rooms that a walk visits, with their files, and what it calls over there."""
     lines = [f"{len(call.files)} files, {len(call.crossings)} crossings"]
-    for room, files in groupby(sorted(call.files), key=room_of):
+    for room, files in groupby(sorted(call.files, key=room_of), key=room_of):
         lines.append(f"  {room}: {' '.join(file.rpartition('/')[2][:-3] for file in files)}")
     called = Counter(f"{room} → {function}" for room, function in call.crossings)
     return [*lines, *(f"  {times} × {what}" for what, times in called.items())]
