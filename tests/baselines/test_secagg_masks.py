@@ -7,7 +7,7 @@ import oracle_secagg as oracle
 import pytest
 
 from basecagg.baselines.secagg import add_masks
-from basecagg.maths.kernels.sums import add_row, reduce_totals, subtract_row
+from basecagg.maths.kernels.modular_sums import add_row, reduce_totals, subtract_row
 
 Q = 2**32 - 5
 

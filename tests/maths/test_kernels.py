@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from basecagg.errors import DataError
-from basecagg.maths.kernels import balanced, compiler, cosets, dot, fourier, roots, sums
+from basecagg.maths.kernels import balanced, compiler, cosets, dot, fourier, modular_sums, roots
 from basecagg.maths.kernels.compiler import addresses_of, numbers_of
 from basecagg.maths.kernels.cosets import CosetEvaluation
 from basecagg.maths.kernels.dot import Product
@@ -148,7 +148,7 @@ def test_a_weighted_sum_adds_and_looks_at_every_word(number, size, most):
 def test_inner_products_do_not_overflow(q, size):
     row = np.full(size, q - 1, np.uint32)
     address = np.uint64(row.ctypes.data)
-    assert sums.inner_product(address, address, size, np.uint64(q)) == size % q
+    assert modular_sums.inner_product(address, address, size, np.uint64(q)) == size % q
 
 
 def test_the_roots_have_their_orders():
@@ -163,9 +163,9 @@ def test_the_roots_have_their_orders():
 KERNELS = (
     cosets._evaluate,
     dot._multiply,
-    sums.sub,
-    sums.inner_product,
-    sums.weighted_sum,
+    modular_sums.sub,
+    modular_sums.inner_product,
+    modular_sums.weighted_sum,
 )
 
 

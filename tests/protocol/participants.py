@@ -21,10 +21,9 @@ from basecagg.channels.sealing import SealingKeys
 from basecagg.channels.wire import MAX_CONTROL_BYTES, unpack
 from basecagg.errors import ChannelError, Refused
 from basecagg.protocol.contributor import Contributor
-from basecagg.protocol.effects import Effect, News, Send, perform, sends_of
-from basecagg.protocol.epoch import NEVER, Agreement, Epoch, Seat, draft_epoch
+from basecagg.protocol.effects import Effect, News, Send, perform, refusal_reply, sends_of
+from basecagg.protocol.epoch import NEVER, SERVER, Agreement, Epoch, Seat, draft_epoch
 from basecagg.protocol.floor import LocalFloor
-from basecagg.protocol.letters import take
 from basecagg.protocol.mailroom import _parcel
 from basecagg.protocol.messages import (
     Answer,
@@ -329,8 +328,16 @@ class Ann:
             request = message.request if isinstance(message, CertifiedRequest) else message
             if isinstance(request, RecoveryRequest):
                 self.judge.requests[request.digest] = request
-        refused = lambda message, refusal: self.refusals.append(refusal)  # noqa: E731
-        return self._say(take(self.machine, self.store, messages, refused, self.news.append))
+        return [sent for message in messages for sent in self._hear_one(message)]
+
+    def _hear_one(self, message: Message) -> list[Message]:
+        try:
+            effects = list(self.machine.receive(message))
+        except Refused as refusal:
+            self.refusals.append(refusal)
+            reply = refusal_reply(SERVER, message, refusal)
+            effects = [] if reply is None else [reply]
+        return self.do([*effects, *self.machine.acknowledge()])
 
     def hear_bytes(self, frame: bytes) -> None:
         with suppress(ChannelError):

@@ -20,7 +20,7 @@ from basecagg.protocol.messages import CertifiedRequest, HolderKey, Message, Rec
 from basecagg.protocol.stored import StoredSealingKey, load, write
 from basecagg.service import framing
 from basecagg.service.agent.agent import Agent, AgentOptions
-from basecagg.service.agent.member import LocalMember
+from basecagg.service.agent.local_member import LocalMember
 from basecagg.service.agent.profile import Profile
 from basecagg.service.connection import Connection, Patience
 from basecagg.service.documents import Enrolment, Invitation, from_json

@@ -21,7 +21,7 @@ from basecagg.errors import ServerCaught, TooLarge, TurnedAway
 from basecagg.protocol.epoch import first_link
 from basecagg.protocol.messages import EpochEnd, MaskName, Shipment, Upload, Verdict
 from basecagg.service.agent import agent as agents
-from basecagg.service.agent.member import LocalMember
+from basecagg.service.agent.local_member import LocalMember
 
 pytestmark = pytest.mark.usefixtures("quick")
 STATUSES = (200, 201, 202, 204, 206, 301, 304, 400, 401, 403, 404, 408, 409, 413, 418, 429)

@@ -221,7 +221,7 @@ async def test_a_model_that_was_left_behind_while_it_came_is_trained_from(tmp_pa
     async with agent_of(server, tmp_path, Nudge(), after_failure=3600.0) as agent:
 
         async def overtake() -> None:
-            await agent._take(agent.member, [Numbered(0, server.release(3))])
+            await agent._take(agent.local_member, [Numbered(0, server.release(3))])
 
         server.meanwhile = overtake
         await server.begin()
@@ -377,7 +377,7 @@ def test_a_full_disk_changes_nothing_about_a_server_that_was_caught(
 
     server = PuppetServer()
     with monkeypatch.context() as patch:
-        patch.setattr("basecagg.service.agent.member.write_private", full)
+        patch.setattr("basecagg.service.agent.local_member.write_private", full)
         with pytest.raises(ServerCaught, match=r"is kept, but .* full.* the next start writes it"):
             asyncio.run(asyncio.wait_for(ask_twice(server, tmp_path), 20))
     assert not list((tmp_path / ANN).glob("evidence-*"))

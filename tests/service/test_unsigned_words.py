@@ -18,7 +18,7 @@ from basecagg.errors import ChannelError, LocalProtocolError, ServerCaught, Turn
 from basecagg.protocol.floor import LocalFloor
 from basecagg.protocol.messages import Answer, Receipt, Refusal
 from basecagg.protocol.stored import StoredSealingKey, load, write
-from basecagg.service.agent.member import LocalMember
+from basecagg.service.agent.local_member import LocalMember
 from basecagg.service.connection import Connection, Reply, Unreachable
 from basecagg.service.framing import Numbered
 from basecagg.service.signing import Caller
@@ -71,7 +71,7 @@ async def test_nobody_goes_back_to_an_earlier_epoch(tmp_path):
         first = await server.found(1)
         await server.until(lambda: len(server.keys) == 2)  # the key for the next epoch
         second = await server.found(2)
-        machine = agent.member.participant
+        machine = agent.local_member.participant
         server.kicks = 1
         await server.until(lambda: machine.number == 2)
         server.epoch, server.kicks = [first], 1
@@ -264,11 +264,11 @@ async def test_an_epoch_that_ends_during_a_contribution_ends_no_agent(tmp_path):
     server = PuppetServer()
     async with agent_of(server, tmp_path) as agent:
         epoch = await server.found()
-        await server.until(lambda: agent.member.epoch)
+        await server.until(lambda: agent.local_member.epoch)
         server.post(server.town.end(epoch))
-        await server.until(lambda: not agent.member.epoch)
+        await server.until(lambda: not agent.local_member.epoch)
         with pytest.raises(LocalProtocolError, match="no epoch now"):
-            await agent._download(agent.member)
+            await agent._download(agent.local_member)
 
 
 class SilentServer(PuppetServer):

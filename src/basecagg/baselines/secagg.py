@@ -26,7 +26,7 @@ from msgspec import Meta
 
 from basecagg.baselines.secagg_graph import Graph, complete
 from basecagg.errors import ParameterError
-from basecagg.maths.kernels.sums import add_row, reduce_totals, subtract_row
+from basecagg.maths.kernels.modular_sums import add_row, reduce_totals, subtract_row
 from basecagg.maths.primes import PAPER_MODULUS
 from basecagg.maths.randomness import FieldStream, Words
 from basecagg.protocol.messages import Message, PublicKey

@@ -34,7 +34,7 @@ from basecagg.maths.kernels import roots
 from basecagg.maths.kernels.compiler import Addresses, addresses_of
 from basecagg.maths.kernels.cosets import CosetEvaluation
 from basecagg.maths.kernels.dot import Product
-from basecagg.maths.kernels.sums import inner_product
+from basecagg.maths.kernels.modular_sums import inner_product
 from basecagg.maths.prime_field import PrimeField
 from basecagg.maths.primes import PAPER_MODULUS
 from basecagg.maths.randomness import FieldStream, new_seed

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from basecagg.errors import DataError
 from basecagg.maths.elements import Elements, check_values, checked, checked_shape, destination
-from basecagg.maths.kernels import sums
+from basecagg.maths.kernels import modular_sums
 from basecagg.maths.kernels.compiler import addresses_of
 from basecagg.maths.kernels.cores import over_columns, thread_count
 from basecagg.maths.primes import PAPER_MODULUS, require_modulus
@@ -39,7 +39,7 @@ class PrimeField:
         q = np.uint64(self.modulus)
 
         def work(begin: int, end: int) -> int:
-            return int(sums.sub(at_a, at_b, at_out, begin, end, q))
+            return int(modular_sums.sub(at_a, at_b, at_out, begin, end, q))
 
         if over_columns(work, out.size, 3, self.threads) >= self.modulus:
             self._name_offender([("a", a), ("b", b)])
@@ -62,7 +62,7 @@ class PrimeField:
         address, q = np.uint64(out.ctypes.data), np.uint64(self.modulus)
 
         def work(begin: int, end: int) -> int:
-            return int(sums.weighted_sum(*arguments, address, begin, end, q))
+            return int(modular_sums.weighted_sum(*arguments, address, begin, end, q))
 
         if over_columns(work, out.size, len(vectors) + 1, self.threads) >= self.modulus:
             self._name_offender((f"row {i}", row) for i, row in enumerate(vectors))
@@ -105,7 +105,7 @@ def _groups(weights: list[int]) -> npt.NDArray[np.int64]:
     ends, total = [], 0
     for i, weight in enumerate(weights):
         total += weight
-        if total > sums.MOST_WEIGHT:
+        if total > modular_sums.MOST_WEIGHT:
             ends.append(i)
             total = weight
     return np.array([*ends, len(weights)], np.int64)

@@ -18,7 +18,7 @@ def warm_up(spare: Path | None = None) -> float:
     import numpy as np
 
     from basecagg.maths.kernels.compiler import find_cache
-    from basecagg.maths.kernels.sums import add_row, reduce_totals, subtract_row
+    from basecagg.maths.kernels.modular_sums import add_row, reduce_totals, subtract_row
     from basecagg.maths.mds_code import MaskCode
     from basecagg.maths.noise import noise_and_mask, noise_table, round_within
     from basecagg.maths.prime_field import PrimeField

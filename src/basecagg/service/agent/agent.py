@@ -32,7 +32,7 @@ from basecagg.parties.member import Member
 from basecagg.privacy import Privacy
 from basecagg.protocol.floor import LocalFloor
 from basecagg.protocol.messages import Message, Parts
-from basecagg.service.agent.member import LocalMember
+from basecagg.service.agent.local_member import LocalMember
 from basecagg.service.agent.profile import Profile
 from basecagg.service.connection import Patience, Reply, Unreachable
 from basecagg.service.documents import to_json
