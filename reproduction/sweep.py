@@ -146,6 +146,7 @@ def config(setting: Setting, choice: Choice, rung: Rung, seed: int) -> Simulatio
         local_rate=choice.local_rate,
         weight_decay=choice.weight_decay,
         seed=seed,
+        local_epochs=None,
         local_steps=rung.steps,
         versions=rung.versions,
         evaluate_every=rung.versions,

@@ -21,7 +21,7 @@ TINY = {
     "dropout": 0.1,
     "speed": "constant",
     "latency": 0.0,
-    "local_epochs": 0,
+    "local_epochs": None,
     "local_steps": 1,
 }
 PAIRWISE = pytest.mark.parametrize("method", ["secagg", "secagg+"])

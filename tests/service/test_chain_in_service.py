@@ -432,6 +432,6 @@ def _join(monkeypatch: pytest.MonkeyPatch, run: object, *options: str) -> tuple[
     monkeypatch.setattr(f"{agent}.run", run)
     monkeypatch.setattr(f"{agent}.__init__", lambda self, _, options, *__: made.append(options))
     monkeypatch.setattr(f"{profile}.open", lambda *_: SimpleNamespace(folder=Path(ANN)))
-    monkeypatch.setattr(join, "ready_kernels", lambda folder: None)
+    monkeypatch.setattr(join, "load_kernels_quietly", lambda folder: None)
     monkeypatch.setattr(join, "read_invitation", lambda path: invited)
     return CliRunner().invoke(join.command, ["x", "--holder-only", *options]), made

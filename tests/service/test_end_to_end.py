@@ -7,14 +7,16 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from service_harness import SMALL, Nudge, federation
 
 from basecagg.errors import DataError, TurnedAway
-from basecagg.maths.randomness import Words
+from basecagg.protocol.effects import Effect, Send
+from basecagg.protocol.epoch import SERVER
 from basecagg.protocol.holder import Holder
-from basecagg.protocol.messages import MaskName
+from basecagg.protocol.messages import RecoveryRequest, signed
 from basecagg.service.connection import Connection
 from basecagg.service.problems import Problem
 from basecagg.service.signing import Caller
@@ -38,16 +40,21 @@ async def test_the_operator_is_told_whose_answers_were_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It lies in one number; the model learns all the same, and a restart does not forget who it was."""
-    honest = Holder._share
+    honest = Holder._answer
     liar = NAMES[3]
 
-    def share(self: Holder, mask: MaskName) -> Words:
-        words = honest(self, mask).copy()
+    def answer(self: Holder, request: RecoveryRequest, digest: bytes) -> list[Effect]:
+        effects = honest(self, request, digest)
         if self.agreement.holder_names[self.index] == liar:
+            told = self._answers[digest.hex()]
+            words = np.frombuffer(told.words, "<u4").copy()
             words[0] = (int(words[0]) + 1) % SMALL.modulus
-        return words
+            lie = msgspec.structs.replace(told, words=words.tobytes(), signature=b"")
+            self._answers[digest.hex()] = signed(lie, self._signer)
+            effects[-1] = Send(SERVER, self._answers[digest.hex()])
+        return effects
 
-    monkeypatch.setattr(Holder, "_share", share)
+    monkeypatch.setattr(Holder, "_answer", answer)
 
     async with federation(tmp_path) as fed:
         await fed.begin(NAMES)

@@ -11,9 +11,9 @@ from tiny import tiny_config, tiny_task
 
 from basecagg import SimulationConfig, SimulationResult, simulate
 from basecagg.costs import Prices, open_pairwise
+from basecagg.options import Speed
 from basecagg.parameters import ProtocolParameters
 from basecagg.simulation.beginning import Devices
-from basecagg.simulation.config import Speed
 
 
 def run(config: SimulationConfig) -> SimulationResult:
