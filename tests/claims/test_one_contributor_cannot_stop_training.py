@@ -7,6 +7,7 @@ from parties import (
     deal,
     exact_sum,
     holder_at,
+    lie,
     make_federation,
     one_round,
     released,
@@ -14,8 +15,10 @@ from parties import (
 )
 
 from basecagg.errors import QuotaExceeded
+from basecagg.protocol import contributor as contributor_module
 from basecagg.protocol.effects import MaskEnded
 from basecagg.protocol.messages import Shipment
+from reproduction.bench import AT_SERVER
 
 MODES = pytest.mark.parametrize("consistency", ["certified", "honest-server"])
 
@@ -153,3 +156,41 @@ def test_with_the_same_shipment_again_and_again():
     federation.network.run()
     assert federation.network.nodes[holder_at("user-0")].store.snapshot() == before
     assert len(federation.network.nodes[at("mallory")].machine.ready) == 1
+
+
+@pytest.mark.parametrize(
+    "honest",
+    [
+        5,  # the control: 2K - 1
+        pytest.param(
+            4,
+            marks=pytest.mark.xfail(
+                strict=True,
+                reason="with up to 2K - 2 active honest contributors one liar spoils every attempt",
+            ),
+        ),
+    ],
+)
+def test_with_lies_in_every_sum_that_it_can_be_in(honest, monkeypatch):
+    """It is quicker than the others. It may spoil a buffer, but does not end the epoch."""
+    federation, now = make_federation(max_burns=1, cryptography=False), 0.0
+    opening = federation.server.opening
+
+    def train(name):
+        contributor, version = federation.contributor(name), federation.server.version
+        if not contributor.is_waiting and contributor.may_train_from(version):
+            submit(federation, name)
+            federation.network.run()
+
+    for _ in range(6):
+        with monkeypatch.context() as lying:
+            lying.setattr(contributor_module, "hide", lie)
+            train("mallory")
+        for name in USERS[:honest]:
+            train(name)
+        for _ in range(4):
+            now += 31.0
+            federation.network.perform(AT_SERVER, federation.server.tick(now, 30.0))
+            federation.network.run()
+        assert opening.trouble(federation.server.version) == ""
+    assert federation.server.version > 1
