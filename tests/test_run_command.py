@@ -303,7 +303,7 @@ def test_a_slow_run_says_how_long_each_takes(speed: float | None, said: str) -> 
         (("--seed", "-1"), "seed = -1 must be at least 0"),
         (("--set", "colour"), "is not key=value"),
         (("missing.toml",), "missing.toml"),
-        (("fedbuff",), "--method fedbuff"),
+        (("fedbuff",), "CONFIG has to be a file, but fedbuff is a method: use --method fedbuff"),
         (("--method", "fedasync", "--set", "protection=basecagg"), "cannot protect the immediate"),
         (("--resume", "nowhere"), "nowhere holds no runs"),
         (("--versions", "0"), "versions = 0"),
@@ -311,7 +311,7 @@ def test_a_slow_run_says_how_long_each_takes(speed: float | None, said: str) -> 
         (("--until", "updates=9", "--versions", "3"), "--versions and --until both say when"),
         (("--until", "epochs=9"), "until = 'epochs=9' must be updates=NUMBER or seconds=NUMBER"),
         (("--set", "users=many"), "users = 'many' must be a whole number"),
-        (("--resume", "nowhere", "--versions", "3"), "--resume goes on with what its folder says"),
+        (("--resume", "nowhere", "--versions", "3"), "--resume takes all settings from its folder"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing(

@@ -271,7 +271,7 @@ class TaskOptions:
     dirichlet_alpha: Positive = 0.5
     """α of the Dirichlet partition: the smaller, the less even."""
     shards_per_user: Count = 2
-    """Of the shards partition: about as many labels has a user."""
+    """With `partition=shards`: shards per user, which is about the number of labels a user has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -317,7 +317,7 @@ class LocalOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class RunProtectionOptions:
-    """What only a simulation can do with a protection: holders that are gone, noise as it likes, liars."""
+    """What only a simulation can do with a protection: missing holders, noise of a chosen strength, liars."""
 
     holder_dropout: Odds = 0.0
     """The fraction of the holders that are gone at each recovery."""
@@ -334,7 +334,8 @@ class RunProtectionOptions:
     attackers: NotNegative = 0
     """Users 0…n−1 lie: they multiply their updates, and neither clip them by their length nor add noise."""
     attack_factor: float | None = 100.0
-    """What they multiply by. Not set (none): as much as the bound of a private sum hides, and backwards."""
+    """The factor. Not set (none): the update is turned round (negative sign) and made as long as it can be
+    without the check on a private sum's length noticing."""
 
 
 @dataclass(frozen=True, kw_only=True)

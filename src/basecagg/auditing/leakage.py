@@ -1,9 +1,9 @@
 """What did the server learn? Exact answers from a transcript: sum by sum, and over all rounds.
 
-Masks that answered requests tie together form a *group* and are judged together, so that conflicting requests
-are seen side by side. In a group each mask may enter one weighted sum of K contributors. Whatever follows
-beyond those sums is leaked, and so is anything about a single update. The algebra alone judges; the causes that
-are named are broken rules, for people to look at.
+When holders answer a request, its masks become linked. Linked masks form a *group* and are judged together, so
+that conflicting requests are seen side by side. In a group each mask may enter one weighted sum of K
+contributors. Whatever follows beyond those sums is leaked, and so is anything about a single update. The
+algebra alone judges. Broken rules are named as possible causes, for people to look at.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def audit(
 
 
 def _tied_together(view: View) -> Iterator[tuple[list[str], list[RequestLine]]]:
-    """The connected components of the masks that answered requests join, with their requests."""
+    """Connected components of masks, linked by the requests that were answered, with those requests."""
     group_of = {mask: {mask} for mask in view.shares}
     asked = (view.requests[digest] for digest in view.answers)
     answered = sorted(asked, key=lambda request: (request.version, request.digest))

@@ -49,7 +49,7 @@ class _RunOptions:
     """May be given several times. Without it and without a CONFIG: fedavg, fedbuff and basecagg."""
     versions: int | None = None
     until: Annotated[str | None, "MEASURE=NUMBER"] = None
-    """Alike for all methods."""
+    """The same for all methods."""
     seed: int | None = None
     dataset: str | None = None
     """--settings lists them all."""
@@ -104,7 +104,10 @@ def command(
     given |= {name: value for name, value in flags.items() if value is not None}
     if resume:
         if config_file or methods or given or out:
-            raise click.UsageError("--resume goes on with what its folder says, and nothing else")
+            raise click.UsageError(
+                "--resume takes all settings from its folder: leave out CONFIG, --method, --out and all"
+                " settings"
+            )
         folder, configs = resume, _read_plan(resume)
     else:
         configs = _configs(config_file, methods, given)
@@ -122,9 +125,11 @@ def command(
 def _configs(
     file: Path | None, methods: tuple[str, ...], given: dict[str, Any]
 ) -> dict[str, SimulationConfig]:
-    """One configuration a method, named by it."""
+    """One configuration for each method, under the name of the method."""
     if str(file) in PRESETS:
-        raise click.UsageError(f"{file} is a method, and CONFIG a file: --method {file}")
+        raise click.UsageError(
+            f"CONFIG has to be a file, but {file} is a method: use --method {file}"
+        )
     if "until" in given and "versions" in given:
         raise click.UsageError("--versions and --until both say when a run ends: give one of them")
     counted = {"until": None} if "versions" in given else {}
@@ -207,7 +212,7 @@ def _bar(bars: Progress, name: str, config: SimulationConfig) -> Observer:
 
 
 def in_words(speed: float | None) -> str:
-    """So many a second, or the seconds of each where that says more."""
+    """The speed as steps per second, or as seconds per step if it is slow. A step is what the bar counts."""
     if not speed:
         return ""
     if speed >= 1:

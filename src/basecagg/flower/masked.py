@@ -151,7 +151,7 @@ class MaskedCoordinator(Coordinator):
         )
 
     def shortage(self) -> str:
-        """Also too few holders, while a sum waits for them."""
+        """What is missing. While a sum waits to be opened, this also reports too few holders."""
         found = super().shortage()
         if found or self.server is None or not self.server.machine.is_opening:
             return found

@@ -132,11 +132,12 @@ class MaskCode:
     ) -> tuple[Elements, tuple[int, ...]]:
         """Decode n ≥ U shares, up to e = ⌊(n − U)/2⌋ of them wrong; also tell whose are wrong.
 
-        The result agrees in every column with every share that is not named, and at least `agreeing`
-        are not: U + T unless given. U of them are not among any T liars, so the result is right
-        whatever T liars forge together. With fewer it is right only if at most e shares are wrong:
-        n − U − e + 1 or more can be forged so as to agree with another mask and e wrong shares, and
-        then nobody could tell which is which. What cannot be decoded is a `DecodingError`.
+        Every share that is not named agrees with the result in every column. At least `agreeing` shares
+        (default U + T) must agree. With the default, U of those come from honest holders, whichever T
+        holders lie, so the result is right whatever the liars forge together. With a smaller `agreeing` it
+        is right only if at most e shares are wrong: whoever forges n − U − e + 1 or more can make them fit
+        another mask, so that e right shares look wrong, and nobody could tell which mask is the real one.
+        Raises `DecodingError` if the shares cannot be decoded.
         """
         needed = self.recovery_threshold + self.max_colluders if agreeing is None else agreeing
         answers = self._checked(shares)

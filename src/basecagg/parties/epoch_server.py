@@ -42,15 +42,15 @@ class EpochServer:
     ) -> None:
         """Put the machine together; `start` sets it to work. For masked updates use `masked`.
 
-        settings: what the server decides, as K and the step.
+        settings: what the server decides, such as K and the step.
         opening: the protection, which knows how the sum of K updates is opened.
         store: what survives a restart.
-        initial_model: what the epoch begins with; passed over if the store has a later model.
+        initial_model: what the epoch begins with; ignored if the store has a later model.
         post: takes the letters to participants, after what they rely on is stored.
         tell: hears of every sum that was opened or given up.
         """
         self.machine = Server(settings, opening, store, initial_model)
-        """To look at: what is buffered, the model, the chain of models."""
+        """The machine, for reading only: what is buffered, the model, the chain of models."""
         self._opening = opening
         self._store = store
         self._post = post
@@ -72,7 +72,7 @@ class EpochServer:
         """The server of an epoch whose updates are masked, and whose sums holders open.
 
         retries: how often holders are asked again before answers that disagree are given up.
-        keep: for how many versions (R) it is kept what they were made from.
+        keep: for how many versions (R) to keep the parts that each was made from.
         """
         recovery = Recovery(agreement, signer, store, retries, keep)
         settings = ServerSettings.of(agreement)
@@ -88,11 +88,14 @@ class EpochServer:
     # --- messages and time --------------------------------------------------------------------
 
     def start(self) -> None:
-        """To be called once, before anything else: a full buffer goes on opening."""
+        """Call this once, before anything else: it goes on with opening a buffer that was full."""
         self._perform(self.machine.start())
 
     def receive(self, sender: str, message: Message) -> Refused | None:
-        """Take a participant's message. One that is refused is answered, changes nothing, and is returned."""
+        """Handle a participant's message.
+
+        If it is refused, tell the sender, change nothing and return the refusal; otherwise return None.
+        """
         try:
             effects = self.machine.receive(sender, message)
         except Refused as refusal:

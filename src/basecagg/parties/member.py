@@ -33,9 +33,10 @@ from basecagg.protocol.stored import parse
 __all__ = ["TO_CONTRIBUTORS", "Member", "Pins"]
 
 _BATCHED = (Parcel, Receipt)
-"""Handling these reads nothing that was stored, so a run of them is written in one transaction."""
+"""Handling these does not read the store, so consecutive ones are written in one transaction."""
 _TOGETHER = 32
-"""Most of them in one go: every dealer in a receipt gets the whole of it, so it must not become long."""
+"""The maximum per transaction. The parcels in it share one receipt, and every dealer in a receipt gets all of
+it, so it must stay short."""
 _LARGE = 4 * 2**20
 """Bytes: if the shares of one mask take more, each mask gets a shipment of its own."""
 
@@ -91,7 +92,7 @@ class Member:
             entropy=entropy,
             keeps_masks=keeps_masks,
         )
-        """To look at: the epoch, the masks that are ready, what the server has signed."""
+        """The machine, for reading only: the epoch, the masks that are ready, what the server has signed."""
         self._store = store
         self._tell = tell
         self._refused = refused
@@ -174,7 +175,7 @@ class Member:
         return self.participant.watch.head_of(version, model)
 
     def deal(self, ahead: int = 1) -> list[Message]:
-        """Have so many masks ready for the next updates."""
+        """Have this many masks ready for the next updates."""
         parameters = self.participant.working().agreement.parameters
         is_large = 4 * parameters.share_size * parameters.num_holders > _LARGE
         counts = range(1, ahead + 1) if is_large else (ahead,)
@@ -199,7 +200,7 @@ class Member:
 
 
 def _runs_of(messages: Sequence[Message]) -> Iterator[Sequence[Message]]:
-    """The messages of one transaction each: in order, those that are written together in one."""
+    """Split the messages, in order, into batches; each batch is written in one transaction."""
     for batched, alike in groupby(messages, key=lambda message: isinstance(message, _BATCHED)):
         run, size = list(alike), _TOGETHER if batched else 1
         for at in range(0, len(run), size):

@@ -69,7 +69,11 @@ class Wishes(SumOptions, TrustOptions):
         return (self.correctness or usual_correctness(self.consistency)) == "agreed"
 
     def largest_threshold(self, colluders: int) -> int:
-        """N − D − T − E: right answers that surely come, less the T that liars may add. N − D without liars."""
+        """The largest U.
+
+        If answers have to agree: N − D − E right answers are sure to come, minus T because U + T have to agree.
+        Otherwise (honest holders): N − D.
+        """
         margin = colluders + self.liars if self.agreed else 0
         return self.num_holders - self.max_dropouts - margin
 
@@ -221,10 +225,10 @@ def _colluders(wishes: Wishes) -> int:
 
 
 def _buffer_size(wishes: Wishes, colluders: int) -> int:
-    """K: as wished; else the paper's, raised so that colluders cannot surround one honest update, and to m.
+    """K: as wished. Otherwise the paper's 10, or more if needed: at least m, and T_c + 2 if certified.
 
-    With a budget K is also at least 2T_c, if there are that many contributors: then at most half of the noise
-    is lost with the silent ones.
+    With T_c + 2, colluders cannot surround one honest update. With a budget K is also at least 2T_c, if there
+    are that many contributors: then at most half of the noise is lost with the silent ones.
     """
     if wishes.buffer_size is not None:
         return wishes.buffer_size

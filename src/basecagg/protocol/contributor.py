@@ -206,7 +206,7 @@ class Contributor:
         ]
 
     def deal_ahead(self, version: int, ahead: int) -> list[Effect]:
-        """Give up masks that have expired; have `ahead` of them dealt or ready, or as many as are allowed."""
+        """Give up expired masks, then deal until `ahead` masks (or as many as allowed) are dealt or ready."""
         self._require_believable(version)  # before anything changes: an error must leave no trace
         effects = self.expire(version)
         missing = min(ahead, self._parameters.mask_quota) - self._ahead
@@ -315,7 +315,10 @@ class Contributor:
         ]
 
     def _hide(self, update: Model, seed: bytes, staleness: int) -> tuple[Words, int]:
-        """The masked words, and how many elements were clipped: with privacy 0, for that is not told."""
+        """The masked words and the number of clipped elements.
+
+        With differential privacy that number is reported as 0, because it would say something about the update.
+        """
         if self._parameters.privacy is None:
             return hide(update, seed, self._parameters)
         # With noise, NaN and ±Inf count as zeros: a refusal would tell others that they were there.

@@ -385,7 +385,10 @@ class Holder:
             raise WrongModel("the links do not lead from the model that was certified")
 
     def _require_slot(self, request: RecoveryRequest) -> None:
-        """Refuse a second sum for one attempt, and too many attempts: each could be opened, burned or not."""
+        """Refuse a second sum for the same attempt, and refuse too many attempts.
+
+        Each attempt could be opened, even if the server says that it was burned.
+        """
         most = self.agreement.epoch.max_burns
         if request.attempt > most:
             raise SlotTaken(

@@ -63,7 +63,10 @@ class Aggregator:
             self._restore(state)
 
     def _begin_epoch(self, model: Vector, state: Mapping[str, Any]) -> None:
-        """The optimiser begins anew too: an epoch names its model alone."""
+        """Begin an epoch with this model, or go on with its saved state.
+
+        In a new epoch the optimiser's state is reset, because an epoch is bound to a model and nothing else.
+        """
         config = self.tuner.config if self.tuner else self._beginning.config
         self._epoch = replace(self._beginning, config=config, model=model, state=state)
         self.sums = self._make_sums(self._epoch)
@@ -78,7 +81,7 @@ class Aggregator:
 
     @property
     def first_version(self) -> int:
-        """Of the present epoch: updates of older versions are of no use."""
+        """The first version of the present epoch; updates of older versions are discarded."""
         return self.tuner.epochs[-1].first_version if self.tuner else 0
 
     @property
@@ -139,7 +142,7 @@ class Aggregator:
             self.pending.append(Publication(at, *self._newest(), opened))
 
     def _in_run(self, step: Released) -> Released:
-        """With versions as the run counts them."""
+        """The step, with its versions renumbered as the run counts them."""
         if not step.applied:
             self.counts["sums not applied"] += 1
         if self.tuner is None:

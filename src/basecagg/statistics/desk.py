@@ -71,7 +71,7 @@ class Question(Generic[Result]):
 
     @property
     def bits(self) -> int:
-        """Of one element."""
+        """Bits of one element of an answer."""
         return encoding.element_bits(len(self.members))
 
     @property
@@ -208,10 +208,10 @@ class Desk:
         )
 
     def _vector(self, question: Question[Any]) -> Vector:
-        """This centre's numbers. Whether it has any for an exact question depends on its columns alone."""
+        """This centre's numbers. Whether it answers an exact question depends on its columns alone."""
         statistic, notes = question.statistic, list[str]()
         vector: Vector = np.zeros(statistic.bounds.size)
-        answerable = question.noise is not None  # where zeros with noise look like any other answer
+        answerable = question.noise is not None  # zeros with noise look like any other answer
         try:
             columns = _columns(self.rows)
             _numbers(statistic, {name: values[:0] for name, values in columns.items()})
@@ -221,7 +221,8 @@ class Desk:
             known = isinstance(fault, DataError)
             said = "%s: %s cannot be computed from these rows: %s"
             _LOG.warning(said, self.name, statistic.name, fault, exc_info=not known)
-        if not answerable:  # said outside of the handler, so that the fault does not travel with it
+        if not answerable:
+            # Raised outside the `except` block, so that the original exception is not chained to it.
             raise QuestionRefused(CANNOT)
         for note in notes:
             self._tell(f"{self.name}: {note}")
@@ -231,11 +232,12 @@ class Desk:
     def _tell(note: str) -> None:
         try:
             warnings.warn(note, BASecAggWarning, 4)
-        except BASecAggWarning:  # by a filter, and it would leave in place of an answer
+        except BASecAggWarning:
+            # A warnings filter made it an exception, which would be raised instead of returning the answer.
             _LOG.warning(note)
 
     def _computed(self, question: Question[Any], rows: Rows) -> tuple[Vector, list[str]]:
-        """The vector of the rows that suit. That some do not, the centre is told, and nobody else."""
+        """The vector of the suitable rows. If some are unsuitable, only the centre itself is told."""
         statistic, notes = question.statistic, list[str]()
         try:
             vector = _numbers(statistic, rows)
@@ -262,13 +264,13 @@ def _columns(rows: Rows) -> dict[str, Any]:
 
 
 def _column(values: Any) -> Any:
-    """As numpy has it; but one word among numbers does not make words of them all."""
+    """As a numpy array; if numpy would turn mixed values into strings, keep them as objects."""
     found = np.asarray(values)
     return np.asarray(values, object) if found.dtype.kind in "US" else found
 
 
 def _numbers(statistic: Statistic[Any], rows: Rows) -> Vector:
-    """The vector of some rows; one value that is none must not take all others with it."""
+    """The vector of some rows. Raises if a value is missing, so that one NaN cannot spoil the whole sum."""
     vector = np.asarray(statistic.of_rows(rows), np.float64)
     if vector.shape != statistic.bounds.shape:
         raise DataError(
@@ -280,14 +282,15 @@ def _numbers(statistic: Statistic[Any], rows: Rows) -> Vector:
 
 
 def _suited(statistic: Statistic[Any], columns: Rows) -> tuple[Rows, str]:
-    """The records that suit, each judged by itself: so one more that does not changes nothing."""
+    """The suitable records. Each is judged alone, so adding an unsuitable record changes nothing."""
     kept = np.array([_suits(statistic, each) for each in _records(columns)], bool)
     suited = {name: values[kept] for name, values in columns.items()}
     return suited, f"{(~kept).sum()} of {kept.size}"
 
 
 def _summed(statistic: Statistic[Any], columns: Rows, unit: Vector) -> Vector:
-    """The sum over records, each computed and rounded alone: the sum of centres is then one of all records."""
+    """The sum over records, each computed and rounded alone, so the sum over centres equals the sum over all
+    records."""
     total = np.zeros(unit.size)
     for record in _records(columns):
         total += np.rint(_numbers(statistic, record) / unit)

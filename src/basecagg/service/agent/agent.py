@@ -1,8 +1,8 @@
 """A user's agent: contributor and holder in one, or only one of them.
 
-It carries letters to the participant machine, and out what that wants sent; letters are answered while the
-user's function trains in its own process. It decides nothing about epochs, keys or memory: whatever a server
-says can at most make it look again.
+It passes incoming letters to the participant machine and sends out what the machine wants sent. It keeps
+answering letters while the user's function trains in its own process. It decides nothing about epochs, keys or
+stores: whatever a server says can at most make it look again.
 """
 
 from __future__ import annotations
@@ -52,13 +52,14 @@ _AHEAD = 2
 _WORRY = 60.0
 """Seconds without news of an update after which it is sent again."""
 _LOOK = 2.0
-"""Seconds between two looks for a newer version, of which nobody writes a letter to a contributor."""
+"""Seconds between two looks for a newer version: contributors get no letter about new versions."""
 _LARGEST_MAIL = 256 * 2**20
-"""Bytes of one reply with letters."""
+"""Bytes of one reply with letters, at most."""
 _LONGEST_BOOT = 64
-"""Of the server's word for itself, which is part of the next address: a long one would make that useless."""
+"""Characters of the `basecagg-boot` header that are used, at most: they go into the next request's URL, and a
+long value would make the URL unusable."""
 _ELSEWHERE = ("WrongEpoch", "EpochClosing")
-"""What a server says when it is not in this epoch, or will soon not be."""
+"""Error codes of a server that is not in this epoch, or will soon leave it."""
 _STRICT = LocalFloor(consistency="certified", correctness="agreed", verify="auto")
 Result = TypeVar("Result")
 
@@ -151,11 +152,13 @@ class Agent:
         try:
             await self._persist(lambda: self._connection.enrol(body), "AlreadyEnrolled")
             _LOG.info("enrolled", name=name)
-        except Problem as problem:  # perhaps by ourselves, before a loss: the operator will know
+        except Problem as problem:
+            # Already enrolled with another key, perhaps by this agent before it lost its folder:
+            # the operator will know.
             _LOG.error("enrolled", name=name, reason=problem.reason)
 
     async def _look_for_epoch(self, member: LocalMember) -> None:
-        """Ask what there is besides the present epoch. Whatever comes, the machine decides."""
+        """Ask whether there is another epoch than the present one. The machine judges every answer."""
         frames, reply = await self._persist(
             partial(self._ask_for_epoch, member.epoch or member.declined)
         )
@@ -174,14 +177,14 @@ class Agent:
         except Problem as problem:
             if problem.code != "BadSignature":
                 raise
-            # Not admitted yet, as far as anybody may tell from outside.
+            # The server answers this for keys that are unknown or not admitted yet; it does not say which.
             reason = "the operator has not admitted this key"
             raise Problem(503, "NotAdmitted", reason, retry_after=1.0) from None
 
     async def _wait_for(
         self, path: str, limit: int = MAX_CONTROL_BYTES, **query: str | int
     ) -> tuple[list[Numbered], Reply]:
-        """The frames that the server has, sooner or later, and its reply. Torn ones are asked for again."""
+        """The frames that the server has, sooner or later, and its reply. Torn frames are asked for again."""
         reply = await self._connection.call(
             "GET", path, query=query | {"wait": _WAIT}, patience=_WAIT, limit=limit
         )
@@ -278,7 +281,8 @@ class Agent:
             await self._train_and_send(member)
         except TooLarge as fault:
             if not await self._in_thread(lambda: member.participant.holder is not None):
-                # Perhaps the server is in an epoch of smaller models by now: then this says so instead.
+                # The epoch may have changed to one with a smaller model. If so, this call raises
+                # `WrongEpoch`, and that is the useful error: the agent looks for the new epoch.
                 look = partial(self._wait_for, "/v1/mailbox", _LARGEST_MAIL, epoch=member.epoch)
                 await self._persist(look, *_ELSEWHERE)
                 raise
@@ -347,7 +351,7 @@ class Agent:
         """The present version, once the server has signed that it is this one, its model and its head."""
         pause = self._options.breath
         while True:
-            # Its epoch may be over by now: then this raises.
+            # This raises if the epoch is over by now.
             agreement = (await self._in_thread(member.participant.working)).agreement
             await self._in_thread(member.begin)
             fetch = partial(self._fetch_model, 4 * agreement.parameters.model_size)

@@ -247,10 +247,12 @@ class Service:
         return self.epochs.require_host().published
 
     async def wait_for_epoch(self, name: str, known: str, wait: float) -> list[Numbered]:
-        """The end of the epoch that the caller knows, and the present epoch if it is another; else wait.
+        """Wait for the signed end of the epoch that the caller knows, or for a different present epoch.
 
-        An epoch that has ended is not offered any more. A caller whose sealing key is wanted does not wait: a
-        header of its answer says so.
+        Returns at once with those that are there already, and with nothing after `wait` seconds.
+
+        An epoch that has ended is not offered any more. If the server wants the caller's sealing key, it
+        returns at once, and a response header asks for the key.
         """
         deadline = self.waiting.until(wait)
         while not (frames := self._epoch_news(name, known)):
