@@ -221,7 +221,7 @@ async def test_a_model_that_was_left_behind_while_it_came_is_trained_from(tmp_pa
     async with agent_of(server, tmp_path, Nudge(), after_failure=3600.0) as agent:
 
         async def overtake() -> None:
-            await agent._take(agent.local_member, [Numbered(0, server.release(3))])
+            await agent._take(agent.member, [Numbered(0, server.release(3))])
 
         server.meanwhile = overtake
         await server.begin()

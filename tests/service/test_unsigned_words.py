@@ -71,7 +71,7 @@ async def test_nobody_goes_back_to_an_earlier_epoch(tmp_path):
         first = await server.found(1)
         await server.until(lambda: len(server.keys) == 2)  # the key for the next epoch
         second = await server.found(2)
-        machine = agent.local_member.participant
+        machine = agent.member.participant
         server.kicks = 1
         await server.until(lambda: machine.number == 2)
         server.epoch, server.kicks = [first], 1
@@ -264,11 +264,11 @@ async def test_an_epoch_that_ends_during_a_contribution_ends_no_agent(tmp_path):
     server = PuppetServer()
     async with agent_of(server, tmp_path) as agent:
         epoch = await server.found()
-        await server.until(lambda: agent.local_member.epoch)
+        await server.until(lambda: agent.member.epoch)
         server.post(server.town.end(epoch))
-        await server.until(lambda: not agent.local_member.epoch)
+        await server.until(lambda: not agent.member.epoch)
         with pytest.raises(LocalProtocolError, match="no epoch now"):
-            await agent._download(agent.local_member)
+            await agent._download(agent.member)
 
 
 class SilentServer(PuppetServer):
