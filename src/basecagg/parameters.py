@@ -7,9 +7,9 @@ no later code checks a threshold again or warns about an overflow.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from basecagg.errors import ParameterError
 from basecagg.maths.primes import is_prime
@@ -510,6 +510,28 @@ def usual_tolerance(
         colluders = max(1, liars, min(8, quorum, readable, buffer_size - 2))
     most = num_holders - dropouts - (colluders + liars if agreed else 0)
     return dropouts, colluders, most if recovery_threshold is None else recovery_threshold
+
+
+def fields_from(wishes: Any, num_holders: int) -> dict[str, Any]:
+    """The fields of `ProtocolParameters` that settings have under the same names, with D, T and U filled in."""
+    named = [each.name for each in fields(ProtocolParameters) if hasattr(wishes, each.name)]
+    chosen = {name: getattr(wishes, name) for name in named}
+    dropouts, colluders, threshold = usual_tolerance(
+        num_holders,
+        wishes.buffer_size,
+        wishes.consistency,
+        wishes.correctness,
+        max_dropouts=wishes.max_dropouts,
+        max_colluders=wishes.max_colluders,
+        recovery_threshold=wishes.recovery_threshold,
+        liars=wishes.liars,
+    )
+    return chosen | {
+        "num_holders": num_holders,
+        "max_dropouts": dropouts,
+        "max_colluders": colluders,
+        "recovery_threshold": threshold,
+    }
 
 
 def usual_per_version(consistency: Consistency) -> int:

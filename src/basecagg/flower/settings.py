@@ -18,10 +18,10 @@ from basecagg.errors import ParameterError
 from basecagg.flower.contract import Contract
 from basecagg.maths.staleness import StalenessFunction, constant, polynomial
 from basecagg.options import Consistency, Count, Fraction, Positive, Range, Seconds
-from basecagg.parameters import ProtocolParameters, usual_tolerance
+from basecagg.parameters import ProtocolParameters, fields_from
 from basecagg.planning.budget import Budget, in_parameters, spend
 from basecagg.privacy import Privacy
-from basecagg.protocol.step_rule import OPTIMISERS, StepRule
+from basecagg.protocol.step_rule import StepRule
 from basecagg.protocol.weighing import Weighing
 
 MetricsFunction: TypeAlias = Callable[[list[RecordDict], str], MetricRecord]
@@ -160,15 +160,7 @@ class Settings(
     @cached_property
     def step(self) -> StepRule:
         """The server's optimiser."""
-        known = OPTIMISERS.get(self.server_optimiser)
-        usual = known.usual_rate if known else 1.0  # of an unknown one the rule itself says so
-        return StepRule(
-            self.server_optimiser,
-            rate=usual if self.global_rate is None else self.global_rate,
-            momentum=self.server_momentum,
-            second_momentum=self.server_second_momentum,
-            epsilon=self.server_epsilon,
-        )
+        return StepRule.of(self)
 
     @cached_property
     def contract(self) -> Contract:
@@ -228,36 +220,12 @@ class Settings(
 
     def parameters(self, num_holders: int, model_size: int) -> ProtocolParameters:
         """The epoch's parameters for so many holders; what was left open gets the largest T and U that fit."""
-        dropouts, colluders, threshold = usual_tolerance(
-            num_holders,
-            self.chosen_buffer_size,
-            self.consistency,
-            self.correctness,
-            max_dropouts=self.max_dropouts,
-            max_colluders=self.max_colluders,
-            recovery_threshold=self.recovery_threshold,
-            liars=self.liars,
-        )
-        kept = ("clip", "update_levels", "weight_levels")
-        numbers = {name: getattr(self, name) for name in kept} | {"staleness": self._weight}
+        chosen = fields_from(self, num_holders) | {"staleness": self._weight, "privacy": None}
         if self.privacy is not None:  # nodes weigh their updates, and the least noise is chosen
-            size, silent = self.chosen_buffer_size, self.max_colluding_contributors or colluders
-            numbers = in_parameters(spend(self.privacy, size, silent, model_size, self._weight))
-        return ProtocolParameters(
-            num_holders=num_holders,
-            recovery_threshold=threshold,
-            max_colluders=colluders,
-            max_dropouts=dropouts,
-            buffer_size=self.chosen_buffer_size,
-            model_size=model_size,
-            max_staleness=self.max_staleness,
-            max_colluding_contributors=self.max_colluding_contributors,
-            **numbers,
-            consistency=self.consistency,
-            correctness=self.correctness,
-            liars=self.liars,
-            min_per_version=self.min_per_version,
-        )
+            silent = self.max_colluding_contributors or chosen["max_colluders"]
+            size = self.chosen_buffer_size
+            chosen |= in_parameters(spend(self.privacy, size, silent, model_size, self._weight))
+        return ProtocolParameters(model_size=model_size, **chosen)
 
 
 _PROMISED = ("epsilon", "delta", "max_uses", "clip_norm")

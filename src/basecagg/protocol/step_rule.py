@@ -20,6 +20,7 @@ import numpy.typing as npt
 from msgspec import Meta
 
 from basecagg.errors import LocalProtocolError, ParameterError, StorageError
+from basecagg.options import OptimiserOptions
 from basecagg.protocol.global_model import Model, model_bytes
 from basecagg.protocol.messages import Message
 
@@ -81,6 +82,20 @@ class StepRule(Message, frozen=True, tag="StepRule"):
                 "averaged of the step: the parts are empty, overlap or descend",
                 rule="averaged parts ascend",
             )
+
+    @classmethod
+    def of(cls, options: OptimiserOptions, averaged: tuple[tuple[int, int], ...] = ()) -> StepRule:
+        """The step that these settings ask for; not set, η_g is what suits the optimiser."""
+        known = OPTIMISERS.get(options.server_optimiser)
+        usual = known.usual_rate if known else 1.0  # `cls` refuses an unknown one
+        return cls(
+            options.server_optimiser,
+            rate=usual if options.global_rate is None else options.global_rate,
+            momentum=options.server_momentum,
+            second_momentum=options.server_second_momentum,
+            epsilon=options.server_epsilon,
+            averaged=averaged,
+        )
 
     def fresh_state(self, model: Model) -> OptimiserState:
         """The state before the first step."""

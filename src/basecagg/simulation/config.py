@@ -13,7 +13,7 @@ from basecagg import options
 from basecagg.errors import DataError, ParameterError
 from basecagg.maths.staleness import StalenessFunction, written
 from basecagg.options import Count, Range, Seconds
-from basecagg.parameters import ProtocolParameters, usual_tolerance
+from basecagg.parameters import ProtocolParameters, fields_from
 from basecagg.planning.budget import in_parameters, private_sums
 from basecagg.privacy import Privacy
 from basecagg.protocol.step_rule import OPTIMISERS, StepRule
@@ -140,40 +140,18 @@ class SimulationConfig(
 
     def step_rule(self, weights: int, size: int) -> StepRule:
         """The server's step for a model of d = `size` numbers; behind the weights it has running statistics."""
-        return StepRule(
-            self.server_optimiser,
-            rate=self.server_rate,
-            momentum=self.server_momentum,
-            second_momentum=self.server_second_momentum,
-            epsilon=self.server_epsilon,
-            averaged=((weights, size),) if weights < size else (),
-        )
+        return StepRule.of(self, ((weights, size),) if weights < size else ())
 
     def protocol_parameters(self, model_size: int) -> ProtocolParameters:
         """The parameters of a BASecAgg epoch for this run, or of LightSecAgg: no staleness, so no weights."""
         holders = self.holders or self.users
-        dropouts, colluders, threshold = usual_tolerance(
-            holders,
-            self.buffer_size,
-            self.consistency,
-            self.correctness,
-            max_dropouts=self.max_dropouts,
-            max_colluders=self.max_colluders,
-            recovery_threshold=self.recovery_threshold,
-            liars=self.liars,
-        )
-        chosen: dict[str, Any] = {name: getattr(self, name) for name in _AS_THEY_ARE}
+        chosen = fields_from(self, holders)
         chosen |= {"staleness": self.staleness_function, **self.pair.guard.fixes}
         silent, private = self.max_colluding_contributors, self.pair.guard.private
         if private:
-            chosen |= in_parameters(
-                private(self, model_size, colluders if silent is None else silent)
-            )
+            silent = chosen["max_colluders"] if silent is None else silent
+            chosen |= in_parameters(private(self, model_size, silent))
         return ProtocolParameters(
-            num_holders=holders,
-            recovery_threshold=threshold,
-            max_colluders=colluders,
-            max_dropouts=dropouts,
             model_size=model_size,
             # This clock draws the version of every update by itself, and may draw one twice for a user.
             repeated_versions=self.clock == "uniform-staleness",
@@ -181,12 +159,6 @@ class SimulationConfig(
         )
 
 
-_AS_THEY_ARE = (
-    *("buffer_size", "max_staleness", "clip", "update_levels", "weight_levels", "modulus"),
-    *("consistency", "correctness", "liars", "min_per_version", "max_colluding_contributors"),
-    "allow_wraparound",
-)
-"""Settings that are parameters of an epoch under the same name."""
 _RENAMED = {
     **{
         f"dp_{name}": name
