@@ -250,7 +250,7 @@ async def _one_sum(
     last, frame = phones[-1].who.line, pack(uploads[-1])
     sent, answered = await asyncio.to_thread(last.post_and_wait, "/v1/messages", frame)
     published = await watch
-    status = await stand.connection.call("GET", "/status")
+    status = await stand.operator.line.call("GET", "/status")
     stages = json.loads(status.content)["recoveries"][0]["seconds"]
     parts = {"total": published - sent, "upload answered": answered - sent, **stages}
     return {name: 1e3 * seconds for name, seconds in parts.items()}

@@ -30,7 +30,7 @@ from basecagg.protocol.epoch import Agreement, Epoch
 from basecagg.protocol.messages import Credential, HolderKey, Message, signed
 from basecagg.protocol.stored import Role
 from basecagg.service import framing
-from basecagg.service.connection import Connection, Unreachable
+from basecagg.service.connection import Unreachable
 from basecagg.service.operator.folder import create
 from basecagg.service.operator.office import Office
 from basecagg.service.signing import Caller
@@ -149,8 +149,7 @@ class Stand:
         )
         self._folder = folder
         self._database = database
-        self._operator = Office(folder / "operator", folder / "anchors")
-        self.connection: Connection = self._operator.connect()
+        self.operator = Office(folder / "operator", folder / "anchors")
         self.tls = ssl.create_default_context(cafile=folder / "operator" / "ca.pem")
         self.contributors = self._make("phone", contributors)
         self.server: subprocess.Popen[bytes] | None = None
@@ -174,8 +173,8 @@ class Stand:
         for phone in self.contributors:
             await self._admit(phone, "contributor")
         model = np.zeros(self.parameters.model_size, "<f4")
-        await self._operator.set_model(self.connection, model)
-        epoch = await self._operator.start(self.connection, self.parameters)
+        await self.operator.set_model(model)
+        epoch = await self.operator.start(self.parameters)
         self.agreement, self.epoch = accepted(epoch), epoch.id.hex()
         self.holders = self._start_holders(epoch, holders, secrets)
 
@@ -227,7 +226,7 @@ class Stand:
         return report
 
     async def _admit(self, who: Participant, role: Role) -> None:
-        await self._operator.vouch(self.connection, who.name, role, who.identity.public_key)
+        await self.operator.vouch(who.name, role, who.identity.public_key)
 
     def require_running(self) -> None:
         """Once a process has ended, whoever waits for it waits in vain."""
@@ -238,7 +237,7 @@ class Stand:
         while True:
             self.require_running()
             try:
-                await self._operator.look(self.connection)
+                await self.operator.look()
                 return
             except Unreachable:
                 await asyncio.sleep(0.2)
@@ -254,7 +253,7 @@ class Stand:
 
     async def version(self) -> int:
         """The present version."""
-        return (await self._operator.look(self.connection)).version
+        return (await self.operator.look()).version
 
     def memory(self) -> int:
         """Bytes of memory that the server has in use."""
@@ -273,8 +272,8 @@ class Stand:
             self.holders.stdout.close()
         for who in self.contributors:
             who.line.close()
-        await self.connection.close()
-        self._operator.close()
+        await self.operator.line.close()
+        self.operator.close()
         if self.server is not None:
             self.server.terminate()
             _see_end(self.server)

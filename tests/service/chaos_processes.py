@@ -104,7 +104,6 @@ class Chaos:
         anchors = folder / "anchors"
         create(folder / "operator", "chaos", url, standbys=standbys, anchor_folder=anchors)
         self.operator = Office(folder / "operator", folder / "anchors")
-        self.connection = self.operator.connect()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.kills = 0
         self.versions: list[int] = []
@@ -174,24 +173,24 @@ class Chaos:
         missing = set(NAMES)
         async with asyncio.timeout(180):
             while missing:
-                missing -= set(await self.operator.admit_all(self.connection))
+                missing -= set(await self.operator.admit_all())
                 await asyncio.sleep(0.2)
-        await self.operator.set_model(self.connection, np.zeros(PARAMETERS.model_size, "<f4"))
-        await self.operator.start(self.connection, PARAMETERS)
+        await self.operator.set_model(np.zeros(PARAMETERS.model_size, "<f4"))
+        await self.operator.start(PARAMETERS)
 
     async def _invite(self, name: str) -> Invitation:
         """The server may still be starting."""
         async with asyncio.timeout(60):
             while True:
                 try:
-                    return await self.operator.invite(self.connection, name, "both")
+                    return await self.operator.invite(name, "both")
                 except ChannelError:
                     await asyncio.sleep(0.2)
 
     async def look(self) -> int | None:
         """The version, if the server answers."""
         try:
-            version = (await self.operator.look(self.connection)).version
+            version = (await self.operator.look()).version
         except (ChannelError, Problem):
             return None
         self.versions.append(version)
@@ -203,7 +202,7 @@ class Chaos:
                 await asyncio.sleep(0.2)
 
     async def end(self) -> None:
-        await self.connection.close()
+        await self.operator.line.close()
         self.operator.close()
         self.kill_all()
         await self.proxy.stop()

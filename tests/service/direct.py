@@ -64,7 +64,7 @@ class Direct:
         self.client = httpx.AsyncClient(base_url=URL, transport=self.transport)
         self.folder = folder
         self.profiles: dict[str, Profile] = {}
-        self.boss = self.connect(OPERATOR, self.operator.identity)
+        self.boss = self.operator.line = self.connect(OPERATOR, self.operator.identity)
 
     def connect(self, name: str, identity: Identity) -> Connection:
         return Connection(URL, "", self.caller(name, identity), self.transport)
@@ -77,12 +77,12 @@ class Direct:
 
     async def begin(self) -> None:
         for name in NAMES:
-            invitation = await self.operator.invite(self.boss, name, "both")
+            invitation = await self.operator.invite(name, "both")
             self.profiles[name] = Profile.open(self.folder / name, invitation)
             await self.boss.enrol(to_json(enrolment(self.profiles[name])))
-        await self.operator.admit_all(self.boss)
-        await self.operator.set_model(self.boss, np.zeros(SMALL.model_size, "<f4"))
-        await self.operator.start(self.boss, SMALL)
+        await self.operator.admit_all()
+        await self.operator.set_model(np.zeros(SMALL.model_size, "<f4"))
+        await self.operator.start(SMALL)
 
     @property
     def epoch(self) -> str:

@@ -26,7 +26,7 @@ from basecagg.protocol.messages import HolderKey, signed
 from basecagg.protocol.stored import Role
 from basecagg.service.agent.agent import Agent, AgentOptions
 from basecagg.service.agent.profile import Profile
-from basecagg.service.connection import Connection, Patience
+from basecagg.service.connection import Patience
 from basecagg.service.documents import Enrolment, Invitation
 from basecagg.service.logs import log_to
 from basecagg.service.operator.folder import create
@@ -108,7 +108,6 @@ class Federation:
         anchors = folder / "anchors"
         self.found()
         self.operator = Office(folder / "operator", anchors)
-        self.connection: Connection = self.operator.connect()
         options = ServeOptions(
             folder=folder / "operator" / "server",
             host="127.0.0.1",
@@ -161,7 +160,7 @@ class Federation:
             self._server = None
 
     async def invite(self, name: str, role: Role = "both") -> Invitation:
-        return await self.operator.invite(self.connection, name, role)
+        return await self.operator.invite(name, role)
 
     def profile(self, name: str, invitation: Invitation | None = None) -> Profile:
         return Profile.open(self.folder / name, invitation)
@@ -191,19 +190,19 @@ class Federation:
         missing = set(names)
         async with asyncio.timeout(GIVE_UP):
             while missing:
-                missing -= set(await self.operator.admit_all(self.connection))
+                missing -= set(await self.operator.admit_all())
                 await asyncio.sleep(0.05)
 
     async def start_epoch(self, parameters: ProtocolParameters = SMALL) -> None:
         async def keys_are_there() -> bool:
-            await self.operator.look(self.connection)
+            await self.operator.look()
             return not self.operator.machine.missing()
 
         await self.until(keys_are_there)
-        overview = await self.operator.look(self.connection)
+        overview = await self.operator.look()
         if overview.epoch_number == 0:
-            await self.operator.set_model(self.connection, np.zeros(parameters.model_size, "<f4"))
-        await self.operator.start(self.connection, parameters)
+            await self.operator.set_model(np.zeros(parameters.model_size, "<f4"))
+        await self.operator.start(parameters)
 
     async def begin(self, names: list[str]) -> None:
         """All of them join, an epoch begins, and they train."""
@@ -214,13 +213,13 @@ class Federation:
         """Close it, and wait for its last sum."""
 
         async def is_closed() -> bool:
-            return (await self.operator.look(self.connection)).phase == "closed"
+            return (await self.operator.look()).phase == "closed"
 
-        await self.operator.close_epoch(self.connection)
+        await self.operator.close_epoch()
         await self.until(is_closed)
 
     async def version(self) -> int:
-        return (await self.operator.look(self.connection)).version
+        return (await self.operator.look()).version
 
     async def reach(self, version: int, seconds: float = GIVE_UP) -> None:
         """Wait for a version, and notice an agent that fails."""
@@ -241,7 +240,7 @@ class Federation:
                 await asyncio.sleep(0.05)
 
     async def model(self) -> Vector:
-        reply = await self.connection.call("GET", "/v1/model")
+        reply = await self.operator.line.call("GET", "/v1/model")
         return np.frombuffer(reply.content, "<f4")
 
 
@@ -262,7 +261,7 @@ async def stopped_at_last(fed: Federation) -> AsyncIterator[None]:
         finally:
             for name in list(fed.agents):
                 await fed.stop(name)
-            await fed.connection.close()
+            await fed.operator.line.close()
             await fed.stop_server()
             fed.operator.close()
             await all_hung_up()

@@ -96,7 +96,8 @@ async def test_invitations_and_certificate_name_all_addresses(tmp_path: Path) ->
         create(tmp_path / "other", "test", A, standbys=["b"], anchor_folder=anchors)
 
     office = Office(tmp_path / "op", anchors)
-    invitation = await office.invite(Net().line(A, B), "ann", "both")
+    office.line = Net().line(A, B)
+    invitation = await office.invite("ann", "both")
     write_invitation(tmp_path / "ann.invitation", invitation)
     assert read_invitation(tmp_path / "ann.invitation").addresses == (A, B)
     office.close()
@@ -107,13 +108,12 @@ async def test_an_agent_and_the_operator_use_them(tmp_path: Path) -> None:
     fed = Federation(tmp_path)
     await fed.start_server()
     nobody = "https://127.0.0.1:1"
-    line = Connection(
+    fed.operator.line = Connection(
         (nobody, fed.url),
         (tmp_path / "operator/ca.pem").read_text(),
         Caller("test", "operator", fed.operator.identity),
     )
-    assert (await fed.operator.look(line)).phase == "waiting"
-    await line.close()
-    await fed.connection.close()
+    assert (await fed.operator.look()).phase == "waiting"
+    await fed.operator.line.close()
     await fed.stop_server()
     fed.operator.close()

@@ -33,7 +33,7 @@ async def told(fed: Federation) -> list[tuple[str, str, object]]:
     """By whom, what, about whom."""
     logs = {
         "operator": fed.operator.own_log(),
-        "server": await fed.operator.server_log(fed.connection),
+        "server": await fed.operator.server_log(),
     }
     return [(who, e.event, e.facts.get("name")) for who, log in logs.items() for e in log.entries]
 
@@ -43,7 +43,7 @@ async def test_both_logs_tell_who_came_and_went_and_what_was_opened(tmp_path: Pa
         await fed.begin(NAMES)
         await fed.reach(2)
         await fed.stop("user-6")
-        await fed.operator.revoke(fed.connection, "user-6")
+        await fed.operator.revoke("user-6")
         entries = await told(fed)
         for who in ("operator", "server"):
             for event in ("invited", "admitted"):
@@ -54,7 +54,7 @@ async def test_both_logs_tell_who_came_and_went_and_what_was_opened(tmp_path: Pa
         assert entries[0] == ("operator", "founded", None)
         assert ("operator", "epoch signed", None) in entries
         assert ("server", "epoch begun", None) in entries
-        log = await fed.operator.server_log(fed.connection)
+        log = await fed.operator.server_log()
         opened = [entry.facts for entry in log.entries if entry.event == "opened"]
         assert [facts["version"] for facts in opened] == list(range(len(opened)))
         assert len(opened) >= 2
@@ -81,7 +81,7 @@ async def test_a_refusal_is_told_even_if_it_cannot_be_noted(
         async with asyncio.timeout(20):
             while await answer(scene, stranger) != (403, "NotInvited"):
                 await asyncio.sleep(0.05)
-        log = await scene.operator.server_log(scene.boss)
+        log = await scene.operator.server_log()
         refused = [entry.facts for entry in log.entries if entry.event == "refused"]
         assert refused == [{"name": "?", "code": "NotInvited", "times": 1}]
 
@@ -103,9 +103,9 @@ def test_every_event_of_an_epochs_life_has_a_line_on_the_log(
             await fed.begin(NAMES)
             await fed.reach(1)
             await fed.close_epoch()
-            await fed.operator.end_epoch(fed.connection)
+            await fed.operator.end_epoch()
             await fed.stop("user-0")
-            await fed.operator.revoke(fed.connection, "user-0")
+            await fed.operator.revoke("user-0")
 
     asyncio.run(story())
     life = ["serving", "invited", "enrolled", "admitted", "model given", "epoch begun", "sum asked"]
@@ -118,16 +118,16 @@ def test_every_event_of_an_epochs_life_has_a_line_on_the_log(
 async def test_refusals_are_told_and_cannot_fill_the_log(tmp_path: Path) -> None:
     async with federation(tmp_path) as fed:
         profile = fed.profile("ann", await fed.invite("ann"))
-        await fed.connection.enrol(to_json(swapped(profile)))
+        await fed.operator.line.enrol(to_json(swapped(profile)))
         for _ in range(3):  # as `enrol --watch` does
-            assert await fed.operator.admit_all(fed.connection) == []
+            assert await fed.operator.admit_all() == []
         stranger = msgspec.structs.replace(enrolment(profile), admission=bytes(32))
         for _ in range(9):
             with pytest.raises(Problem):
-                await fed.connection.enrol(to_json(stranger))
+                await fed.operator.line.enrol(to_json(stranger))
         entries = await told(fed)
         assert entries.count(("operator", "refused", "ann")) == 1
-        log = await fed.operator.server_log(fed.connection)
+        log = await fed.operator.server_log()
         times = [entry.facts["times"] for entry in log.entries if entry.event == "refused"]
         assert times == [1, 2, 4, 8]
 
@@ -145,7 +145,7 @@ async def test_a_sum_that_opened_just_before_a_crash_has_its_entry_afterwards(
             await fed.stop_server()
         for _ in range(2):  # and only once
             await fed.start_server()
-            log = await fed.operator.server_log(fed.connection)
+            log = await fed.operator.server_log()
             opened = [e.facts["version"] for e in log.entries if e.event == "opened"]
             assert opened == list(range(await fed.version()))
             await fed.stop_server()
@@ -195,7 +195,7 @@ async def test_a_log_that_was_tampered_with_is_shown_and_ends_with_4(
 async def test_only_the_operator_reads_the_servers_log(tmp_path: Path) -> None:
     async with federation(tmp_path) as fed:
         profile = fed.profile("ann", await fed.invite("ann"))
-        await fed.connection.enrol(to_json(enrolment(profile)))
+        await fed.operator.line.enrol(to_json(enrolment(profile)))
         await fed.admit(["ann"])
         ca = (tmp_path / "operator" / "ca.pem").read_text()
         line = Connection(fed.url, ca, Caller("test", "ann", profile.identity))

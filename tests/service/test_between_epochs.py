@@ -69,17 +69,17 @@ async def story(folder: Path, patch: pytest.MonkeyPatch, step: int, after: bool)
         first, service = scene.service.epochs.host, scene.service
         assert first is not None
         first._store._store.commit([write("ledger", "0/x", ENTRY)])
-        await scene.operator.close_epoch(scene.boss)
+        await scene.operator.close_epoch()
         while service.epochs.phase != "closed":
             await asyncio.sleep(0.05)
-        await scene.operator.end_epoch(scene.boss)
+        await scene.operator.end_epoch()
         for name, profile in scene.profiles.items():
             await scene.member(name).call(
                 "PUT", "/v1/holder-key", pack(announced(profile, after=1))
             )
-        await scene.operator.look(scene.boss)
+        await scene.operator.look()
         ground.left, ground.after = step, after
-        await scene.operator.start(scene.boss, SMALL)
+        await scene.operator.start(SMALL)
         ground.left = None
         async with asyncio.timeout(GIVE_UP):
             while service.epochs.registry.leaving or service.worker.fault is not None:
@@ -90,7 +90,7 @@ async def story(folder: Path, patch: pytest.MonkeyPatch, step: int, after: bool)
         assert len(service.epochs.store.scan("ledger:1")) == 1
         assert stored_entries(first._store._store) == []
         assert first._store._store.snapshot() == {}  # type: ignore[attr-defined]
-        assert (await scene.operator.look(scene.boss)).phase == "open"
+        assert (await scene.operator.look()).phase == "open"
     return ground.failures
 
 
@@ -116,7 +116,7 @@ async def test_the_fault_is_named_to_whoever_may_know_it(
             assert "the disk is full" in reply.json()["fault"]
             assert "/secret/place" not in reply.text
             with pytest.raises(Problem, match="the disk is full") as caught:
-                await scene.operator.look(scene.boss, patient=False)
+                await scene.operator.look(patient=False)
             assert (caught.value.code, caught.value.retry_after) == (STORE_FAULT, 1)
             assert "basecagg_store_failing 1" in render(service)
         async with asyncio.timeout(GIVE_UP):

@@ -50,7 +50,7 @@ def test_new_callers_see_a_renewed_certificate(
     async def story() -> None:
         async with federation(tmp_path) as fed:
             first = await shown(fed)
-            await fed.operator.look(fed.connection)  # whoever is here stays
+            await fed.operator.look()  # whoever is here stays
             expires = serving_certificate(fed).expires
             assert await shown(fed) == first  # the control
             monkeypatch.setattr(certificates, "_SERVER_DAYS", 900)
@@ -58,7 +58,7 @@ def test_new_callers_see_a_renewed_certificate(
             await until(lambda: len(heard) > 1)
             assert await shown(fed) != first
             assert serving_certificate(fed).expires > expires
-            await fed.operator.look(fed.connection)
+            await fed.operator.look()
 
     asyncio.run(story())
     assert heard == [("INFO", "certificate"), ("INFO", "certificate renewed")]

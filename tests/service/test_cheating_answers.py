@@ -133,7 +133,7 @@ class Liar:
             return answer(request)
 
         caller = Caller("test", OPERATOR, scene.operator.identity)
-        self.line = Connection(URL, "", caller, httpx.MockTransport(count))
+        scene.operator.line = Connection(URL, "", caller, httpx.MockTransport(count))
 
 
 async def test_a_model_is_as_large_as_the_epoch_that_the_operator_signed(tmp_path: Path) -> None:
@@ -154,10 +154,12 @@ async def test_a_model_is_as_large_as_the_epoch_that_the_operator_signed(tmp_pat
 
     async with direct(tmp_path) as scene:
         frame = (await scene.boss.call("GET", "/v1/pedigree")).content
+        Liar(scene, answer)
         with pytest.raises(Unreachable, match="200 bytes at most"):
-            await scene.operator.fetch_model(Liar(scene, answer).line)
+            await scene.operator.fetch_model()
         assert sent <= 2**17
-        version, vector, _ = await scene.operator.fetch_model(scene.boss)  # the control
+        scene.operator.line = scene.boss
+        version, vector, _ = await scene.operator.fetch_model()  # the control
         assert (version, len(vector)) == (0, 50)
 
 
@@ -171,7 +173,7 @@ async def test_an_epoch_that_another_signed_bounds_no_model(tmp_path: Path) -> N
         false = pack(msgspec.structs.replace(pedigree, epoch=thief))
         liar = Liar(scene, lambda request: httpx.Response(200, content=false))
         with pytest.raises(Refused):
-            await scene.operator.fetch_model(liar.line)
+            await scene.operator.fetch_model()
         assert liar.calls == 1
 
 
@@ -184,8 +186,9 @@ async def test_a_torn_model_is_not_read(tmp_path: Path, size: int) -> None:
             said = frame if request.url.path == "/v1/pedigree" else bytes(size)
             return httpx.Response(200, headers={"basecagg-version": "0"}, content=said)
 
+        Liar(scene, answer)
         with pytest.raises(DataError, match=f"has {size} bytes, not 200"):
-            await scene.operator.fetch_model(Liar(scene, answer).line)
+            await scene.operator.fetch_model()
 
 
 def entries_of(count: int) -> list[bytes]:
@@ -218,7 +221,7 @@ async def test_a_log_without_a_signed_end_is_not_read_on(tmp_path: Path) -> None
             page = AuditPage(entries=entries_of(20), end=end)
             liar = Liar(scene, audit(lambda start, page=page: page))
             with pytest.raises(DataError, match="audit log"):
-                await scene.operator.server_log(liar.line)
+                await scene.operator.server_log()
             assert liar.calls == 1
 
 
@@ -231,7 +234,7 @@ async def test_a_log_ends_where_the_server_signed_that_it_ends(tmp_path: Path) -
             scene,
             audit(lambda start: AuditPage(entries=entries[start % 50 : start % 50 + 20], end=end)),
         )
-        log = await scene.operator.server_log(liar.line)
+        log = await scene.operator.server_log()
         assert [entry.time for entry in log.entries] == list(range(50))
         assert liar.calls == 3
 
@@ -242,7 +245,7 @@ async def test_a_log_that_stops_before_its_end_is_not_whole(tmp_path: Path) -> N
         end = signed_end(scene, Chain(chain_of(entries).head, 10**9))
         liar = Liar(scene, audit(lambda start: AuditPage(entries=entries[start:], end=end)))
         with pytest.raises(DataError, match="not whole"):
-            await scene.operator.server_log(liar.line)
+            await scene.operator.server_log()
         assert liar.calls == 2
 
 
@@ -254,7 +257,7 @@ async def test_a_log_with_an_absurd_signed_length_is_given_up(
         end = signed_end(scene, Chain(bytes(32), 10**15))
         liar = Liar(scene, audit(lambda start: AuditPage(entries=entries_of(20), end=end)))
         with pytest.raises(DataError, match="nobody reads on"):
-            await scene.operator.server_log(liar.line)
+            await scene.operator.server_log()
         assert liar.calls < 20
 
 
@@ -270,8 +273,9 @@ async def test_a_moment_that_is_no_date_is_not_printed(tmp_path: Path) -> None:
     async with direct(tmp_path) as scene:
         entries = [b'{"time":99999999999999999,"event":"event","facts":{}}']
         page = AuditPage(entries=entries, end=signed_end(scene, chain_of(entries)))
+        Liar(scene, audit(lambda start: page))
         with pytest.raises(DataError, match="cannot be read"):
-            await scene.operator.server_log(Liar(scene, audit(lambda start: page)).line)
+            await scene.operator.server_log()
 
 
 # --- many members -------------------------------------------------------------------------------
@@ -292,15 +296,15 @@ async def test_an_overview_grows_with_the_people_whom_the_operator_invited(
             registry.holder_keys[name] = key
             if is_known:
                 people[name] = person
-        looked = Liar(scene, lambda request: httpx.Response(200, content=said))
         said = to_json(await scene.service.overview())
+        Liar(scene, lambda request: httpx.Response(200, content=said))
         assert len(said) > 16 * 2**20
         if is_known:
             scene.operator._hear = lambda overview: None  # type: ignore[method-assign]
-            assert len((await scene.operator.look(looked.line)).members) == 50_000 + len(NAMES)
+            assert len((await scene.operator.look()).members) == 50_000 + len(NAMES)
         else:
             with pytest.raises(Unreachable, match="bytes at most"):
-                await scene.operator.look(looked.line)
+                await scene.operator.look()
 
 
 def test_there_is_room_for_every_person_at_its_longest() -> None:

@@ -23,16 +23,16 @@ async def closed(fed: Federation) -> Overview:
     """What the server says when it has closed the epoch, which nobody ordered meanwhile."""
 
     async def is_closed() -> bool:
-        return (await fed.operator.look(fed.connection)).phase == "closed"
+        return (await fed.operator.look()).phase == "closed"
 
     await fed.until(is_closed)
-    return await fed.operator.look(fed.connection)
+    return await fed.operator.look()
 
 
 async def begin(fed: Federation, seconds: float = 0.0, **when: int) -> None:
     await fed.join(NAMES, lambda name: Nudge(seconds=seconds))
-    await fed.operator.set_model(fed.connection, np.zeros(SMALL.model_size, "<f4"))
-    await fed.operator.start(fed.connection, SMALL, **when)
+    await fed.operator.set_model(np.zeros(SMALL.model_size, "<f4"))
+    await fed.operator.start(SMALL, **when)
 
 
 async def test_after_so_many_versions_and_not_one_more(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ async def test_after_so_many_versions_and_not_one_more(tmp_path: Path) -> None:
         await begin(fed, versions=3)
         said = await closed(fed)
         assert (said.version, said.last_version) == (3, 3)
-        await fed.operator.end_epoch(fed.connection)
+        await fed.operator.end_epoch()
 
 
 async def test_what_was_said_outlives_the_server(tmp_path: Path) -> None:
@@ -49,14 +49,14 @@ async def test_what_was_said_outlives_the_server(tmp_path: Path) -> None:
         await fed.reach(1)
         await fed.stop_server()
         await fed.start_server()
-        assert (await fed.operator.look(fed.connection)).last_version == 4
+        assert (await fed.operator.look()).last_version == 4
         assert (await closed(fed)).version == 4
 
 
 async def test_at_a_moment(tmp_path: Path) -> None:
     async with federation(tmp_path) as fed:
         await begin(fed, until=int(time.time()) + 2)
-        assert (await fed.operator.look(fed.connection)).phase == "open"
+        assert (await fed.operator.look()).phase == "open"
         await closed(fed)
 
 
@@ -64,7 +64,7 @@ async def test_an_epoch_that_was_told_nothing_goes_on(tmp_path: Path) -> None:
     async with federation(tmp_path) as fed:
         await begin(fed)
         await fed.reach(4)
-        said = await fed.operator.look(fed.connection)
+        said = await fed.operator.look()
         assert (said.phase, said.last_version, said.closes) == ("open", None, 0)
 
 

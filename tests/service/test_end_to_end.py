@@ -59,12 +59,12 @@ async def test_the_operator_is_told_whose_answers_were_wrong(
     async with federation(tmp_path) as fed:
         await fed.begin(NAMES)
         async with asyncio.timeout(60):
-            while not (seen := (await fed.operator.look(fed.connection)).inconsistent):
+            while not (seen := (await fed.operator.look()).inconsistent):
                 await asyncio.sleep(0.05)
         assert set(seen) == {liar}
         await fed.stop_server()
         await fed.start_server()
-        after = (await fed.operator.look(fed.connection)).inconsistent
+        after = (await fed.operator.look()).inconsistent
         assert set(after) == {liar}
         assert after[liar] >= seen[liar]
         assert np.ptp(await fed.model()) < 1e-3
@@ -113,7 +113,7 @@ async def test_everybody_leaves_an_epoch_that_the_operator_ended(tmp_path: Path)
         await fed.reach(1)
         await fed.until(all_are_inside)  # a version needs only some of them
         await fed.close_epoch()
-        await fed.operator.end_epoch(fed.connection)
+        await fed.operator.end_epoch()
         await fed.until(nobody_is_left)
 
 
@@ -152,7 +152,7 @@ async def test_a_revoked_user_is_shut_out(tmp_path: Path) -> None:
     async with federation(tmp_path) as fed:
         await fed.begin(NAMES)
         await fed.reach(1)
-        await fed.operator.revoke(fed.connection, NAMES[0])
+        await fed.operator.revoke(NAMES[0])
         caller = Caller("test", NAMES[0], fed.profile(NAMES[0]).identity)
         line = Connection(fed.url, (fed.folder / "operator/ca.pem").read_text(), caller)
         with pytest.raises(Problem, match="does not belong"):

@@ -44,7 +44,7 @@ async def announce(scene: Direct, *keys: HolderKey) -> None:
 
 
 async def close(scene: Direct) -> None:
-    await scene.operator.close_epoch(scene.boss)
+    await scene.operator.close_epoch()
     while scene.service.epochs.phase != "closed":
         await asyncio.sleep(0.02)
 
@@ -59,7 +59,7 @@ async def test_the_end_comes_first_and_then_the_next_epoch(tmp_path: Path) -> No
         assert news(await ask(scene, ""))[0] == first
         assert news(await ask(scene, first.id.hex())) == []
         await close(scene)
-        await scene.operator.end_epoch(scene.boss)
+        await scene.operator.end_epoch()
         (end,) = news(await ask(scene, first.id.hex(), wait=30))
         assert isinstance(end, EpochEnd)
         overview = await scene.service.overview()
@@ -67,7 +67,7 @@ async def test_the_end_comes_first_and_then_the_next_epoch(tmp_path: Path) -> No
         assert end.head == overview.head
         assert news(await ask(scene, "")) == []  # what is over is offered to nobody
         await announce(scene, *(fresh_key(scene, name, after=1) for name in NAMES))
-        second = await scene.operator.start(scene.boss, SMALL)
+        second = await scene.operator.start(SMALL)
         said = news(await ask(scene, first.id.hex()))
         assert [type(each) for each in said] == [EpochEnd, Epoch, Credential]
         assert said[:2] == [end, second]
@@ -81,14 +81,14 @@ async def test_a_start_ends_what_is_closed(tmp_path: Path) -> None:
         assert first is not None
         await close(scene)
         await announce(scene, *(fresh_key(scene, name, after=1) for name in NAMES))
-        await scene.operator.start(scene.boss, SMALL)
+        await scene.operator.start(SMALL)
         assert isinstance(news(await ask(scene, first.id.hex()))[0], EpochEnd)
 
 
 async def test_the_end_survives_a_restart_of_the_registry(tmp_path: Path) -> None:
     async with direct(tmp_path) as scene:
         await close(scene)
-        await scene.operator.end_epoch(scene.boss)
+        await scene.operator.end_epoch()
         service = scene.service
         again = Registry("test", service.folder.operator_key, service.epochs.store)
         assert again.ends == service.epochs.registry.ends
@@ -136,7 +136,7 @@ async def test_the_operator_asks_for_keys_and_waiting_members_hear_it(tmp_path: 
         waiting = asyncio.create_task(ask(scene, scene.epoch, wait=50))
         await asyncio.sleep(0.1)
         assert not waiting.done()
-        await scene.operator.ask_for_keys(scene.boss, [ANN])
+        await scene.operator.ask_for_keys([ANN])
         reply = await waiting
         assert news(reply) == []
         assert reply.headers["basecagg-holder-key"] == "wanted"
@@ -182,20 +182,20 @@ async def test_a_bad_key_is_refused(tmp_path: Path, code: str, changes: dict[str
 async def test_a_replaced_member_is_a_holder_again_with_the_next_epoch(tmp_path: Path) -> None:
     async with direct(tmp_path) as scene:
         operator, old = scene.operator, scene.profiles[ANN]
-        invitation = await operator.replace(scene.boss, ANN)
+        invitation = await operator.replace(ANN)
         assert invitation.after == 1  # no part in the present epoch
         with pytest.raises(Problem, match="no invitation"):  # the old token is worth nothing
             await scene.boss.enrol(to_json(enrolment(old)))
         scene.profiles[ANN] = Profile.open(tmp_path / "new-disk", invitation)
         for _ in range(2):
             await scene.boss.enrol(to_json(enrolment(scene.profiles[ANN])))
-        assert await operator.admit_all(scene.boss) == [ANN]
+        assert await operator.admit_all() == [ANN]
         with pytest.raises(Problem):  # and so is the old key
             await scene.connect(ANN, old.identity).call("GET", "/v1/model")
         assert news(await ask(scene, "")) == [operator.epoch]  # without a credential
         await close(scene)
         await announce(scene, *(fresh_key(scene, name, after=1) for name in NAMES[1:]))
-        second = await operator.start(scene.boss, SMALL)
+        second = await operator.start(SMALL)
         assert second.holders[0].signing_key == scene.profiles[ANN].identity.public_key
         assert [type(m) for m in news(await ask(scene, ""))] == [Epoch, Credential]
 
@@ -207,9 +207,9 @@ async def test_a_member_without_a_key_stops_the_next_epoch_unless_it_is_left_out
         await close(scene)
         await announce(scene, *(fresh_key(scene, name, after=1) for name in NAMES[1:]))
         with pytest.raises(MissingHolders, match=f"{ANN}: its key was signed into epoch 1"):
-            await scene.operator.start(scene.boss, SMALL)
+            await scene.operator.start(SMALL)
         fewer = replace(SMALL, num_holders=6, max_dropouts=1)
-        epoch = await scene.operator.start(scene.boss, fewer, without=[ANN])
+        epoch = await scene.operator.start(fewer, without=[ANN])
         assert ANN not in [holder.name for holder in epoch.holders]
         assert [type(m) for m in news(await ask(scene, ""))] == [Epoch, Credential]
 

@@ -45,12 +45,10 @@ class Scene:
     async def settle(self) -> None:
         for name in NAMES:
             profile = self.fed.profile(name, await self.fed.invite(name))
-            await self.fed.connection.enrol(to_json(enrolment(profile)))
+            await self.fed.operator.line.enrol(to_json(enrolment(profile)))
         await self.fed.admit(NAMES)
-        await self.fed.operator.set_model(
-            self.fed.connection, np.zeros(SMALL.model_size, np.float32)
-        )
-        await self.fed.operator.start(self.fed.connection, SMALL)
+        await self.fed.operator.set_model(np.zeros(SMALL.model_size, np.float32))
+        await self.fed.operator.start(SMALL)
 
     def caller(self, name: str) -> Caller:
         return Caller("test", name, self.fed.profile(name).identity)
@@ -80,11 +78,13 @@ class Scene:
 
     async def revoke(self, name: str) -> None:
         """As a command does: on a line of its own."""
-        connection = self.fed.operator.connect()
+        office, usual = self.fed.operator, self.fed.operator.line
+        office.line = office.connect()
         try:
-            await self.fed.operator.revoke(connection, name)
+            await office.revoke(name)
         finally:
-            await connection.close()
+            await office.line.close()
+            office.line = usual
 
     @property
     def open_lines(self) -> int:
@@ -177,7 +177,7 @@ async def test_a_members_oldest_idle_line_gives_way_to_its_next(tmp_path: Path) 
         lines = [await scene.call(MALLORY, *EPOCH) for _ in range(10)]
         assert {await status(line) for line in lines} == {200}
         assert all([await is_over(line) for line in lines[:6]])
-        assert scene.open_lines == len([scene.fed.connection, others, *lines[6:]])
+        assert scene.open_lines == len([scene.fed.operator.line, others, *lines[6:]])
 
 
 async def test_a_member_with_all_its_lines_in_use_is_refused_another(tmp_path: Path) -> None:
@@ -329,10 +329,10 @@ async def test_a_model_that_never_fits_says_which_option_to_change(tmp_path: Pat
     async with direct(tmp_path) as scene:
         scene.api._budget = ByteBudget(MEGABYTE)
         with pytest.raises(Problem, match="--memory") as caught:
-            await scene.operator.set_model(scene.boss, np.zeros(MEGABYTE, np.float32))
+            await scene.operator.set_model(np.zeros(MEGABYTE, np.float32))
         assert caught.value.status == 413
         with pytest.raises(Problem, match="close the present one"):  # it was read
-            await scene.operator.set_model(scene.boss, np.zeros(MEGABYTE // 4, np.float32))
+            await scene.operator.set_model(np.zeros(MEGABYTE // 4, np.float32))
 
 
 async def test_little_memory_for_an_epoch_is_said_when_it_starts(

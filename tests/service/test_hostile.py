@@ -57,7 +57,7 @@ async def test_nothing_works_without_a_key(tmp_path: Path) -> None:
 
 async def test_nothing_works_for_the_revoked(tmp_path: Path) -> None:
     async with direct(tmp_path) as scene:
-        await scene.operator.revoke(scene.boss, NAMES[0])
+        await scene.operator.revoke(NAMES[0])
         for method, path in PROTECTED:
             reply = await send(scene, scene.caller(NAMES[0]), method, path)
             assert reply.status_code == 403, (method, path)
@@ -159,7 +159,7 @@ async def test_a_revoked_members_dealing_is_not_taken(tmp_path: Path) -> None:
     async with direct(tmp_path) as scene:
         machine = scene.contributor(NAMES[0])
         (shipment,) = (each.message for each in sends_of(machine.deal(0)))
-        await scene.operator.revoke(scene.boss, NAMES[0])
+        await scene.operator.revoke(NAMES[0])
         reply = await send(scene, scene.caller(NAMES[0]), "POST", "/v1/messages", pack(shipment))
         assert reply.status_code == 403
 

@@ -52,7 +52,7 @@ def test_it_looks_at_everything_and_joins_nothing(
             assert found(good, "ok") == everything, good.output
             assert good.exit_code == 0
             assert not (tmp_path / "ann").exists()
-            assert not (await fed.operator.look(fed.connection)).enrolments
+            assert not (await fed.operator.look()).enrolments
             typo = await look(fed, "ann", "user_functions:chaty")
             assert (found(typo, "BAD"), typo.exit_code) == (["function"], 1)
             await fed.stop_server()
@@ -64,7 +64,7 @@ def test_it_looks_at_everything_and_joins_nothing(
 
     async def fed_invitation_that_is_over(fed: Federation) -> Result:
         await fed.start_server()
-        late = await fed.operator.invite(fed.connection, "bob", "both", days=1e-9)
+        late = await fed.operator.invite("bob", "both", days=1e-9)
         await fed.stop_server()
         write_invitation(tmp_path / "bob.invitation", late)
         return await look(fed, "bob")

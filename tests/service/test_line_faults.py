@@ -185,14 +185,12 @@ def test_calls_go_through_the_proxy_of_the_environment(
             proxy = Proxy()
             proxied(proxy)
             async with await asyncio.start_server(proxy, "127.0.0.1", proxy.port):
-                line = fed.operator.connect()
-                assert (await fed.operator.look(line)).phase == "waiting"
-                await line.close()
+                assert (await fed.operator.look()).phase == "waiting"
+                await fed.operator.line.close()
                 assert proxy.asked == [f"CONNECT 127.0.0.1:{fed.port} HTTP/1.1"]
                 monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-                direct = fed.operator.connect()
-                await fed.operator.look(direct)
-                await direct.close()
+                fed.operator.line = fed.operator.connect()
+                await fed.operator.look()
                 assert len(proxy.asked) == 1
 
     play(story)

@@ -104,19 +104,19 @@ class Lies:
 
 
 @asynccontextmanager
-async def office(folder: Path, lies: Lies) -> AsyncIterator[tuple[Office, Connection]]:
+async def office(folder: Path, lies: Lies) -> AsyncIterator[Office]:
     """The operator of twenty holders, on the line to a liar."""
     create(folder / "op", "test", "https://test", anchor_folder=folder / "anchors")
     opened = Office(folder / "op", folder / "anchors")
     caller = Caller("test", OPERATOR, opened.identity)
-    line = Connection("https://test", "", caller, httpx.MockTransport(lies))
+    opened.line = Connection("https://test", "", caller, httpx.MockTransport(lies))
     for name, identity in PEOPLE.items():
-        await opened.vouch(line, name, "both", identity.public_key)
-    await opened.settle_model(line, accepted=lies.model_hash)  # nothing here is about models
+        await opened.vouch(name, "both", identity.public_key)
+    await opened.settle_model(accepted=lies.model_hash)  # nothing here is about models
     try:
-        yield opened, line
+        yield opened
     finally:
-        await line.close()
+        await opened.line.close()
         opened.close()
 
 
@@ -128,8 +128,8 @@ def trim(folder: Path) -> Epoch:
 
     async def story() -> Epoch:
         lies = Lies({name: announced(name) for name in SHOWN})
-        async with office(folder, lies) as (operator, line):
-            return await operator.start(line, FEW)
+        async with office(folder, lies) as operator:
+            return await operator.start(FEW)
 
     return asyncio.run(story())
 
@@ -157,18 +157,18 @@ def test_without_that_rule_the_trimmed_committee_is_signed(
 
 async def test_holders_that_the_operator_leaves_out_by_name_are_not_missed(tmp_path: Path) -> None:
     lies = Lies({name: announced(name) for name in SHOWN})
-    async with office(tmp_path, lies) as (operator, line):
+    async with office(tmp_path, lies) as operator:
         hidden = tuple(sorted(set(NAMES) - set(SHOWN)))
-        epoch = await operator.start(line, FEW, without=hidden)
+        epoch = await operator.start(FEW, without=hidden)
         assert tuple(holder.name for holder in epoch.holders) == SHOWN
 
 
 async def test_a_key_that_was_heard_once_cannot_be_hidden_any_more(tmp_path: Path) -> None:
     lies = Lies({name: announced(name) for name in NAMES})
-    async with office(tmp_path, lies) as (operator, line):
-        await operator.look(line)
+    async with office(tmp_path, lies) as operator:
+        await operator.look()
         lies.keys = {}
-        assert (await operator.start(line, MANY)).parameters.num_holders == 20
+        assert (await operator.start(MANY)).parameters.num_holders == 20
 
 
 # --- keys of an epoch that is over, and numbers that were ------------------------------------------
@@ -179,12 +179,12 @@ def replay(folder: Path) -> tuple[Lies, Epoch]:
 
     async def story() -> tuple[Lies, Epoch]:
         lies = Lies({name: announced(name) for name in NAMES})
-        async with office(folder, lies) as (operator, line):
-            first = await operator.start(line, MANY)
+        async with office(folder, lies) as operator:
+            first = await operator.start(MANY)
             lies.phase, lies.number, lies.version = "closed", 1, 7
             lies.epoch_id = first.id
-            await operator.settle_model(line, accepted=lies.model_hash)
-            await operator.start(line, MANY)
+            await operator.settle_model(accepted=lies.model_hash)
+            await operator.start(MANY)
             return lies, first
 
     return asyncio.run(story())
@@ -210,9 +210,9 @@ def turn_back(folder: Path) -> list[Epoch]:
 
     async def story() -> list[Epoch]:
         lies = Lies({name: announced(name) for name in NAMES})
-        async with office(folder, lies) as (operator, line):
+        async with office(folder, lies) as operator:
             for after in (0, 1):
-                await operator.start(line, replace(MANY, buffer_size=10 + after))
+                await operator.start(replace(MANY, buffer_size=10 + after))
                 lies.keys = {name: announced(name, after) for name in NAMES}
             return lies.started
 
@@ -235,25 +235,25 @@ def test_without_an_own_counter_one_number_is_signed_twice(
 
 async def test_a_server_that_denies_an_epoch_gets_the_very_same_again(tmp_path: Path) -> None:
     lies = Lies({name: announced(name) for name in NAMES})
-    async with office(tmp_path, lies) as (operator, line):
-        await operator.start(line, MANY)
-        await operator.start(line, MANY)
+    async with office(tmp_path, lies) as operator:
+        await operator.start(MANY)
+        await operator.start(MANY)
         assert lies.started[0] == lies.started[1]
 
 
 async def test_only_the_operators_own_epoch_is_ended_and_once(tmp_path: Path) -> None:
     lies = Lies({name: announced(name) for name in NAMES})
-    async with office(tmp_path, lies) as (operator, line):
-        first = await operator.start(line, MANY)
+    async with office(tmp_path, lies) as operator:
+        first = await operator.start(MANY)
         with pytest.raises(LocalProtocolError, match="waiting: close it first"):
-            await operator.end_epoch(line)
+            await operator.end_epoch()
         lies.phase, lies.epoch_id = "closed", bytes(32)
-        await operator.end_epoch(line)
+        await operator.end_epoch()
         assert lies.ended == []  # nobody knows such an epoch
         lies.epoch_id, lies.version = first.id, 5
-        await operator.end_epoch(line)
+        await operator.end_epoch()
         lies.version = 9
-        await operator.end_epoch(line)
+        await operator.end_epoch()
         assert [end.last_version for end in lies.ended] == [5, 5]
         assert lies.ended[0] == lies.ended[1]
 
@@ -266,12 +266,12 @@ async def test_only_the_operators_own_epoch_is_ended_and_once(tmp_path: Path) ->
 async def test_what_nobody_could_read_is_not_signed(tmp_path: Path, lie: dict[str, object]) -> None:
     """Not even the operator itself could: its memory would be lost with it."""
     lies = Lies({name: announced(name) for name in NAMES})
-    async with office(tmp_path, lies) as (operator, line):
-        first = await operator.start(line, MANY)
+    async with office(tmp_path, lies) as operator:
+        first = await operator.start(MANY)
         lies.phase, lies.epoch_id = "closed", first.id
         vars(lies).update(lie)
         with pytest.raises(DataError, match="not a valid document"):
-            await operator.start(line, MANY)
+            await operator.start(MANY)
     again = Office(tmp_path / "op", tmp_path / "anchors")
     assert again.epoch == first
     again.close()
@@ -291,8 +291,8 @@ def test_a_useless_key_is_not_signed(
     async def story(folder: Path) -> Epoch:
         keys = {name: announced(name) for name in NAMES}
         keys["h05"] = announced("h05", sealing=useless)
-        async with office(folder, Lies(keys)) as (operator, line):
-            return await operator.start(line, MANY)
+        async with office(folder, Lies(keys)) as operator:
+            return await operator.start(MANY)
 
     with pytest.raises(MissingHolders, match="h05: its key is none of the suite x25519"):
         asyncio.run(story(tmp_path / "guarded"))
@@ -315,6 +315,6 @@ async def test_a_key_that_its_owner_did_not_sign_is_not_signed(tmp_path: Path) -
     mine = SealingSecret.create().public_key
     forged = HolderKey("test", "h05", "x25519", mine, 0)
     keys["h05"] = pack(signed(forged, Identity.create()))  # the server's own
-    async with office(tmp_path, Lies(keys)) as (operator, line):
+    async with office(tmp_path, Lies(keys)) as operator:
         with pytest.raises(MissingHolders, match="h05: its key is not signed by its owner"):
-            await operator.start(line, MANY)
+            await operator.start(MANY)

@@ -107,8 +107,8 @@ async def test_a_server_cannot_swap_a_key_in_an_enrolment(tmp_path: Path) -> Non
     """The server sees the admission, but the proof ties the key to a token that it never sees."""
     async with federation(tmp_path) as fed:
         profile = fed.profile("alice", await fed.invite("alice"))
-        await fed.connection.enrol(to_json(swapped(profile)))  # the server cannot tell
-        assert await fed.operator.admit_all(fed.connection) == []  # the operator can
+        await fed.operator.line.enrol(to_json(swapped(profile)))  # the server cannot tell
+        assert await fed.operator.admit_all() == []  # the operator can
 
 
 async def test_an_honest_enrolment_is_admitted_once(tmp_path: Path) -> None:
@@ -116,46 +116,46 @@ async def test_an_honest_enrolment_is_admitted_once(tmp_path: Path) -> None:
         invited = await fed.invite("alice")
         profile = fed.profile("alice", invited)
         for _ in range(2):  # a retry is no second enrolment
-            await fed.connection.enrol(to_json(enrolment(profile)))
-        assert await fed.operator.admit_all(fed.connection) == ["alice"]
-        await fed.connection.enrol(to_json(enrolment(profile)))
-        assert await fed.operator.admit_all(fed.connection) == []
+            await fed.operator.line.enrol(to_json(enrolment(profile)))
+        assert await fed.operator.admit_all() == ["alice"]
+        await fed.operator.line.enrol(to_json(enrolment(profile)))
+        assert await fed.operator.admit_all() == []
         twin = fed.profile("twin", invited)
         with pytest.raises(Problem, match="another key"):
-            await fed.connection.enrol(to_json(enrolment(twin)))
+            await fed.operator.line.enrol(to_json(enrolment(twin)))
 
 
 async def test_an_uninvited_enrolment_is_refused(tmp_path: Path) -> None:
     async with federation(tmp_path) as fed:
         stranger = Profile.open(tmp_path / "alice", invitation())
         with pytest.raises(Problem, match="no invitation") as caught:
-            await fed.connection.enrol(to_json(enrolment(stranger)))
+            await fed.operator.line.enrol(to_json(enrolment(stranger)))
         assert caught.value.status == 403
 
 
 async def test_an_invitation_that_has_expired_admits_nobody(tmp_path: Path) -> None:
     """By the server's clock at its door, and by the operator's whatever the server let in."""
     async with federation(tmp_path) as fed:
-        lasting = await fed.operator.invite(fed.connection, "ann", "both", days=1)
+        lasting = await fed.operator.invite("ann", "both", days=1)
         profile = fed.profile("ann", lasting)
         over = msgspec.structs.replace(lasting, expires=1)
         order = Invite(name="ann", admission_hash=admission_hash(over.token), expires=1)
-        await fed.operator._order(fed.connection, order)
+        await fed.operator._order(order)
         with pytest.raises(Problem, match="has expired"):
-            await fed.connection.enrol(to_json(enrolment(profile)))
-        await fed.operator.invite(fed.connection, "ann", "both", days=1)  # the same one
-        await fed.connection.enrol(to_json(enrolment(profile)))
+            await fed.operator.line.enrol(to_json(enrolment(profile)))
+        await fed.operator.invite("ann", "both", days=1)  # the same one
+        await fed.operator.line.enrol(to_json(enrolment(profile)))
         fed.operator.machine.people["ann"].expires = 1
-        assert await fed.operator.admit_all(fed.connection) == []
+        assert await fed.operator.admit_all() == []
         fed.operator.machine.people["ann"].expires = lasting.expires
-        assert await fed.operator.admit_all(fed.connection) == ["ann"]
+        assert await fed.operator.admit_all() == ["ann"]
 
 
 async def test_a_name_is_given_once(tmp_path: Path) -> None:
     async with federation(tmp_path) as fed:
         invited = await fed.invite("alice")
         assert await fed.invite("alice") == invited  # it may have been lost on its way
-        await fed.connection.enrol(to_json(enrolment(fed.profile("alice", invited))))
+        await fed.operator.line.enrol(to_json(enrolment(fed.profile("alice", invited))))
         await fed.admit(["alice"])
         for taken in ("alice", "server", "operator"):
             with pytest.raises(DataError, match="is taken"):
@@ -196,13 +196,13 @@ async def test_after_a_failed_write_nothing_is_sent(tmp_path: Path) -> None:
         with pytest.raises(StorageError):
             await fed.invite("bob")
         with pytest.raises(StorageError):
-            await fed.operator.revoke(fed.connection, "alice")
+            await fed.operator.revoke("alice")
         assert await look_without_clock(fed) == before
 
 
 async def look_without_clock(fed: Federation) -> Overview:
     """What the server knows, whatever the time is."""
-    return msgspec.structs.replace(await fed.operator.look(fed.connection), uptime=0)
+    return msgspec.structs.replace(await fed.operator.look(), uptime=0)
 
 
 @pytest.mark.parametrize("keep_anchors", [True, False], ids=["restored", "on another machine"])
@@ -226,7 +226,7 @@ async def test_a_restored_operator_signs_nothing_until_it_is_recovered(
                 await fed.invite("dave")
             fed.operator.close()
         fed.operator = Office(tmp_path / "operator", anchors)
-        await fed.operator.recover(fed.connection, 4, ["alice"])
+        await fed.operator.recover(4, ["alice"])
         assert fed.operator.machine.people["carol"].state == "revoked"
         assert fed.operator.machine.number == 4
         assert (await fed.invite("dave")).after == 4
@@ -309,8 +309,8 @@ async def test_a_recovered_operator_leads_members_out_of_an_epoch_that_it_forgot
         shutil.copy(tmp_path / "backup.db", tmp_path / "operator" / "operator.db")
         fed.operator = Office(tmp_path / "operator", tmp_path / "anchors")
         # It hears of the members' next keys, and forgets in which epoch these may stand: others are needed.
-        await fed.operator.look(fed.connection)
-        await fed.operator.recover(fed.connection, 1, names)
+        await fed.operator.look()
+        await fed.operator.recover(1, names)
         desk = Desk(fed)
         plan = ("--max-dropouts", "1", "--max-colluders", "1", "--buffer-size", "4", "--wait", "20")
         rotated = await desk("rotate", *plan)

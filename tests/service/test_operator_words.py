@@ -127,10 +127,9 @@ def test_a_server_that_is_added_later_is_in_invitations_certificate_and_line(
             lost = await asyncio.to_thread(move, dead)
             assert lost.exit_code == 0, lost.output
             office = Office(tmp_path / "operator", tmp_path / "anchors")
-            line = office.connect()
             with pytest.raises(Unreachable):  # the control
-                await office.look(line)
-            await line.close()
+                await office.look()
+            await office.line.close()
             office.close()
             done = await asyncio.to_thread(move, dead, "--url", fed.url, "--out", "both")
             assert done.exit_code == 0, done.output

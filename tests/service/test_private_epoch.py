@@ -131,13 +131,13 @@ async def test_the_operator_sees_who_was_in_sums_that_were_not_applied(
         await fed.join(NAMES, lambda name: Nudge())
         await fed.start_epoch(BOUNDED)
         async with asyncio.timeout(60):
-            while not (seen := (await fed.operator.look(fed.connection)).unapplied):
+            while not (seen := (await fed.operator.look()).unapplied):
                 await asyncio.sleep(0.05)
         assert len(seen) >= BOUNDED.buffer_size
         assert set(seen) & set(liars)
         await fed.stop_server()
         await fed.start_server()
-        after = (await fed.operator.look(fed.connection)).unapplied
+        after = (await fed.operator.look()).unapplied
         assert all(after[name] >= count for name, count in seen.items())
         fed.operator.close()
         place = ["--folder", str(fed.folder / "operator")]

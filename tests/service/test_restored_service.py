@@ -17,13 +17,10 @@ from test_lying_server import MANY, PEOPLE, Lies, announced, office
 from basecagg.channels.identity import Identity
 from basecagg.commands.serve import command
 from basecagg.errors import DataError
-from basecagg.protocol.operator import OPERATOR
-from basecagg.service.connection import Connection
 from basecagg.service.documents import from_json
 from basecagg.service.operator.folder import create
 from basecagg.service.operator.office import Office
 from basecagg.service.server_folder import ServerFolder, renew_server_key
-from basecagg.service.signing import Caller
 
 NAMES = [f"user-{index}" for index in range(SMALL.num_holders)]
 
@@ -48,7 +45,7 @@ async def restore(fed: Federation, copy: Path) -> None:
 
 
 async def trouble(fed: Federation) -> str:
-    return (await fed.operator.look(fed.connection)).trouble
+    return (await fed.operator.look()).trouble
 
 
 async def readiness(fed: Federation) -> dict[str, str]:
@@ -91,14 +88,14 @@ async def test_a_restored_service_goes_on_with_another_key(tmp_path: Path) -> No
         await fed.start_server()
         assert await fed.version() == stuck
         await fed.close_epoch()
-        await fed.operator.end_epoch(fed.connection)
+        await fed.operator.end_epoch()
 
         async def keys_are_there() -> bool:
-            await fed.operator.look(fed.connection)
+            await fed.operator.look()
             return not fed.operator.machine.missing()
 
         await fed.until(keys_are_there)
-        second = await fed.operator.start(fed.connection, SMALL, server_key=key)
+        second = await fed.operator.start(SMALL, server_key=key)
         assert (second.number, second.server_key) == (first.number + 1, key)
         assert second.server_key != first.server_key
         assert await trouble(fed) == ""
@@ -132,8 +129,8 @@ async def test_a_standby_without_the_new_key_says_which_file_to_copy(tmp_path: P
         await fed.stop_server()
         await fed.start_server()
         await fed.join(NAMES, lambda name: Nudge(seconds=0.05))
-        await fed.operator.set_model(fed.connection, np.zeros(SMALL.model_size, "<f4"))
-        await fed.operator.start(fed.connection, SMALL, server_key=bytes.fromhex(key))
+        await fed.operator.set_model(np.zeros(SMALL.model_size, "<f4"))
+        await fed.operator.start(SMALL, server_key=bytes.fromhex(key))
         await fed.reach(1)
         await fed.stop_server()
         after = path.read_bytes()
@@ -153,14 +150,15 @@ async def test_the_operator_remembers_the_servers_key(tmp_path: Path) -> None:
     """An epoch with the former key is not the one that is wished for, though all else is the same."""
     lies = Lies({name: announced(name) for name in PEOPLE})
     fresh = Identity.create().public_key
-    async with office(tmp_path, lies) as (operator, line):
-        first = await operator.start(line, MANY)
-        assert await operator.start(line, MANY) == first
+    async with office(tmp_path, lies) as operator:
+        first = await operator.start(MANY)
+        assert await operator.start(MANY) == first
         lies.keys = {name: announced(name) for name in PEOPLE}
-        second = await operator.start(line, MANY, server_key=fresh)
+        second = await operator.start(MANY, server_key=fresh)
         assert (second.number, second.server_key) == (2, fresh)
     again = Office(tmp_path / "op", tmp_path / "anchors")
-    line = Connection("https://test", "", Caller("test", OPERATOR, again.identity))
-    line._client = httpx.AsyncClient(base_url="https://test", transport=httpx.MockTransport(lies))
-    assert await again.start(line, MANY) == second
+    again.line._client = httpx.AsyncClient(
+        base_url="https://test", transport=httpx.MockTransport(lies)
+    )
+    assert await again.start(MANY) == second
     again.close()

@@ -14,7 +14,6 @@ import pytest
 from service_harness import Federation, federation
 
 from basecagg.errors import ChannelError
-from basecagg.service.connection import Connection
 from basecagg.service.problems import Problem
 from basecagg.service.server.open_connections import Crowd
 from basecagg.service.server.serving import ServeOptions
@@ -89,7 +88,7 @@ async def test_a_head_without_end_is_cut_off(tmp_path: Path) -> None:
 
 async def test_silent_connections_give_way_to_others(tmp_path: Path) -> None:
     async with federation(tmp_path, strangers=10) as fed:
-        await fed.operator.look(fed.connection)  # this line belongs to somebody
+        await fed.operator.look()  # this line belongs to somebody
         lines = [await connect(fed) for _ in range(40)]
         held = fed.uvicorn.server_state.connections
         assert len(held) <= 11
@@ -97,7 +96,7 @@ async def test_silent_connections_give_way_to_others(tmp_path: Path) -> None:
         assert closed == lines[: len(closed)]  # the oldest ones
         owned = [line for line in held if line.client not in map(peer, lines)]
         assert len(owned) == 1
-        await fed.operator.look(fed.connection)
+        await fed.operator.look()
         for _, writer in lines:
             writer.transport.abort()
 
@@ -121,10 +120,10 @@ async def test_silent_connections_lock_nobody_out(
         fed.uvicorn.config.limit_concurrency = most
         lines = [line for _ in range(count // 8) for line in await connect_some(fed, 8)]
         if is_bounded:
-            assert (await fed.operator.look(fed.connection)).phase == "waiting"
+            assert (await fed.operator.look()).phase == "waiting"
         else:
             with pytest.raises(Problem, match="503"):
-                await fed.operator.look(fed.connection)
+                await fed.operator.look()
         for _, writer in lines:
             writer.transport.abort()
 
@@ -162,13 +161,13 @@ def test_callers_without_a_word_of_tls_use_up_no_files(
 
     async def story() -> bool:
         await fed.until(lambda: is_answered(fed), 90)
-        await fed.connection.close()  # before: later it would free a file for the fresh line
+        await fed.operator.line.close()  # before: later it would free a file for the fresh line
         with ExitStack() as lines:
             for _ in range(count):
                 lines.enter_context(socket.create_connection(("127.0.0.1", fed.port)))
-            fresh = fed.operator.connect()
-            answered = await is_answered(fed, fresh)
-            await fresh.close()
+            fed.operator.line = fed.operator.connect()
+            answered = await is_answered(fed)
+            await fed.operator.line.close()
         return answered
 
     try:
@@ -179,10 +178,10 @@ def test_callers_without_a_word_of_tls_use_up_no_files(
         fed.operator.close()
 
 
-async def is_answered(fed: Federation, line: Connection | None = None) -> bool:
+async def is_answered(fed: Federation) -> bool:
     try:
         async with asyncio.timeout(20):
-            await fed.operator.look(line or fed.connection)
+            await fed.operator.look()
     except (ChannelError, TimeoutError):
         return False
     return True

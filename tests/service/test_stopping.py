@@ -37,7 +37,7 @@ async def story(fed: Federation, server: subprocess.Popen[str]) -> str:
         await until_it_says(server, "Uvicorn running")
         for name in NAMES:
             profile = fed.profile(name, await fed.invite(name))
-            await fed.connection.enrol(to_json(enrolment(profile)))
+            await fed.operator.line.enrol(to_json(enrolment(profile)))
         await fed.admit(NAMES)
         await fed.start_epoch()
         await until_it_says(server, "this takes for ever")
@@ -46,7 +46,7 @@ async def story(fed: Federation, server: subprocess.Popen[str]) -> str:
         return str(said)
     finally:
         server.kill()  # or the loop waits for ever for a thread that reads
-        await fed.connection.close()
+        await fed.operator.line.close()
         fed.operator.close()
 
 

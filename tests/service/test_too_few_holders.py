@@ -31,7 +31,7 @@ async def said_everywhere(fed: Federation) -> list[str]:
         status = (await browser.get("/status")).json()["epoch"]["trouble"]
         ready = (await browser.get("/readyz")).json()["trouble"]
         metrics = (await browser.get("/metrics")).text
-    overview = (await fed.operator.look(fed.connection)).trouble
+    overview = (await fed.operator.look()).trouble
     counted = "yes" if "basecagg_trouble 1\n" in metrics else ""
     return [status, ready, overview, counted]
 

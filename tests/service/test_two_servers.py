@@ -122,7 +122,7 @@ def test_the_command_says_so_in_one_line_and_ends(
     finally:
         server.kill()
         server.communicate()
-        asyncio.run(fed.connection.close())
+        asyncio.run(fed.operator.line.close())
         fed.operator.close()
     assert server.returncode == 1
     last = json.loads(said.decode().splitlines()[-1])

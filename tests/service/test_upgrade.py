@@ -78,7 +78,7 @@ def play(folder: Path, story: Any) -> None:
 def test_people_and_model_carry_over_into_a_new_epoch(tmp_path: Path) -> None:
     async def story(fed: Upgraded) -> None:
         await fed.start_server()
-        overview = await fed.operator.look(fed.connection)
+        overview = await fed.operator.look()
         assert (overview.phase, overview.version) == ("waiting", fed.told["version"])
         assert [member.name for member in overview.members if not member.revoked] == NAMES
         for name in NAMES:
@@ -107,19 +107,19 @@ def test_the_model_is_the_old_one_to_the_bit_and_nothing_else_is_kept(tmp_path: 
         await fed.start_server()
         await fed.stop_server()
         await fed.start_server()  # a restart in between changes nothing
-        overview = await fed.operator.look(fed.connection)
+        overview = await fed.operator.look()
         assert (overview.version, overview.model_size) == (fed.told["version"], len(model))
         for name in NAMES:
             fed.launch(fed.profile(name), Nudge(seconds=60))
 
         async def keys_are_there() -> bool:
-            await fed.operator.look(fed.connection)
+            await fed.operator.look()
             return not fed.operator.machine.missing()
 
         await fed.until(keys_are_there)
         accepted = overview.model_hash
-        assert await fed.operator.settle_model(fed.connection, accepted=accepted) == len(model)
-        await fed.operator.start(fed.connection, _four(len(model)))
+        assert await fed.operator.settle_model(accepted=accepted) == len(model)
+        await fed.operator.start(_four(len(model)))
         assert (await fed.model()).tolist() == model
         assert fed.operator.epoch is not None
         assert fed.operator.epoch.number == 2

@@ -83,7 +83,7 @@ async def test_the_operator_exports_a_model_that_can_be_traced(
 
     async with federation(tmp_path) as fed:
         await trained(fed)
-        version, vector, pedigree = await fed.operator.fetch_model(fed.connection)
+        version, vector, pedigree = await fed.operator.fetch_model()
         assert version == await fed.version()
         path = tmp_path / "model.safetensors"
         assert export(vector, path, pedigree=pedigree)
@@ -92,4 +92,4 @@ async def test_the_operator_exports_a_model_that_can_be_traced(
         assert status == 0, said
         monkeypatch.setattr(EpochHost, "pedigree", unproven)
         with pytest.raises(Refused, match="certificate"):
-            await fed.operator.fetch_model(fed.connection)
+            await fed.operator.fetch_model()

@@ -12,7 +12,6 @@ import click
 
 from basecagg.commands._options import Folder, options
 from basecagg.commands.operator.place import Place, at_work
-from basecagg.service.connection import Connection
 from basecagg.service.operator.folder import certify_server, hosts_of, read_keys
 from basecagg.service.operator.office import Office
 
@@ -66,7 +65,7 @@ def address(place: Place, *, urls: tuple[str, ...], out: Path) -> None:
     click.echo("An invitation that nobody has used is written anew: basecagg operator invite NAME")
 
 
-async def _move(office: Office, connection: Connection, *, urls: Sequence[str]) -> None:
+async def _move(office: Office, *, urls: Sequence[str]) -> None:
     office.move(urls)
 
 

@@ -25,7 +25,7 @@ from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.epoch import Epoch
 from basecagg.protocol.global_model import model_hash
 from basecagg.protocol.step_rule import OPTIMISERS, PAPER_STEP, StepRule
-from basecagg.service.connection import Connection, Unreachable
+from basecagg.service.connection import Unreachable
 from basecagg.service.documents import Overview
 from basecagg.service.operator.export import export as write
 from basecagg.service.operator.export import initial_model
@@ -72,12 +72,7 @@ class _StartOptions(WishOptions, OptimiserOptions, EpochOptions):
 @options(_StartOptions)
 @connected
 async def start(
-    office: Office,
-    connection: Connection,
-    *,
-    model: str | None,
-    accept_model: bytes | None,
-    **chosen: Any,
+    office: Office, *, model: str | None, accept_model: bytes | None, **chosen: Any
 ) -> None:
     """Sign an epoch with all holders who have enrolled, and start it with a model of yours.
 
@@ -87,7 +82,7 @@ async def start(
     _require_in_time(**chosen)
     if model is not None and accept_model is not None:
         raise DataError("give either --model or --accept-model")
-    overview = await office.look(connection)
+    overview = await office.look()
     if overview.phase in ("open", "closing"):
         raise DataError(
             "an epoch is open, and goes on with its own model: rotate, or close it first"
@@ -95,41 +90,37 @@ async def start(
     if model is None:
         if not overview.model_size:
             raise DataError("the server has no model yet: --model says which one to begin with")
-        await _go_on(office, connection, accept_model, **chosen)
+        await _go_on(office, accept_model, **chosen)
         return
     vector, statistics = initial_model(model)
     if statistics and not chosen["averaged"] and chosen["server_optimiser"] != "sgd":
         chosen["averaged"] = statistics
         typed = " ".join(f"--averaged {start}:{stop}" for start, stop in statistics)
         click.echo(f"the model has running statistics: when you rotate, give {typed}")
-    await office.set_model(connection, vector)
-    await _begin(office, connection, len(vector), **chosen)
+    await office.set_model(vector)
+    await _begin(office, len(vector), **chosen)
 
 
 @click.command("rotate")
 @options(_StartOptions)
 @connected
-async def rotate(
-    office: Office, connection: Connection, *, accept_model: bytes | None, **chosen: Any
-) -> None:
+async def rotate(office: Office, *, accept_model: bytes | None, **chosen: Any) -> None:
     """End the present epoch and start the next, with fresh keys and the present members.
 
     The next one begins with the model that this one came to. The server is not believed about it: the chain of
     models is followed from the epoch that you signed, and its last version is made again here.
     """
     _require_in_time(**chosen)
-    await _close(office, connection)
-    await office.set_model(connection, None)  # a `start` that failed may have left one behind
-    await _go_on(office, connection, accept_model, **chosen)
+    await _close(office)
+    await office.set_model(None)  # a `start` that failed may have left one behind
+    await _go_on(office, accept_model, **chosen)
 
 
-async def _go_on(
-    office: Office, connection: Connection, accepted: bytes | None, **chosen: Any
-) -> None:
+async def _go_on(office: Office, accepted: bytes | None, **chosen: Any) -> None:
     """Begin with the model that the server has, if it may be."""
     load_kernels(spare=office.folder)
-    size = await office.settle_model(connection, accepted)
-    await _begin(office, connection, size, **chosen)
+    size = await office.settle_model(accepted)
+    await _begin(office, size, **chosen)
 
 
 def _require_in_time(*, epoch_days: float, until: int | None, **_: Any) -> None:
@@ -163,8 +154,8 @@ def _wait_until_due(place: Place) -> None:
     """Look from time to time. In between the folder is free for other commands, and the server may restart."""
     seen: list[Overview] = []
 
-    async def look(office: Office, connection: Connection) -> None:
-        overview = await office.look(connection)
+    async def look(office: Office) -> None:
+        overview = await office.look()
         when = closing_words(overview.last_version, overview.closes)
         if overview.phase == "open" and not when:
             raise DataError("the epoch was not told when to close: close it without --when-due")
@@ -187,14 +178,14 @@ def _wait_until_due(place: Place) -> None:
     help="Makes the torch module whose names and shapes the tensors get. One flat tensor without it.",
 )
 @connected
-async def export(office: Office, connection: Connection, *, path: Path, model: str | None) -> None:
+async def export(office: Office, *, path: Path, model: str | None) -> None:
     """Write the present model to PATH: as safetensors, or as a torch state_dict if PATH ends in .pt.
 
     Safetensors carry the chain proof, which `basecagg verify PATH` checks: that these are the numbers of a
     version that the server released, and that a quorum of the holders endorsed the sum that it names. That the
     last version follows from that sum is the server's word: `rotate` and participants make it again.
     """
-    version, vector, pedigree = await office.fetch_model(connection)
+    version, vector, pedigree = await office.fetch_model()
     office.note_export(version, path)
     proven = write(vector, path, model, pedigree)
     click.echo(f"version {version} → {path}{'' if proven else ', without a chain proof'}")
@@ -203,7 +194,6 @@ async def export(office: Office, connection: Connection, *, path: Path, model: s
 
 async def _begin(
     office: Office,
-    connection: Connection,
     model_size: int,
     *,
     holders: int | None,
@@ -218,12 +208,12 @@ async def _begin(
     step = _step(**{name: chosen.pop(name) for name in ("averaged", *_STEP)})
     step.require_fits(model_size)
     while holders is not None and len(office.machine.holders(without)) < holders:
-        await admit(office, connection)
+        await admit(office)
         await asyncio.sleep(_POLL)
     p = _plan(len(office.machine.holders(without)), model_size=model_size, **chosen)
-    start = partial(office.start, connection, p, step, without, **terms)
+    start = partial(office.start, p, step, without, **terms)
     before = office.epoch
-    epoch = await _when_keys_are_there(office, connection, key_timeout, start)
+    epoch = await _when_keys_are_there(office, key_timeout, start)
     if before is not None and before.first.model_hash == epoch.first.model_hash:
         click.echo(
             f"warning: epoch {before.number} began with the same model. Every such epoch lets the server sum"
@@ -262,10 +252,7 @@ def _plan(num_holders: int, **wishes: Any) -> ProtocolParameters:
 
 
 async def _when_keys_are_there(
-    office: Office,
-    connection: Connection,
-    patience: float,
-    attempt: Callable[[], Awaitable[Epoch]],
+    office: Office, patience: float, attempt: Callable[[], Awaitable[Epoch]]
 ) -> Epoch:
     """Ask for sealing keys that are missing, and try until they are there or patience ends.
 
@@ -282,20 +269,20 @@ async def _when_keys_are_there(
             if not ask_at:
                 click.echo(f"waiting for the keys of {', '.join(missing.reasons)}")
             if clock() >= ask_at:
-                await office.ask_for_keys(connection, missing.reasons)
+                await office.ask_for_keys(missing.reasons)
                 ask_at = clock() + _ASK_AGAIN
         await asyncio.sleep(_POLL)
 
 
-async def _close(office: Office, connection: Connection) -> None:
-    if (await office.look(connection)).phase == "waiting":
+async def _close(office: Office) -> None:
+    if (await office.look()).phase == "waiting":
         raise DataError("no epoch has begun: `basecagg operator start` begins one")
-    await office.close_epoch(connection)
-    if (await office.look(connection)).phase == "closing":
+    await office.close_epoch()
+    if (await office.look()).phase == "closing":
         click.echo(
             "waiting for the sum that is being opened, until the server has it or gives it up"
         )
-    while (await office.look(connection)).phase == "closing":
+    while (await office.look()).phase == "closing":
         await asyncio.sleep(_POLL)
-    overview = await office.end_epoch(connection)
+    overview = await office.end_epoch()
     click.echo(f"epoch {overview.epoch_number} is closed at version {overview.version}")

@@ -12,7 +12,6 @@ from basecagg.commands.operator.addresses import serve_commands
 from basecagg.commands.operator.place import Place, connected
 from basecagg.protocol.messages import Suite
 from basecagg.protocol.operator import PRESENT
-from basecagg.service.connection import Connection
 from basecagg.service.operator.custody import read_passphrase, require_long
 from basecagg.service.operator.folder import change_passphrase, create, public_key
 from basecagg.service.operator.office import Office
@@ -96,9 +95,7 @@ class _Recover:
 @click.command("recover")
 @options(_Recover)
 @connected
-async def recover(
-    office: Office, connection: Connection, *, above: int, confirmed: tuple[str, ...]
-) -> None:
+async def recover(office: Office, *, above: int, confirmed: tuple[str, ...]) -> None:
     """Go on from an older copy of the operator's folder, or on another machine.
 
     The copy does not know who was revoked or replaced since, nor which epochs were signed. So you confirm its
@@ -108,5 +105,5 @@ async def recover(
     people = sorted(office.machine.people.items())
     asked = [name for name, each in people if each.state in PRESENT and name not in confirmed]
     kept = [name for name in asked if click.confirm(f"Does {name} still belong to you?")]
-    await office.recover(connection, above, [*confirmed, *kept])
+    await office.recover(above, [*confirmed, *kept])
     click.echo(f"the next epoch is {above + 1} or later; in are: {', '.join([*confirmed, *kept])}")

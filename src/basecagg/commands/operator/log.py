@@ -11,7 +11,6 @@ from basecagg.commands._options import options
 from basecagg.commands.operator.place import connected
 from basecagg.errors import DataError, printable
 from basecagg.protocol.audit_log import AuditEntry, CheckedLog
-from basecagg.service.connection import Connection
 from basecagg.service.logs import json_line
 from basecagg.service.operator.office import Office
 
@@ -31,9 +30,7 @@ class _LogOptions:
 @click.command("log")
 @options(_LogOptions)
 @connected
-async def log(
-    office: Office, connection: Connection, *, own: bool, as_json: bool, heads: tuple[str, ...]
-) -> None:
+async def log(office: Office, *, own: bool, as_json: bool, heads: tuple[str, ...]) -> None:
     """Read and check the audit logs: who was invited, admitted, refused, revoked, what was opened and exported.
 
     The operator's is in its own folder, the server's comes from the server. Each is a hash chain whose end its
@@ -44,7 +41,7 @@ async def log(
     try:
         logs = {"operator": office.own_log()}
         if not own:
-            logs["server"] = await office.server_log(connection)
+            logs["server"] = await office.server_log()
         _require_heads(logs, heads)
     except DataError as error:
         click.echo(printable(f"Error: {error}", keep="\n"), err=True)

@@ -14,7 +14,6 @@ from basecagg.errors import quoted
 from basecagg.options import InvitationOptions
 from basecagg.protocol.operator import require_free
 from basecagg.protocol.stored import Person, Role
-from basecagg.service.connection import Connection
 from basecagg.service.documents import ONLINE_SECONDS, Invitation, Overview
 from basecagg.service.invitation_file import write_invitation
 from basecagg.service.operator.office import Office
@@ -39,34 +38,26 @@ class _InviteOptions(InvitationOptions):
 @options(_InviteOptions)
 @connected
 async def invite(
-    office: Office,
-    connection: Connection,
-    *,
-    names: tuple[str, ...],
-    role: Role,
-    invitation_days: float,
-    out: Path,
+    office: Office, *, names: tuple[str, ...], role: Role, invitation_days: float, out: Path
 ) -> None:
     """Write an invitation for each of NAMES. Send it by a way that others cannot read."""
     for name in names:  # all of them before anybody is invited
         require_free(name)
     for name in names:
-        _write_invitation(out, await office.invite(connection, name, role, invitation_days))
+        _write_invitation(out, await office.invite(name, role, invitation_days))
 
 
 @click.command("replace")
 @click.argument("name")
 @options(_InviteOptions)
 @connected
-async def replace(
-    office: Office, connection: Connection, *, name: str, invitation_days: float, out: Path
-) -> None:
+async def replace(office: Office, *, name: str, invitation_days: float, out: Path) -> None:
     """Write another invitation for NAME, whose disk or invitation was lost.
 
     NAME joins with it as if new, in an empty folder, and is a holder again from the next epoch on; the old key
     never comes back.
     """
-    _write_invitation(out, await office.replace(connection, name, invitation_days))
+    _write_invitation(out, await office.replace(name, invitation_days))
 
 
 def _write_invitation(out: Path, invitation: Invitation) -> None:
@@ -90,26 +81,26 @@ def enrol(place: Place, *, watch: bool) -> None:
         at_work(place, admit)
 
 
-async def admit(office: Office, connection: Connection) -> None:
+async def admit(office: Office) -> None:
     """Admit whoever waits, and say whom."""
-    for name in await office.admit_all(connection):
+    for name in await office.admit_all():
         click.echo(f"admitted {name}")
 
 
 @click.command("revoke")
 @click.argument("name")
 @connected
-async def revoke(office: Office, connection: Connection, *, name: str) -> None:
+async def revoke(office: Office, *, name: str) -> None:
     """Take nothing more from the user NAME. Holders forget it with the next epoch: rotate."""
-    await office.revoke(connection, name)
+    await office.revoke(name)
     click.echo(f"revoked {name}")
 
 
 @click.command("status")
 @connected
-async def status(office: Office, connection: Connection) -> None:
+async def status(office: Office) -> None:
     """Say where the federation stands, or what keeps its server from going on."""
-    overview = await office.look(connection, patient=False)
+    overview = await office.look(patient=False)
     said = f"epoch {overview.epoch_number} is {overview.phase}, version {overview.version}"
     if overview.phase == "open" and (when := closing_words(overview.last_version, overview.closes)):
         said += f"; it {when}"

@@ -1,4 +1,4 @@
-"""The operator's folder and the line to the server, open for as long as a command works."""
+"""The operator's folder and its line to the server, open for as long as a command works."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Place(NamedTuple):
 
 
 def connected(work: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Make a command of a coroutine of the office, its line to the server, and the command's options."""
+    """Make a command of a coroutine of the office and the command's options."""
 
     @click.pass_obj
     @wraps(work)
@@ -38,15 +38,14 @@ def connected(work: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
 
 def at_work(place: Place, work: Callable[..., Awaitable[None]], **options: Any) -> None:
-    """Open the folder, connect, do the work, hang up."""
+    """Open the folder, do the work, hang up."""
 
     async def whole() -> None:
         office = acquire_within(_PATIENCE, lambda: Office(*place))
-        connection = office.connect()
         try:
-            await work(office, connection, **options)
+            await work(office, **options)
         finally:
-            await connection.close()
+            await office.line.close()
             office.close()
 
     asyncio.run(whole())

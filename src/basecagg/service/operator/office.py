@@ -6,7 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -25,25 +25,9 @@ from basecagg.protocol.proofs import Caught, Evidence, Pedigree
 from basecagg.protocol.recomputation import trace
 from basecagg.protocol.step_rule import PAPER_STEP, StepRule
 from basecagg.protocol.stored import Role, parse, write
+from basecagg.service import documents
 from basecagg.service.connection import Connection, Reply, Unreachable
-from basecagg.service.documents import (
-    MAX_KEY_BYTES,
-    Admit,
-    Admitted,
-    AskForKeys,
-    AuditPage,
-    CloseEpoch,
-    EndEpoch,
-    Enrolment,
-    Invitation,
-    Invite,
-    Order,
-    Overview,
-    Revoke,
-    StartEpoch,
-    from_json,
-    to_json,
-)
+from basecagg.service.documents import Enrolment, Invitation, Overview, from_json, to_json
 from basecagg.service.logs import Log
 from basecagg.service.operator.custody import Passphrase, nobody_knows, unseal
 from basecagg.service.operator.folder import keep_addresses, open_store, read_keys
@@ -103,9 +87,14 @@ class Office:
         return self.machine.epoch
 
     def connect(self) -> Connection:
-        """A line to the server; requests on it are signed with the operator's key."""
+        """Another line to the server; requests on it are signed with the operator's key."""
         s = self._stored
         return Connection(s.addresses, self._ca(), Caller(s.federation, OPERATOR, self.identity))
+
+    @cached_property
+    def line(self) -> Connection:
+        """The line to the server that all of these methods call on. Hang up with `line.close()`."""
+        return self.connect()
 
     def move(self, urls: Sequence[str]) -> None:
         """The server is at these addresses from now on: invitations name them, and `connect` calls there."""
@@ -114,27 +103,23 @@ class Office:
 
     # --- members ----------------------------------------------------------------------------------
 
-    async def invite(
-        self, connection: Connection, name: str, role: Role, days: float = INVITATION_DAYS
-    ) -> Invitation:
+    async def invite(self, name: str, role: Role, days: float = INVITATION_DAYS) -> Invitation:
         """An invitation, the same again while nobody has used it. It admits one key under one name."""
         now = int(time.time())
         ends = int(now + days * _DAY)
         effects = self.machine.invite(name, role, os.urandom(32), expires=ends, now=now)
         self._perform(effects, "invited", name=name, role=role)
-        return await self._hand_out(connection, name)
+        return await self._hand_out(name)
 
-    async def replace(
-        self, connection: Connection, name: str, days: float = INVITATION_DAYS
-    ) -> Invitation:
+    async def replace(self, name: str, days: float = INVITATION_DAYS) -> Invitation:
         """Another invitation for somebody whose disk was lost; the old key is out with the next epoch."""
         ends = int(time.time() + days * _DAY)
         self._perform(
             self.machine.replace(name, os.urandom(32), expires=ends), "replaced", name=name
         )
-        return await self._hand_out(connection, name)
+        return await self._hand_out(name)
 
-    async def _hand_out(self, connection: Connection, name: str) -> Invitation:
+    async def _hand_out(self, name: str) -> Invitation:
         person, s = self.machine.people[name], self._stored
         invitation = Invitation(
             federation=s.federation,
@@ -150,13 +135,13 @@ class Office:
             expires=person.expires,
         )
         proof = admission_hash(person.token)
-        order = Invite(name=name, admission_hash=proof, expires=person.expires)
-        await self._order(connection, order)
+        order = documents.Invite(name=name, admission_hash=proof, expires=person.expires)
+        await self._order(order)
         return invitation
 
-    async def admit_all(self, connection: Connection) -> list[str]:
+    async def admit_all(self) -> list[str]:
         """Admit everybody who has enrolled with an invitation's proof; give their names."""
-        overview = await self.look(connection)
+        overview = await self.look()
         admitted = []
         for enrolment in overview.enrolments:
             try:
@@ -168,7 +153,7 @@ class Office:
                 continue
             key = enrolment.signing_key.hex()
             credentials = self._perform(effects, "admitted", name=enrolment.name, key=key)
-            await self._announce(connection, overview, enrolment.name, credentials)
+            await self._announce(overview, enrolment.name, credentials)
             admitted.append(enrolment.name)
         return admitted
 
@@ -180,49 +165,45 @@ class Office:
             facts = {"name": enrolment.name, "key": enrolment.signing_key.hex(), "reason": reason}
             self._perform([Persist("refused", mark, b"-")], "refused", **facts)
 
-    async def vouch(
-        self, connection: Connection, name: str, role: Role, signing_key: bytes
-    ) -> None:
+    async def vouch(self, name: str, role: Role, signing_key: bytes) -> None:
         """Admit a key that the operator got in person, without an invitation."""
-        overview = await self.look(connection)
+        overview = await self.look()
         effects = self.machine.vouch(name, role, signing_key)
         credentials = self._perform(effects, "admitted", name=name, key=signing_key.hex())
-        await self._announce(connection, overview, name, credentials)
+        await self._announce(overview, name, credentials)
 
-    async def _announce(
-        self, connection: Connection, overview: Overview, name: str, credentials: Sequence[Send]
-    ) -> None:
+    async def _announce(self, overview: Overview, name: str, credentials: Sequence[Send]) -> None:
         """Tell the server of a member, with its credential if the server has the epoch that it is for."""
         person = self.machine.people[name]
-        member = Admitted(name=name, role=person.role, signing_key=person.signing_key)
+        member = documents.Admitted(name=name, role=person.role, signing_key=person.signing_key)
         present = self.epoch is not None and overview.epoch_id == self.epoch.id
         credential = pack(credentials[0].message) if credentials and present else None
-        await self._order(connection, Admit(member=member, credential=credential))
+        await self._order(documents.Admit(member=member, credential=credential))
 
-    async def revoke(self, connection: Connection, name: str) -> None:
+    async def revoke(self, name: str) -> None:
         """Take nothing more from a member. Other holders forget it with the next epoch."""
         self._perform(self.machine.revoke(name), "revoked", name=name)
-        await self._order(connection, Revoke(name=name))
+        await self._order(documents.Revoke(name=name))
 
     # --- epochs -----------------------------------------------------------------------------------
 
-    async def look(self, connection: Connection, *, patient: bool = True) -> Overview:
+    async def look(self, *, patient: bool = True) -> Overview:
         """What the server says about itself; keys in it that people signed are heard."""
         limit = MAX_CONTROL_BYTES + PERSON_BYTES * len(self.machine.people)
-        ask = partial(connection.call, "GET", "/v1/operator", limit=limit)
+        ask = partial(self.line.call, "GET", "/v1/operator", limit=limit)
         reply = await (_while_it_waits(ask) if patient else ask())
         overview: Overview = from_json(reply.content, Overview)
         self._hear(overview)
         return overview
 
-    async def fetch_model(self, connection: Connection) -> tuple[int, Vector, bytes]:
+    async def fetch_model(self) -> tuple[int, Vector, bytes]:
         """The present version and its numbers, and the frame that leads to them from my key; it was checked."""
         for _ in range(_TRIES):
-            pedigree, frame = await self._fetch_pedigree(connection)
+            pedigree, frame = await self._fetch_pedigree()
             # The server says how large its model is; what this operator signed bounds what is read.
             agreement = accept(pedigree.epoch, self.identity.public_key, Ed25519Verifier())
             size = 4 * agreement.parameters.model_size
-            reply = await connection.call("GET", "/v1/model", limit=size)
+            reply = await self.line.call("GET", "/v1/model", limit=size)
             if len(reply.content) != size:
                 raise DataError(f"the server's model has {len(reply.content)} bytes, not {size}")
             version = reply.number("basecagg-version")
@@ -232,9 +213,9 @@ class Office:
                 return version, vector, frame
         raise DataError("the server moved on whenever its model was fetched: try again")
 
-    async def _fetch_pedigree(self, connection: Connection) -> tuple[Pedigree, bytes]:
+    async def _fetch_pedigree(self) -> tuple[Pedigree, bytes]:
         """What leads from a key to the server's present model, and the frame that it came in."""
-        frame = (await connection.call("GET", "/v1/pedigree")).content
+        frame = (await self.line.call("GET", "/v1/pedigree")).content
         pedigree = unpack_file(frame, len(frame))
         if not isinstance(pedigree, Pedigree):
             raise DataError("the server does not show the epoch that it is in")
@@ -244,18 +225,18 @@ class Office:
         heard: list[Effect] = []
         for name, frame in overview.holder_keys.items():
             try:
-                key = unpack(frame, MAX_KEY_BYTES)
+                key = unpack(frame, documents.MAX_KEY_BYTES)
                 if isinstance(key, HolderKey):
                     heard += self.machine.hear(name, key)
             except (ChannelError, Refused) as error:
                 _LOG.info("key", of=name, refused=str(error))
         self._perform(heard)
 
-    async def ask_for_keys(self, connection: Connection, names: Iterable[str]) -> None:
+    async def ask_for_keys(self, names: Iterable[str]) -> None:
         """Let members know that other sealing keys than theirs are wanted."""
-        await self._order(connection, AskForKeys(names=tuple(names)))
+        await self._order(documents.AskForKeys(names=tuple(names)))
 
-    async def set_model(self, connection: Connection, model: Vector | None) -> None:
+    async def set_model(self, model: Vector | None) -> None:
         """The model that the next epoch begins with; None: with what the last one made.
 
         Its hash is written down here first: an epoch with any other is not signed.
@@ -263,27 +244,27 @@ class Office:
         if model is None:
             effects, data = self.machine.expect(None), b""
         else:
-            vector, said = np.asarray(model, "<f4"), await self.look(connection)
+            vector, said = np.asarray(model, "<f4"), await self.look()
             first = first_link(vector, said.version, said.head)
             effects, data = self.machine.expect(first, vector.size), vector.tobytes()
         self._perform(effects)
-        await _while_it_waits(partial(connection.call, "PUT", "/v1/model", data))
+        await _while_it_waits(partial(self.line.call, "PUT", "/v1/model", data))
 
-    async def settle_model(self, connection: Connection, accepted: bytes | None = None) -> int:
+    async def settle_model(self, accepted: bytes | None = None) -> int:
         """Make sure which model the next epoch begins with, and give how many numbers it has.
 
         It is the one that was given here, or that the last epoch came to; or the one with the hash `accepted`,
         which the operator takes though nothing leads to it.
         """
-        first = await self._settle(connection, accepted)
+        first = await self._settle(accepted)
         return self.machine.require_expected(first).size
 
-    async def _settle(self, connection: Connection, accepted: bytes | None = None) -> Link:
+    async def _settle(self, accepted: bytes | None = None) -> Link:
         """End the last epoch, and see what leads to the model that the server wants to go on with."""
-        overview = await self.look(connection)
+        overview = await self.look()
         if overview.phase in ("open", "closing"):
             raise LocalProtocolError("an epoch is open: rotate, or close it first")
-        await self._end(connection, overview)
+        await self._end(overview)
         first = Link(overview.version, overview.model_hash, bytes(32), overview.head)
         if accepted is not None:
             taken = Link(first.version, accepted, bytes(32), first.digest)
@@ -291,18 +272,18 @@ class Office:
             told = accepted.hex()
             self._perform(effects, "model accepted", version=first.version, hash=told)
         if self.machine.expected_at(first) is None:
-            await self._follow(connection, first, overview.epoch_number)
+            await self._follow(first, overview.epoch_number)
         return first
 
-    async def _follow(self, connection: Connection, first: Link, number: int) -> None:
+    async def _follow(self, first: Link, number: int) -> None:
         """Trace the model to the epoch that was signed here, or say what the operator can do about it."""
         try:
             if self.epoch is None or number == 0:
                 raise DataError(
                     "no epoch leads to it that the server is in and this operator remembers"
                 )
-            pedigree, _ = await self._fetch_pedigree(connection)
-            parts = await self._fetch_parts(connection, self.epoch, pedigree)
+            pedigree, _ = await self._fetch_pedigree()
+            parts = await self._fetch_parts(self.epoch, pedigree)
             self._perform(self.machine.follow(pedigree, parts))
         except Unreachable:  # the line is at fault, not the model
             raise
@@ -315,14 +296,12 @@ class Office:
                 f" right, accept it: --accept-model {first.model_hash.hex()}"
             ) from None
 
-    async def _fetch_parts(
-        self, connection: Connection, epoch: Epoch, pedigree: Pedigree
-    ) -> Parts | None:
+    async def _fetch_parts(self, epoch: Epoch, pedigree: Pedigree) -> Parts | None:
         """What the newest version was made from; None if it is the first, or nothing is kept."""
         if pedigree.release is None:
             return None
         limit = limit_for(Parts, epoch.parameters)
-        ask = partial(connection.call, "GET", f"/v1/parts/{pedigree.version}", limit=limit)
+        ask = partial(self.line.call, "GET", f"/v1/parts/{pedigree.version}", limit=limit)
         try:
             parts = unpack((await _while_it_waits(ask)).content, limit)
         except Problem as problem:
@@ -341,7 +320,6 @@ class Office:
 
     async def start(
         self,
-        connection: Connection,
         parameters: ProtocolParameters,
         step: StepRule = PAPER_STEP,
         without: Collection[str] = (),
@@ -356,7 +334,7 @@ class Office:
 
         The server closes it by itself after so many versions, or at the second `until`, if either is given.
         """
-        first = await self._settle(connection)
+        first = await self._settle()
         ends = int(time.time() + days * _DAY)
         if server_key is not None:
             trusted = self.machine.trust_server(server_key)
@@ -369,23 +347,25 @@ class Office:
         epoch = frames.pop(SERVER)
         assert self.epoch is not None
         last = None if versions is None else self.epoch.first_version + versions
-        order = StartEpoch(epoch=epoch, credentials=frames, last_version=last, closes=until or 0)
-        await self._order(connection, order)
+        order = documents.StartEpoch(
+            epoch=epoch, credentials=frames, last_version=last, closes=until or 0
+        )
+        await self._order(order)
         return self.epoch
 
-    async def close_epoch(self, connection: Connection) -> None:
+    async def close_epoch(self) -> None:
         """Let the present epoch come to an end. Its last full buffer opens; the rest is given up."""
-        await self._order(connection, CloseEpoch())
+        await self._order(documents.CloseEpoch())
 
-    async def end_epoch(self, connection: Connection) -> Overview:
+    async def end_epoch(self) -> Overview:
         """Tell everybody that the closed epoch is over; what the server says of its model is signed with it."""
-        overview = await self.look(connection)
+        overview = await self.look()
         if overview.phase != "closed":
             raise LocalProtocolError(f"the epoch is {overview.phase}: close it first")
-        await self._end(connection, overview)
+        await self._end(overview)
         return overview
 
-    async def _end(self, connection: Connection, overview: Overview) -> None:
+    async def _end(self, overview: Overview) -> None:
         """Sign the end of the epoch that the server has, so that its members are free for the next one.
 
         An epoch that this operator signed and forgot is shown by the server, and ended like any other. If the
@@ -396,33 +376,33 @@ class Office:
         if not is_known and (number == 0 or (known is not None and known.number > number)):
             return
         if known is None:
-            await self._adopt(connection)
+            await self._adopt()
         elif not is_known:
             raise LocalProtocolError(
                 f"the server is in an epoch {number} that was not signed here: if this is an older copy of"
                 f" the folder, run `basecagg operator recover --above {number}`"
             )
-        await self._send_end(connection, overview.version, overview.head)
+        await self._send_end(overview.version, overview.head)
 
-    async def _adopt(self, connection: Connection) -> None:
-        pedigree, _ = await self._fetch_pedigree(connection)
+    async def _adopt(self) -> None:
+        pedigree, _ = await self._fetch_pedigree()
         effects = self.machine.adopt(pedigree.epoch)
         self._perform(effects, "epoch found again", number=pedigree.epoch.number)
 
-    async def _send_end(self, connection: Connection, version: int, head: bytes) -> None:
+    async def _send_end(self, version: int, head: bytes) -> None:
         assert self.epoch is not None
         effects = self.machine.end(version, head)
         facts = {"number": self.epoch.number, "version": version}
         (end,) = self._perform(effects, "epoch ended", **facts)
-        await self._order(connection, EndEpoch(frame=pack(end.message)))
+        await self._order(documents.EndEpoch(frame=pack(end.message)))
 
-    async def recover(self, connection: Connection, above: int, confirmed: Collection[str]) -> None:
+    async def recover(self, above: int, confirmed: Collection[str]) -> None:
         """Go on from an older copy of the folder: above a number, with the people who were confirmed."""
         effects = self.machine.recover(above, confirmed)
         self._perform(effects, "recovered", above=above, confirmed=" ".join(sorted(confirmed)))
         for name, person in self.machine.people.items():
             if person.state == "revoked":
-                await self._order(connection, Revoke(name=name))
+                await self._order(documents.Revoke(name=name))
 
     # --- the audit log ----------------------------------------------------------------------------
 
@@ -435,14 +415,14 @@ class Office:
         audit, keys = self._audit, {self.identity.public_key}
         return CheckedLog(audit.purpose, audit.entries(), audit.end, keys, Ed25519Verifier())
 
-    async def server_log(self, connection: Connection) -> CheckedLog:
+    async def server_log(self) -> CheckedLog:
         """What the server did. `DataError` if its log was changed, or is not what was seen here before."""
         purpose, keys = purpose_of(self._stored.federation, SERVER), self.machine.server_keys
-        page = await self._audit_page(connection, 0)
+        page = await self._audit_page(0)
         end, entries = page.end, page.entries
         if end is not None:
             end.require_signed(purpose, keys, Ed25519Verifier())
-            entries = await self._audit_entries(connection, page, end.chain.length)
+            entries = await self._audit_entries(page, end.chain.length)
         log = CheckedLog(purpose, entries, end, keys, Ed25519Verifier())
         seen = self._store.read("seen-log", "")
         if seen is not None:
@@ -450,9 +430,7 @@ class Office:
         self._perform([write("seen-log", "", log.head)])
         return log
 
-    async def _audit_entries(
-        self, connection: Connection, page: AuditPage, length: int
-    ) -> list[bytes]:
+    async def _audit_entries(self, page: documents.AuditPage, length: int) -> list[bytes]:
         """As many entries as the server has signed for, or fewer if it stops. What it adds later is left."""
         entries, size = list(page.entries), 0
         while page.entries and len(entries) < length:
@@ -462,21 +440,21 @@ class Office:
                     f"the first {len(entries)} of {length} entries of the server's audit log have more than"
                     f" {MAX_LOG_BYTES // 2**20} MB: nobody reads on"
                 )
-            page = await self._audit_page(connection, len(entries))
+            page = await self._audit_page(len(entries))
             entries += page.entries
         return entries[:length]
 
-    async def _audit_page(self, connection: Connection, start: int) -> AuditPage:
-        reply = await connection.call("GET", "/v1/audit", query={"start": start})
-        page: AuditPage = from_json(reply.content, AuditPage)
+    async def _audit_page(self, start: int) -> documents.AuditPage:
+        reply = await self.line.call("GET", "/v1/audit", query={"start": start})
+        page: documents.AuditPage = from_json(reply.content, documents.AuditPage)
         return page
 
     # --- the folder and the line ------------------------------------------------------------------
 
-    async def _order(self, connection: Connection, order: Order) -> None:
+    async def _order(self, order: documents.Order) -> None:
         """The very same order is repeated while the server waits for its store: nothing is signed again."""
         body = to_json(order)
-        await _while_it_waits(partial(connection.call, "POST", "/v1/operator", body))
+        await _while_it_waits(partial(self.line.call, "POST", "/v1/operator", body))
 
     def _note(self, event: str, /, **facts: Fact) -> list[Persist]:
         return self._audit.note(self.identity, int(time.time()), event, **facts)
