@@ -11,28 +11,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from click.testing import CliRunner, Result
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
-from cryptography.hazmat.primitives.serialization import (
-    BestAvailableEncryption,
-    Encoding,
-    KeySerializationEncryption,
-    NoEncryption,
-    PrivateFormat,
-    load_pem_private_key,
-)
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from basecagg.commands import operator
 from basecagg.errors import DataError
-from basecagg.service.documents import from_json, to_json
 from basecagg.service.operator import custody
 from basecagg.service.operator.custody import seal, unseal
 from basecagg.service.operator.folder import (
-    OperatorKeys,
     certify_server,
     change_passphrase,
     create,
@@ -155,26 +144,6 @@ def test_a_damaged_file_is_one_line(work: str) -> None:
         unseal(damaged, lambda: WORDS)
 
 
-def as_before(folder: Path, passphrase: str) -> None:
-    """The keys as an older basecagg wrote them: in two files, and encrypted as PKCS #8."""
-    path = folder / "operator.json"
-    kept: OperatorKeys = from_json(path.read_bytes(), OperatorKeys)
-    how: KeySerializationEncryption = NoEncryption()
-    if passphrase:
-        how = BestAvailableEncryption(passphrase.encode())
-
-    def pem(key: Any) -> bytes:
-        written: bytes = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, how)
-        return written
-
-    (folder / "ca.key").write_bytes(pem(load_pem_private_key(kept.authority, None)))
-    keys = {
-        name: pem(Ed25519PrivateKey.from_private_bytes(key)) if passphrase else key
-        for name, key in (("operator", kept.operator), ("enrolment", kept.enrolment))
-    }
-    path.write_bytes(to_json(msgspec.structs.replace(kept, authority=b"", **keys)))
-
-
 def opens(folder: Path, passphrase: str) -> bool:
     """Whether it opens everything, as somebody would who knows only that one."""
     try:
@@ -184,25 +153,6 @@ def opens(folder: Path, passphrase: str) -> bool:
     except DataError:
         return False
     return True
-
-
-def test_keys_that_an_older_basecagg_encrypted_are_read_and_can_be_encrypted_better(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(custody._LOG._logger, "handle", lambda record: said.append(record.msg))
-    create(tmp_path / "op", "x", "https://h:1", anchor_folder=tmp_path / "anchors")
-    as_before(tmp_path / "op", WORDS)
-    assert opens(tmp_path / "op", WORDS)
-    assert not opens(tmp_path / "op", OTHER)
-    assert all("`basecagg operator passphrase`" in line for line in said)
-    assert said
-    change_passphrase(tmp_path / "op", lambda: WORDS, WORDS)
-    said.clear()
-    assert opens(tmp_path / "op", WORDS)
-    assert not said
-    assert not (tmp_path / "op" / "ca.key").exists()
-    assert b64decode(stored_keys(tmp_path)["operator"]).startswith(b"basecagg scrypt ")
 
 
 class Crash(BaseException):
@@ -225,15 +175,12 @@ class Power:
         return guarded
 
 
-@pytest.mark.parametrize("older", [False, True], ids=["", "of an older basecagg"])
 @pytest.mark.parametrize(("old", "new"), [(WORDS, OTHER), ("", WORDS), (WORDS, "")])
 def test_after_a_crash_at_any_step_one_passphrase_opens_everything(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, older: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str
 ) -> None:
     whole = tmp_path / "whole"
-    create(whole, "x", "https://h:1", anchor_folder=tmp_path / "a", passphrase="" if older else old)
-    if older:
-        as_before(whole, old)
+    create(whole, "x", "https://h:1", anchor_folder=tmp_path / "a", passphrase=old)
     steps, is_done = 0, False
     while not is_done:
         folder = tmp_path / str(steps) / "op"

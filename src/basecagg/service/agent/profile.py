@@ -41,7 +41,7 @@ class Profile:
         """The profile in the folder, or a new one with a fresh key for the invitation."""
         path = folder / "identity.json"
         if path.exists():
-            stored = _read(path)
+            stored: _Stored = from_json(read_file(path, "the identity"), _Stored)
             if invitation is not None and invitation != stored.invitation:
                 raise DataError(f"{folder} belongs to another invitation: choose another --state")
             return cls(folder, stored)
@@ -92,14 +92,3 @@ def require_in_time(invitation: Invitation) -> None:
     if 0 < invitation.expires <= time.time():
         on = f"{datetime.fromtimestamp(invitation.expires, UTC):%Y-%m-%d}"
         raise DataError(f"this invitation expired on {on}: ask the operator for another")
-
-
-def _read(path: Path) -> _Stored:
-    data = read_file(path, "the identity")
-    if b'"sealing":' in data:
-        raise DataError(
-            f"{path} is of an older basecagg, which kept sealing keys in it: let its epoch end with the old"
-            " version, ask the operator to replace you, and join from a new folder"
-        )
-    stored: _Stored = from_json(data, _Stored)
-    return stored

@@ -7,14 +7,9 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    load_pem_private_key,
-)
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 _AUTHORITY_DAYS, _SERVER_DAYS = 3650, 800
@@ -40,7 +35,7 @@ def make_authority(federation: str) -> Certified:
 def make_server_certificate(authority: Certified, hosts: list[str]) -> Certified:
     """A certificate for a server that is reached under these names or addresses."""
     issuer = x509.load_pem_x509_certificate(authority.certificate)
-    signer = load_pem_private_key(authority.key, None)
+    signer = serialization.load_pem_private_key(authority.key, None)
     assert isinstance(signer, ec.EllipticCurvePrivateKey)
     return _certify(
         _name(hosts[0]),
@@ -77,8 +72,10 @@ def _certify(
     )
     for extension in (identifier, *extensions):
         unsigned = unsigned.add_extension(extension, critical=False)
-    certificate = unsigned.sign(signer or key, SHA256()).public_bytes(Encoding.PEM)
-    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    certificate = unsigned.sign(signer or key, SHA256()).public_bytes(serialization.Encoding.PEM)
+    pem = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
     return Certified(certificate, pem)
 
 

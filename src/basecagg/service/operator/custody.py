@@ -14,17 +14,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    load_pem_private_key,
-)
 
 from basecagg.errors import DataError
-from basecagg.service.logs import Log
 from basecagg.service.private_files import read_file
 
 Passphrase: TypeAlias = Callable[[], str]
@@ -35,10 +27,8 @@ _WORK = 2**17
 _MOST_MEMORY = 2**28
 """Bytes that a file may ask scrypt to take."""
 _SEALED = b"basecagg scrypt "
-_PKCS8 = b"-----BEGIN ENCRYPTED PRIVATE KEY-----"
 _NONCE = bytes(12)
 """The same for all: a key comes of a salt, and a salt is used once."""
-_LOG = Log("basecagg.operator")
 
 
 def nobody_knows() -> str:
@@ -64,39 +54,17 @@ def seal(secret: bytes, passphrase: str) -> bytes:
 
 def unseal(stored: bytes, passphrase: Passphrase) -> bytes:
     """The secret key that `seal` put away."""
-    if not stored.startswith((_SEALED, _PKCS8)):
+    if not stored.startswith(_SEALED):
         return stored
-    opened_by = _open if stored.startswith(_SEALED) else _open_pkcs8
     words = passphrase()
     try:
-        return opened_by(stored, words)
+        work, salt, sealed = stored.removeprefix(_SEALED).decode().split()
+        key = _stretched(words, bytes.fromhex(salt), int(work))
+        return AESGCM(key).decrypt(_NONCE, bytes.fromhex(sealed), None)
     except (InvalidTag, ValueError, TypeError):  # the last: a number that scrypt does not take
         raise DataError(
             "that is not the passphrase of the operator's keys, or they are damaged"
         ) from None
-
-
-def _open(stored: bytes, passphrase: str) -> bytes:
-    work, salt, sealed = stored.removeprefix(_SEALED).decode().split()
-    key = _stretched(passphrase, bytes.fromhex(salt), int(work))
-    return AESGCM(key).decrypt(_NONCE, bytes.fromhex(sealed), None)
-
-
-def _open_pkcs8(stored: bytes, passphrase: str) -> bytes:
-    """As keys were encrypted before, with no more than 2,048 rounds of PBKDF2 for each try."""
-    key = load_pem_private_key(stored, passphrase.encode())
-    if isinstance(key, Ed25519PrivateKey):
-        return key.private_bytes_raw()
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-
-
-def warn_if_weak(stored: bytes) -> None:
-    """Say so where an older basecagg has encrypted a key."""
-    if stored.startswith(_PKCS8):
-        _LOG.warning(
-            "an older basecagg encrypted these keys, and guesses are quick: `basecagg operator passphrase`"
-            " encrypts them better"
-        )
 
 
 def require_long(passphrase: str) -> str:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
@@ -24,18 +24,8 @@ from basecagg.protocol.audit_log import AuditLog
 from basecagg.protocol.messages import Suite
 from basecagg.protocol.operator import OPERATOR, found, require_name
 from basecagg.service.documents import Document, from_json, to_json
-from basecagg.service.operator.certificates import (
-    Certified,
-    make_authority,
-    make_server_certificate,
-)
-from basecagg.service.operator.custody import (
-    Passphrase,
-    nobody_knows,
-    seal,
-    unseal,
-    warn_if_weak,
-)
+from basecagg.service.operator import certificates
+from basecagg.service.operator.custody import Passphrase, nobody_knows, seal, unseal
 from basecagg.service.private_files import read_file, write_private
 from basecagg.service.server_folder import ServerFolder
 from basecagg.storage.participant_store import ParticipantStore
@@ -55,7 +45,7 @@ class OperatorKeys(Document, frozen=True):
     server_key: bytes
     public_pki: bool
     authority: bytes = b""
-    """The key of the certificate authority, PEM or encrypted; an older basecagg had it in a file `ca.key`."""
+    """The key of the certificate authority, PEM or encrypted."""
     standbys: tuple[str, ...] = ()
     """Where else the server may be."""
     format: Literal[2] = 2
@@ -91,7 +81,7 @@ def create(
     if any((folder / name).exists() for name in ("operator.json", "operator.db")):
         raise DataError(f"{folder} has an operator already")
     operator, enrolment, server = (Identity.create() for _ in range(3))
-    authority = None if public_pki else make_authority(federation)
+    authority = None if public_pki else certificates.make_authority(federation)
     stored = OperatorKeys(
         federation=federation,
         url=url,
@@ -181,9 +171,8 @@ def certify_server(
             "this federation was founded with --public-pki, without an authority of its own: get a certificate"
             " as for any web server"
         )
-    key = _authority(folder, stored)
-    authority = Certified(read_file(folder / "ca.pem", "the CA"), unseal(key, passphrase))
-    certified = make_server_certificate(authority, hosts)
+    shown, key = read_file(folder / "ca.pem", "the CA"), unseal(stored.authority, passphrase)
+    certified = certificates.make_server_certificate(certificates.Certified(shown, key), hosts)
     write_private(target / "tls.pem", certified.certificate)
     write_private(target / "tls.key", certified.key)
     return x509.load_pem_x509_certificate(certified.certificate).not_valid_after_utc.timestamp()
@@ -195,23 +184,9 @@ def change_passphrase(folder: Path, old: Passphrase, new: str) -> None:
     stored = read_keys(path)
     keys = {"operator": stored.operator, "enrolment": stored.enrolment}
     if not stored.public_pki:
-        keys["authority"] = _authority(folder, stored)
+        keys["authority"] = stored.authority
     sealed = {name: seal(unseal(key, old), new) for name, key in keys.items()}
     write_private(path, to_json(msgspec.structs.replace(stored, **sealed)))
-    (folder / "ca.key").unlink(missing_ok=True)
-
-
-def _authority(folder: Path, stored: OperatorKeys) -> bytes:
-    return stored.authority or read_file(folder / "ca.key", "the CA's key")
-
-
-class _Format(msgspec.Struct):
-    """What a folder of any format says of itself."""
-
-    format: int = 1
-    federation: str = "NAME"
-    url: str = "URL"
-    people: dict[str, Any] = {}
 
 
 def read_keys(path: Path) -> OperatorKeys:
@@ -221,20 +196,5 @@ def read_keys(path: Path) -> OperatorKeys:
             f"there is no operator in {path.parent}: `basecagg operator init` makes one, --folder names"
             " another folder"
         )
-    data = read_file(path, "the operator")
-    written: _Format = from_json(data, _Format)
-    if written.format != 2:
-        raise DataError(_way_on(path, written))
-    stored: OperatorKeys = from_json(data, OperatorKeys)
-    warn_if_weak(stored.operator)
+    stored: OperatorKeys = from_json(read_file(path, "the operator"), OperatorKeys)
     return stored
-
-
-def _way_on(path: Path, written: _Format) -> str:
-    """What to do with a folder whose server and agents cannot be read any more either."""
-    operator = "basecagg operator --folder NEW"
-    return (
-        f"{path} has format {written.format}, of an older basecagg whose keys and epochs nobody takes any more:"
-        f" found the federation again with `{operator} init --name {written.federation} --url {written.url}`,"
-        f" then `{operator} invite {' '.join(written.people) or 'NAMES'}`; everybody joins in a new folder"
-    )
