@@ -19,15 +19,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from basecagg import errors
 from basecagg.channels.wire import MAX_CONTROL_BYTES, limit_for, pack
-from basecagg.errors import (
-    BASecAggError,
-    DataError,
-    LocalProtocolError,
-    PassingFault,
-    TooLarge,
-    WrongModel,
-)
 from basecagg.parties.member import Member
 from basecagg.privacy import Privacy
 from basecagg.protocol.floor import LocalFloor
@@ -105,7 +98,7 @@ class Agent:
             while True:
                 try:
                     await self._run_from_store()
-                except PassingFault as fault:
+                except errors.PassingFault as fault:
                     remedy = "this agent goes on by itself when the disk does"
                     _LOG.error("the disk fails", reason=str(fault), remedy=remedy)
                     await asyncio.sleep(_DISK_PAUSE)
@@ -234,7 +227,8 @@ class Agent:
     async def _take(self, member: LocalMember, letters: Sequence[Numbered]) -> None:
         try:
             await self._send(await self._in_thread(partial(member.open_letters, letters)))
-        except TooLarge as fault:  # the server will ask again, and others may answer in its place
+        except errors.TooLarge as fault:
+            # The server will ask again, and others may answer in its place.
             _LOG.error("answer not sent", reason=str(fault))
         if member.wanted is not None:
             self._wanted.set()
@@ -279,7 +273,7 @@ class Agent:
         try:
             await self._send(unsent)
             await self._train_and_send(member)
-        except TooLarge as fault:
+        except errors.TooLarge as fault:
             if not await self._in_thread(lambda: member.participant.holder is not None):
                 # The epoch may have changed to one with a smaller model. If so, this call raises
                 # `WrongEpoch`, and that is the useful error: the agent looks for the new epoch.
@@ -296,7 +290,7 @@ class Agent:
             try:
                 await self._prepare(member)
                 await self._one_update(member, self._train)
-            except (DataError, WrongModel, LocalProtocolError) as error:
+            except (errors.DataError, errors.WrongModel, errors.LocalProtocolError) as error:
                 _tell_of_failure(error)
                 await asyncio.sleep(self._options.after_failure)
             except Problem as problem:
@@ -333,14 +327,14 @@ class Agent:
         )
         trained = await train(model, info)
         if trained.shape != model.shape:
-            raise DataError(f"training returned {trained.size} numbers, not {model.size}")
+            raise errors.DataError(f"training returned {trained.size} numbers, not {model.size}")
         update = model - trained
         if privacy:  # an update is weighed by how far the model has come meanwhile
             await self._hear_of_newest(member)
         try:
             submit = partial(_submit, member, update, version, head, privacy)
             messages = await self._in_thread(submit)
-        except LocalProtocolError as error:  # its mask expired, or it trained to no effect
+        except errors.LocalProtocolError as error:  # its mask expired, or it trained to no effect
             _LOG.warning("update", outcome="dropped", reason=str(error))
             messages = []
         self._rounds += 1
@@ -358,7 +352,7 @@ class Agent:
             version, model = await self._persist(fetch, *_ELSEWHERE)
             if version == agreement.epoch.first_version or await self._hear_of(member, version):
                 # Letters about later versions may have come meanwhile, and the word on this one is forgotten.
-                with suppress(LocalProtocolError):
+                with suppress(errors.LocalProtocolError):
                     head = await self._in_thread(partial(member.head_of, version, model))
                     return version, model, head
             await asyncio.sleep(pause)  # the server has moved on, perhaps faster than we can follow
@@ -413,7 +407,7 @@ class Agent:
                 else:
                     _LOG.warning("refused", kind=kind, code=problem.code, reason=problem.reason)
         if too_large:
-            raise TooLarge(too_large)
+            raise errors.TooLarge(too_large)
 
     async def _in_thread(self, job: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._thread, job)
@@ -429,7 +423,7 @@ def _submit(
 ) -> list[Message]:
     """Mask an update whose training was told of this privacy."""
     if _privacy_of(member) != privacy:  # its records were clipped for another epoch
-        raise LocalProtocolError("another epoch has begun meanwhile, with another privacy")
+        raise errors.LocalProtocolError("another epoch has begun meanwhile, with another privacy")
     return member.submit(update.astype(np.float32, copy=False), version, head)
 
 
@@ -440,11 +434,11 @@ def _too_large(kind: str, size: int, problem: Problem) -> str:
     )
 
 
-def _tell_of_failure(error: BASecAggError) -> None:
+def _tell_of_failure(error: errors.BASecAggError) -> None:
     match error:
-        case DataError():  # the user's code failed; others still rely on our shares
+        case errors.DataError():  # the user's code failed; others still rely on our shares
             _LOG.error("training", error=str(error))
-        case WrongModel():
+        case errors.WrongModel():
             _LOG.error("wrong model, not trained", reason=str(error))
         case _:  # its time has passed, or its version is absurd
             _LOG.warning("contribution", error=str(error))

@@ -14,16 +14,7 @@ from basecagg.channels.sealing import SealingKeys
 from basecagg.channels.wire import MAX_CONTROL_BYTES, limit_for, pack, unpack
 from basecagg.errors import BASecAggError, Refused, ServerCaught, StorageError
 from basecagg.parties.member import Member, evidence_in
-from basecagg.protocol.effects import (
-    BudgetEnded,
-    Convicted,
-    Declined,
-    Joined,
-    Left,
-    MaskEnded,
-    News,
-    StoreLost,
-)
+from basecagg.protocol import effects
 from basecagg.protocol.epoch import Epoch
 from basecagg.protocol.floor import LocalFloor
 from basecagg.protocol.messages import EpochEnd, Message, Parts, Refusal, content_hash, encode
@@ -47,7 +38,7 @@ class LocalMember(Member):
         self._floor = floor
         self.declined = ""
         """The epoch that was offered last and declined, as `epoch`; forgotten after a while, to look again."""
-        self._complained: Declined | None = None
+        self._complained: effects.Declined | None = None
         path = profile.folder / "state.db"
         self._opened = ParticipantStore(path, "participant", anchor_folder=anchors)
         super().__init__(
@@ -111,25 +102,25 @@ class LocalMember(Member):
 
     # --- what happens -------------------------------------------------------------------------
 
-    def _note(self, news: News) -> None:
+    def _note(self, news: effects.News) -> None:
         """One line in the log for everything that happens to the member."""
         match news:
-            case MaskEnded(_, outcome, reason):
+            case effects.MaskEnded(_, outcome, reason):
                 _LOG.info("update", outcome=outcome, reason=reason)
-            case Joined(number, epoch, holds):
+            case effects.Joined(number, epoch, holds):
                 level = logging.INFO if holds else logging.WARNING
                 _LOG(level, "epoch", number=number, id=epoch.hex()[:12], holds=holds)
                 self._show_verification()
-            case Left(number, reason):
+            case effects.Left(number, reason):
                 _LOG.info("left", number=number, reason=reason)
-            case Declined(code, reason):
+            case effects.Declined(code, reason):
                 if news != self._complained:  # the same epoch is offered again and again
                     _LOG.error("epoch declined", code=code, reason=reason)
-            case StoreLost(reason):
+            case effects.StoreLost(reason):
                 _LOG.error("store lost", reason=reason)
-            case BudgetEnded(reason):
+            case effects.BudgetEnded(reason):
                 _LOG.warning("no more updates", reason=reason)
-            case Convicted(_, reason):
+            case effects.Convicted(_, reason):
                 self._accuse(reason)
 
     def _show_verification(self) -> None:

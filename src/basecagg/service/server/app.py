@@ -20,17 +20,8 @@ from starlette.types import Receive, Scope, Send
 from basecagg.channels.wire import pack
 from basecagg.errors import BASecAggError, DataError
 from basecagg.protocol.operator import OPERATOR
-from basecagg.service import framing
-from basecagg.service.documents import (
-    MAX_KEY_BYTES,
-    Admit,
-    Enrolment,
-    Order,
-    Revoke,
-    StartEpoch,
-    from_json,
-    to_json,
-)
+from basecagg.service import documents, framing
+from basecagg.service.documents import MAX_KEY_BYTES, Enrolment, Order, from_json, to_json
 from basecagg.service.logs import Log
 from basecagg.service.problems import Problem
 from basecagg.service.server.core import Service
@@ -215,11 +206,11 @@ class Api:
         order: Order = _document(body, Order)
         await self._service.obey(order)
         match order:
-            case Revoke():
+            case documents.Revoke():
                 self._connections.cut(order.name)
-            case Admit():  # lines of a key that was replaced
+            case documents.Admit():  # lines of a key that was replaced
                 self._connections.cut(order.member.name)
-            case StartEpoch():
+            case documents.StartEpoch():
                 self._compare_memory()
         return Response(status_code=204)
 

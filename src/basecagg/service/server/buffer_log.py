@@ -11,14 +11,9 @@ from typing import Any
 
 from msgspec import Struct
 
+from basecagg.protocol import messages
 from basecagg.protocol.effects import Abandoned, Released, Store
-from basecagg.protocol.messages import (
-    Answer,
-    CertifiedRequest,
-    Endorsement,
-    Message,
-    RecoveryRequest,
-)
+from basecagg.protocol.messages import Message, RecoveryRequest
 from basecagg.protocol.stored import load, version_key, write
 from basecagg.service.logs import Log
 
@@ -99,15 +94,15 @@ class BufferLog:
         """A holder has spoken. Whether it is right is for the machine to decide."""
         if self.progress is None:
             return
-        if isinstance(message, Endorsement):
+        if isinstance(message, messages.Endorsement):
             self.progress.endorsed.add(message.holder)
-        elif isinstance(message, Answer):
+        elif isinstance(message, messages.Answer):
             self.progress.answered.add(message.holder)
 
     def note_question(self, message: Message) -> None:
         """Holders are asked to endorse a request, or to answer it."""
-        certified = isinstance(message, CertifiedRequest)
-        request = message.request if isinstance(message, CertifiedRequest) else message
+        certified = isinstance(message, messages.CertifiedRequest)
+        request = message.request if isinstance(message, messages.CertifiedRequest) else message
         if not isinstance(request, RecoveryRequest):
             return
         if self.progress is None or self.progress.request != request:

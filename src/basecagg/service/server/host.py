@@ -9,24 +9,16 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from basecagg.channels.wire import limit_for, pack
 from basecagg.errors import REFUSAL_CODES, Retired
 from basecagg.parties.epoch_server import EpochServer
+from basecagg.protocol import messages
 from basecagg.protocol.effects import Abandoned, News, Released, Send, Store
 from basecagg.protocol.epoch import Agreement
 from basecagg.protocol.global_model import Model, model_bytes
-from basecagg.protocol.messages import (
-    Answer,
-    Closing,
-    Endorsement,
-    Message,
-    Receipt,
-    Refusal,
-    Shipment,
-    Upload,
-    Witness,
-)
+from basecagg.protocol.messages import Message
 from basecagg.protocol.ports import Signer
 from basecagg.protocol.proofs import Pedigree
 from basecagg.service.documents import Phase
@@ -44,7 +36,10 @@ _LEFT_OUT = (
     "a sum was given up, and its members are left out of the next one: it waits for others, until the"
     " server's patience ends and all may be in it again"
 )
-_BULK, _CONTROL = (Shipment, Upload, Answer), (Receipt, Endorsement, Witness, Closing, Refusal)
+_FOR_NEXT_SUM = (messages.Shipment, messages.Upload)
+_FOR_PRESENT_SUM = (messages.Endorsement, messages.Answer, messages.Witness)
+_BULK = (*_FOR_NEXT_SUM, messages.Answer)
+_TAKEN = (*_FOR_NEXT_SUM, *_FOR_PRESENT_SUM, messages.Receipt, messages.Closing, messages.Refusal)
 """The kinds of message that participants send."""
 
 
@@ -81,16 +76,21 @@ class EpochHost:
         self.frame = pack(agreement.epoch)
         """The epoch, as the operator signed it."""
         self.limits: dict[type[Message], int] = {
-            **{kind: limit_for(kind, agreement.parameters) for kind in _BULK},
-            **dict.fromkeys(_CONTROL, CONTROL_BYTES),
+            kind: limit_for(kind, agreement.parameters) if kind in _BULK else CONTROL_BYTES
+            for kind in _TAKEN
         }
         """The kinds of message that are taken, and the most bytes of each."""
-        self._signer = signer
         self._store = GroupCommit(store)
-        self._initial_model = initial_model
-        self._retries = retries
-        self._keep = keep
         self._last_version = last_version
+        made_of = agreement, signer, self._store, initial_model
+        self._make_server = partial(
+            EpochServer.masked,
+            *made_of,
+            post=self._post,
+            tell=self._note,
+            retries=retries,
+            keep=keep,
+        )
         self._packed: tuple[int, bytes] | None = None
         """The parts that were asked for last: all members want the same ones at about the same time."""
         self.phase: Phase = "open"
@@ -106,16 +106,7 @@ class EpochHost:
         self._build()
 
     def _build(self) -> None:
-        self.server = EpochServer.masked(
-            self.agreement,
-            self._signer,
-            self._store,
-            self._initial_model,
-            post=self._post,
-            tell=self._note,
-            retries=self._retries,
-            keep=self._keep,
-        )
+        self.server = self._make_server()
         self.machine = self.server.machine
         """Read by the page and the clock; only `server` changes it."""
         self.machine.last_version = self._last_version
@@ -139,12 +130,15 @@ class EpochHost:
             self.published = self._publication()
 
     def _look_for_trouble(self) -> None:
-        trouble = self.server.recovery.trouble(self.machine.version) or self._in_words()
-        if trouble and not self.trouble:
-            _LOG.error("no sum is opened", reason=trouble)
-        elif self.trouble and not trouble:
+        before = self.trouble
+        self.trouble = self.server.recovery.trouble(self.machine.version) or self._in_words()
+        ends_by_itself = ("", _LEFT_OUT)
+        if self.trouble not in ends_by_itself and before in ends_by_itself:
+            _LOG.error("no sum is opened", reason=self.trouble)
+        elif self.trouble and not before:
+            _LOG.info("no sum is opened yet", reason=self.trouble)
+        elif before and not self.trouble:
             _LOG.info("sums are opened again")
-        self.trouble = trouble
 
     @property
     def _has_too_few(self) -> bool:
@@ -186,13 +180,13 @@ class EpochHost:
 
     def receive(self, sender: str, message: Message) -> None:
         """Hand a participant's message to the machine. A refusal is a `Problem` with status 409."""
-        if self.phase != "open" and isinstance(message, Shipment | Upload):
+        if self.phase != "open" and isinstance(message, _FOR_NEXT_SUM):
             raise Problem(503, "EpochClosing", "this epoch takes no more updates", retry_after=5.0)
-        if self.phase == "closed" and isinstance(message, Endorsement | Answer | Witness):
+        if self.phase == "closed" and isinstance(message, _FOR_PRESENT_SUM):
             return  # its last version is signed
         self._began = time.monotonic()
         self.buffer_log.note_answer(message)
-        if isinstance(message, Refusal):
+        if isinstance(message, messages.Refusal):
             if message.code == Retired.__name__:
                 self.retired.add(sender)
             self.refusals[message.code if message.code in REFUSAL_CODES else "other"] += 1
@@ -256,7 +250,7 @@ class EpochHost:
 
     def _post(self, sends: Sequence[Send]) -> None:
         """Put letters into mailboxes. A refusal is no letter: the answer to the request says it."""
-        letters = [send for send in sends if not isinstance(send.message, Refusal)]
+        letters = [send for send in sends if not isinstance(send.message, messages.Refusal)]
         for letter in letters:
             self.buffer_log.note_question(letter.message)
         self.mailboxes.post(letters)

@@ -13,16 +13,10 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from basecagg.channels.wire import pack
+from basecagg.protocol import messages
 from basecagg.protocol.effects import Forget, Persist, Send, Store, Write
 from basecagg.protocol.mailroom import Mailroom
-from basecagg.protocol.messages import (
-    CertifiedRequest,
-    Inquiry,
-    Message,
-    Parcel,
-    RecoveryRequest,
-    Verdict,
-)
+from basecagg.protocol.messages import Message, Parcel
 from basecagg.protocol.stored import Stored, load, write
 from basecagg.service.framing import Numbered
 
@@ -236,6 +230,8 @@ def _bytes_of(parcels: dict[int, Parcel]) -> int:
 
 def _is_urgent(message: Message) -> bool:
     """Whether a sum or a user waits for this letter. Others come in swarms, and are better fetched together."""
-    if isinstance(message, Verdict):
+    if isinstance(message, messages.Verdict):
         return message.outcome != "admitted"
-    return isinstance(message, RecoveryRequest | CertifiedRequest | Inquiry)
+    return isinstance(
+        message, messages.RecoveryRequest | messages.CertifiedRequest | messages.Inquiry
+    )
