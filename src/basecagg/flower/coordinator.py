@@ -85,6 +85,17 @@ class Coordinator(ABC):
                 view.reconnect()
             view.present = node_id in present
 
+    @property
+    def present(self) -> list[NodeView]:
+        """The nodes that can be reached."""
+        return [view for view in self.nodes.values() if view.present]
+
+    @property
+    def hopeless(self) -> list[NodeView]:
+        """The nodes that can be reached and have failed too often."""
+        most = self.settings.max_failures
+        return [view for view in self.present if view.is_hopeless(most)]
+
     def candidates(self, now: float) -> list[int]:
         """The nodes that could begin to train now."""
         if self.server is None:
@@ -92,9 +103,8 @@ class Coordinator(ABC):
         most, waiting = self.settings.max_failures, self.waiting
         return [
             view.node_id
-            for view in self.nodes.values()
-            if view.present
-            and not view.trains
+            for view in self.present
+            if not view.trains
             and max(view.rest_until, view.train_after) <= now
             and view.name not in waiting
             and not view.is_hopeless(most)
@@ -110,9 +120,8 @@ class Coordinator(ABC):
     @property
     def able(self) -> set[str]:
         """The names of nodes that may still train: all but those that are there and have failed too often."""
-        most, views = self.settings.max_failures, self.nodes.values()
-        hopeless = {view.name for view in views if view.present and view.is_hopeless(most)}
-        return {view.name for view in views if self.contributes(view)} - hopeless
+        contributing = {view.name for view in self.nodes.values() if self.contributes(view)}
+        return contributing - {view.name for view in self.hopeless}
 
     def assign(self, node_id: int) -> None:
         """Let a node evaluate, if that is wanted, and train."""
@@ -134,26 +143,25 @@ class Coordinator(ABC):
 
     def shortage(self) -> str:
         """How many nodes are missing and why they are needed; empty if enough are there."""
-        present = [view for view in self.nodes.values() if view.present]
         if self.server is None:
-            here, needed, why = len(present), self.nodes_needed, "to begin with"
+            here, needed, why = len(self.present), self.nodes_needed, "to begin with"
         else:
-            here = len({view.name for view in present if self.contributes(view)} | self.waiting)
+            here = len(
+                {view.name for view in self.present if self.contributes(view)} | self.waiting
+            )
             needed, why = self.settings.chosen_buffer_size, "to fill a buffer (K)"
         return f"{here} of {needed} nodes {why}" if here < needed else ""
 
     def require_enough_nodes(self) -> None:
         """End a run in which too few nodes are left to fill a buffer, because the others failed too often."""
-        most = self.settings.max_failures
-        hopeless = [view for view in self.nodes.values() if view.present and view.is_hopeless(most)]
-        needed = self.settings.buffer_size or 1
+        hopeless, needed = self.hopeless, self.settings.buffer_size or 1
         left = self.able | self.waiting | {v.name for v in self.nodes.values() if v.spent}
         if self.server is None or len(left) >= needed or not hopeless:
             return
         problems = "; ".join(f"node {view.node_id}: {view.problem}" for view in hopeless[:_NAMED])
         raise LocalProtocolError(
-            f"{len(hopeless)} of {len(self.nodes)} nodes have failed {most} times in a row (max_failures), and"
-            f" fewer than K = {needed} are left. {problems}"
+            f"{len(hopeless)} of {len(self.nodes)} nodes have failed max_failures ="
+            f" {self.settings.max_failures} times in a row, and fewer than K = {needed} are left. {problems}"
         )
 
     def end(self) -> str:
@@ -220,9 +228,7 @@ class Coordinator(ABC):
             try:
                 self.hear(view, reply.content, now)
                 view.failures = 0
-            except (
-                Refused
-            ) as refusal:  # what makes no sense is that node's failure, and nobody else's
+            except Refused as refusal:  # that node's failure, and nobody else's
                 view.fail(now, str(refusal))
 
     def lesson(self, task: Task) -> dict[str, ArrayRecord | ConfigRecord]:

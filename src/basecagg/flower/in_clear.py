@@ -49,7 +49,7 @@ class ClearCoordinator(Coordinator):
 
     def tick(self, now: float) -> None:
         """Begin once enough nodes are there: K may have to fit them."""
-        present = sum(view.present for view in self.nodes.values())
+        present = len(self.present)
         if self.server is None and present >= self.nodes_needed:
             self._begin(present)
         super().tick(now)

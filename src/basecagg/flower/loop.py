@@ -185,8 +185,8 @@ class Loop:
 
     def _compare_with_rounds(self) -> None:
         """Say how many versions train as often as the rounds of FedAvg that a newcomer may have meant."""
-        present = sum(view.present for view in self.coordinator.nodes.values())
-        size, cohort = self.coordinator.settings.chosen_buffer_size, self.concurrency(present)
+        size = self.coordinator.settings.chosen_buffer_size
+        cohort = self.concurrency(len(self.coordinator.present))
         if size != cohort:
             equal = ceil(self.versions * cohort / size)
             LOG.info(
@@ -216,8 +216,7 @@ class Loop:
         self.sleep(usual if self.poll_interval is None else self.poll_interval)
 
     def _assign(self, now: float) -> None:
-        present = sum(view.present for view in self.coordinator.nodes.values())
-        room = self.coordinator.room(self.concurrency(present))
+        room = self.coordinator.room(self.concurrency(len(self.coordinator.present)))
         if room <= 0:
             return
         free = [n for n in self.coordinator.candidates(now) if not self.courier.is_busy(n)]

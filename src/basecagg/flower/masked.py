@@ -28,21 +28,12 @@ from basecagg.flower.settings import Settings
 from basecagg.parties.epoch_server import EpochServer
 from basecagg.planning.budget import noise_in_mean
 from basecagg.privacy import Mechanism
+from basecagg.protocol import messages
 from basecagg.protocol.effects import Persist, Released, Send, Store
 from basecagg.protocol.epoch import Agreement, first_link
-from basecagg.protocol.messages import (
-    CertifiedRequest,
-    Message,
-    Parcel,
-    Receipt,
-    RecoveryRequest,
-    Refusal,
-    Shipment,
-    Upload,
-)
 
-_QUESTIONS = (RecoveryRequest, CertifiedRequest)
-_URGENT = (Parcel, *_QUESTIONS)
+_QUESTIONS = (messages.RecoveryRequest, messages.CertifiedRequest)
+_URGENT = (messages.Parcel, *_QUESTIONS)
 _HOPELESS = 3
 """Failures in a row after which nobody waits for a node; when all fail so, the app must be at fault."""
 
@@ -82,9 +73,8 @@ class MaskedCoordinator(Coordinator):
 
     def _found(self) -> None:
         """Sign the epoch and start its server, once the holders have shown their keys."""
-        present = [view for view in self.nodes.values() if view.present]
-        met = [view for view in present if view.signing_key]
-        chosen = _choose_holders(self.settings, present, self._chooser)
+        met = [view for view in self.present if view.signing_key]
+        chosen = _choose_holders(self.settings, self.present, self._chooser)
         if chosen is None:
             return
         training = len(met) if self.settings.holders_train else len(met) - len(chosen)
@@ -235,7 +225,7 @@ class MaskedCoordinator(Coordinator):
         view: NodeView,
         stage: visits.Stage,
         kind: str,
-        letters: Sequence[Message] = (),
+        letters: Sequence[messages.Message] = (),
         lesson: Mapping[str, ArrayRecord | ConfigRecord] | None = None,
     ) -> Errand:
         """A message to a node: the order, letters of the protocol, and what the app gets to see."""
@@ -263,7 +253,7 @@ class MaskedCoordinator(Coordinator):
         self._store.commit([Persist(OVER, "", b"")])
         machine = self.running.machine
         end = self.operator.end(machine.version, machine.head)
-        known = [view for view in self.nodes.values() if view.present and view.signing_key]
+        known = [view for view in self.present if view.signing_key]
         return [self._errand(view, "goodbye", "train", [end]) for view in known]
 
     # --- masks ------------------------------------------------------------------------------------
@@ -322,7 +312,7 @@ class MaskedCoordinator(Coordinator):
             view, letter = self._names.get(send.recipient), send.message
             if view is None or not view.present:
                 continue
-            if isinstance(letter, Receipt):
+            if isinstance(letter, messages.Receipt):
                 view.put_receipt(letter)
             elif not isinstance(letter, _QUESTIONS) or letter not in view.letters:
                 view.letters.append(letter)
@@ -341,7 +331,7 @@ class MaskedCoordinator(Coordinator):
     def _recognise(self, view: NodeView, report: visits.NodeReport) -> None:
         """Check who this is: name and key are bound at its first hello, and stay."""
         if not view.signing_key:
-            present = {node_id for node_id, each in self.nodes.items() if each.present}
+            present = {each.node_id for each in self.present}
             announced = self._roll.bind(view.node_id, report, present)
             self.operator.require_fit(report.signing_key, announced)
             view.holder_key = announced
@@ -362,18 +352,20 @@ class MaskedCoordinator(Coordinator):
         except ChannelError as error:
             LOG.warning("node %d: %s", view.node_id, visits.bounded(str(error)))
             return
-        if isinstance(message, Refusal):
+        if isinstance(message, messages.Refusal):
             said = visits.bounded(message.reason), visits.bounded(message.code)
             LOG.warning("node %d refused: %s (%s)", view.node_id, *said)
         elif (refusal := self.running.receive(view.name, message)) is not None:
             text = visits.bounded(str(refusal))
             LOG.info("%s of node %d refused: %s", type(message).__name__, view.node_id, text)
-        elif isinstance(message, Shipment):
+        elif isinstance(message, messages.Shipment):
             view.dealt.update(message.dealing.masks)
 
     @cached_property
     def _limit(self) -> int:
-        bulk = (limit_for(kind, self.signed.parameters) for kind in (Shipment, Upload))
+        bulk = (
+            limit_for(kind, self.signed.parameters) for kind in (messages.Shipment, messages.Upload)
+        )
         return max(MAX_CONTROL_BYTES, *bulk)
 
     def metrics(self, released: Released) -> tuple[MetricRecord | None, MetricRecord | None]:

@@ -15,8 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from basecagg.statistics.newton import NewtonStep, newton, packed, unpacked
-from basecagg.statistics.recipe import built_in
-from basecagg.statistics.statistic import Marks, Rows, Statistic, Vector, ascending, column
+from basecagg.statistics.statistic import Marks, Rows, Statistic, Vector, ascending, column, maker
 from basecagg.statistics.tables import within
 
 
@@ -50,6 +49,7 @@ def fit_cox(
     )
 
 
+@maker
 def cox_step(
     covariates: Sequence[Covariate],
     coefficients: Vector,
@@ -76,14 +76,6 @@ def cox_step(
         of_rows=of_rows,
         bounds=_bounds(covariates, coefficients, most),
         of_sum=lambda total: NewtonStep(coefficients, *unpacked(total, len(covariates))),
-        made_by=built_in(
-            "Cox",
-            most=most,
-            covariates=covariates,
-            coefficients=coefficients,
-            time=time,
-            event=event,
-        ),
     )
 
 

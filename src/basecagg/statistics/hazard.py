@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,13 +17,13 @@ from basecagg.errors import ParameterError
 from basecagg.statistics.cox import Covariate, centred
 from basecagg.statistics.kaplan_meier import SurvivalCurve, kaplan_meier, last_intervals
 from basecagg.statistics.newton import NewtonStep, newton, packed, symmetric, unpacked
-from basecagg.statistics.recipe import Recipe, built_in, plain
 from basecagg.statistics.statistic import (
     Marks,
     Rows,
     Statistic,
     Vector,
     ascending,
+    maker,
     over_records,
 )
 
@@ -95,12 +95,6 @@ def _terms(model: HazardModel, at: Vector, rows: Rows) -> _Terms:
     return _Terms(x, risk, event, alpha + (x @ beta)[:, None])
 
 
-def _made_by(maker: str, model: HazardModel, **parameters: Any) -> Callable[[], Recipe]:
-    """A recipe with the model's own parameters beside the others."""
-    whole = plain(model) | parameters
-    return built_in(maker, **whole)
-
-
 def _checked(model: HazardModel, at: Vector) -> Vector:
     at = np.asarray(at, np.float64)
     if at.shape != (model.size,) or not np.isfinite(at).all():
@@ -126,6 +120,7 @@ def fit_hazard(
     return newton(lambda at: ask(hazard_step(model, at)), model.start, steps)
 
 
+@maker
 def hazard_step(model: HazardModel, at: Vector) -> Statistic[NewtonStep]:
     """Log likelihood, gradient and information at α and β."""
     at = _checked(model, at)
@@ -156,7 +151,6 @@ def hazard_step(model: HazardModel, at: Vector) -> Statistic[NewtonStep]:
         bounds=bounds,
         of_sum=lambda total: NewtonStep(at, *unpacked(total, size)),
         by_record=True,
-        made_by=_made_by("hazard step", model, at=at),
     )
 
 
@@ -184,10 +178,11 @@ def fit_hazard_privately(
     return curve, at
 
 
+@maker
 def hazard_gradient(model: HazardModel, at: Vector, *, clip: float) -> Statistic[Vector]:
     """The gradient at α and β, each patient's part of it clipped to a length of `clip`."""
     at = _checked(model, at)
-    clipped = over_records(
+    return over_records(
         "hazard, a gradient",
         lambda rows: _gradients(_terms(model, at, rows)),
         model.size,
@@ -195,9 +190,9 @@ def hazard_gradient(model: HazardModel, at: Vector, *, clip: float) -> Statistic
         clip=clip,
         most=model.most,
     )
-    return replace(clipped, made_by=_made_by("hazard gradient", model, at=at, clip=clip))
 
 
+@maker
 def moments(model: HazardModel) -> Statistic[tuple[Vector, Vector]]:
     """Means of the covariates, and of their products: what their spread follows from."""
     size = len(model.covariates)
@@ -214,10 +209,9 @@ def moments(model: HazardModel) -> Statistic[tuple[Vector, Vector]]:
 
     numbers = 1 + size + len(upper[0])
     longest = math.sqrt(numbers)  # every number is at most 1
-    clipped = over_records(
+    return over_records(
         "moments of the covariates", of_records, numbers, of_sum, clip=longest, most=model.most
     )
-    return replace(clipped, made_by=_made_by("moments", model))
 
 
 def _information(curve: SurvivalCurve, average: Vector, products: Vector) -> Vector:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from basecagg.statistics.recipe import built_in
-from basecagg.statistics.statistic import Marks, Rows, Statistic, Vector, ascending, column
+from basecagg.statistics.statistic import Marks, Rows, Statistic, Vector, ascending, column, maker
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +45,7 @@ class SurvivalCurve:
         return self.survival * np.sqrt(np.cumsum(self.hazard / left))
 
 
+@maker
 def kaplan_meier(
     times: Sequence[float], *, most: int, time: str = "time", event: str = "event"
 ) -> Statistic[SurvivalCurve]:
@@ -68,7 +68,6 @@ def kaplan_meier(
         of_sum=lambda total: SurvivalCurve(ends, *np.split(total, 2)),
         per_record=1.0,
         by_record=True,
-        made_by=built_in("Kaplan–Meier", most=most, times=times, time=time, event=event),
     )
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-
 from basecagg.errors import QuestionRefused
 from basecagg.statistics.cox import Covariate, cox_step
 from basecagg.statistics.hazard import HazardModel, hazard_gradient, hazard_step, moments
@@ -15,25 +13,14 @@ from basecagg.statistics.recipe import Recipe, digest, files_digest
 from basecagg.statistics.statistic import Statistic, together
 from basecagg.statistics.tables import count, histogram, mean
 
-BY_RECORD: dict[str, Callable[..., Statistic[Any]]] = {
-    "count": count,
-    "mean": mean,
-    "histogram": histogram,
-    "Kaplan–Meier": kaplan_meier,
-    "hazard step": lambda at, most, **model: hazard_step(_model(model, most), np.array(at)),
-    "hazard gradient": lambda at, clip, most, **model: hazard_gradient(
-        _model(model, most), np.array(at), clip=clip
-    ),
-    "moments": lambda most, **model: moments(_model(model, most)),
-}
+BY_RECORD = (count, mean, histogram, kaplan_meier, hazard_step, hazard_gradient, moments)
 """Sums over records: whatever the parameters, all centres together are one table. Every centre answers them."""
-BY_CENTRE: dict[str, Callable[..., Statistic[Any]]] = {
-    "Cox": lambda covariates, coefficients, **others: cox_step(
-        _covariates(covariates), np.array(coefficients), **others
-    ),
-}
+BY_CENTRE = (cox_step,)
 """Not additive within a centre: an event that only one centre has tells of all who were at risk there. So a
 centre approves each model, that is everything but the coefficients."""
+_MAKERS: dict[str, Callable[..., Statistic[Any]]] = {
+    each.__name__: each for each in (*BY_RECORD, *BY_CENTRE)
+}
 
 
 def make(recipe: Recipe, approved: Mapping[str, Statistic[Any]], most: int) -> Statistic[Any]:
@@ -49,14 +36,15 @@ def make(recipe: Recipe, approved: Mapping[str, Statistic[Any]], most: int) -> S
         raise QuestionRefused(
             "the asker has another version of basecagg.statistics than this centre"
         )
-    if recipe["most"] != most:
+    maker, parameters = _MAKERS[recipe["built-in"]], recipe["parameters"]
+    asked = parameters.get("model", parameters)["most"]
+    if asked != most:
         raise QuestionRefused(
-            f"a bound of {recipe['most']} records for each centre: what was agreed on is {most}"
+            f"a bound of {asked} records for each centre: what was agreed on is {most}"
         )
-    name = recipe["built-in"]
-    if name in BY_CENTRE:
+    if maker in BY_CENTRE:
         _approved(recipe, approved)
-    return (BY_RECORD | BY_CENTRE)[name](most=most, **recipe["parameters"])
+    return maker(**_as_made(parameters, most))
 
 
 def _approved(recipe: Recipe, approved: Mapping[str, Statistic[Any]]) -> Statistic[Any]:
@@ -69,10 +57,15 @@ def _approved(recipe: Recipe, approved: Mapping[str, Statistic[Any]]) -> Statist
     return approved[asked]
 
 
-def _model(model: Mapping[str, Any], most: int) -> HazardModel:
-    plain = {**model, "times": tuple(model["times"]), "most": most}
-    return HazardModel(**plain | {"covariates": _covariates(model["covariates"])})
-
-
-def _covariates(covariates: list[Any]) -> tuple[Covariate, ...]:
-    return tuple(Covariate(*each) for each in covariates)
+def _as_made(parameters: Mapping[str, Any], most: int) -> dict[str, Any]:
+    """Parameters that were read from JSON, as makers take them; the bound is the centre's own."""
+    made = dict(parameters)
+    if "most" in made:
+        made["most"] = most
+    if "covariates" in made:
+        made["covariates"] = tuple(Covariate(*each) for each in made["covariates"])
+    if "times" in made:
+        made["times"] = tuple(made["times"])
+    if "model" in made:
+        made["model"] = HazardModel(**_as_made(made["model"], most))
+    return made

@@ -23,16 +23,6 @@ Recipe: TypeAlias = dict[str, Any]
 """Plain data: what is left of it when it has been written down and read again."""
 
 
-def built_in(maker: str, *, most: int, **parameters: Any) -> Callable[[], Recipe]:
-    """A statistic of this package, by the name that it has in `makers`."""
-    return lambda: {
-        "built-in": maker,
-        "files": files_digest(),
-        "most": plain(most),
-        "parameters": plain(parameters),
-    }
-
-
 def of_ones_own(
     name: str, function: Callable[..., Any], bounds: Any, per_record: float | None, by_record: bool
 ) -> Recipe:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, TypeAlias, TypeVar
+from dataclasses import dataclass, replace
+from functools import wraps
+from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from basecagg.errors import DataError, ParameterError
-from basecagg.statistics.recipe import Recipe, digest, of_ones_own
+from basecagg.statistics.recipe import Recipe, digest, files_digest, of_ones_own, plain
 
 Rows: TypeAlias = Mapping[str, Any]
 """One centre's records: columns by name, each as long as the others. A data frame will do."""
 Vector: TypeAlias = npt.NDArray[np.float64]
 Marks: TypeAlias = npt.NDArray[np.bool_]
 Result = TypeVar("Result")
+Given = ParamSpec("Given")
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +68,28 @@ class Statistic(Generic[Result]):
     def digest(self) -> str:
         """The hash that a centre approves it by: of the recipe, without the coefficients of a Cox step."""
         return digest(self.recipe)
+
+
+def maker(function: Callable[Given, Statistic[Result]]) -> Callable[Given, Statistic[Result]]:
+    """Mark a function that makes a statistic: the recipe is its name and its arguments."""
+    signature = inspect.signature(function)
+
+    @wraps(function)
+    def make(*arguments: Given.args, **named: Given.kwargs) -> Statistic[Result]:
+        call = signature.bind(*arguments, **named)
+        call.apply_defaults()
+
+        def recipe() -> Recipe:
+            parameters = plain(call.arguments)
+            return {
+                "built-in": function.__name__,
+                "files": files_digest(),
+                "parameters": parameters,
+            }
+
+        return replace(function(*arguments, **named), made_by=recipe)
+
+    return make
 
 
 def together(*statistics: Statistic[Any]) -> Statistic[tuple[Any, ...]]:

@@ -9,8 +9,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from basecagg.errors import DataError
-from basecagg.statistics.recipe import built_in
-from basecagg.statistics.statistic import Rows, Statistic, Vector, ascending, numbers
+from basecagg.statistics.statistic import Rows, Statistic, Vector, ascending, maker, numbers
 
 
 class Summary(NamedTuple):
@@ -21,6 +20,7 @@ class Summary(NamedTuple):
     deviation: float
 
 
+@maker
 def count(name: str, *, most: int) -> Statistic[float]:
     """How many records there are; `name` is any column, and a centre has `most` records at most.
 
@@ -33,10 +33,10 @@ def count(name: str, *, most: int) -> Statistic[float]:
         of_sum=lambda total: float(total[0]),
         per_record=1.0,
         by_record=True,
-        made_by=built_in("count", most=most, name=name),
     )
 
 
+@maker
 def mean(name: str, low: float, high: float, *, most: int) -> Statistic[Summary]:
     """Mean and standard deviation of a column whose values are between `low` and `high`.
 
@@ -67,10 +67,10 @@ def mean(name: str, low: float, high: float, *, most: int) -> Statistic[Summary]
         per_record=math.sqrt(3),
         notes=_notes(name, low, high, "count as the nearer end"),
         by_record=True,
-        made_by=built_in("mean", most=most, name=name, low=low, high=high),
     )
 
 
+@maker
 def histogram(
     name: str, edges: Sequence[float], *, most: int, outside: Literal["clip", "count"] = "clip"
 ) -> Statistic[Vector]:
@@ -96,7 +96,6 @@ def histogram(
         per_record=1.0,
         notes=_notes(name, low, high, "are counted apart" if apart else "count as the nearer end"),
         by_record=True,
-        made_by=built_in("histogram", most=most, name=name, edges=edges, outside=outside),
     )
 
 
