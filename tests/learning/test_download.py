@@ -72,8 +72,8 @@ def test_only_missing_files_of_a_dataset_are_fetched(
     kept.parent.mkdir(parents=True)
     kept.write_bytes((there / kept.name).read_bytes())
     (there / kept.name).unlink()
-    (train_x, _), (_, test_y) = read_idx_source(source, tmp_path / "data", download=True)
-    assert (len(train_x), len(test_y)) == (12, 5)
+    data = read_idx_source(source, tmp_path / "data", download=True)
+    assert (len(data.train_x), len(data.test_y)) == (12, 5)
     assert len(list(kept.parent.iterdir())) == 4
 
 

@@ -106,9 +106,8 @@ def read_cifar(path: Path, *, member: str | None = None) -> tuple[Bytes, Bytes]:
 
 def _read_plain_or_gz(path: Path) -> bytes:
     try:
-        if path.suffix == ".gz":
-            return gzip.decompress(path.read_bytes())
-        return path.read_bytes()
+        data = path.read_bytes()
+        return gzip.decompress(data) if path.suffix == ".gz" else data
     except (OSError, EOFError, zlib.error) as error:
         raise _damaged(path, str(error)) from error
 

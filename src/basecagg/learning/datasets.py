@@ -17,8 +17,6 @@ from basecagg.learning.data_files import Bytes, RemoteFile, fetch, read_cifar, r
 
 Split = tuple[Tensor, Tensor]
 """Inputs float32[n, channels, height, width] and labels int64[n]."""
-Reader = Callable[[Path, bool], tuple[Split, Split]]
-"""From the folder of data, and whether to fetch missing files: what to train on, and what to test with."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -78,7 +76,7 @@ _DIGITS_TEST_SIZE = 360
 _DIGITS_MEAN, _DIGITS_STD = 0.3053, 0.3761
 
 
-def _read_digits(data_dir: Path, download: bool) -> tuple[Split, Split]:
+def _read_digits(data_dir: Path, download: bool) -> Dataset:
     """The 1,797 digits of 8×8 pixels inside scikit-learn, a fixed 360 of them to test with; needs no file."""
     sklearn = require("sklearn.datasets", extra="learn", needed_for="the dataset digits")
     pixels, labels = sklearn.load_digits(return_X_y=True)
@@ -87,7 +85,7 @@ def _read_digits(data_dir: Path, download: bool) -> tuple[Split, Split]:
     x.div_(16).sub_(_DIGITS_MEAN).div_(_DIGITS_STD)
     y = torch.from_numpy(labels[order].astype(np.int64))
     first = _DIGITS_TEST_SIZE
-    return (x[first:], y[first:]), (x[:first], y[:first])
+    return _of_ten_classes("digits", (x[first:], y[first:]), (x[:first], y[:first]))
 
 
 # --- MNIST and Fashion-MNIST ----------------------------------------------------------------------
@@ -95,10 +93,11 @@ def _read_digits(data_dir: Path, download: bool) -> tuple[Split, Split]:
 
 @dataclass(frozen=True)
 class IdxSource:
-    """Four IDX files with 28×28 images. `sha256` is of the .gz as published; the first folder is ours."""
+    """Four IDX files with 28×28 images in a folder of this name. `sha256` is of the .gz as published."""
 
     name: str
-    folders: tuple[str, ...]
+    torchvision: str
+    """Where torchvision keeps the same files."""
     urls: tuple[str, ...]
     sha256: dict[str, str]
     mean: float
@@ -107,7 +106,7 @@ class IdxSource:
 
 MNIST = IdxSource(
     name="mnist",
-    folders=("mnist", "MNIST/raw"),  # the second is torchvision's
+    torchvision="MNIST/raw",
     urls=(
         "https://ossci-datasets.s3.amazonaws.com/mnist/",
         "https://storage.googleapis.com/cvdf-datasets/mnist/",
@@ -124,7 +123,7 @@ MNIST = IdxSource(
 
 FASHION_MNIST = IdxSource(
     name="fashion-mnist",
-    folders=("fashion-mnist", "FashionMNIST/raw"),
+    torchvision="FashionMNIST/raw",
     urls=(
         "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
         "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
@@ -140,10 +139,11 @@ FASHION_MNIST = IdxSource(
 )
 
 
-def read_idx_source(source: IdxSource, data_dir: Path, download: bool) -> tuple[Split, Split]:
-    """The examples to train on and to test with."""
+def read_idx_source(source: IdxSource, data_dir: Path, download: bool) -> Dataset:
+    """The dataset of these files."""
     folder = _folder_with_all(source, data_dir, download)
-    return _read_split(source, folder, "train"), _read_split(source, folder, "t10k")
+    train, test = (_read_split(source, folder, part) for part in ("train", "t10k"))
+    return _of_ten_classes(source.name, train, test)
 
 
 def _read_split(source: IdxSource, folder: Path, part: str) -> Split:
@@ -158,13 +158,13 @@ def _read_split(source: IdxSource, folder: Path, part: str) -> Split:
 
 def _folder_with_all(source: IdxSource, data_dir: Path, download: bool) -> Path:
     """The first folder that holds all four files; else ours, with the missing ones fetched if `download`."""
-    ours, theirs = (data_dir / folder for folder in source.folders)
+    ours, theirs = data_dir / source.name, data_dir / source.torchvision
     missing = _missing_from(ours, source)
     if missing and not _missing_from(theirs, source):
         return theirs
     if missing and not download:
         names = [f"{name}.gz" for name in missing]
-        raise _missing(source.name, names, data_dir, source.folders[0], f"{source.folders[1]}/")
+        raise _missing(source.name, names, data_dir, source.name, f"{source.torchvision}/")
     for name in missing:
         urls = tuple(f"{base}{name}.gz" for base in source.urls)
         fetch(RemoteFile(f"{name}.gz", source.sha256[name], urls), ours)
@@ -193,7 +193,7 @@ _CIFAR_BATCHES = (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test
 _CIFAR_MEAN, _CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 
 
-def _read_cifar10(data_dir: Path, download: bool) -> tuple[Split, Split]:
+def _read_cifar10(data_dir: Path, download: bool) -> Dataset:
     """From the unpacked folder, or else out of the archive. The last batch is to test with."""
     folder, archive = data_dir / _CIFAR_FOLDER, data_dir / _CIFAR_ARCHIVE.name
     missing = [name for name in _CIFAR_BATCHES if not (folder / name).is_file()]
@@ -209,8 +209,8 @@ def _read_cifar10(data_dir: Path, download: bool) -> tuple[Split, Split]:
     )
     pixels, labels = zip(*train, strict=True)
     both = (np.concatenate(pixels), np.concatenate(labels)), test
-    train_split, test_split = (_as_split(x, y, _CIFAR_MEAN, _CIFAR_STD) for x, y in both)
-    return train_split, test_split
+    splits = (_as_split(x, y, _CIFAR_MEAN, _CIFAR_STD) for x, y in both)
+    return _of_ten_classes("cifar10", *splits)
 
 
 # --- what they share ------------------------------------------------------------------------------
@@ -233,20 +233,17 @@ def _as_split(pixels: Bytes, labels: Bytes, mean: Sequence[float], std: Sequence
     return x, torch.from_numpy(labels.astype(np.int64))
 
 
-def _of_ten_classes(name: str, read: Reader, data_dir: Path, download: bool) -> Dataset:
-    (train_x, train_y), (test_x, test_y) = read(data_dir, download)
+def _of_ten_classes(name: str, train: Split, test: Split) -> Dataset:
+    (train_x, train_y), (test_x, test_y) = train, test
     return Dataset(
         name=name, train_x=train_x, train_y=train_y, test_x=test_x, test_y=test_y, num_classes=10
     )
 
 
-_READERS: dict[str, Reader] = {
+DATASETS: dict[str, Callable[[Path, bool], Dataset]] = {
     "digits": _read_digits,
     "mnist": partial(read_idx_source, MNIST),
     "fashion-mnist": partial(read_idx_source, FASHION_MNIST),
     "cifar10": _read_cifar10,
-}
-DATASETS: dict[str, Callable[[Path, bool], Dataset]] = {
-    name: partial(_of_ten_classes, name, read) for name, read in _READERS.items()
 }
 """Every dataset that has a name: from the folder of data, and whether to fetch what is missing."""

@@ -17,6 +17,7 @@ from basecagg.learning.record_updates import record_update
 from basecagg.learning.task import Task, seeded
 from basecagg.maths.randomness import SEED_BYTES
 from basecagg.maths.running_statistics import damped
+from basecagg.options import Amount, Count, NotNegative, Positive, check
 from basecagg.privacy import Privacy
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
@@ -26,17 +27,17 @@ _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm
 class LocalTraining:
     """How users train. Give `steps` or `epochs`, not both."""
 
-    learning_rate: float
+    learning_rate: Positive
     """η_l."""
-    steps: int | None = None
+    steps: Count | None = None
     """E: SGD steps, however many examples a user has."""
-    epochs: int | None = None
+    epochs: Count | None = None
     """Passes over a user's examples instead; E is then this times its number of batches."""
-    batch_size: int = 50
+    batch_size: Count = 50
     """Examples in one step; the last batch of a pass may be smaller, but not one example under BatchNorm."""
-    weight_decay: float = 0.0
+    weight_decay: Amount = 0.0
     """λ of the L2 regularisation."""
-    max_staleness: int = 0
+    max_staleness: NotNegative = 0
     """τ_max of the sums that updates go into: BatchNorm's statistics move by 1/(1 + τ_max) of their change."""
     privacy: Privacy | None = None
     """Where records are the unit: one step on a sample of them, each clipped: `batch_size` is the usual. The
@@ -45,13 +46,9 @@ class LocalTraining:
 
     def __post_init__(self) -> None:
         """Check every rule once, here."""
-        _require(0 < self.learning_rate < math.inf, "learning_rate", self.learning_rate, "> 0")
-        _require(0 <= self.weight_decay < math.inf, "weight_decay", self.weight_decay, "≥ 0")
-        _require(self.batch_size >= 1, "batch_size", self.batch_size, "≥ 1")
-        _require(self.max_staleness >= 0, "max_staleness", self.max_staleness, "≥ 0")
-        given = [count for count in (self.steps, self.epochs) if count is not None]
-        _require(len(given) == 1, "steps, epochs", (self.steps, self.epochs), "exactly one number")
-        _require(given[0] >= 1, "steps or epochs", given[0], "≥ 1")
+        check(self)
+        given = self.steps, self.epochs
+        _require(given.count(None) == 1, "steps, epochs", given, "exactly one number")
         if self.on_records:
             _require(self.steps == 1, "steps", self.steps, "1 where records are the unit")
             _require(self.weight_decay == 0, "weight_decay", self.weight_decay, "0, too")

@@ -37,7 +37,7 @@ def lenet5(input_shape: InputShape, num_classes: int) -> nn.Module:
     Differs from LeCun's: ReLU for tanh, max-pooling, a plain linear output, every map of the second
     convolution sees all of the first. The images are padded to the original's 32×32.
     """
-    _require_shape("lenet5", input_shape, (1, 28, 28))
+    _require(input_shape == (1, 28, 28), "lenet5", "1×28×28", input_shape)
     maps = *_pooled_convolution(1, 6, padding=2), *_pooled_convolution(6, 16)
     return nn.Sequential(*maps, nn.Flatten(), *_dense(400, 120, 84, num_classes))
 
@@ -47,7 +47,7 @@ def lenet_431k(input_shape: InputShape, num_classes: int) -> nn.Module:
 
     Differs from Caffe's: ReLU after the convolutions too.
     """
-    _require_shape("lenet-431k", input_shape, (1, 28, 28))
+    _require(input_shape == (1, 28, 28), "lenet-431k", "1×28×28", input_shape)
     maps = *_pooled_convolution(1, 20), *_pooled_convolution(20, 50)
     return nn.Sequential(*maps, nn.Flatten(), *_dense(800, 500, num_classes))
 
@@ -58,7 +58,7 @@ def fedasync_cnn(input_shape: InputShape, num_classes: int) -> nn.Module:
     As in their code: the image's centre of 24×24, padding 1, ReLU *before* each BatchNorm, a third dropout
     after the hidden layer, Xavier weights. Its 768 running statistics travel too, so d = 2,626,634.
     """
-    _require_shape("fedasync-cnn", input_shape, (3, 32, 32))
+    _require(input_shape == (3, 32, 32), "fedasync-cnn", "3×32×32", input_shape)
     maps = *_fedasync_block(3, 64), *_fedasync_block(64, 128)
     hidden, relu, output = _dense(128 * 6 * 6, 512, num_classes)
     network = nn.Sequential(
@@ -73,7 +73,9 @@ def small_cnn(input_shape: InputShape, num_classes: int) -> nn.Module:
     GroupNorm keeps no running statistics, so nothing but weights travels. Of larger images it sees the centre
     of 24×24, as the network of the FedAsync authors does.
     """
-    _require_image("small-cnn", input_shape)
+    fits = len(input_shape) == 3 and min(input_shape[1:]) >= 8
+    wanted = "channels × height × width with at least 8×8 pixels"
+    _require(fits, "small-cnn", wanted, input_shape, "mlp and logistic")
     layers: list[nn.Module] = [CentreCrop(min(24, *input_shape[1:]))]
     for inputs, outputs in ((input_shape[0], 16), (16, 32), (32, 32)):
         layers += [*_group_normed(inputs, outputs), nn.MaxPool2d(2)]
@@ -137,25 +139,18 @@ def _long_filters(layer: nn.Module) -> None:
         nn.init.zeros_(layer.bias)
 
 
-def _require_shape(name: str, given: InputShape, wanted: InputShape) -> None:
-    if given != wanted:
-        raise _unfit(
-            f"{name} takes images of {_text(wanted)}", given, "small-cnn, mlp and logistic"
+def _require(
+    fits: bool,
+    name: str,
+    wanted: str,
+    given: InputShape,
+    others: str = "small-cnn, mlp and logistic",
+) -> None:
+    if not fits:
+        inputs = "×".join(map(str, given))
+        raise DataError(
+            f"{name} takes images of {wanted}, these inputs are {inputs}: {others} take any"
         )
-
-
-def _require_image(name: str, given: InputShape) -> None:
-    if len(given) != 3 or min(given[1:]) < 8:
-        wanted = "images of channels × height × width with at least 8×8 pixels"
-        raise _unfit(f"{name} takes {wanted}", given, "mlp and logistic")
-
-
-def _unfit(wanted: str, given: InputShape, others: str) -> DataError:
-    return DataError(f"{wanted}, these inputs are {_text(given)}: {others} take any")
-
-
-def _text(shape: InputShape) -> str:
-    return "×".join(map(str, shape))
 
 
 MODELS: dict[str, Callable[[InputShape, int], nn.Module]] = {
