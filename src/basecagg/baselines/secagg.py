@@ -29,6 +29,7 @@ from basecagg.errors import ParameterError
 from basecagg.maths.kernels.modular_sums import add_row, reduce_totals, subtract_row
 from basecagg.maths.primes import PAPER_MODULUS
 from basecagg.maths.randomness import FieldStream, Words
+from basecagg.options import Count, Range, check
 from basecagg.protocol.messages import Message, PublicKey
 
 User: TypeAlias = Annotated[int, Meta(ge=0)]
@@ -41,23 +42,20 @@ _PIECE = 1 << 15
 class SecAggParameters:
     """What all users of a round agree on. Users are 0 … N−1."""
 
-    num_holders: int
+    num_holders: Annotated[int, Range(2)]
     """N"""
     threshold: int
     """t: shares that give a secret back; t − 1 colluders among a user's neighbours learn nothing."""
-    vector_size: int
+    vector_size: Count
     """d"""
     graph: Graph = field(default=(), repr=False)
     """Who masks with whom; everybody with everybody unless given."""
 
     def __post_init__(self) -> None:
         """Check every number; the graph must be one."""
-        if self.num_holders < 2:
-            raise ParameterError(f"num_holders N = {self.num_holders} is below 2", rule="N ≥ 2")
+        check(self)
         if not self.graph:
             object.__setattr__(self, "graph", complete(self.num_holders))
-        if self.vector_size < 1:
-            raise ParameterError(f"vector_size d = {self.vector_size} is below 1", rule="d ≥ 1")
         _check_graph(self.graph, self.num_holders)
         fewest = 1 + min(map(len, self.graph))
         if not 2 <= self.threshold <= fewest:
@@ -65,11 +63,6 @@ class SecAggParameters:
                 f"threshold t = {self.threshold} is outside 2…{fewest}, the shares of a secret",
                 rule="2 ≤ t ≤ k + 1",
             )
-
-    @property
-    def modulus(self) -> int:
-        """q"""
-        return PAPER_MODULUS
 
 
 def _check_graph(graph: Graph, num_holders: int) -> None:

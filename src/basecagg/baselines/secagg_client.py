@@ -13,6 +13,7 @@ from basecagg.baselines import secagg
 from basecagg.baselines.secagg_graph import neighbourhood
 from basecagg.baselines.shamir import SHARE_BYTES, SecretSharing
 from basecagg.channels.key_agreement import SECRET_BYTES, AgreementKey, seal, unseal
+from basecagg.maths.primes import PAPER_MODULUS
 from basecagg.maths.randomness import SEED_BYTES, Words, system_entropy
 
 _SERVER = "server"
@@ -108,8 +109,8 @@ class SecAggClient:
         """y_i = x_i + PRG(b_i) + Σ_{i<j} PRG(a_ij) − Σ_{i>j} PRG(a_ji), Eq. (secagg_maskedmodel)."""
         if values.dtype != np.uint32 or values.shape != (self.parameters.vector_size,):
             raise errors.DataError(f"the input must be uint32[{self.parameters.vector_size}]")
-        if values.max() >= self.parameters.modulus:
-            raise errors.DataError(f"the input holds numbers ≥ q = {self.parameters.modulus}")
+        if values.max() >= PAPER_MODULUS:
+            raise errors.DataError(f"the input holds numbers ≥ q = {PAPER_MODULUS}")
         held = self._open_envelopes(delivery)
         self._move("shared")
         self._held |= held

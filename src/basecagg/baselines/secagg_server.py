@@ -18,6 +18,7 @@ from basecagg.baselines.shamir import ELEMENTS, SHARE_BYTES, SecretSharing
 from basecagg.channels.key_agreement import AgreementKey
 from basecagg.errors import DecodingError, LocalProtocolError, Malformed, WrongMembers
 from basecagg.maths.prime_field import PrimeField
+from basecagg.maths.primes import PAPER_MODULUS
 from basecagg.maths.randomness import Words
 
 _EXPECTED: dict[str, type[secagg.FromUser]] = {
@@ -193,7 +194,7 @@ class SecAggServer:
     def _sum_of_inputs(self) -> Words:
         inputs = self._received["inputs"].values()
         rows = [np.frombuffer(each.words, "<u4").astype(np.uint32, copy=False) for each in inputs]
-        return PrimeField(self._parameters.modulus).weighted_sum(rows, [1] * len(rows))
+        return PrimeField(PAPER_MODULUS).weighted_sum(rows, [1] * len(rows))
 
     # --- checks -------------------------------------------------------------------------------
 
@@ -214,7 +215,7 @@ class SecAggServer:
             case secagg.MaskedInput():
                 if len(message.words) != 4 * self._parameters.vector_size:
                     raise Malformed(f"an input is {self._parameters.vector_size} words", peer=peer)
-                self._require_elements(message.words, "an input holds words", peer)
+                _require_elements(message.words, "an input holds words", peer)
             case secagg.Unmasking():
                 around = neighbours | {message.user}
                 self._check_shares(message.seed_shares, around & set(self.survivors), peer)
@@ -227,8 +228,9 @@ class SecAggServer:
             raise Malformed("not one share of each neighbour that was asked for", peer=peer)
         if any(len(share) != SHARE_BYTES for _, share in shares):
             raise Malformed(f"a share is not {ELEMENTS} elements of the field", peer=peer)
-        self._require_elements(b"".join(share for _, share in shares), "shares hold words", peer)
+        _require_elements(b"".join(share for _, share in shares), "shares hold words", peer)
 
-    def _require_elements(self, words: bytes, what: str, peer: str) -> None:
-        if words and np.frombuffer(words, "<u4").max() >= self._parameters.modulus:
-            raise Malformed(f"{what} ≥ q = {self._parameters.modulus}", peer=peer)
+
+def _require_elements(words: bytes, what: str, peer: str) -> None:
+    if words and np.frombuffer(words, "<u4").max() >= PAPER_MODULUS:
+        raise Malformed(f"{what} ≥ q = {PAPER_MODULUS}", peer=peer)

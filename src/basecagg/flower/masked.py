@@ -152,18 +152,15 @@ class MaskedCoordinator(Coordinator):
 
     def _start(self, agreement: Agreement) -> None:
         settings, parameters = self.settings, agreement.parameters
-        problem = ""
-        if parameters.model_size != self._initial.size:
-            problem = (
-                f"is for {parameters.model_size} numbers, this model and its metrics have"
-                f" {self._initial.size}"
-            )
-        elif agreement.epoch.contract != Contract.digest_of(self._contract):
-            problem = "binds other metrics, limits, configs or array names"
-        elif not settings.promises(parameters.privacy):
-            problem = "has another privacy"
-        if problem:
-            raise DataError(f"the stored epoch {problem}: choose another server_state")
+        size, here = parameters.model_size, self._initial.size
+        bound = agreement.epoch.contract == Contract.digest_of(self._contract)
+        for fits, problem in (
+            (size == here, f"is for {size} numbers, this model and its metrics have {here}"),
+            (bound, "binds other metrics, limits, configs or array names"),
+            (settings.promises(parameters.privacy), "has another privacy"),
+        ):
+            if not fits:
+                raise DataError(f"the stored epoch {problem}: choose another server_state")
         self.settings = replace(settings, buffer_size=parameters.buffer_size)
         self.server = EpochServer.masked(
             agreement,

@@ -103,8 +103,7 @@ def _lines(curves: Mapping[str, Sequence[tuple[float, float]]], x: str, y: str) 
     figure, axes = new_figure()
     for (label, points), colour in zip(curves.items(), cycle(COLOURS), strict=False):
         axes.plot(*zip(*points, strict=True), color=colour, label=_plain(label), linewidth=1.6)
-    axes.set_xlabel(x)
-    axes.set_ylabel(_plain(y))
+    axes.set(xlabel=x, ylabel=_plain(y))
     _add_legend(figure, axes.lines)
     return figure
 
@@ -121,8 +120,7 @@ def staleness(runs: Sequence[RunRecord]) -> Figure:
         x = np.array(sorted(counts)) + (index - (len(runs) - 1) / 2) * width
         percent = [100 * counts[tau] / total for tau in sorted(counts)]
         bars.append(axes.bar(x, percent, width, color=colour, label=_plain(run.name)))
-    axes.set_xlabel("staleness τ of an update, in versions")
-    axes.set_ylabel("fraction of updates, %")
+    axes.set(xlabel="staleness τ of an update, in versions", ylabel="fraction of updates, %")
     _add_legend(figure, bars)
     return figure
 
@@ -181,8 +179,7 @@ def partition(runs: Sequence[RunRecord]) -> Figure:
     counts = np.array(runs[0].totals["label counts"]).T
     image = axes.imshow(counts, aspect="auto", cmap="viridis", interpolation="nearest")
     axes.grid(visible=False)
-    axes.set_xlabel("user")
-    axes.set_ylabel("label")
+    axes.set(xlabel="user", ylabel="label")
     figure.colorbar(image, ax=axes, label="examples")
     return figure
 
