@@ -184,7 +184,8 @@ def test_an_exported_model_leads_back_to_the_operators_key(trained, tmp_path):
 class Exporting(Office):
     """The operator of a federation, for one export. Nothing is noted."""
 
-    def __init__(self, federation):
+    def __init__(self, federation, line):
+        self.line = line
         self.identity = federation.identity("operator")
         self._epoch = federation.agreement.epoch
 
@@ -235,7 +236,8 @@ def test_the_operator_does_not_export_a_model_that_the_server_made_up(honest, tr
             recompute(trained.agreement, parts)
     work = inspect.unwrap(export_command.callback)
     with suppress(Refused, DataError):
-        asyncio.run(work(Exporting(trained), Showing(trained, model, parts), path=path, model=None))
+        office = Exporting(trained, Showing(trained, model, parts))
+        asyncio.run(work(office, path=path, model=None))
     assert path.exists() == honest
 
 
