@@ -1,4 +1,4 @@
-"""Is a modulus prime? Standard library only, so that parameters can ask before numpy is loaded."""
+"""Is q prime, and how wide are its words? Standard library only: parameters ask before numpy is loaded."""
 
 from __future__ import annotations
 
@@ -37,6 +37,11 @@ def require_modulus(modulus: int, *, least: int = 2) -> None:
         " the default is 2³² − 5",
         rule="q is a prime below 2³²",
     )
+
+
+def word_bytes(modulus: int) -> int:
+    """Bytes of a word 0…q−1 on the wire: three or four."""
+    return 3 if modulus < 2**24 else 4
 
 
 def _passes(n: int, base: int, odd: int, twos: int) -> bool:
