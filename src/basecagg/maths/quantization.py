@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from basecagg.errors import DataError, ParameterError
 from basecagg.maths.elements import Elements, check_values, checked, checked_shape, destination
-from basecagg.maths.kernels.rounding import clip_and_count, round_and_mask
+from basecagg.maths.kernels.rounding import clip_and_count, round_and_mask, unmask_and_scale
 from basecagg.maths.primes import require_modulus
 from basecagg.maths.randomness import Words
 
@@ -102,6 +102,31 @@ def dequantize(values: Elements, levels: int, modulus: int) -> npt.NDArray[np.fl
     for part, numbers in zip(_segments(out), _segments(values), strict=True):
         np.divide(signed(numbers, modulus), float(levels), out=part)
     return out
+
+
+def unmask(
+    total: Elements,
+    mask: Elements,
+    levels: int,
+    modulus: int,
+    *,
+    out: npt.NDArray[np.float64],
+) -> int:
+    """Take a mask off a sum, in place; out = φ⁻¹(total)/c with c = `levels`. Returns the largest |φ⁻¹(total)|.
+
+    One pass does what `PrimeField.sub`, `magnitude` and `dequantize` do.
+    """
+    _check_levels(levels)
+    require_modulus(modulus, least=3)
+    destination(total, total.shape)
+    mask = checked_shape(mask, "mask", total.shape)
+    if out.shape != total.shape or out.dtype != np.float64 or not out.flags.c_contiguous:
+        raise DataError(f"out must be a contiguous vector: np.empty({total.size})")
+    largest = int(unmask_and_scale(total, mask, np.uint32(modulus), float(levels), out))
+    if largest < 0:
+        check_values(mask, "mask", modulus)
+        raise DataError(f"total holds a value that is not below q = {modulus}: reduce it mod q")
+    return largest
 
 
 def magnitude(values: Elements, modulus: int) -> int:

@@ -138,9 +138,9 @@ class FieldStream(WordStream):
             words &= self._low_bits
         if words.max() < self._modulus:  # for q = 2³² − 5 all but one word in 8.6·10⁸ lie below q
             return words.size
-        kept = words[words < self._modulus]
-        words[: kept.size] = kept
-        return kept.size
+        from basecagg.maths.kernels.modular_sums import keep_below
+
+        return int(keep_below(words, np.uint32(self._modulus)))
 
 
 def fingerprint(key: bytes, numbers: npt.NDArray[np.float32]) -> bytes:

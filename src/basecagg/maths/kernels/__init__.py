@@ -18,12 +18,14 @@ def warm_up(spare: Path | None = None) -> float:
     import numpy as np
 
     from basecagg.maths.kernels.compiler import find_cache
-    from basecagg.maths.kernels.modular_sums import add_row, reduce_totals, subtract_row
+    from basecagg.maths.kernels.modular_sums import add_row, keep_below, reduce_totals, subtract_row
     from basecagg.maths.mds_code import MaskCode
     from basecagg.maths.noise import noise_and_mask, noise_table, round_within
+    from basecagg.maths.packing import pack, unpack
     from basecagg.maths.prime_field import PrimeField
-    from basecagg.maths.quantization import clip_update, quantize
+    from basecagg.maths.quantization import clip_update, quantize, unmask
     from basecagg.maths.randomness import WordStream
+    from basecagg.maths.ring import GROUP, SIZE, RingProduct
 
     find_cache(spare)
     field, one = PrimeField(), np.ones(1, np.uint32)
@@ -40,6 +42,11 @@ def warm_up(spare: Path | None = None) -> float:
     noise_and_mask(
         rounded, noise_table(1), words, np.zeros(1, np.uint32), field.modulus, one.copy()
     )
+    unmask(one.copy(), one, 1, field.modulus, out=np.empty(1))
+    group = np.zeros(GROUP, np.uint32)
+    RingProduct(np.zeros(SIZE, np.uint32), 2**32 - 12287)(group, group)
+    keep_below(group, np.uint32(1))
+    unpack(pack(group, 2), 2)
     total, q = np.zeros(1, np.uint64), np.uint32(field.modulus)
     add_row(total, one)
     subtract_row(total, one, q)

@@ -213,3 +213,14 @@ def reduce_totals(total: Totals, q: np.uint32, out: Words) -> None:
     modulus = np.uint64(q)
     for i in range(out.size):
         out[i] = np.uint32(_remainder(total[i], modulus))
+
+
+@kernel
+def keep_below(words: Words, q: np.uint32) -> int:
+    """Move the words below q to the front, in order; how many that are."""
+    kept = 0
+    for i in range(words.size):
+        word = words[i]
+        words[kept] = word
+        kept += word < q
+    return kept

@@ -1,4 +1,4 @@
-"""Clip, round, add discrete Gaussian noise, lift into the field and mask: each in one pass over memory."""
+"""Clip, round, add discrete Gaussian noise, mask; and back: each in one pass over memory."""
 
 from __future__ import annotations
 
@@ -61,6 +61,25 @@ def round_and_mask(
         bad |= not (abs(scaled) <= limit)  # true for NaN as well
         bad |= mask[i] >= q
     return not bad
+
+
+@kernel
+def unmask_and_scale(
+    total: Elements, mask: Elements, q: np.uint32, levels: float, out: npt.NDArray[np.float64]
+) -> np.int64:
+    """total −= mask mod q, and out = φ⁻¹(total)/levels; the largest |φ⁻¹|, or −1 if a word is not below q."""
+    largest, good = np.int32(0), True
+    half = np.uint32((q - np.uint32(1)) >> np.uint32(1))
+    for i in range(total.size):
+        good &= (total[i] < q) & (mask[i] < q)
+        missing = q if total[i] < mask[i] else np.uint32(0)
+        element = np.uint32(np.uint32(total[i] + missing) - mask[i])
+        total[i] = element
+        # −(q + 1)/2 ≥ −2³¹ + 2, so its size fits as well.
+        number = np.int32(np.uint32(element - q)) if element >= half else np.int32(element)
+        out[i] = np.float64(number) / levels
+        largest = max(largest, np.int32(abs(number)))
+    return np.int64(largest) if good else np.int64(-1)
 
 
 @kernel
