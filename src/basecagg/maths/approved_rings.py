@@ -39,8 +39,8 @@ _ERROR = "binomial: ones among 32 coins, less 16"
 _SOURCE = "reproduction/lattice_estimate.py; docs/explanation/keys-proof.md"
 
 APPROVED = (
-    ApprovedRing(KEY_SIZE, 16760833, _ERROR, 0, _SOURCE),
-    ApprovedRing(KEY_SIZE, 2**32 - 12287, _ERROR, 0, _SOURCE),
+    ApprovedRing(KEY_SIZE, 16760833, _ERROR, 128, _SOURCE),
+    ApprovedRing(KEY_SIZE, 2**32 - 12287, _ERROR, 128, _SOURCE),
 )
 """By width: the primes q = 1 mod 4096 of 24 and of 32 bits that are the largest."""
 
