@@ -3,8 +3,8 @@
 The core-SVP method of Alkim, Ducas, Pöppelmann and Schwabe (ADPS16, "NewHope"): an attack costs as much as
 one call of the sieve that BKZ uses in blocks of b, 2^(0.292·b) classically, 2^(0.265·b) on a quantum
 computer. Two attacks: the primal finds the errors as an unusually short vector, the dual tells samples from
-uniform words by short vectors of the dual lattice. Hybrid attacks are not here: docs/explanation/keys-
-proof.md has them from lattice-estimator.
+uniform words by short vectors of the dual lattice. Hybrid attacks are not here:
+docs/explanation/keys-proof.md has them from lattice-estimator.
 
 A uniform secret is exchanged for one as small as the errors first: n samples are solved for it (Applebaum,
 Cash, Peikert and Sahai, 2009), and the errors of these n samples are the secret of the others.
@@ -127,7 +127,7 @@ def _dual(p: Lwe) -> float:
 
 def expected_words(coins: int, words: int = MOST_WORDS) -> float:
     """Of so many words, those of which at most so many coins stay open when a pair's sums are told."""
-    return words * sum(comb(COINS, k) for k in range(coins + 1)) / 2**COINS
+    return words * sum(comb(COINS, k) for k in range(coins + 1)) / 2.0**COINS
 
 
 def deviation(coins: int) -> float:
