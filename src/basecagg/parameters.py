@@ -54,7 +54,7 @@ class ProtocolParameters:
     modulus: int = FieldOptions.modulus
     consistency: Consistency = TrustOptions.consistency
     max_colluding_contributors: int | None = None
-    """The roster must make it true."""
+    """Nothing enforces it: whom the operator admits has to make it true."""
     correctness: Correctness | None = None
     liars: int = TrustOptions.liars
     min_per_version: int | None = None
@@ -119,7 +119,7 @@ class ProtocolParameters:
 
     @property
     def once_per_version(self) -> bool:
-        """Whether a contributor is in one sum with an update from a version, unless that sum is given up."""
+        """Whether a contributor may be in one sum only with updates from one version, but for sums given up."""
         return self.consistency == "certified" and not self.repeated_versions
 
     @property

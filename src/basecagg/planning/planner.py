@@ -155,8 +155,8 @@ def _with_the_fields_of(wish: Callable[_Fields, Wishes]) -> Callable[_Fields, Pl
     def plan(*args: _Fields.args, **kwargs: _Fields.kwargs) -> Plan:
         """Choose parameters for a federation, and say what they cost; `print` shows it all.
 
-        The arguments are the fields of `Wishes`: what the federation is, and what it must withstand. What
-        cannot be raises `ParameterError` with the reason and the nearest choices that can.
+        The arguments are the fields of `Wishes`: what the federation is, and what it must withstand. If
+        they cannot be met, `ParameterError` gives the reason and the nearest wishes that can.
         """
         return choose(wish(*args, **kwargs))
 

@@ -52,7 +52,7 @@ class SimulationConfig(
     """As in the paper."""
     holders: Annotated[int, Range(2)] | None = None
     verify: Literal["always", "never"] = "always"
-    """The parts of all versions are at hand. Only of runs that are sealed and signed."""
+    """No samples here: the parts of all versions are in memory. Arithmetic runs have nothing to verify."""
     max_uses: Count = 10
     """A simulated user uploads more than once."""
     answer_timeout: Seconds = 10.0
@@ -102,7 +102,7 @@ class SimulationConfig(
 
     @property
     def server_rate(self) -> float:
-        """η_g, as it is used; likewise of `global_rate`, for every optimiser has its own."""
+        """η_g, as it is used. `global_rate` stays unset if not given, since each optimiser has its own."""
         return self.global_rate or OPTIMISERS[self.server_optimiser].usual_rate
 
     def as_used(self) -> SimulationConfig:
@@ -135,7 +135,7 @@ class SimulationConfig(
 
     @property
     def privacy_of_records(self) -> Privacy | None:
-        """By what users clip each record; None where users are the unit. Noise is none of their training's."""
+        """How users clip each record in training, without the noise; None where users are the unit."""
         return None if self.unit == "user" else private_sums(self, 1, 1).privacy
 
     def step_rule(self, weights: int, size: int) -> StepRule:

@@ -64,7 +64,7 @@ class Federation:
         initial_model: all zeros unless given.
         suite, cryptography: how shares are sealed; whether anything is sealed and signed.
         step, max_burns: the server's step, and how many sums of a version may be given up for others.
-        keep: for how many versions it is kept what they were made from.
+        keep: for how many versions to keep the parts that each was made from.
         retries: how often the server asks again before answers that disagree are given up.
         make_store: the store of a party, by its name. With stores of an earlier federation this one goes on.
         network, verifier: to watch messages and checks.
