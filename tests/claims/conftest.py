@@ -1,6 +1,7 @@
-"""The claims use the same small federation as the tests of the machines."""
+"""The claims use the same small federation as the tests of the machines, and the oracles of the maths."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "protocol"))
+TESTS = Path(__file__).parent.parent
+sys.path[:0] = [str(TESTS / room) for room in ("protocol", "maths")]
