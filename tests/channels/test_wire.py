@@ -4,9 +4,11 @@ from typing import get_args
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from parties import USERS, certify, intercept, make_federation, one_round, request_for
 from samples import make_samples
 
+from basecagg.channels import wire
 from basecagg.channels.wire import MAGIC, MAX_CONTROL_BYTES, AnyMessage, limit_for, pack, unpack
 from basecagg.errors import ChannelError
 from basecagg.protocol.messages import (
@@ -158,6 +160,58 @@ def test_a_longer_form_of_the_same_number():
     for longer in (b"\xcc\x00", b"\xcf" + bytes(8), b"\xca" + bytes(4), b"\xd0\x00"):
         with pytest.raises(ChannelError):
             unpack(frame.replace(marker, longer + b"\xc4\x20"), 10**8)
+
+
+def large_ones():
+    """Messages with a field that is not encoded again when they are read; `Parts` have two of them."""
+    samples, words = make_samples(), bytes(range(256)) * 256
+    changes = {Upload: "words", Answer: "words", PlainUpdate: "values", Parts: "model"}
+    large = [replace(samples[kind], **{name: words}) for kind, name in changes.items()]
+    return [*large, replace(large[-1], state=words + words)]
+
+
+def encoded_again(frame):
+    """What the frame says, if it is the one encoding of it: seen the plain way."""
+    message = wire._DECODER.decode(frame[len(MAGIC) :])
+    if pack(message) != frame:
+        raise ChannelError("the frame is not in its canonical encoding")
+    return message
+
+
+def read(frame):
+    return unpack(frame, 10**8)
+
+
+def outcome(reader, frame):
+    try:
+        return reader(frame)
+    except (ChannelError, msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+@pytest.mark.parametrize("message", large_ones(), ids=lambda m: type(m).__name__)
+def test_a_large_frame_has_one_encoding_too(message, monkeypatch):
+    """Every byte near its ends is left out, doubled, written as a longer number, and changed."""
+    frame = pack(message)
+    assert unpack(frame, 10**8) == message
+    others = []
+    for at in (*range(len(MAGIC), 400), *range(len(frame) - 400, len(frame))):
+        one = frame[at : at + 1]
+        changed = (b"", one + one, b"\xcc" + one, *(bytes([one[0] ^ bit]) for bit in (1, 16, 64)))
+        others += [frame[:at] + each + frame[at + 1 :] for each in changed]
+    said = [outcome(read, other) for other in others]
+    assert said == [outcome(encoded_again, other) for other in others]
+    monkeypatch.setattr(wire, "_is_canonical", lambda frame, message: True)
+    assert said != [outcome(read, other) for other in others]  # the control
+
+
+def test_a_longer_form_of_a_number_beside_a_large_field():
+    message = PlainUpdate(MASK, 0, bytes(32), bytes(10**5))
+    frame, marker = pack(message), b"\x00\xc4\x20"
+    assert unpack(frame, 10**8) == message
+    for longer in (b"\xcc\x00", b"\xcf" + bytes(8), b"\xd0\x00"):
+        with pytest.raises(ChannelError, match="canonical"):
+            unpack(frame.replace(marker, longer + b"\xc4\x20", 1), 10**8)
 
 
 def test_a_string_instead_of_bytes():

@@ -16,6 +16,7 @@ from basecagg.planning.planner import plan
 from basecagg.protocol.messages import MaskName, PlainUpdate, Refusal, Shipment
 from basecagg.service.agent.agent import Agent
 from basecagg.service.connection import Patience
+from basecagg.service.framing import Body, length_of
 from basecagg.service.problems import Problem
 from basecagg.service.server import host
 
@@ -87,10 +88,10 @@ async def test_small_messages_pass_beside_one_that_is_too_large() -> None:
     sent: list[int] = []
 
     class Narrow:
-        async def call(self, method: str, path: str, body: bytes) -> None:
-            if len(body) > 1000:
+        async def call(self, method: str, path: str, body: Body) -> None:
+            if length_of(body) > 1000:
                 raise Problem(413, "TooLarge", "1000 bytes at most")
-            sent.append(len(body))
+            sent.append(length_of(body))
 
     agent = object.__new__(Agent)
     agent._connection = Narrow()  # type: ignore[assignment]

@@ -6,9 +6,12 @@ names, unknown or missing fields, left-over bytes, non-minimal integers and over
 
 from __future__ import annotations
 
+import os
 from typing import Any, TypeAlias
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from basecagg.errors import ChannelError
 from basecagg.parameters import ProtocolParameters
@@ -23,6 +26,12 @@ MAX_CONTROL_BYTES = 16 * 2**20
 """The most that a message without bulk data may take: N = 100,000 signatures and K tickets fit."""
 _ENVELOPE_BYTES = 4096
 """Room for the names, keys and signatures around one bulk payload, sealing overhead included."""
+_LARGE = 2**16
+"""Bytes of a large field: from here on MessagePack has one way to write how long it is."""
+_BIN_8, _BIN_32 = b"\xc4\x20", b"\xc6"
+"""What MessagePack puts before 32 bytes, and before the length of a large field."""
+_GAP = os.urandom(32)
+"""Stands for a large field; nobody can know it, so it stands nowhere else in a message."""
 _MASK_NAME_BYTES = 256
 """Room for one more mask's name: its contributor's name and a serial number."""
 
@@ -55,9 +64,14 @@ MAX_FILE_BYTES = 2**31
 """Of a file with all the parts of a version: K + 3 models of 10⁷ numbers and more."""
 
 
+def pieces(message: Message) -> tuple[bytes, bytes]:
+    """A message as a frame in two pieces: to join them would copy a large one."""
+    return MAGIC, encode(message)
+
+
 def pack(message: Message) -> bytes:
     """A message as a frame."""
-    return MAGIC + encode(message)
+    return b"".join(pieces(message))
 
 
 def unpack(frame: bytes, limit: int) -> Message:
@@ -87,11 +101,30 @@ def _unpack(frame: bytes, limit: int, decoder: msgspec.msgpack.Decoder[Any]) -> 
         message = decoder.decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise ChannelError(f"the frame cannot be decoded: {error}") from None
-    canonical = encode(message)
-    # Not `pack(message) == frame`, which copies all of it once more; comparing with a view of it is slow.
-    if len(MAGIC) + len(canonical) != len(frame) or not frame.endswith(canonical):
+    if not _is_canonical(frame, message):
         raise ChannelError("the frame is not in its canonical encoding")
     return message
+
+
+def _is_canonical(frame: bytes, message: Struct) -> bool:
+    """Whether the frame is the one encoding of its message. To see that, no large field is copied again.
+
+    The bytes of such a field are those that were decoded from this frame: what is around them is compared.
+    """
+    fields = () if len(frame) < _LARGE else message.__struct_fields__
+    large = next((name for name in fields if _is_large(getattr(message, name))), None)
+    if large is None:
+        canonical = encode(message)
+        return len(MAGIC) + len(canonical) == len(frame) and frame.endswith(canonical)
+    value: bytes = getattr(message, large)
+    before, after = encode(replace(message, **{large: _GAP})).split(_BIN_8 + _GAP)
+    before += _BIN_32 + len(value).to_bytes(4)
+    size = len(MAGIC) + len(before) + len(value) + len(after)
+    return size == len(frame) and frame.startswith(before, len(MAGIC)) and frame.endswith(after)
+
+
+def _is_large(value: object) -> bool:
+    return isinstance(value, bytes) and len(value) >= _LARGE
 
 
 def limit_for(message_type: type[Message], parameters: ProtocolParameters) -> int:

@@ -12,7 +12,7 @@ import re
 import ssl
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import httpx
@@ -80,7 +80,7 @@ class Connection:
         self,
         method: str,
         path: str,
-        body: bytes = b"",
+        body: framing.Body = b"",
         *,
         query: Mapping[str, str | int] | None = None,
         patience: float = 0.0,
@@ -92,15 +92,17 @@ class Connection:
         Every attempt has a signature of its own: two addresses may be one server, which takes each once.
         """
         target = path if not query else f"{path}?{httpx.QueryParams(query)}"
-        seconds = _GRACE + patience + max(limit, len(body)) / _SLOWEST
+        size = framing.length_of(body)
+        seconds = _GRACE + patience + max(limit, size) / _SLOWEST
         wait = httpx.Timeout(_GRACE + patience, connect=_CONNECT)
 
         async def attempt(url: str) -> Reply:
-            headers = {}
+            headers = {"content-length": str(size)} if size else {}
             if is_signed:
                 header = sign_request(self._caller, method, target, body, self.now_ms())
                 headers["authorization"] = header
-            said: dict[str, Any] = {"content": body, "headers": headers, "timeout": wait}
+            content = _streamed(body) if size else None
+            said: dict[str, Any] = {"content": content, "headers": headers, "timeout": wait}
             async with (
                 asyncio.timeout(seconds),
                 self._client.stream(method, f"{url}{target}", **said) as reply,
@@ -216,6 +218,11 @@ def _fault(url: str, error: Exception) -> Unreachable:
 
 def _digits(text: str) -> int | None:
     return int(text) if _NUMBER.fullmatch(text) else None
+
+
+async def _streamed(body: framing.Body) -> AsyncIterator[bytes | memoryview]:
+    for portion in framing.portions(body):
+        yield portion
 
 
 async def _read(reply: httpx.Response, limit: int) -> bytes:

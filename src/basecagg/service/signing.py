@@ -20,6 +20,7 @@ from typing import NamedTuple
 from basecagg.channels.identity import Ed25519Verifier, Identity
 from basecagg.protocol.messages import Digest, Message, Name, Signature, signed, statement
 from basecagg.protocol.ports import Signer
+from basecagg.service.framing import Body, portions
 from basecagg.service.problems import Problem
 
 WINDOW_MS = 60_000
@@ -61,9 +62,12 @@ class Caller(NamedTuple):
     signer: Signer
 
 
-def sign_request(caller: Caller, method: str, target: str, body: bytes, time_ms: int) -> str:
+def sign_request(caller: Caller, method: str, target: str, body: Body, time_ms: int) -> str:
     """The `Authorization` header of a request; `target` is path and query."""
-    nonce, body_hash = os.urandom(_NONCE_BYTES), hashlib.sha256(body).digest()
+    nonce, digest = os.urandom(_NONCE_BYTES), hashlib.sha256()
+    for portion in portions(body):
+        digest.update(portion)
+    body_hash = digest.digest()
     request = HttpRequest(caller.federation, caller.name, method, target, time_ms, nonce, body_hash)
     signature = signed(request, caller.signer).signature
     fields = (caller.name, str(time_ms), *map(_text, (nonce, body_hash, signature)))

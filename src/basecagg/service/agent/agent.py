@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from basecagg import errors
-from basecagg.channels.wire import MAX_CONTROL_BYTES, limit_for, pack
+from basecagg.channels.wire import MAX_CONTROL_BYTES, limit_for, pack, pieces
 from basecagg.parties.member import Member
 from basecagg.privacy import Privacy
 from basecagg.protocol.floor import LocalFloor
@@ -29,7 +29,7 @@ from basecagg.service.agent.local_member import LocalMember
 from basecagg.service.agent.profile import Profile
 from basecagg.service.connection import Patience, Reply, Unreachable
 from basecagg.service.documents import to_json
-from basecagg.service.framing import Numbered
+from basecagg.service.framing import Numbered, length_of
 from basecagg.service.logs import Log
 from basecagg.service.problems import Problem
 from basecagg.service.training import RoundInfo, Training, Vector
@@ -395,7 +395,7 @@ class Agent:
         """
         too_large = ""
         for message in messages:
-            frame, kind = pack(message), type(message).__name__
+            frame, kind = pieces(message), type(message).__name__
             send = partial(self._connection.call, "POST", "/v1/messages", frame)
             try:
                 await self._persist(send, 400, 409, 413, *_ELSEWHERE)
@@ -403,7 +403,7 @@ class Agent:
                 if problem.code in _ELSEWHERE:
                     raise
                 if problem.status == 413:  # the others may be smaller
-                    too_large = _too_large(kind, len(frame), problem)
+                    too_large = _too_large(kind, length_of(frame), problem)
                 else:
                     _LOG.warning("refused", kind=kind, code=problem.code, reason=problem.reason)
         if too_large:

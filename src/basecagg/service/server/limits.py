@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import time
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from basecagg.options import ServingOptions
 from basecagg.protocol.operator import OPERATOR
+from basecagg.service import framing
 from basecagg.service.problems import Problem, busy
 
 _REMEMBERED_CALLERS = 10_000
@@ -24,8 +25,6 @@ _SLOWEST = 16_384.0
 """Bytes a second: the slowest that a body may come or go."""
 _ANSWER_GRACE = 20.0
 """Seconds that an answer may take, besides those for its length."""
-_PIECE = 512 * 2**10
-"""Bytes that are handed on at one time: letters that are fetched together, or most models, in one go."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,13 +166,13 @@ def declared(length: str | None, limit: int) -> int:
 
 
 class Pieces(Response):
-    """An answer of several byte strings: none is copied, and a caller that does not read is dropped."""
+    """An answer of several byte strings: it is never joined, and a caller that does not read is dropped."""
 
     media_type = "application/octet-stream"
 
-    def __init__(self, pieces: Sequence[bytes], headers: Mapping[str, str]) -> None:
+    def __init__(self, pieces: framing.Body, headers: Mapping[str, str]) -> None:
         self._pieces = pieces
-        self._length = sum(map(len, pieces))
+        self._length = framing.length_of(pieces)
         super().__init__(headers={**headers, "content-length": str(self._length)})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -181,14 +180,6 @@ class Pieces(Response):
         start = {"status": self.status_code, "headers": self.raw_headers}
         async with asyncio.timeout(_ANSWER_GRACE + self._length / _SLOWEST):
             await send({"type": "http.response.start", **start})
-            is_short = self._length <= _PIECE
-            for body in () if is_short else self._portions():
+            for body in framing.portions(self._pieces):
                 await send({"type": "http.response.body", "body": body, "more_body": True})
-            last = b"".join(self._pieces) if is_short else b""
-            await send({"type": "http.response.body", "body": last})
-
-    def _portions(self) -> Iterator[bytes]:
-        for piece in self._pieces:
-            view = memoryview(piece)
-            for at in range(0, len(view), _PIECE):
-                yield bytes(view[at : at + _PIECE])
+            await send({"type": "http.response.body"})
