@@ -17,7 +17,7 @@ from basecagg.errors import ChannelError
 from basecagg.maths.kernels import warm_up
 from basecagg.parameters import ProtocolParameters
 from basecagg.service.documents import Invitation
-from basecagg.service.invitation_file import write_invitation
+from basecagg.service.handed_over import write_invitation
 from basecagg.service.operator.folder import create
 from basecagg.service.operator.office import Office
 from basecagg.service.problems import Problem

@@ -20,13 +20,13 @@ from basecagg.protocol.operator import OPERATOR
 from basecagg.service.agent.profile import Profile
 from basecagg.service.connection import Connection
 from basecagg.service.documents import from_json, to_json
+from basecagg.service.handed_over import ServerFolder
 from basecagg.service.operator.folder import create
 from basecagg.service.operator.office import Office
 from basecagg.service.page.routes import Page
 from basecagg.service.server.app import Api, App
 from basecagg.service.server.core import Service
 from basecagg.service.server.limits import Limits
-from basecagg.service.server_folder import ServerFolder
 from basecagg.service.signing import Caller
 from basecagg.storage.in_memory import MemoryStore
 

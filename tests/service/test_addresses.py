@@ -13,7 +13,7 @@ from service_harness import Federation
 from basecagg.channels.identity import Identity
 from basecagg.errors import DataError
 from basecagg.service.connection import Connection, Unreachable
-from basecagg.service.invitation_file import read_invitation, write_invitation
+from basecagg.service.handed_over import read_invitation, write_invitation
 from basecagg.service.operator.folder import create
 from basecagg.service.operator.office import Office
 from basecagg.service.problems import Problem

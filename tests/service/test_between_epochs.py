@@ -15,7 +15,7 @@ from basecagg.errors import LeaseLost, PassingFault
 from basecagg.protocol.effects import Write
 from basecagg.protocol.stored import write
 from basecagg.service.operator import office
-from basecagg.service.page.prometheus import render
+from basecagg.service.page.figures import metrics
 from basecagg.service.problems import STORE_FAULT, Problem
 from basecagg.service.server.buffer_log import BufferEntry, stored_entries
 from basecagg.storage.in_memory import MemoryStore
@@ -118,7 +118,7 @@ async def test_the_fault_is_named_to_whoever_may_know_it(
             with pytest.raises(Problem, match="the disk is full") as caught:
                 await scene.operator.look(patient=False)
             assert (caught.value.code, caught.value.retry_after) == (STORE_FAULT, 1)
-            assert "basecagg_store_failing 1" in render(service)
+            assert "basecagg_store_failing 1" in metrics(service)
         async with asyncio.timeout(GIVE_UP):
             while worker.fault is not None:
                 await asyncio.sleep(0.05)

@@ -13,7 +13,7 @@ from test_commands import Desk
 from basecagg.commands.operator.people import closing_words
 from basecagg.errors import DataError
 from basecagg.service.documents import Overview
-from basecagg.service.invitation_file import read_invitation
+from basecagg.service.handed_over import read_invitation
 
 NAMES = [f"user-{index}" for index in range(SMALL.num_holders)]
 PLAN = ("--max-dropouts", "2", "--max-colluders", "2", "--buffer-size", "4")

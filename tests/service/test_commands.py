@@ -19,7 +19,7 @@ from basecagg.commands import join, operator, serve
 from basecagg.errors import DataError, StorageError
 from basecagg.protocol.global_model import model_hash
 from basecagg.service.connection import Unreachable
-from basecagg.service.invitation_file import read_invitation
+from basecagg.service.handed_over import read_invitation
 from basecagg.service.operator.office import Office
 
 

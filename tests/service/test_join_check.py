@@ -16,7 +16,7 @@ from basecagg.commands import join
 from basecagg.errors import DataError
 from basecagg.service.agent import check
 from basecagg.service.connection import Greeting
-from basecagg.service.invitation_file import write_invitation
+from basecagg.service.handed_over import write_invitation
 
 HERE = Path(__file__).parent
 

@@ -19,7 +19,7 @@ import pytest
 from basecagg.service import training
 from basecagg.service.agent.profile import Profile
 from basecagg.service.documents import Invitation
-from basecagg.service.invitation_file import write_invitation
+from basecagg.service.handed_over import write_invitation
 from basecagg.service.operator.folder import create
 from basecagg.service.training import RoundInfo, UserFunction
 from free_ports import free_port
@@ -155,7 +155,7 @@ def test_what_a_function_prints_becomes_lines_of_the_log(
 
 def test_an_expired_invitation_makes_no_identity(tmp_path: Path) -> None:
     from basecagg.errors import DataError
-    from basecagg.service.invitation_file import read_invitation
+    from basecagg.service.handed_over import read_invitation
 
     late = read_invitation(invited(tmp_path, expires=1))
     with pytest.raises(DataError, match="expired on 1970-01-01"):

@@ -19,7 +19,7 @@ from basecagg.errors import DataError, StorageError
 from basecagg.protocol.operator import admission_hash
 from basecagg.service.agent.profile import Profile
 from basecagg.service.documents import Invitation, Invite, Overview, to_json
-from basecagg.service.invitation_file import read_invitation, write_invitation
+from basecagg.service.handed_over import read_invitation, write_invitation
 from basecagg.service.operator import export
 from basecagg.service.operator.folder import create
 from basecagg.service.operator.office import Office

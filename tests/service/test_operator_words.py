@@ -16,7 +16,7 @@ from service_harness import SMALL, Nudge, federation
 from basecagg.cli import main
 from basecagg.commands import serve
 from basecagg.service.connection import Unreachable
-from basecagg.service.invitation_file import read_invitation, write_invitation
+from basecagg.service.handed_over import read_invitation, write_invitation
 from basecagg.service.operator.folder import create
 from basecagg.service.operator.office import Office
 from free_ports import free_port

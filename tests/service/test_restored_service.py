@@ -18,9 +18,9 @@ from basecagg.channels.identity import Identity
 from basecagg.commands.serve import command
 from basecagg.errors import DataError
 from basecagg.service.documents import from_json
+from basecagg.service.handed_over import ServerFolder, renew_server_key
 from basecagg.service.operator.folder import create
 from basecagg.service.operator.office import Office
-from basecagg.service.server_folder import ServerFolder, renew_server_key
 
 NAMES = [f"user-{index}" for index in range(SMALL.num_holders)]
 

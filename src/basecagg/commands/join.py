@@ -19,7 +19,7 @@ from basecagg.service.agent.agent import Agent, AgentOptions
 from basecagg.service.agent.check import look
 from basecagg.service.agent.profile import Profile
 from basecagg.service.connection import Patience
-from basecagg.service.invitation_file import read_invitation
+from basecagg.service.handed_over import read_invitation
 from basecagg.service.logs import Log
 from basecagg.service.training import UserFunction
 

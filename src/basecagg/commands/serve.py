@@ -11,8 +11,8 @@ import click
 from basecagg.commands._options import AnchorOptions, Folder, options
 from basecagg.commands._program import begin_log, load_kernels_quietly
 from basecagg.options import Count, ServingOptions
+from basecagg.service.handed_over import renew_server_key
 from basecagg.service.server.serving import ServeOptions, run
-from basecagg.service.server_folder import renew_server_key
 from basecagg.service.training import UserFunction
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -17,11 +18,22 @@ Address: TypeAlias = Annotated[str, Meta(max_length=300, pattern=r"\Ahttps://[!-
 """Where a server is reached. Never without TLS."""
 Moment: TypeAlias = Annotated[int, Meta(ge=0, lt=2**62)]
 """In seconds since 1970."""
+_LAST_MOMENT = 253_402_300_799
 Secret: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=32)]
 ONLINE_SECONDS = 90.0
 """Who was heard of within so many counts as being there: an agent asks for mail twice a minute."""
 MAX_KEY_BYTES = 4096
 """Of a frame with a holder's sealing key."""
+
+
+def moment(seconds: float) -> str:
+    """A moment for people. Their calendar ends with the year 9999, but a server may name a later one."""
+    return f"{datetime.fromtimestamp(min(seconds, _LAST_MOMENT), UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def day(seconds: float) -> str:
+    """The day of a moment."""
+    return moment(seconds).partition(" ")[0]
 
 
 class Document(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

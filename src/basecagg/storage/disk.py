@@ -1,4 +1,4 @@
-"""Files on disk: only for their owner, written when a call returns, locked; and SQLite set up like that."""
+"""Files on disk: for their owner only, replaced as a whole, locked; SQLite set up as carefully."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from basecagg.errors import StoreInUse
+from basecagg.errors import DataError, StoreInUse
 from basecagg.storage.failures import explain
 
 # Shares are tens of kilobytes: pages of 16 KiB took 1.6 ms of CPU for a version's ten shares (written, then
@@ -67,6 +67,36 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Replace the file, readable by its owner only, and wait until it is on the disk."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        replace_file(path, data, _OWNER_ONLY)
+    except OSError as error:
+        raise explain(f"{path} cannot be written", error) from None
+
+
+def replace_file(path: Path, data: bytes, mode: int = 0o666) -> None:
+    """Replace the file, and wait until it is on the disk. No link that somebody laid there is followed."""
+    fresh = path.with_name(path.name + ".new")
+    fresh.unlink(missing_ok=True)
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        sync(file.fileno())
+    fresh.replace(path)
+    sync_folder(path.parent)
+
+
+def read_file(path: Path, what: str) -> bytes:
+    """The file's content; a missing one is explained."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{what} cannot be read from {path}: {error.strerror}") from None
 
 
 def lock(descriptor: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -12,6 +11,7 @@ import click
 
 from basecagg.commands._options import Folder, options
 from basecagg.commands.operator.place import Place, at_work
+from basecagg.service.documents import day
 from basecagg.service.operator.folder import certify_server, hosts_of, read_keys
 from basecagg.service.operator.office import Office
 
@@ -90,8 +90,7 @@ def certificate(place: Place, *, hosts: tuple[str, ...], out: Path) -> None:
 
 def _certify(place: Place, hosts: list[str], out: Path) -> None:
     ends = certify_server(place.folder, out, hosts, place.passphrase)
-    last = f"{datetime.fromtimestamp(ends, UTC):%Y-%m-%d}"
-    click.echo(f"{out}/tls.pem and tls.key are for {', '.join(hosts)}, until {last}.")
+    click.echo(f"{out}/tls.pem and tls.key are for {', '.join(hosts)}, until {day(ends)}.")
     click.echo(
         "Copy both into the server's folder, on each of its machines: a running server takes them up within"
         " seconds, without a restart, and agents need nothing."

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,7 +25,7 @@ from basecagg.protocol.epoch import Epoch
 from basecagg.protocol.global_model import model_hash
 from basecagg.protocol.step_rule import OPTIMISERS, PAPER_STEP, StepRule
 from basecagg.service.connection import Unreachable
-from basecagg.service.documents import Overview
+from basecagg.service.documents import Overview, day, moment
 from basecagg.service.operator.export import export as write
 from basecagg.service.operator.export import initial_model
 from basecagg.service.operator.office import Office
@@ -127,21 +126,20 @@ def _require_in_time(*, epoch_days: float, until: int | None, **_: Any) -> None:
     """Refuse a moment that has passed, or at which no agent answers any more, before anything is ended."""
     if until is None:
         return
-    when = f"{datetime.fromtimestamp(until, UTC):%Y-%m-%d %H:%M} UTC"
+    said = f"--until {moment(until)}"
     if until <= time.time():
-        raise DataError(f"--until {when} has passed")
+        raise DataError(f"{said} has passed")
     if until > time.time() + epoch_days * 86_400:
-        raise DataError(
-            f"--until {when} is later than the epoch may last: --days is {epoch_days:g}"
-        )
+        raise DataError(f"{said} is later than the epoch may last: --days is {epoch_days:g}")
+
+
+class _Close:
+    when_due: bool = False
+    """Wait until it closes by itself, as `start --versions` or `--until` told the server."""
 
 
 @click.command("close")
-@click.option(
-    "--when-due",
-    is_flag=True,
-    help="Wait until it closes by itself, as `start --versions` or `--until` told the server.",
-)
+@options(_Close)
 @click.pass_obj
 def close(place: Place, *, when_due: bool) -> None:
     """End the present epoch; the model stays."""
@@ -225,7 +223,7 @@ async def _begin(
         f"epoch {epoch.number} from version {epoch.first_version}: N = {p.num_holders}, U ="
         f" {p.recovery_threshold}, T = {p.max_colluders}, D = {p.max_dropouts}, K = {p.buffer_size},"
         f" m = {p.least_per_version}, d = {p.model_size:,}, {p.consistency}, {p.correctness}; it ends"
-        f" on {datetime.fromtimestamp(epoch.ends, UTC):%Y-%m-%d} at the latest"
+        f" on {day(epoch.ends)} at the latest"
     )
     last = None if terms["versions"] is None else epoch.first_version + terms["versions"]
     if when := closing_words(last, until or 0):

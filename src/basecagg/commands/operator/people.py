@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -14,27 +13,23 @@ from basecagg.errors import quoted
 from basecagg.options import InvitationOptions
 from basecagg.protocol.operator import require_free
 from basecagg.protocol.stored import Person, Role
-from basecagg.service.documents import ONLINE_SECONDS, Invitation, Overview
-from basecagg.service.invitation_file import write_invitation
+from basecagg.service.documents import ONLINE_SECONDS, Invitation, Overview, moment
+from basecagg.service.handed_over import write_invitation
 from basecagg.service.operator.office import Office
 
-_LAST_MOMENT = 253_402_300_799
-"""The end of the year 9999, in seconds since 1970: a calendar knows no later one, but a server may name it."""
 
-
-class _InviteOptions(InvitationOptions):
+class _ReplaceOptions(InvitationOptions):
     out: Folder = "."
     """Where NAME.invitation is written."""
 
 
+class _InviteOptions(_ReplaceOptions):
+    role: Role = "both"
+    """What they do: train, keep shares, or both as in the paper."""
+
+
 @click.command("invite")
 @click.argument("names", nargs=-1, required=True)
-@click.option(
-    "--role",
-    type=click.Choice(["both", "contributor", "holder"]),
-    default="both",
-    help="What they do: train, keep shares, or both as in the paper.",
-)
 @options(_InviteOptions)
 @connected
 async def invite(
@@ -49,7 +44,7 @@ async def invite(
 
 @click.command("replace")
 @click.argument("name")
-@options(_InviteOptions)
+@options(_ReplaceOptions)
 @connected
 async def replace(office: Office, *, name: str, invitation_days: float, out: Path) -> None:
     """Write another invitation for NAME, whose disk or invitation was lost.
@@ -66,12 +61,16 @@ def _write_invitation(out: Path, invitation: Invitation) -> None:
     write_invitation(path, invitation)
     click.echo(f"{path}")
     if invitation.expires:
-        last = f"{datetime.fromtimestamp(invitation.expires, UTC):%Y-%m-%d %H:%M} UTC"
-        click.echo(f"{invitation.name} is expected until {last}", err=True)
+        click.echo(f"{invitation.name} is expected until {moment(invitation.expires)}", err=True)
+
+
+class _Enrol:
+    watch: bool = False
+    """Go on, admitting whoever comes with an invitation."""
 
 
 @click.command("enrol")
-@click.option("--watch", is_flag=True, help="Go on, admitting whoever comes with an invitation.")
+@options(_Enrol)
 @click.pass_obj
 def enrol(place: Place, *, watch: bool) -> None:
     """Admit those who have enrolled with an invitation."""
@@ -127,8 +126,7 @@ async def status(office: Office) -> None:
 def closing_words(last_version: int | None, closes: int) -> str:
     """When an epoch closes by itself, if it does."""
     when = [f"at version {last_version}"] if last_version is not None else []
-    moment = datetime.fromtimestamp(min(closes, _LAST_MOMENT), UTC)
-    when += [f"on {moment:%Y-%m-%d %H:%M} UTC"] if closes else []
+    when += [f"on {moment(closes)}"] if closes else []
     return f"closes {' or '.join(when)}" if when else ""
 
 

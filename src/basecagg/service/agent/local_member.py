@@ -21,7 +21,7 @@ from basecagg.protocol.messages import EpochEnd, Message, Parts, Refusal, conten
 from basecagg.service.agent.profile import Profile
 from basecagg.service.framing import Numbered
 from basecagg.service.logs import Log
-from basecagg.service.private_files import write_private
+from basecagg.storage.disk import write_private
 from basecagg.storage.participant_store import ParticipantStore
 
 _LOG = Log("basecagg.agent")

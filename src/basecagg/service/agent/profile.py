@@ -6,7 +6,6 @@ It may be backed up. Sealing keys are not in it: they live and end with the stor
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 
 from basecagg.channels.identity import Identity
@@ -14,9 +13,9 @@ from basecagg.errors import DataError
 from basecagg.parties.member import Pins
 from basecagg.protocol.operator import admission, proof
 from basecagg.service.connection import Connection
-from basecagg.service.documents import Document, Enrolment, Invitation, from_json, to_json
-from basecagg.service.private_files import read_file, write_private
+from basecagg.service.documents import Document, Enrolment, Invitation, day, from_json, to_json
 from basecagg.service.signing import Caller
+from basecagg.storage.disk import read_file, write_private
 
 
 class _Stored(Document, frozen=True):
@@ -90,5 +89,5 @@ class Profile:
 def require_in_time(invitation: Invitation) -> None:
     """Refuse an invitation that admits nobody any more."""
     if 0 < invitation.expires <= time.time():
-        on = f"{datetime.fromtimestamp(invitation.expires, UTC):%Y-%m-%d}"
+        on = day(invitation.expires)
         raise DataError(f"this invitation expired on {on}: ask the operator for another")

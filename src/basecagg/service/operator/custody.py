@@ -17,7 +17,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from basecagg.errors import DataError
-from basecagg.service.private_files import read_file
+from basecagg.storage.disk import read_file
 
 Passphrase: TypeAlias = Callable[[], str]
 """Asks for it, when it is needed."""

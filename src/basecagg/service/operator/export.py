@@ -16,8 +16,8 @@ import numpy.typing as npt
 from basecagg.channels.safetensors import Tensors, proof, read_exported, safetensors
 from basecagg.errors import DataError
 from basecagg.extras import require
-from basecagg.service.private_files import read_file, replace_file
 from basecagg.service.training import Vector
+from basecagg.storage.disk import read_file, replace_file
 
 
 class FirstModel(NamedTuple):

@@ -24,10 +24,10 @@ from basecagg.protocol.audit_log import AuditLog
 from basecagg.protocol.messages import Suite
 from basecagg.protocol.operator import OPERATOR, found, require_name
 from basecagg.service.documents import Document, from_json, to_json
+from basecagg.service.handed_over import ServerFolder
 from basecagg.service.operator import certificates
 from basecagg.service.operator.custody import Passphrase, nobody_knows, seal, unseal
-from basecagg.service.private_files import read_file, write_private
-from basecagg.service.server_folder import ServerFolder
+from basecagg.storage.disk import read_file, write_private
 from basecagg.storage.participant_store import ParticipantStore
 
 Stored: TypeAlias = Annotated[bytes, msgspec.Meta(min_length=32, max_length=2048)]

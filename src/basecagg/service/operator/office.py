@@ -31,10 +31,10 @@ from basecagg.service.documents import Enrolment, Invitation, Overview, from_jso
 from basecagg.service.logs import Log
 from basecagg.service.operator.custody import Passphrase, nobody_knows, unseal
 from basecagg.service.operator.folder import keep_addresses, open_store, read_keys
-from basecagg.service.private_files import write_private
 from basecagg.service.problems import BUSY, STORE_FAULT, Problem
 from basecagg.service.signing import Caller
 from basecagg.service.training import Vector
+from basecagg.storage.disk import write_private
 
 _TRIES = 10
 """To fetch a model and what leads to it before the next version comes."""

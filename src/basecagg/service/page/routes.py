@@ -11,8 +11,7 @@ from importlib.resources import files
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
-from basecagg.service.page import prometheus
-from basecagg.service.page.view import view
+from basecagg.service.page import figures
 from basecagg.service.problems import Problem
 from basecagg.service.server.app import Routes
 from basecagg.service.server.core import Service
@@ -66,12 +65,12 @@ class Page:
     async def status(self, request: Request) -> Response:
         """The figures, as JSON."""
         self._require_login(request)
-        return JSONResponse(view(self._service), headers=_SAFE)
+        return JSONResponse(figures.view(self._service), headers=_SAFE)
 
     async def metrics(self, request: Request) -> Response:
         """The figures, for Prometheus."""
         self._require_login(request)
-        text = prometheus.render(self._service)
+        text = figures.metrics(self._service)
         return Response(text, media_type="text/plain; version=0.0.4", headers=_SAFE)
 
     async def login(self, request: Request) -> Response:

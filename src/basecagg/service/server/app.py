@@ -189,11 +189,7 @@ class Api:
 
     def _number(self, done: str) -> int | None:
         boot, _, number = done.partition(".")
-        if not done or boot != self._boot:
-            return None
-        if not (number.isascii() and number.isdigit()) or len(number) > 15:
-            raise Problem(400, "Malformed", "done is the boot, a dot and a number")
-        return int(number)
+        return _whole("the number of `done`", number) if done and boot == self._boot else None
 
     # --- for the operator -------------------------------------------------------------------------
 

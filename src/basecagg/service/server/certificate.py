@@ -12,7 +12,7 @@ from cryptography import x509
 
 from basecagg.errors import DataError
 from basecagg.service.logs import Log
-from basecagg.service.private_files import read_file
+from basecagg.storage.disk import read_file
 
 _LOG = Log("basecagg.service")
 _SOON = timedelta(days=30)

@@ -14,6 +14,7 @@ from basecagg.protocol.messages import Message
 from basecagg.service import documents
 from basecagg.service.documents import Enrolment, Order, Overview
 from basecagg.service.framing import Numbered
+from basecagg.service.handed_over import ServerFolder
 from basecagg.service.logs import Log
 from basecagg.service.problems import Problem, unpacked
 from basecagg.service.server.buffer_log import BufferEntry
@@ -22,7 +23,6 @@ from basecagg.service.server.epoch_sequence import Epochs, check_credential
 from basecagg.service.server.host import EpochHost, Published
 from basecagg.service.server.waiting import WaitingRoom
 from basecagg.service.server.worker import MachineThread
-from basecagg.service.server_folder import ServerFolder
 from basecagg.storage.server_store import ServerStore
 
 _REMEMBERED_ENTRIES = 200

@@ -20,13 +20,13 @@ from basecagg.protocol.epoch import SERVER, Agreement, Epoch, accept, first_link
 from basecagg.protocol.global_model import Model
 from basecagg.protocol.messages import Credential, EpochEnd, Link, statement
 from basecagg.service.documents import AuditPage, Overview, Phase, StartEpoch
+from basecagg.service.handed_over import ServerFolder
 from basecagg.service.logs import Log
 from basecagg.service.problems import Problem, unpacked
 from basecagg.service.server.buffer_log import BufferEntry, entry_key, stored_entries
 from basecagg.service.server.group_commit import GroupCommit
 from basecagg.service.server.host import CONTROL_BYTES, EpochHost
 from basecagg.service.server.registry import Charter, Registry
-from basecagg.service.server_folder import ServerFolder
 from basecagg.storage.lease import RENEWS
 from basecagg.storage.server_store import ServerStore
 

@@ -116,7 +116,9 @@ class EpochHost:
         self._began = time.monotonic()
         self.server.start()
         self.flush()
-        if self.is_opening:  # what holders said before a restart is lost, so they are asked again
+        if (
+            self.machine.is_opening
+        ):  # what holders said before a restart is lost, so they are asked again
             self.server.deadline()
             self.flush()
 
@@ -216,35 +218,24 @@ class EpochHost:
 
     def release(self, version: int) -> bytes:
         """The server's signed word on a version, as a frame; 404 if it is not kept any more."""
-        release = self.server.recovery.release(version)
-        if release is None:
-            raise Problem(404, "NotKept", f"there is no release of version {version} here")
-        return pack(release)
+        return pack(_kept(self.server.recovery.release(version), version))
 
     def parts(self, version: int) -> bytes:
         """All that a version was made from, as a frame; 404 if it is not kept any more."""
         if self._packed is None or self._packed[0] != version:
-            parts = self.server.recovery.parts(version)
-            if parts is None:
-                raise Problem(404, "NotKept", f"the parts of version {version} are not kept here")
-            self._packed = version, pack(parts)
+            self._packed = version, pack(_kept(self.server.recovery.parts(version), version))
         return self._packed[1]
-
-    @property
-    def is_opening(self) -> bool:
-        """Whether a request is outstanding."""
-        return self.machine.is_opening
 
     @property
     def waits(self) -> bool:
         """Whether the clock has to tell the machine how late it is: a rule of it ends by time."""
         is_open = self.phase == "open"
-        return self.is_opening or (is_open and self.machine.waits_for_others)
+        return self.machine.is_opening or (is_open and self.machine.waits_for_others)
 
     @property
     def may_end(self) -> bool:
         """Whether nothing is being opened, or what is being opened may never be."""
-        return not self.is_opening or self.server.recovery.is_stuck or self._has_too_few
+        return not self.machine.is_opening or self.server.recovery.is_stuck or self._has_too_few
 
     # --- letters and news -------------------------------------------------------------------------
 
@@ -259,3 +250,9 @@ class EpochHost:
         """The entry in the log of buffers is in the same transaction as the step itself."""
         if isinstance(news, Released | Abandoned):
             self.buffer_log.record(news, self._began)
+
+
+def _kept(message: Message | None, version: int) -> Message:
+    if message is None:
+        raise Problem(404, "NotKept", f"nothing of version {version} is kept here any more")
+    return message

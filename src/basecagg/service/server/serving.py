@@ -17,9 +17,9 @@ import uvicorn
 
 from basecagg.options import ServingOptions
 from basecagg.service.documents import from_json
+from basecagg.service.handed_over import ServerFolder
 from basecagg.service.logs import Log
 from basecagg.service.page.routes import Page
-from basecagg.service.private_files import read_file
 from basecagg.service.server import process_memory
 from basecagg.service.server.app import Api, App
 from basecagg.service.server.certificate import ServerCertificate
@@ -28,8 +28,8 @@ from basecagg.service.server.epoch_sequence import EPOCH, SERVICE
 from basecagg.service.server.evaluation import Evaluator
 from basecagg.service.server.limits import Limits
 from basecagg.service.server.open_connections import CallerConnection, OpenConnections
-from basecagg.service.server_folder import ServerFolder
 from basecagg.storage import anchor, lease
+from basecagg.storage.disk import read_file
 from basecagg.storage.server_store import ServerStore
 from basecagg.storage.standby import Standby
 

@@ -125,11 +125,8 @@ class MachineThread:
             results = [_attempt(run) for run in runs]
             self._flush()
             return results
-        except PassingFault as fault:
-            self.fault = fault
-            return [self._put_off()] * len(runs)
-        except StorageError as damage:  # the store is damaged, or another process has it
-            self.defect = damage
+        except StorageError as failure:
+            self._note(failure)
             return [self._put_off()] * len(runs)
         except Exception as error:
             self._recover()
@@ -156,10 +153,8 @@ class MachineThread:
         """Go back to what is durable, or note why that cannot be done."""
         try:
             self._go_back()
-        except PassingFault as fault:
-            self.fault = fault
-        except StorageError as damage:
-            self.fault, self.defect = None, damage
+        except StorageError as failure:
+            self._note(failure)
         except Exception as error:
             _LOG.error("the machine cannot be built again", error=repr(error))
             self.fault = None
@@ -169,6 +164,13 @@ class MachineThread:
             )
         else:
             self.fault = None
+
+    def _note(self, failure: StorageError) -> None:
+        """One that passes is waited for. With any other the store is damaged, or another process has it."""
+        if isinstance(failure, PassingFault):
+            self.fault = failure
+        else:
+            self.fault, self.defect = None, failure
 
     def _put_off(self) -> Problem:
         if self.fault is None:
