@@ -10,7 +10,7 @@ from oracle_keys import CHUNK, GROUP, NARROW, WIDE, N
 from oracle_rounding import field_elements
 from scipy import stats
 from vectors_keys import EPOCH, FILE, FRESH, SEED, key_vectors
-from vectors_rounding import as_text
+from vectors_rounding import VECTORS, as_text
 
 from basecagg.errors import DataError, ParameterError
 from basecagg.maths import approved_rings
@@ -291,3 +291,8 @@ def test_a_field_in_which_keys_cannot_grow_is_refused(q):
 
 def test_a_mask_does_not_print():
     assert repr(mask_of_upload(new_seed(), new_seed(), EPOCH, WIDE)) == "KeyStream(…)"
+
+
+def test_the_page_for_implementers_tells_the_roots():
+    page = (VECTORS.parents[1] / "docs" / "reference" / "key-masks.md").read_text("utf-8")
+    assert all(f"{oracle.psi(q)} for the" in page for q in FIELDS)

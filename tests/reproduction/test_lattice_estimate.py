@@ -1,6 +1,8 @@
 """Of known parameters the estimator says what is known; of every approved ring, at least 128 bits."""
 
+import re
 from math import sqrt
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +17,9 @@ from reproduction.lattice_estimate import (
     pessimistic,
     typical,
 )
+
+TESTS = Path(__file__).parents[1]
+PAGE = (TESTS.parent / "docs" / "explanation" / "keys-proof.md").read_text("utf-8")
 
 # Classical and quantum core-SVP of the primal attack: round 3 of Kyber, table 4.
 KYBER = {
@@ -89,3 +94,25 @@ def test_the_errors_of_a_pair_are_told_apart_from_their_sum():
     """Half of the coins of an error stay open when the sums of a pair's coins are told, in the mean."""
     assert deviation(COINS) ** 2 == pytest.approx(ERROR_VARIANCE)
     assert deviation(COINS // 2) ** 2 == pytest.approx(ERROR_VARIANCE / 2)
+
+
+# --- the page -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ring", APPROVED, ids=lambda ring: str(ring.modulus))
+def test_the_proofs_page_has_the_approved_rings_and_their_estimates(ring):
+    width = ring.modulus.bit_length()
+    assert re.search(
+        rf"\| {ring.size} \| {ring.modulus} \({width} bits\) \|.*\| {ring.bits} \|", PAGE
+    )
+    for problem in (*(typical(ring, coins) for coins in (32, 16, 4)), pessimistic(ring)):
+        found = estimate(problem)
+        row = f"{found.block} | {found.primal:.1f} / {found.quantum:.1f} | {found.dual:.1f}"
+        assert f"| {row} |" in PAGE
+
+
+def test_every_test_that_the_proofs_page_names_is_there():
+    names = set(re.findall(r"`(test_\w+)`", PAGE))
+    assert len(names) >= 6
+    there = "".join(path.read_text("utf-8") for path in TESTS.glob("claims/test_keys_*.py"))
+    assert all(f"def {name}(" in there for name in names)
