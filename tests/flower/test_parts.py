@@ -18,7 +18,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_app import make_app
 
-from basecagg.errors import ChannelError, DataError, LocalProtocolError, StorageError, WrongEpoch
+from basecagg.errors import (
+    ChannelError,
+    DataError,
+    LocalProtocolError,
+    ParameterError,
+    StorageError,
+    WrongEpoch,
+)
 from basecagg.flower import loop
 from basecagg.flower.contract import Contract
 from basecagg.flower.layout import Layout, only_arrays
@@ -299,9 +306,11 @@ def test_a_node_config_raises_the_floor(tmp_path: Path) -> None:
     context.node_config.update({"correctness": "agreed", "consistency": "certified"})
     floor = LocalFloor(consistency="certified", correctness="agreed")
     assert locate(context, FEDERATION).floor == floor
-    context.node_config["correctness"] = "certified"
-    with pytest.raises(DataError, match="correctness='certified' in the node config is none of"):
-        locate(context, FEDERATION)
+    for name, value in (("correctness", "certified"), ("min-buffer", "3")):
+        context.node_config[name] = value
+        with pytest.raises(ParameterError, match=f"'{value}' in the node config must be"):
+            locate(context, FEDERATION)
+        del context.node_config[name]
 
 
 def test_a_simulation_has_a_folder_for_each_run_and_node(tmp_path: Path) -> None:

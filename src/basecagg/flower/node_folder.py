@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import cast, get_args
+from typing import Any
 
 from flwr.app import Context
 
+from basecagg import options
 from basecagg.errors import DataError
-from basecagg.options import Consistency, Correctness
 from basecagg.protocol.effects import Write, writes_of
 from basecagg.protocol.floor import LocalFloor
 from basecagg.protocol.ledger import PrivacyLedger
@@ -26,6 +26,17 @@ from basecagg.storage.participant_store import ParticipantStore
 
 BUDGET = "max-epsilon"
 """The entry of a node config that insists on a budget of privacy."""
+_FLOOR = {
+    "min-buffer": "buffer_size",
+    "min-colluders": "max_colluders",
+    "min-per-version": "min_per_version",
+    "max-burns": "max_burns",
+    BUDGET: "max_epsilon",
+    "max-delta": "max_delta",
+    "consistency": "consistency",
+    "correctness": "correctness",
+}
+"""Entries of a node config, and the fields of its floor."""
 _LEDGER, _NAMESPACE = "ledger", "privacy"
 _FEDERATION = re.compile(r"[0-9a-f]{32}")
 
@@ -119,24 +130,11 @@ def permission(context: Context, name: str) -> object:
 
 
 def _floor(context: Context) -> LocalFloor:
-    """The node's own floor, by its config: min-…, max-epsilon, max-delta, consistency and correctness."""
-    config, default = context.node_config, LocalFloor()
-    words = {"consistency": get_args(Consistency), "correctness": get_args(Correctness)}
-    chosen = {name: str(config.get(name, getattr(default, name))) for name in words}
-    for name, word in chosen.items():
-        if word not in words[name]:
-            raise DataError(f"{name}='{word}' in the node config is none of {words[name]}")
-    epsilon = config.get(BUDGET)
-    return LocalFloor(
-        int(config.get("min-buffer", default.buffer_size)),
-        int(config.get("min-colluders", default.max_colluders)),
-        cast(Consistency, chosen["consistency"]),
-        cast(Correctness, chosen["correctness"]),
-        min_per_version=int(config.get("min-per-version", 0)) or None,
-        max_burns=int(config["max-burns"]) if "max-burns" in config else None,
-        max_epsilon=None if epsilon is None else float(epsilon),
-        max_delta=float(config.get("max-delta", default.max_delta)),
-    )
+    """The node's own floor, by its config."""
+    config: Any = context.node_config
+    floor = LocalFloor(**{_FLOOR[name]: config[name] for name in _FLOOR if name in config})
+    options.check(floor, " in the node config")
+    return floor
 
 
 def _simulated(context: Context) -> Path:

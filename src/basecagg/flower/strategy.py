@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -26,7 +26,6 @@ from basecagg.storage.in_memory import MemoryStore
 from basecagg.storage.server_store import ServerStore
 
 _TASKS = ("train", "evaluate")
-_IGNORED = ("aggregate_train", "aggregate_evaluate")
 
 
 class _ConfigOnly:
@@ -92,13 +91,12 @@ class BufferedSecAgg(Strategy):
                     " BufferedSecAgg has to be its only strategy",
                     rule="one strategy",
                 )
-        for name in _IGNORED:
-            if getattr(cls, name) is not getattr(BufferedSecAgg, name):
-                raise ParameterError(
-                    f"{cls.__name__} has its own {name}, which would never be called: BufferedSecAgg runs"
-                    " no rounds, and the server sees no single reply that it could aggregate",
-                    rule="no override is ignored",
-                )
+        if ignored := _overridden(cls, "aggregate"):
+            raise ParameterError(
+                f"{cls.__name__} has its own aggregate_{ignored[0]}, which would never be called: BufferedSecAgg"
+                " runs no rounds, and the server sees no single reply that it could aggregate",
+                rule="no override is ignored",
+            )
 
     def summary(self) -> None:
         """Log how this trains and protects, as Flower's own strategies do."""
@@ -143,7 +141,7 @@ class BufferedSecAgg(Strategy):
             ConfigRecord(dict(evaluate_config or {})),
             self._configured,
             timeout,
-            self._changing,
+            frozenset(_overridden(type(self), "configure")),
         )
         LOG.info("Starting %s strategy:", type(self).__name__)
         log_strategy_start_info(num_rounds, initial_arrays, train_config, evaluate_config)
@@ -192,24 +190,13 @@ class BufferedSecAgg(Strategy):
 
     # --- Flower's hooks ---------------------------------------------------------------------------
 
-    @property
-    def _changing(self) -> frozenset[str]:
-        """The tasks whose config a subclass may change from version to version."""
-        names = {task: f"configure_{task}" for task in _TASKS}
-        own = type(self)
-        return frozenset(
-            task
-            for task, name in names.items()
-            if getattr(own, name) is not getattr(BufferedSecAgg, name)
-        )
-
     def _configured(
         self, task: str, version: int, arrays: ArrayRecord, config: ConfigRecord
     ) -> ConfigRecord:
         """The config of a version, as `configure_train` or `configure_evaluate` of a subclass want it."""
         grid = _ConfigOnly(arrays)
-        configure = {"train": self.configure_train, "evaluate": self.configure_evaluate}[task]
-        messages = list(configure(version + 1, arrays, config, cast(Grid, grid)))
+        configure = getattr(self, f"configure_{task}")
+        messages = list(configure(version + 1, arrays, config, grid))
         if messages or grid.config is None:
             raise _config_only()
         return grid.config
@@ -235,6 +222,13 @@ class BufferedSecAgg(Strategy):
     initialize_parameters = configure_fit = aggregate_fit = evaluate = _refusing(
         "a method of flwr.server's strategies"
     )
+
+
+def _overridden(kind: type[BufferedSecAgg], what: str) -> list[str]:
+    """The tasks for which a subclass has its own method of this kind."""
+    names = {task: f"{what}_{task}" for task in _TASKS}
+    usual = BufferedSecAgg
+    return [task for task in names if getattr(kind, names[task]) is not getattr(usual, names[task])]
 
 
 def _hand_on(
