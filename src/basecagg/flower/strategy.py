@@ -93,8 +93,8 @@ class BufferedSecAgg(Strategy):
                 )
         if ignored := _overridden(cls, "aggregate"):
             raise ParameterError(
-                f"{cls.__name__} has its own aggregate_{ignored[0]}, which would never be called: BufferedSecAgg"
-                " runs no rounds, and the server sees no single reply that it could aggregate",
+                f"{cls.__name__} has its own aggregate_{ignored[0]}, which would never be called:"
+                " BufferedSecAgg runs no rounds, and the server sees no single reply that it could aggregate",
                 rule="no override is ignored",
             )
 
