@@ -429,7 +429,9 @@ class Contributor:
     def _end(self, mask: OwnMask, state: str, reason: str) -> list[Effect]:
         key = mask.name.key
         del self._masks[key]
-        gone = [Forget(kind, key) for kind in ("mask", "ticket", "upload")]
+        # Without its seed a mask is only a name.
+        note = Forget("mask", key, harmless=not mask.seed)
+        gone = [note, Forget("ticket", key), Forget("upload", key)]
         undelivered = self._forget_shipment(mask.dealing) if mask.state == "dealt" else []
         news = [] if mask.state == "withdrawn" else [MaskEnded(mask.name, state, reason)]
         return [*gone, *undelivered, *news]

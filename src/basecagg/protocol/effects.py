@@ -31,10 +31,11 @@ class Persist(Discreet, Struct, frozen=True, gc=False):
 
 
 class Forget(Struct, frozen=True, gc=False):
-    """Delete a stored value."""
+    """Delete a stored value. `harmless` says that it is no secret, although others of its kind are."""
 
     kind: str
     key: str
+    harmless: bool = False
 
 
 class Send(Struct, frozen=True, gc=False):

@@ -461,12 +461,15 @@ class Holder:
         """
         if self.version <= self._first_expiry:
             return []
+        effects: list[Effect] = []
         expired = [key for key, held in self._held.items() if held.name.expires < self.version]
         for key in expired:
-            self._move(self._held.pop(key), "expire")
+            held = self._held.pop(key)
+            effects += [*self._drop_share(held), Forget("held", key)]
+            self._move(held, "expire")
         kept = (held.name.expires for held in self._held.values())
         self._first_expiry = min(kept, default=_NEVER)
-        return [Forget(kind, key) for key in expired for kind in ("share", "held")]
+        return effects
 
     def _close(self, closing: Closing) -> list[Effect]:
         self.agreement.require_from_server(closing)
@@ -476,11 +479,15 @@ class Holder:
         effects: list[Effect] = []
         for held in masks:
             if held.state != "closed":
+                effects += self._drop_share(held)
                 self._move(held, "close")
-                name = held.name.key
-                effects += [Forget("share", name), write("held", name, held, irreversible=True)]
+                effects.append(write("held", held.name.key, held, irreversible=True))
                 effects += self._drop_answers([held.digest.hex()])
         return effects
+
+    def _drop_share(self, held: HeldShare) -> list[Forget]:
+        """Delete the share, if no answer has been made of it yet: then it is gone already."""
+        return [Forget("share", held.name.key)] if held.state in _LIVE else []
 
     def _move(self, held: HeldShare, event: str) -> None:
         """Move a share on in its life, and count the live ones."""

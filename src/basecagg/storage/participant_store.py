@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
 from basecagg.errors import PassingFault, StorageError
-from basecagg.protocol.effects import Forget, Write
+from basecagg.protocol.effects import Persist, Write
 from basecagg.storage import anchor, disk
 from basecagg.storage.anchor import LINEAGE_BYTES, Anchor, Mark, next_mark
 from basecagg.storage.batch import Batch
@@ -45,7 +45,7 @@ _COMMON = 0
 _SHARED_KINDS = frozenset({"salt", "sent"})
 """Fingerprints of updates outlive the federation in which they were sent."""
 _SECRET_KINDS = frozenset({"sealing", "mask", "locks", "share"})
-"""When one of these is deleted, or written over for good, nothing of it may stay in the log either."""
+"""When one of these is deleted nothing of it may stay in the log either."""
 NUMBER = "highest"
 """The kind of the stored number, in decimal digits, that the anchor remembers too."""
 
@@ -113,6 +113,9 @@ class ParticipantStore:
         if batch:
             self._write(batch, self._mark_after(batch))
             self.rolled_back = False
+            # Of all writes: a seed may go with one, and the record with the next.
+            if any(map(_destroys, writes)):
+                self._empty_log()
 
     def _mark_after(self, batch: Batch) -> Mark:
         told = (int(write.value) for write in batch.stored if write.kind == NUMBER)
@@ -123,24 +126,17 @@ class ParticipantStore:
 
     def _write(self, batch: Batch, mark: Mark) -> None:
         stored = ((self._place(w.kind), w.kind, w.key, w.value) for w in batch.stored)
+        deleted = ((self._place(w.kind), w.kind, w.key) for w in batch.deleted)
         with self._transaction():
             self._require_fence()
             self._connection.executemany(_STORE, stored)
-            destroyed = self._delete(w for w in batch.deleted if w.kind in _SECRET_KINDS)
-            self._delete(w for w in batch.deleted if w.kind not in _SECRET_KINDS)
+            self._connection.executemany(_DELETE, deleted)
             if mark != self._mark:
                 self._connection.execute(_MARK, (*mark, self._id))
         self.number = mark.number
         if mark != self._mark:
             self._mark = mark
             self._drop_anchor()
-        if destroyed or any(w.irreversible and w.kind in _SECRET_KINDS for w in batch.stored):
-            self._empty_log()
-
-    def _delete(self, writes: Iterable[Forget]) -> bool:
-        """Whether any of them was there."""
-        rows = ((self._place(w.kind), w.kind, w.key) for w in writes)
-        return self._connection.executemany(_DELETE, rows).rowcount > 0
 
     def _empty_log(self) -> None:
         """Before anything is sent: the log still has what was deleted, and the file only zeros in its place."""
@@ -240,3 +236,10 @@ class ParticipantStore:
             yield
         except sqlite3.Error as error:
             raise explain(f"cannot {action} {self.path}", error) from None
+
+
+def _destroys(write: Write) -> bool:
+    """Whether a secret goes: it is deleted, or a mask is written over for good, without its seed."""
+    if isinstance(write, Persist):
+        return write.irreversible and write.kind == "mask"
+    return write.kind in _SECRET_KINDS and not write.harmless
