@@ -28,7 +28,7 @@ from basecagg.service.operator.folder import create
 from basecagg.service.server.limits import ByteBudget, declared, read_body
 from basecagg.service.server.worker import MachineThread
 from basecagg.service.signing import Caller, Guard
-from basecagg.storage.database import SERVER_PRAGMAS
+from basecagg.storage.database import SERVER_FILE
 from basecagg.storage.disk import configure_sqlite
 from benchmarks.service_line import Line
 from benchmarks.service_stand import FEDERATION, free_port, processor_seconds
@@ -46,7 +46,7 @@ class Rows:
     def __init__(self, path: Path) -> None:
         """Create it."""
         self._connection = sqlite3.connect(path, check_same_thread=False)
-        configure_sqlite(self._connection, SERVER_PRAGMAS)
+        configure_sqlite(self._connection, *SERVER_FILE)
         self._connection.execute("CREATE TABLE r (k TEXT PRIMARY KEY, v BLOB)")
         self._pending: list[Write] = []
 

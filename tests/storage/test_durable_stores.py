@@ -14,6 +14,7 @@ from store_kinds import open_participant, open_server
 from basecagg.errors import PassingFault, StorageError
 from basecagg.protocol.effects import Forget, Persist
 from basecagg.storage import disk
+from basecagg.storage.participant_store import PARTICIPANT_FILE
 
 SECRET = b"a secret that no error may show " * 8
 TABLE = {"participant": "records", "server": "basecagg_records"}
@@ -41,16 +42,16 @@ def test_all_files_are_the_owners_alone(durable, tmp_path):
 SETTINGS = {
     "journal_mode": "wal",
     "synchronous": 2,  # FULL
-    "page_size": 16384,
+    "page_size": 65536,
     "secure_delete": 1,
     "journal_size_limit": 4 << 20,
-    "wal_autocheckpoint": 256,
+    "wal_autocheckpoint": 64,
 }
 
 
 def test_the_settings_that_durability_rests_on(tmp_path):
     connection = sqlite3.connect(database(tmp_path))
-    disk.configure_sqlite(connection)
+    disk.configure_sqlite(connection, *PARTICIPANT_FILE)
     found = {name: connection.execute(f"PRAGMA {name}").fetchone()[0] for name in SETTINGS}
     connection.close()
     assert found == SETTINGS

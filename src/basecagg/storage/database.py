@@ -47,12 +47,9 @@ KEYTEXT sorts by bytes. NOW is in seconds, by the database's own clock. LOCK loc
 session has it locked. FROZEN_ENDED ends the sessions that have a lease locked and have sent nothing for too
 long, and counts them. FOUND_TABLE is null if there is no such table.
 """
-SERVER_PRAGMAS = (
-    "wal_autocheckpoint = 4096",
-    "journal_size_limit = 67108864",
-    "cache_size = -32768",
-)
-"""Pages, bytes, KiB: shipments come by the megabyte, and many are over before they need leave log and cache."""
+SERVER_FILE = 2**14, 2**26, ("cache_size = -32768",)
+"""Bytes of a page and of the log, KiB of the cache: shipments come by the megabyte, and many are over before
+they need leave log and cache."""
 _POSTGRES = {
     "connect_timeout": 3,
     "keepalives_idle": 5,
@@ -140,7 +137,7 @@ class Database:
             disk.make_private(path)
             # The thread of the machine uses what the main thread opened.
             self._connection = sqlite3.connect(path, check_same_thread=False)
-            disk.configure_sqlite(self._connection, SERVER_PRAGMAS)
+            disk.configure_sqlite(self._connection, *SERVER_FILE)
         else:
             wishes = self._driver.conninfo.conninfo_to_dict(f"postgresql://{address}")
             self._connection = self._driver.connect(**(_POSTGRES | wishes))

@@ -12,28 +12,27 @@ from pathlib import Path
 from basecagg.errors import DataError, StoreInUse
 from basecagg.storage.failures import explain
 
-# Shares are tens of kilobytes: pages of 16 KiB took 1.6 ms of CPU for a version's ten shares (written, then
-# deleted), those of 4 KiB 2.7 ms, and larger ones gained nothing more.
 PRAGMAS: tuple[str, ...] = (
     "busy_timeout = 5000",
-    "page_size = 16384",
     "journal_mode = WAL",
     "synchronous = FULL",
     "fullfsync = ON",  # macOS: a plain fsync does not reach the disk
     "secure_delete = ON",  # a deleted share is overwritten with zeros
-    "wal_autocheckpoint = 256",  # pages: 4 MiB
-    "journal_size_limit = 4194304",
 )
 _OWNER_ONLY = 0o600
 
 
-def configure_sqlite(connection: sqlite3.Connection, more: tuple[str, ...] = ()) -> None:
+def configure_sqlite(
+    connection: sqlite3.Connection, page_bytes: int, log_bytes: int, more: tuple[str, ...] = ()
+) -> None:
     """Set up a new connection: a commit is on the disk when it returns, and what is deleted is gone.
 
-    `more` are pragmas that replace or follow the usual ones.
+    page_bytes: of a new file; one that is there keeps the pages that it has.
+    log_bytes: when the log is that long, what is in it moves to the file.
     """
     connection.isolation_level = None  # we begin transactions ourselves
-    for pragma in (*PRAGMAS, *more):
+    log = f"wal_autocheckpoint = {log_bytes // page_bytes}", f"journal_size_limit = {log_bytes}"
+    for pragma in (f"page_size = {page_bytes}", *PRAGMAS, *log, *more):
         connection.execute(f"PRAGMA {pragma}")
 
 
