@@ -19,6 +19,7 @@ SOURCE = ROOT / "src" / "basecagg"
 _RULES = "tests/protocol/test_rules_once_missed.py"
 _BESIDE, _CLEAR = "tests/flower/test_beside_the_model.py", "tests/flower/test_no_clear_update.py"
 _WATCH, _STILL = "tests/protocol/test_model_watch.py", "tests/protocol/test_standing_still.py"
+_SECRETS = "tests/storage/test_secrets_leave.py"
 _SECONDS = 300
 
 
@@ -73,6 +74,27 @@ NAMED = (
         "0 <= store.counter - self.counter <= 1",
         "0 <= store.counter - self.counter <= 2",
         ("tests/storage/test_anchor.py",),
+    ),
+    Named(
+        "the seed of a mask that expires unused stays in the log",
+        "protocol/contributor.py",
+        "harmless=not mask.seed",
+        "harmless=True",
+        (_SECRETS,),
+    ),
+    Named(
+        "a used seed stays in the log",
+        "storage/participant_store.py",
+        'return write.irreversible and write.kind == "mask"',
+        "return False",
+        (_SECRETS,),
+    ),
+    Named(
+        "only the last write to a mask decides whether its seed stays in the log",
+        "storage/participant_store.py",
+        "any(map(_destroys, writes))",
+        "any(map(_destroys, [*batch.stored, *batch.deleted]))",
+        (_SECRETS,),
     ),
     Named(
         "noise and rounding share a stream",

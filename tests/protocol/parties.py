@@ -145,15 +145,6 @@ def submit(federation: Federation, name: str, update=None, *, base=None, head=No
     return Submitted(upload, unmask(upload, seed, federation.agreement.parameters), base)
 
 
-def lie(update: np.ndarray, seed: bytes, p: ProtocolParameters) -> tuple[np.ndarray, int]:
-    """In place of `hide`: the words of an update that no clipping has seen. A sum with it cannot be opened."""
-    mask = FieldStream(derive_seed(seed, "mask"), p.modulus).draw(p.padded_size).astype(object)
-    numbers = np.zeros(p.padded_size, object)
-    drawn = np.random.default_rng(5).integers(0, p.modulus, SIZE)
-    numbers[:SIZE] = [int(number) for number in drawn]
-    return ((numbers + mask) % p.modulus).astype(np.uint32), 0
-
-
 def unmask(upload: Upload, seed: bytes, p: ProtocolParameters) -> np.ndarray:
     """Q(Δ): the upload minus the mask that the seed expands to, in exact integers."""
     mask = FieldStream(derive_seed(seed, "mask"), p.modulus).draw(p.padded_size)

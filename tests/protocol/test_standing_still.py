@@ -1,6 +1,7 @@
 """Honest users are there and willing: no version stands still because of what happened before."""
 
 import pytest
+from lying import lie
 from parties import (
     USERS,
     abandoned,
@@ -8,7 +9,6 @@ from parties import (
     deal,
     fresh_update,
     intercept,
-    lie,
     make_federation,
     one_round,
     submit,

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from lying import SIGN, lie_if_marked
 from parties import SIZE, make_federation
 from service_harness import GIVE_UP, SMALL, Nudge, federation
 
-from basecagg.maths.randomness import FieldStream, derive_seed
 from basecagg.protocol import contributor as contributor_module
 from basecagg.protocol.server import Server
 from basecagg.service.server.host import EpochHost
@@ -20,8 +20,6 @@ from basecagg.storage.in_memory import MemoryStore
 PARAMETERS = replace(SMALL, buffer_size=3, max_colluders=1, max_colluding_contributors=1)
 NAMES = [f"user-{index}" for index in range(7)]
 LIAR, AWAY = "user-2", ("user-4", "user-5", "user-6")
-SIGN = np.float32(1000)
-"""A liar's update is marked by its numbers, so that `hide` knows it."""
 
 
 class Liar(Nudge):
@@ -37,20 +35,6 @@ class Away(Nudge):
 
     async def __call__(self, model, info):
         await asyncio.sleep(10 * GIVE_UP)
-
-
-def lie_if_marked(update, seed, p):
-    """Any words at all for a marked update, which no clipping has seen."""
-    if update.min() < SIGN / 2:
-        return honest(update, seed, p)
-    mask = FieldStream(derive_seed(seed, "mask"), p.modulus).draw(p.padded_size).astype(object)
-    numbers = np.zeros(p.padded_size, object)
-    drawn = np.random.default_rng(5).integers(0, p.modulus, p.model_size)
-    numbers[: p.model_size] = [int(number) for number in drawn]
-    return ((numbers + mask) % p.modulus).astype(np.uint32), 0
-
-
-honest = contributor_module.hide
 
 
 def training(name: str) -> Nudge:

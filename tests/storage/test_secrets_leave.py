@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from dying_child import SECRETS, open_store
-from test_restored_machines import PARAMETERS, USERS, FederationOnFiles
+from test_restored_machines import CONTRIBUTOR, PARAMETERS, USERS, FederationOnFiles
 
+from basecagg.protocol.effects import Forget, Persist
 from basecagg.protocol.stored import Locks, OwnMask, load
+from basecagg.storage import participant_store
 from basecagg.storage.participant_store import ParticipantStore
 from reproduction.bench import AT_SERVER, Address
 
@@ -82,6 +86,76 @@ def test_without_emptying_the_log_a_thief_would_find_them(tmp_path, monkeypatch)
     """Negative control."""
     monkeypatch.setattr(ParticipantStore, "_empty_log", lambda self: None)
     assert played(tmp_path).found > 20
+
+
+# --- no oftener than needed ------------------------------------------------------------------------
+
+
+def times_emptied(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often the logs of all holders, and of all contributors, were emptied in one version."""
+    counts: Counter[str] = Counter()
+    original = ParticipantStore._empty_log
+
+    def counted(store: ParticipantStore) -> None:
+        counts[store.namespace] += 1
+        original(store)
+
+    federation = FederationOnFiles(folder, LARGE)
+    federation.deal_all()
+    federation.submit_all()
+    with monkeypatch.context() as counting:
+        counting.setattr(ParticipantStore, "_empty_log", counted)
+        federation.deal_all()
+        federation.submit_all(2.0)
+    assert federation.server.version == 2
+    federation.close()
+    return counts
+
+
+def test_the_log_is_emptied_when_a_secret_goes_and_at_no_other_time(tmp_path, monkeypatch):
+    """Each time costs waits for the disk. Of a mask the locks go, then the seed; a holder answers once."""
+    holders, contributors = LARGE.num_holders, len(USERS)
+    expected = {"holder": holders, "contributor": 2 * contributors}
+    assert times_emptied(tmp_path, monkeypatch) == expected
+
+
+def test_the_stub_of_a_mask_would_be_counted(tmp_path, monkeypatch):
+    """Negative control: if the name of a used mask were taken for a secret, it would be emptied once more."""
+    monkeypatch.setattr(Forget, "harmless", False)
+    counts = times_emptied(tmp_path, monkeypatch)
+    assert counts["contributor"] == 3 * len(USERS)
+
+
+def gone_unused(folder: Path) -> bool:
+    """Whether the seed of a mask that expires unused is in no file of the open store."""
+    federation = FederationOnFiles(folder, LARGE)
+    federation.deal_all()
+    store, machine = federation.network.nodes[CONTRIBUTOR].store, federation.contributor(USERS[0])
+    ((_, mask),) = load(store, "mask", OwnMask).items()
+    assert mask.seed in contents(federation.place(CONTRIBUTOR))
+    federation.network.perform(CONTRIBUTOR, machine.expire(mask.name.expires + 1))
+    found = mask.seed in contents(federation.place(CONTRIBUTOR))
+    federation.close()
+    return not found
+
+
+def test_a_mask_that_expires_unused_leaves_no_seed(tmp_path):
+    assert gone_unused(tmp_path)
+
+
+def test_a_seed_that_was_called_harmless_would_be_found(tmp_path, monkeypatch):
+    """Negative control."""
+    monkeypatch.setattr(participant_store, "_destroys", lambda write: False)
+    assert not gone_unused(tmp_path)
+
+
+def test_a_seed_that_goes_just_before_its_mask_is_gone_too(tmp_path):
+    """In one commit a mask is written over without its seed, and deleted: the last write alone is harmless."""
+    with open_store(tmp_path) as store:
+        store.commit([Persist("mask", "ann", SECRETS["mask"])])
+        used = Persist("mask", "ann", b"", irreversible=True)
+        store.commit([used, Forget("mask", "ann", harmless=True)])
+        assert SECRETS["mask"][:64] not in contents(tmp_path)
 
 
 # --- killed in between ----------------------------------------------------------------------------
