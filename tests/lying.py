@@ -23,8 +23,6 @@ def lie(update: np.ndarray, seed: bytes, p: ProtocolParameters) -> tuple[np.ndar
     return ((numbers + mask) % p.modulus).astype(np.uint32), 0
 
 
-def lie_if_marked(
-    update: np.ndarray, seed: bytes, p: ProtocolParameters
-) -> tuple[np.ndarray, int]:
+def lie_if_marked(update: np.ndarray, seed: bytes, p: ProtocolParameters) -> tuple[np.ndarray, int]:
     """Honest but for an update with the sign."""
     return (hide if update.min() < _LEAST else lie)(update, seed, p)

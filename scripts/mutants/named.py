@@ -178,6 +178,27 @@ NAMED = (
         ("tests/service/test_spoiled_sums.py",),
     ),
     Named(
+        "the deadline of a simulated server does not pass while updates wait",
+        "simulation/secure_sums.py",
+        "while self.server.is_opening or self.server.waits_for_others:",
+        "while self.server.is_opening:",
+        ("tests/simulation/test_aggregator.py",),
+    ),
+    Named(
+        "the clock of a ServerApp stands still while updates wait",
+        "flower/coordinator.py",
+        "if self.server is not None:\n            self.server.tick(",
+        "if self.server is not None and self.server.machine.is_opening:\n            self.server.tick(",
+        ("tests/flower/test_pardon_on_flower.py",),
+    ),
+    Named(
+        "a question about a checked version may mean another model",
+        "protocol/participant.py",
+        "self.watch.is_due(request.version, request.history.head)",
+        "self.watch.is_due(request.version)",
+        ("tests/parties/test_questions_about_checked_versions.py",),
+    ),
+    Named(
         "whoever uploads twice throws out the oldest update that waits",
         "protocol/server.py",
         "if self._members or self.opening.leaves_out:",

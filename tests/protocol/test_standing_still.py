@@ -1,7 +1,6 @@
 """Honest users are there and willing: no version stands still because of what happened before."""
 
 import pytest
-from lying import lie
 from parties import (
     USERS,
     abandoned,
@@ -16,6 +15,7 @@ from parties import (
 
 from basecagg.protocol import contributor as contributor_module
 from basecagg.storage.in_memory import MemoryStore
+from lying import lie
 from reproduction.bench import AT_SERVER
 
 

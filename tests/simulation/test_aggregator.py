@@ -6,7 +6,6 @@ from math import inf
 
 import numpy as np
 import pytest
-from lying import lie
 from tiny import tiny_config
 
 from basecagg import SimulationConfig
@@ -17,6 +16,7 @@ from basecagg.simulation import checkpoint
 from basecagg.simulation.aggregator import Aggregator
 from basecagg.simulation.beginning import Beginning, Devices
 from basecagg.simulation.build import make_sums
+from lying import lie
 
 CONFIG = tiny_config("basecagg", cryptography="arithmetic", latency=5.0)
 MODEL = np.zeros(12, np.float32)

@@ -1,4 +1,4 @@
-"""A sum that a node spoiled: its honest members are left out of the next for a while, by the ServerApp's clock."""
+"""A node spoils a sum: its honest members are left out of the next for a while, by the ServerApp's clock."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 from audit import noting_sums
 from fake_grid import make_grid
 from flwr.app import ArrayRecord, Context, Message
-from lying import SIGN, lie_if_marked
 from small_app import initial_arrays, make_app, small_strategy
 
 from basecagg.flower import basecagg_mod, coordinator, loop, strategy
 from basecagg.protocol import contributor as contributor_module
 from basecagg.protocol.effects import Abandoned, Released
+from lying import SIGN, lie_if_marked
 
 ANN, BOB, LIAR, LATE = range(4)
 """Nodes by their place, and three more behind them train; four holders follow, who do not."""
@@ -45,12 +45,20 @@ def train_to_version_1(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     The liar and three more, who have dealt masks, never come back from training.
     """
+    with noting_sums(Abandoned) as spoiled, noting_sums(Released) as opened:
+        nodes = train(folder, monkeypatch, spoiled)
+    assert len(spoiled) == 1
+    members = {name.contributor for released in opened for name in released.members}
+    assert members == {str(nodes[each]) for each in (ANN, BOB, LATE)}
+
+
+def train(folder: Path, monkeypatch: pytest.MonkeyPatch, spoiled: list[Abandoned]) -> list[int]:
+    """One version. Returns the nodes by their places."""
     clock = Clock()
     monkeypatch.setattr(loop, "_FAREWELL", 0.05)
     monkeypatch.setattr(loop, "_LOOK_AROUND", 0.0)
     monkeypatch.setattr(strategy, "Loop", partial(loop.Loop, clock=clock))
     monkeypatch.setattr(contributor_module, "hide", lie_if_marked)
-    spoiled: list[Abandoned] = []
 
     def lies(message: Message, context: Context, call_next: Any) -> Message:
         answer: Message = call_next(message, context)
@@ -83,11 +91,8 @@ def train_to_version_1(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "min_available_nodes": len(nodes),
         "answer_timeout": PATIENCE,
     }
-    with noting_sums(Abandoned) as spoiled, noting_sums(Released) as opened:
-        small_strategy(**options).start(grid=grid, initial_arrays=initial_arrays(), num_rounds=1)
-    assert len(spoiled) == 1
-    members = {name.contributor for released in opened for name in released.members}
-    assert members == {str(nodes[each]) for each in (ANN, BOB, LATE)}
+    small_strategy(**options).start(grid=grid, initial_arrays=initial_arrays(), num_rounds=1)
+    return nodes
 
 
 def test_members_of_a_spoiled_sum_are_left_out_for_a_while_only(
