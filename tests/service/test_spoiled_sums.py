@@ -9,7 +9,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from parties import SIZE, make_federation
+from service_harness import GIVE_UP, SMALL, Nudge, federation
 
+from basecagg.protocol import contributor as contributor_module
+from basecagg.protocol.server import Server
+from basecagg.service.server.host import EpochHost
+from basecagg.storage.in_memory import MemoryStore
 from lying import SIGN, lie_if_marked
 
 PARAMETERS = replace(SMALL, buffer_size=3, max_colluders=1, max_colluding_contributors=1)

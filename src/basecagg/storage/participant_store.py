@@ -21,8 +21,9 @@ from basecagg.storage.batch import Batch
 from basecagg.storage.failures import explain, wrong_schema
 
 SCHEMA_VERSION = 5
-# Shares and uploads are large, and a log that was emptied grows again: for a version's ten shares of 74 kB (written,
-# then deleted) a holder took 3.6 ms of CPU with pages of 16 KiB and 2.9 ms with these; for small ones no more.
+# Shares and uploads are large, and a log that was emptied grows again: for a version's ten shares of 74 kB
+# (written, then deleted) a holder took 3.6 ms of CPU with pages of 16 KiB, and 2.9 ms with these. Small shares
+# took no more.
 PARTICIPANT_FILE = 2**16, 2**22
 """Bytes of a page and of the log."""
 # Ordered by (namespace, kind, key): what a machine loads at its start lies together, apart from the shares.
