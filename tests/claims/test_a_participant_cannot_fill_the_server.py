@@ -14,8 +14,10 @@ from basecagg.protocol.effects import sends_of
 from basecagg.protocol.messages import MaskName, Receipt, Refusal, Shipment, signed
 from basecagg.service.problems import Problem
 from basecagg.service.server.host import EpochHost
+from basecagg.service.server.registry import Charter
 from basecagg.storage.in_memory import MemoryStore
 
+OPEN = Charter(phase="open")
 DEALERS = [f"dealer-{index}" for index in range(12)]
 
 
@@ -26,7 +28,7 @@ class Scene:
         self.federation = make_federation()
         self.store = MemoryStore()
         agreement, signer = self.federation.agreement, self.federation.identity("server")
-        self.host = EpochHost(agreement, signer, self.store, np.zeros(SIZE, np.float32))
+        self.host = EpochHost(agreement, signer, self.store, np.zeros(SIZE, np.float32), OPEN)
         self.shipments = {name: self._deal(name) for name in DEALERS}
         self.masks = [shipment.dealing.masks[0] for shipment in self.shipments.values()]
 

@@ -14,6 +14,7 @@ from service_harness import GIVE_UP, SMALL, Nudge, federation
 from basecagg.protocol import contributor as contributor_module
 from basecagg.protocol.server import Server
 from basecagg.service.server.host import EpochHost
+from basecagg.service.server.registry import Charter
 from basecagg.storage.in_memory import MemoryStore
 from lying import SIGN, lie_if_marked
 
@@ -61,7 +62,9 @@ def test_a_wait_that_ends_by_itself_is_no_error(
     """The control: that too few holders are there is one, also when it comes while members are left out."""
     federation = make_federation()
     agreement, signer = federation.agreement, federation.identity("server")
-    host = EpochHost(agreement, signer, MemoryStore(), np.zeros(SIZE, np.float32))
+    host = EpochHost(
+        agreement, signer, MemoryStore(), np.zeros(SIZE, np.float32), Charter(phase="open")
+    )
 
     def told(*, waits: bool, absent: int) -> list[tuple[str, str]]:
         caplog.clear()

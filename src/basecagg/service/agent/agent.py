@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, TypeVarTuple
 
 import numpy as np
 
@@ -55,6 +55,7 @@ _ELSEWHERE = ("WrongEpoch", "EpochClosing")
 """Error codes of a server that is not in this epoch, or will soon leave it."""
 _STRICT = LocalFloor(consistency="certified", correctness="agreed", verify="auto")
 Result = TypeVar("Result")
+Given = TypeVarTuple("Given")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +122,7 @@ class Agent:
         return LocalMember(self._profile, floor, anchors, contributes=self._train is not None)
 
     async def _live(self, member: LocalMember) -> None:
-        unsent = await self._in_thread(lambda: member.start(_now()))
+        unsent = await self._in_thread(member.start, _now())
         if not member.epoch:
             await self._enrol(member)
         while True:
@@ -134,7 +135,7 @@ class Agent:
         """An epoch ends by this machine's clock also while no server answers."""
         while True:
             await asyncio.sleep(_TICK)
-            await self._in_thread(lambda: member.tick(_now()))
+            await self._in_thread(member.tick, _now())
 
     # --- epochs -----------------------------------------------------------------------------------
 
@@ -156,7 +157,7 @@ class Agent:
             partial(self._ask_for_epoch, member.epoch or member.declined)
         )
         before = member.epoch
-        await self._in_thread(lambda: member.hear_of_epochs(frames))
+        await self._in_thread(member.hear_of_epochs, frames)
         if member.epoch != before:
             await self._publish_key(member)
             return
@@ -215,7 +216,7 @@ class Agent:
             asked = time.monotonic()
             collect = partial(self._wait_for, "/v1/mailbox", _LARGEST_MAIL, epoch=epoch, done=done)
             letters, reply = await self._persist(collect, *_ELSEWHERE)
-            await self._in_thread(lambda: member.tick(_now()))
+            await self._in_thread(member.tick, _now())
             if not letters and time.monotonic() - asked < self._options.breath:
                 await asyncio.sleep(self._options.breath)  # it should have waited for some
             if letters:
@@ -226,7 +227,7 @@ class Agent:
 
     async def _take(self, member: LocalMember, letters: Sequence[Numbered]) -> None:
         try:
-            await self._send(await self._in_thread(partial(member.open_letters, letters)))
+            await self._send(await self._in_thread(member.open_letters, letters))
         except errors.TooLarge as fault:
             # The server will ask again, and others may answer in its place.
             _LOG.error("answer not sent", reason=str(fault))
@@ -250,7 +251,7 @@ class Agent:
         async def attempt() -> None:
             reply = await self._connection.call("GET", f"/v1/parts/{version}", limit=limit)
             await self._take(member, [Numbered(0, reply.content)])
-            if await self._in_thread(partial(member.is_due, version)):
+            if await self._in_thread(member.is_due, version):
                 raise Unreachable(f"the parts of version {version} are not what it was made from")
 
         return await self._while_kept(attempt)
@@ -303,7 +304,7 @@ class Agent:
         while True:
             self._moved.clear()
             await self._hear_of_newest(member)
-            await self._send(await self._in_thread(partial(member.deal, _AHEAD)))
+            await self._send(await self._in_thread(member.deal, _AHEAD))
             if await self._in_thread(lambda: member.participant.may_train):
                 return
             resting = await self._in_thread(lambda: member.participant.is_resting)
@@ -316,7 +317,7 @@ class Agent:
 
     async def _one_update(self, member: LocalMember, train: Training) -> None:
         version, model, head = await self._download(member)
-        privacy = await self._in_thread(lambda: _privacy_of(member))
+        privacy = await self._in_thread(_privacy_of, member)
         info = RoundInfo(
             federation=self._profile.invitation.federation,
             name=self._profile.name,
@@ -332,8 +333,7 @@ class Agent:
         if privacy:  # an update is weighed by how far the model has come meanwhile
             await self._hear_of_newest(member)
         try:
-            submit = partial(_submit, member, update, version, head, privacy)
-            messages = await self._in_thread(submit)
+            messages = await self._in_thread(_submit, member, update, version, head, privacy)
         except errors.LocalProtocolError as error:  # its mask expired, or it trained to no effect
             _LOG.warning("update", outcome="dropped", reason=str(error))
             messages = []
@@ -353,7 +353,7 @@ class Agent:
             if version == agreement.epoch.first_version or await self._hear_of(member, version):
                 # Letters about later versions may have come meanwhile, and the word on this one is forgotten.
                 with suppress(errors.LocalProtocolError):
-                    head = await self._in_thread(partial(member.head_of, version, model))
+                    head = await self._in_thread(member.head_of, version, model)
                     return version, model, head
             await asyncio.sleep(pause)  # the server has moved on, perhaps faster than we can follow
             pause = min(2 * pause, self._options.after_failure)
@@ -372,7 +372,7 @@ class Agent:
             await self._take(member, [Numbered(0, reply.content)])
 
         is_heard = await self._while_kept(attempt)
-        if is_heard and await self._in_thread(partial(member.is_due, version)):
+        if is_heard and await self._in_thread(member.is_due, version):
             return await self._make_one_again(member, version)
         return is_heard
 
@@ -385,7 +385,7 @@ class Agent:
             return reply.number("basecagg-version")
 
         version = await self._persist(attempt, *_ELSEWHERE)
-        if not await self._in_thread(partial(member.has_heard_of, version)):
+        if not await self._in_thread(member.has_heard_of, version):
             await self._hear_of(member, version)
 
     async def _send(self, messages: Sequence[Message]) -> None:
@@ -409,8 +409,8 @@ class Agent:
         if too_large:
             raise errors.TooLarge(too_large)
 
-    async def _in_thread(self, job: Callable[[], Result]) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, job)
+    async def _in_thread(self, job: Callable[[*Given], Result], *given: *Given) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, job, *given)
 
 
 def _privacy_of(member: Member) -> Privacy | None:

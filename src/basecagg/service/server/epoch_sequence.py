@@ -85,10 +85,8 @@ class Epochs:
         self.store.discard()
         self.renew(0.0)
         self._read()
-        charter = self.registry.charter
-        if self.host is not None and charter is not None and charter.epoch == self.host.frame:
-            self.host.recover()
-            self.host.phase = charter.phase
+        if self.host is not None and self.registry.charter.epoch == self.host.frame:
+            self.host.recover(self.registry.charter)
         else:  # the failure came while one epoch took the other's place
             self.host = self._resume_host()
         self._catch_up()
@@ -106,7 +104,7 @@ class Epochs:
     @property
     def phase(self) -> Phase:
         """Where the present epoch stands."""
-        return self.registry.charter.phase if self.registry.charter else "waiting"
+        return self.registry.charter.phase
 
     def require_host(self) -> EpochHost:
         """The present epoch, or 503."""
@@ -134,8 +132,8 @@ class Epochs:
             uptime=uptime,
             seen={name: age for name, age in seen.items() if name in registry.members},
             retired=tuple(sorted(host.retired)) if host else (),
-            last_version=registry.charter.last_version if registry.charter else None,
-            closes=registry.charter.closes if registry.charter else 0,
+            last_version=registry.charter.last_version,
+            closes=registry.charter.closes,
         )
 
     # --- the audit log ----------------------------------------------------------------------------
@@ -178,10 +176,9 @@ class Epochs:
     @property
     def is_due(self) -> bool:
         """Whether the operator's last version or closing time has come."""
-        charter, host = self.registry.charter, self.host
-        if charter is None or host is None or charter.phase != "open":
+        if self.host is None or self.phase != "open":
             return False
-        return not host.machine.may_open or 0 < charter.closes <= time.time()
+        return not self.host.machine.may_open or 0 < self.registry.charter.closes <= time.time()
 
     @property
     def may_finish_closing(self) -> bool:
@@ -196,7 +193,6 @@ class Epochs:
     def _enter(self, phase: Phase) -> None:
         host = self.require_host()
         self.registry.enter(phase)
-        host.phase = phase
         self._note_epoch(host, f"epoch {phase}")
 
     def _note_epoch(self, host: EpochHost, event: str) -> None:
@@ -235,7 +231,7 @@ class Epochs:
 
     def start(self, order: StartEpoch) -> None:
         """Begin the epoch that the operator signed. To send the same one again changes nothing."""
-        if self.registry.charter is not None and self.registry.charter.epoch == order.epoch:
+        if self.registry.charter.epoch == order.epoch:
             return
         if self.phase in ("open", "closing"):
             raise Problem(409, "EpochOpen", "close the present epoch first")
@@ -299,17 +295,15 @@ class Epochs:
         return np.frombuffer(data, MODEL_DTYPE)
 
     def _make_host(self, agreement: Agreement, charter: Charter, model: Model) -> EpochHost:
-        host = EpochHost(
+        return EpochHost(
             agreement,
             self._signer(agreement.epoch.server_key),
             self._open(EPOCH + agreement.id.hex()),
             model,
+            charter,
             retries=self._settings.retries,
             keep=self._settings.keep_versions,
-            last_version=charter.last_version,
         )
-        host.phase = charter.phase
-        return host
 
     def _signer(self, key: bytes) -> Identity:
         """The identity with the key that the epoch names. Another machine may have made that key."""
@@ -323,7 +317,7 @@ class Epochs:
 
     def _resume_host(self) -> EpochHost | None:
         charter = self.registry.charter
-        if charter is None:
+        if not charter.epoch:
             return None
         if is_of_another_version(charter.epoch):
             self._carry_over()

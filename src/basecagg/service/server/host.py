@@ -21,13 +21,13 @@ from basecagg.protocol.global_model import Model, model_bytes
 from basecagg.protocol.messages import Message
 from basecagg.protocol.ports import Signer
 from basecagg.protocol.proofs import Pedigree
-from basecagg.service.documents import Phase
 from basecagg.service.framing import Numbered
 from basecagg.service.logs import Log
 from basecagg.service.problems import Problem
 from basecagg.service.server.buffer_log import BufferLog
 from basecagg.service.server.group_commit import GroupCommit
 from basecagg.service.server.mailboxes import Mailboxes
+from basecagg.service.server.registry import Charter
 
 _LOG = Log("basecagg.service")
 CONTROL_BYTES = 2**20
@@ -62,15 +62,16 @@ class EpochHost:
         signer: Signer,
         store: Store,
         initial_model: Model,
+        charter: Charter,
         *,
         retries: int = 5,
         keep: int = 1,
-        last_version: int | None = None,
     ) -> None:
         """Go on where the store says the epoch was, or begin it with the initial model.
 
         `retries` is at least 1: after a restart the first one asks again for the answers that were lost. What
-        the last `keep` versions (R) were made from can be fetched. No sum is opened beyond `last_version`.
+        the last `keep` versions (R) were made from can be fetched. The charter says how far the epoch has come,
+        and how far it goes.
         """
         self.agreement = agreement
         self.frame = pack(agreement.epoch)
@@ -81,7 +82,7 @@ class EpochHost:
         }
         """The kinds of message that are taken, and the most bytes of each."""
         self._store = GroupCommit(store)
-        self._last_version = last_version
+        self._charter = charter
         made_of = agreement, signer, self._store, initial_model
         self._make_server = partial(
             EpochServer.masked,
@@ -93,8 +94,6 @@ class EpochHost:
         )
         self._packed: tuple[int, bytes] | None = None
         """The parts that were asked for last: all members want the same ones at about the same time."""
-        self.phase: Phase = "open"
-        """How far the epoch has come, by its charter."""
         self.refusals: Counter[str] = Counter()
         """How many messages were refused since the start, by kind: here, and by holders who told us."""
         self.retired: set[str] = set()
@@ -109,7 +108,7 @@ class EpochHost:
         self.server = self._make_server()
         self.machine = self.server.machine
         """Read by the page and the clock; only `server` changes it."""
-        self.machine.last_version = self._last_version
+        self.machine.last_version = self._charter.last_version
         self.published = self._publication()
         self.mailboxes = Mailboxes(self._store, self.server.recovery.mailroom)
         self.buffer_log = BufferLog(self._store, self.agreement.holder_names)
@@ -167,8 +166,9 @@ class EpochHost:
         self.server.recovery.gone = gone
         self._look_for_trouble()
 
-    def recover(self) -> None:
-        """Build the machine again from what is durable."""
+    def recover(self, charter: Charter) -> None:
+        """Build the machine again from what is durable, as the charter is."""
+        self._charter = charter
         self._store.discard()
         self._store.prove()
         self._build()
@@ -182,9 +182,9 @@ class EpochHost:
 
     def receive(self, sender: str, message: Message) -> None:
         """Hand a participant's message to the machine. A refusal is a `Problem` with status 409."""
-        if self.phase != "open" and isinstance(message, _FOR_NEXT_SUM):
+        if self._charter.phase != "open" and isinstance(message, _FOR_NEXT_SUM):
             raise Problem(503, "EpochClosing", "this epoch takes no more updates", retry_after=5.0)
-        if self.phase == "closed" and isinstance(message, _FOR_PRESENT_SUM):
+        if self._charter.phase == "closed" and isinstance(message, _FOR_PRESENT_SUM):
             return  # its last version is signed
         self._began = time.monotonic()
         self.buffer_log.note_answer(message)
@@ -229,7 +229,7 @@ class EpochHost:
     @property
     def waits(self) -> bool:
         """Whether the clock has to tell the machine how late it is: a rule of it ends by time."""
-        is_open = self.phase == "open"
+        is_open = self._charter.phase == "open"
         return self.machine.is_opening or (is_open and self.machine.waits_for_others)
 
     @property

@@ -26,10 +26,10 @@ Value = TypeVar("Value", bound=bytes | int | Struct)
 
 
 class Charter(Struct, kw_only=True):
-    """The present epoch, as the operator signed it, and how far it has come."""
+    """The present epoch, as the operator signed it, and how far it has come. Empty before the first."""
 
-    epoch: bytes
-    phase: Phase
+    epoch: bytes = b""
+    phase: Phase = "waiting"
     last_version: int | None = None
     """With this version the epoch closes by itself."""
     closes: int = 0
@@ -79,7 +79,7 @@ class Registry:
         self.credentials = _bytes(store, "credential")
         self.leaving = _numbers(store, "leaving-epoch")
         """Numbers of epochs that are over, by their ids, until what they stored is put away."""
-        self.charter = load(store, "charter", Charter).get("")
+        self.charter = load(store, "charter", Charter).get("") or Charter()
 
     def key_of(self, name: str) -> bytes | None:
         """The key that signs this caller's requests, or None."""
@@ -179,9 +179,8 @@ class Registry:
         return holds and name not in self.holder_keys
 
     def _present_keys(self) -> set[bytes]:
-        if self.charter is None:
-            return set()
-        return {holder.sealing_key for holder in self.charter.signed_epoch.holders}
+        holders = self.charter.signed_epoch.holders if self.charter.epoch else ()
+        return {holder.sealing_key for holder in holders}
 
     def _parse_key(self, name: str, signing_key: bytes, frame: bytes) -> HolderKey:
         key = unpacked(frame, MAX_KEY_BYTES, HolderKey)
@@ -199,7 +198,7 @@ class Registry:
     def begin(self, charter: Charter, credentials: dict[str, bytes]) -> None:
         """A new epoch: credentials of the last one become void, and the holders' keys for it are used up."""
         writes = list[Write]()
-        if self.charter is not None:  # what it stored has to be put away, whatever comes in between
+        if self.charter.epoch:  # what it stored has to be put away, whatever comes in between
             last = self.charter.signed_epoch
             writes.append(self.leaving.put(last.id.hex(), last.number))
         writes += [self.credentials.drop(name) for name in self.credentials.keys() - credentials]
@@ -217,7 +216,7 @@ class Registry:
         """What was said under an older protocol means nothing now: forget it, and ask for other keys."""
         kinds = ("charter", "credential", "holder-key", "epoch-end")
         gone = [Forget(kind, key) for kind in kinds for key in self._store.keys(kind)]
-        self.charter = None
+        self.charter = Charter()
         for known in (self.credentials, self.holder_keys, self.ends):
             known.clear()
         self._store.commit([*gone, *(self.leaving.put(epoch, 0) for epoch in epochs)])
@@ -229,7 +228,6 @@ class Registry:
 
     def enter(self, phase: Phase) -> None:
         """The epoch moves on."""
-        assert self.charter is not None
         self.charter.phase = phase
         self._store.commit([write("charter", "", self.charter)])
 
