@@ -52,12 +52,17 @@ _UNREACHABLE = {"OperationalError", "InterfaceError"}
 """Python's names for database errors without a code: no database was there to give one."""
 
 
-def explain(what: str, error: BaseException | None) -> StorageError:
+def explain(what: str, error: BaseException) -> StorageError:
     """The error to raise instead. It never shows what was being written, which may be a secret."""
-    passing = _passing(error)
-    if passing is not None:
-        return PassingFault(what, passing)
-    return StorageError(f"{what}: {_lasting(error)}")
+    lasting = type(error).__name__
+    if isinstance(error, sqlite3.Error):
+        code = _primary(error)
+        passing, lasting = _PASSING_SQLITE.get(code), _LASTING_SQLITE.get(code, str(error))
+    elif isinstance(error, OSError) and error.errno is not None:
+        passing, lasting = _PASSING_DISK.get(error.errno), error.strerror or lasting
+    else:
+        passing = _passing_in_postgres(error)
+    return PassingFault(what, passing) if passing else StorageError(f"{what}: {lasting}")
 
 
 def wrong_schema(what: str, found: int, known: int) -> StorageError:
@@ -68,24 +73,12 @@ def wrong_schema(what: str, found: int, known: int) -> StorageError:
     return StorageError(said)
 
 
-def _passing(error: BaseException | None) -> str | None:
-    if isinstance(error, sqlite3.Error):
-        return _PASSING_SQLITE.get(_primary(error))
-    if isinstance(error, OSError) and error.errno is not None:
-        return _PASSING_DISK.get(error.errno)
+def _passing_in_postgres(error: BaseException) -> str | None:
     state = getattr(error, "sqlstate", None)
     if state is None:
         names = {each.__name__ for each in type(error).__mro__}
         return "the database does not answer" if names & _UNREACHABLE else None
     return next((text for code, text in _PASSING_SQLSTATE.items() if state.startswith(code)), None)
-
-
-def _lasting(error: BaseException | None) -> str:
-    if isinstance(error, sqlite3.Error):
-        return _LASTING_SQLITE.get(_primary(error), str(error))
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return type(error).__name__
 
 
 def _primary(error: sqlite3.Error) -> int:
