@@ -143,6 +143,16 @@ def test_a_weighted_sum_adds_and_looks_at_every_word(number, size, most):
         PrimeField(threads=1).weighted_sum(rows, weights)
 
 
+@pytest.mark.parametrize("q", [*PRIMES, 8191, 8209, 16760833, 2**32 - 12287])
+@given(st.integers(0, 2**64 - 1), st.integers(-1, 1))
+def test_remainders_are_exact_for_all_64_bits(q, x, beside):
+    """Also next to the largest multiples, where the quotient in floats is off by one."""
+    largest = 2**64 - 1
+    for number in (x, x // q * q + beside, largest // q * q + beside, largest):
+        kept = min(max(number, 0), largest)
+        assert modular_sums._remainder(np.uint64(kept), np.uint64(q)) == kept % q
+
+
 @pytest.mark.parametrize("q", PRIMES)
 @pytest.mark.parametrize("size", [1, 2**15, 2**17 + 3])
 def test_inner_products_do_not_overflow(q, size):

@@ -33,18 +33,25 @@ _AT_ONCE = 8
 _FEW = _AT_ONCE // 2
 # Every _STEP columns memory is asked for those that will be needed _AHEAD columns later.
 _STEP, _AHEAD = 32, 256
+_SMALL = 2**13
 # Products of a word and 16 bits that fit 64 bits: 2¹⁵·2³²·2¹⁶ = 2⁶³.
 _LONGEST = 2**15
 
 
 @inner
 def _remainder(x: np.uint64, modulus: np.uint64) -> np.uint64:
-    """x mod q. For q = 2³² − 5 without a division, as 2³² ≡ 5.
+    """x mod q, without a division of integers, for which there are no vectors.
 
-    The first fold leaves less than 6·2³², the second less than 2³² + 25 < 2q.
+    As a float the quotient is off by at most 3·2⁻⁵³·2⁶⁴/q < 1 before it is cut, as q > 2¹³. For q = 2³² − 5, as
+    2³² ≡ 5, folds do: the first leaves less than 6·2³², the second less than 2³² + 25 < 2q.
     """
-    if modulus != PAPER_MODULUS:
+    if modulus < _SMALL:
         return x % modulus
+    if modulus != PAPER_MODULUS:
+        quotient = np.uint64(np.float64(x) * (1.0 / np.float64(modulus)))
+        rest = np.int64(x - quotient * modulus)
+        rest += np.int64(modulus) if rest < 0 else np.int64(0)
+        return np.uint64(rest - np.int64(modulus) if rest >= np.int64(modulus) else rest)
     five, low, bits = np.uint64(5), np.uint64(0xFFFFFFFF), np.uint64(32)
     x = (x >> bits) * five + (x & low)
     x = (x >> bits) * five + (x & low)
