@@ -12,14 +12,14 @@ from scipy import stats
 from vectors_keys import EPOCH, FILE, FRESH, SEED, key_vectors
 from vectors_rounding import VECTORS, as_text
 
-from basecagg.errors import DataError, ParameterError
+from basecagg.errors import DataError, LocalProtocolError, ParameterError
 from basecagg.maths import approved_rings
 from basecagg.maths.approved_rings import MOST_WORDS, approved_ring
 from basecagg.maths.key_masks import key_of, mask_of_sum, mask_of_upload, unmask_with
 from basecagg.maths.packing import pack
 from basecagg.maths.prime_field import PrimeField
 from basecagg.maths.quantization import dequantize, magnitude, quantize_and_mask, signed, unmask
-from basecagg.maths.randomness import FieldStream, WordStream, derive_seed, new_seed
+from basecagg.maths.randomness import FieldStream, Seed, WordStream, derive_seed, new_seed
 from basecagg.maths.ring import RingProduct
 
 FIELDS = (NARROW, WIDE)
@@ -287,6 +287,13 @@ def test_the_approved_primes_are_the_largest_of_their_width():
 def test_a_field_in_which_keys_cannot_grow_is_refused(q):
     with pytest.raises(ParameterError, match="2n = 4096"):
         mask_of_upload(SEED, FRESH, EPOCH, q)
+
+
+@pytest.mark.parametrize("kind", [bytes, Seed])
+def test_errors_from_the_masks_own_seed_are_refused(kind):
+    with pytest.raises(LocalProtocolError, match="fresh") as refusal:
+        mask_of_upload(kind(SEED), Seed(SEED), EPOCH, WIDE)
+    assert SEED.hex() not in str(refusal.value)
 
 
 def test_a_mask_does_not_print():

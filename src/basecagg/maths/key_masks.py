@@ -21,7 +21,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from basecagg.errors import ParameterError
+from basecagg.errors import LocalProtocolError, ParameterError
 from basecagg.maths.approved_rings import KEY_SIZE, MOST_WORDS
 from basecagg.maths.elements import Elements, destination
 from basecagg.maths.quantization import unmask
@@ -49,8 +49,12 @@ def mask_of_upload(
 ) -> KeyStream:
     """The mask that hides one update. `fresh` is for this upload alone, and is kept nowhere.
 
-    Two masks of one seed with different errors would tell the key: a mask is made once.
+    A second upload under the same key would tell the difference of the two: a mask is made once.
     """
+    if bytes(fresh) == bytes(seed):
+        raise LocalProtocolError(
+            "the seed of a mask is stored; its errors need a fresh one that is not: new_seed()"
+        )
     errors = WordStream(derive_seed(fresh, "errors"))
     return KeyStream(key_of(seed, modulus), epoch, modulus, errors=errors)
 
