@@ -7,7 +7,6 @@ from parties import (
     deal,
     exact_sum,
     holder_at,
-    lie,
     make_federation,
     one_round,
     released,
@@ -18,6 +17,7 @@ from basecagg.errors import QuotaExceeded
 from basecagg.protocol import contributor as contributor_module
 from basecagg.protocol.effects import MaskEnded
 from basecagg.protocol.messages import Shipment
+from lying import lie
 from reproduction.bench import AT_SERVER
 
 MODES = pytest.mark.parametrize("consistency", ["certified", "honest-server"])
