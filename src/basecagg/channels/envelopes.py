@@ -6,8 +6,6 @@ seed beside it, from which share and mask follow, and it is forgotten sooner. Wh
 share every time: GCM gives two plaintexts away that were sealed with one key and nonce.
 """
 
-from __future__ import annotations
-
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 

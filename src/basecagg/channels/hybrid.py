@@ -3,8 +3,6 @@
 An attacker who records sealed shares today must break both to read them later.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from typing import Any

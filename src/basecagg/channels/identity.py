@@ -1,8 +1,6 @@
 """Who signs: Ed25519 keys that do not print, and the checking of signatures."""
 
-from __future__ import annotations
-
-from typing import NoReturn
+from typing import NoReturn, Self
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from nacl.bindings import crypto_sign_open
@@ -26,12 +24,12 @@ class Identity:
         self.public_key = private_key.public_key().public_bytes_raw()
 
     @classmethod
-    def create(cls) -> Identity:
+    def create(cls) -> Self:
         """A fresh identity from the operating system's randomness."""
         return cls(Ed25519PrivateKey.generate())
 
     @classmethod
-    def from_secret(cls, secret: bytes) -> Identity:
+    def from_secret(cls, secret: bytes) -> Self:
         """The identity whose `secret_bytes` these are."""
         try:
             return cls(Ed25519PrivateKey.from_private_bytes(secret))

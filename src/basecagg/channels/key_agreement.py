@@ -4,8 +4,6 @@ As in SecAgg (Bonawitz et al. 2017, §3.3) the shared point is hashed, here toge
 the purpose, so that one pair of keys gives unrelated secrets for unrelated purposes.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from typing import NoReturn

@@ -1,7 +1,5 @@
 """Exported models as safetensors: which types of tensors there are, and the proof of where they come from."""
 
-from __future__ import annotations
-
 import base64
 import json
 import math

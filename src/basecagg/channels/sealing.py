@@ -9,12 +9,10 @@ the associated data.
 Suite "mlkem768-x25519": a random key sealed by HPKE (RFC 9180), then nonce and AES-256-GCM likewise.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import NoReturn
+from typing import NoReturn, Self
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -47,7 +45,7 @@ class SealingSecret:
         self._opener = _make_opener(suite, secret)
 
     @classmethod
-    def create(cls, suite: Suite = "x25519") -> SealingSecret:
+    def create(cls, suite: Suite = "x25519") -> Self:
         """A fresh key from the operating system's randomness."""
         return cls(suite, os.urandom(SECRET_BYTES[suite]))
 
@@ -107,10 +105,6 @@ def fits(suite: Suite, public_key: bytes) -> bool:
     except ChannelError:
         return False
     return True
-
-
-def _make_opener(suite: Suite, secret: bytes) -> X25519Opener | hybrid.HybridOpener:
-    return X25519Opener(secret) if suite == "x25519" else hybrid.HybridOpener(secret)
 
 
 class X25519Sealer:
@@ -196,3 +190,7 @@ def _derive(secret: bytes, sender: bytes, recipient: bytes) -> bytes:
 
 def _key_of(step: int, keys: bytes) -> bytes:
     return keys[KEY * step : KEY * (step + 1)]
+
+
+def _make_opener(suite: Suite, secret: bytes) -> X25519Opener | hybrid.HybridOpener:
+    return X25519Opener(secret) if suite == "x25519" else hybrid.HybridOpener(secret)

@@ -1,8 +1,7 @@
 """No cryptography at all: for experiments on the arithmetic alone. Anybody can read and forge everything."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
+from typing import Self
 
 from basecagg.protocol.messages import Suite
 from basecagg.protocol.ports import Lock
@@ -37,15 +36,15 @@ class NoSealing:
     suite: Suite = "x25519"
     public_key = bytes(32)
 
-    def create(self) -> NoSealing:
+    def create(self) -> Self:
         """The only key."""
         return self
 
-    def load(self, secret: bytes) -> NoSealing:
+    def load(self, secret: bytes) -> Self:
         """The only key."""
         return self
 
-    def sealer(self) -> NoSealing:
+    def sealer(self) -> Self:
         """The contributor's side."""
         return self
 

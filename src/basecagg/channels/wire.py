@@ -4,8 +4,6 @@ A frame is the magic, the protocol version, and the message as a MessagePack arr
 names, unknown or missing fields, left-over bytes, non-minimal integers and oversize are all errors.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any, TypeAlias
 

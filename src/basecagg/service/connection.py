@@ -3,8 +3,6 @@
 What comes back is never believed to be well-formed: a torn, endless or absurd reply is as good as none.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import random
@@ -47,6 +45,53 @@ class Unreachable(ChannelError):  # noqa: N818 - a state of affairs that may pas
 
 class UntrustedServer(Unreachable):
     """Somebody answers, but shows no certificate that could be believed."""
+
+
+class Greeting(NamedTuple):
+    """What a stranger learns from a server."""
+
+    ahead_ms: int
+    """By how much the server's clock is ahead of ours."""
+    certificate_ends: float | None
+    """In seconds since 1970."""
+
+
+class Reply(NamedTuple):
+    """What came back. Everything in it is read on the assumption that it is not what it should be."""
+
+    status: int
+    headers: httpx.Headers
+    content: bytes
+
+    def problem(self) -> Problem | None:
+        """What the server says instead of what was asked."""
+        if self.status < 300 or self.status == _UNCHANGED:
+            return None
+        try:
+            said = msgspec.json.decode(self.content, type=_Said)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            said = _Said(code="Http", reason=f"status {self.status}")
+        after = _digits(self.headers.get("retry-after", ""))
+        return Problem(self.status, quoted(said.code), quoted(said.reason), retry_after=after)
+
+    def number(self, header: str) -> int:
+        """A header that is a number."""
+        value = _digits(self.headers.get(header, ""))
+        if value is None:
+            raise Unreachable(f"the server does not say {header}")
+        return value
+
+    def frames(self) -> list[framing.Numbered]:
+        """The frames in the body."""
+        try:
+            return framing.split(self.content)
+        except ChannelError as error:
+            raise Unreachable(f"the server's reply is torn: {error}") from None
+
+
+class _Said(msgspec.Struct):
+    code: str
+    reason: str
 
 
 class Connection:
@@ -160,53 +205,6 @@ class Connection:
         stamp = _digits(reply.headers.get(TIME_HEADER, ""))
         if reply.status == 401 and stamp is not None:
             self._ahead_ms = stamp - time.time_ns() // 1_000_000 + 1
-
-
-class Greeting(NamedTuple):
-    """What a stranger learns from a server."""
-
-    ahead_ms: int
-    """By how much the server's clock is ahead of ours."""
-    certificate_ends: float | None
-    """In seconds since 1970."""
-
-
-class Reply(NamedTuple):
-    """What came back. Everything in it is read on the assumption that it is not what it should be."""
-
-    status: int
-    headers: httpx.Headers
-    content: bytes
-
-    def problem(self) -> Problem | None:
-        """What the server says instead of what was asked."""
-        if self.status < 300 or self.status == _UNCHANGED:
-            return None
-        try:
-            said = msgspec.json.decode(self.content, type=_Said)
-        except (msgspec.MsgspecError, ValueError, RecursionError):
-            said = _Said(code="Http", reason=f"status {self.status}")
-        after = _digits(self.headers.get("retry-after", ""))
-        return Problem(self.status, quoted(said.code), quoted(said.reason), retry_after=after)
-
-    def number(self, header: str) -> int:
-        """A header that is a number."""
-        value = _digits(self.headers.get(header, ""))
-        if value is None:
-            raise Unreachable(f"the server does not say {header}")
-        return value
-
-    def frames(self) -> list[framing.Numbered]:
-        """The frames in the body."""
-        try:
-            return framing.split(self.content)
-        except ChannelError as error:
-            raise Unreachable(f"the server's reply is torn: {error}") from None
-
-
-class _Said(msgspec.Struct):
-    code: str
-    reason: str
 
 
 def _fault(url: str, error: Exception) -> Unreachable:

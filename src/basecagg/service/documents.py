@@ -1,7 +1,5 @@
 """What operator, server and users tell each other besides the protocol's messages: JSON, strictly typed."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 

@@ -1,7 +1,5 @@
 """HTTP bodies: several frames in one, each with its number and length in front; large ones in portions."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias

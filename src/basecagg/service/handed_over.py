@@ -1,7 +1,5 @@
 """Files that the operator hands over: the server's folder, and an invitation to each user."""
 
-from __future__ import annotations
-
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Why a call did not get through, in words that say what to do: certificates, names, proxies, time."""
 
-from __future__ import annotations
-
 import socket
 import ssl
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Logs for machines: one JSON object per line, an event with its fields."""
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

@@ -1,7 +1,5 @@
 """What the service answers instead of what was asked: one exception with the status, a code and the reason."""
 
-from __future__ import annotations
-
 from typing import TypeVar
 
 from basecagg.channels.wire import unpack

@@ -6,8 +6,6 @@ request cannot be used again: its nonce is remembered while its time is acceptab
 just started accepts nothing signed before.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

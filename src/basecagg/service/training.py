@@ -4,8 +4,6 @@ The agent goes on answering meanwhile. The child is fed through a pipe and ends 
 a killed agent for longer than one round.
 """
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 import os

@@ -7,15 +7,13 @@ The anchor's name comes from the store's path and namespace, not from anything i
 store, which is the oldest copy of all, is noticed too. It is never removed, and backups must leave it out.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from basecagg.errors import DataError
 from basecagg.storage import disk
@@ -40,7 +38,7 @@ class Mark(NamedTuple):
     number: int = 0
     """The highest number that the store was ever told to remember: of an epoch that was joined or signed."""
 
-    def precedes(self, store: Mark) -> bool:
+    def precedes(self, store: Self) -> bool:
         """Whether this is what the anchor of such a store says: the same, or one commit less after a crash."""
         return self.lineage == store.lineage and 0 <= store.counter - self.counter <= 1
 

@@ -1,9 +1,8 @@
 """The writes of one commit, sorted before the first of them is carried out."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from basecagg.errors import LocalProtocolError
 from basecagg.protocol.effects import WRITES, Forget, Persist, Write
@@ -19,7 +18,7 @@ class Batch:
     """Whether undoing this commit, by restoring an older copy, must be noticed."""
 
     @classmethod
-    def of(cls, writes: Sequence[Write]) -> Batch:
+    def of(cls, writes: Sequence[Write]) -> Self:
         """Sort the writes. If the sequence has anything else in it, all of it is refused."""
         stray = {type(write) for write in writes} - WRITES
         if stray:

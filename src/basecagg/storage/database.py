@@ -4,8 +4,6 @@ A statement is written once: with `:named` values, and with words in capitals fo
 two dialects differ.
 """
 
-from __future__ import annotations
-
 import re
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence

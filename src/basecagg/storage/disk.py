@@ -1,7 +1,5 @@
 """Files on disk: for their owner only, replaced as a whole, locked; SQLite set up as carefully."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import sqlite3

@@ -4,8 +4,6 @@ The server waits for a passing one (`PassingFault`): nothing in the store is dam
 possible when the disk or the database is back. Any other is a `StorageError`: it needs a person or a restart.
 """
 
-from __future__ import annotations
-
 import errno
 import sqlite3
 

@@ -1,7 +1,5 @@
 """A store in memory, for simulations and tests: it outlives its machine, but not its process."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias

@@ -13,8 +13,6 @@ slow is let finish.
 that SQLite locks at once.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import time

@@ -4,8 +4,6 @@ Two processes cannot write to one store: the second is refused by a lock beside 
 lock. Where locks do not reach (a network drive), the fence in the file stops the process that opened it first.
 """
 
-from __future__ import annotations
-
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence

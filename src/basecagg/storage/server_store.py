@@ -4,8 +4,6 @@ One process at a time may write to a namespace: see `basecagg.storage.lease`. Wh
 anchor on the server's machine, so that a server restored from an older copy knows that it is one.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import time

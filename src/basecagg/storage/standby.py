@@ -6,8 +6,6 @@ marks in the database. When the server falls silent, the standby takes its last 
 has lost sight of the database.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`basecagg operator`: keys, invitations, members, epochs and the final model."""
 
-from __future__ import annotations
-
 from functools import cache, partial
 from pathlib import Path
 

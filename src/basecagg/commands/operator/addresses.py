@@ -1,7 +1,5 @@
 """`basecagg operator address` and `certificate`: where the server is reached, and what it shows there."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated

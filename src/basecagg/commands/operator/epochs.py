@@ -1,7 +1,5 @@
 """`basecagg operator start`, `rotate`, `close` and `export`: epochs, and the model that they make."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Awaitable, Callable

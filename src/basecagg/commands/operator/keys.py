@@ -1,7 +1,5 @@
 """`basecagg operator init`, `key`, `passphrase` and `recover`: the operator's own keys and folder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

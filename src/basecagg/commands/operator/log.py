@@ -1,7 +1,5 @@
 """`basecagg operator log`: the audit logs of operator and server, checked."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`basecagg operator invite`, `replace`, `enrol`, `revoke` and `status`: who belongs to the federation."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The operator's folder and its line to the server, open for as long as a command works."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import wraps

@@ -5,8 +5,6 @@ answering letters while the user's function trains in its own process. It decide
 stores: whatever a server says can at most make it look again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Sequence

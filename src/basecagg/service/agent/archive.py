@@ -1,7 +1,5 @@
 """What a running server has kept of its versions, for a member who wants to make them again."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import NamedTuple

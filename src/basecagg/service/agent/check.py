@@ -1,7 +1,5 @@
 """`join --check`: would this machine be able to take part? Nothing is sent that binds anybody."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil

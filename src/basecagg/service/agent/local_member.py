@@ -3,8 +3,6 @@
 Everything here runs in one thread.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from pathlib import Path

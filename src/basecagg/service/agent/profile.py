@@ -3,10 +3,9 @@
 It may be backed up. Sealing keys are not in it: they live and end with the store, see `protocol.key_ring`.
 """
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
+from typing import Self
 
 from basecagg.channels.identity import Identity
 from basecagg.errors import DataError
@@ -36,7 +35,7 @@ class Profile:
         self.identity = Identity.from_secret(stored.signing)
 
     @classmethod
-    def open(cls, folder: Path, invitation: Invitation | None) -> Profile:
+    def open(cls, folder: Path, invitation: Invitation | None) -> Self:
         """The profile in the folder, or a new one with a fresh key for the invitation."""
         path = folder / "identity.json"
         if path.exists():

@@ -1,7 +1,5 @@
 """A private certificate authority for one federation: made by the operator, trusted by its invitations only."""
 
-from __future__ import annotations
-
 import ipaddress
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple

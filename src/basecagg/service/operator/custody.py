@@ -4,8 +4,6 @@ Whoever has the folder can try as many passphrases as he likes. So each try goes
 128 MiB and about half a second; what comes of it encrypts the key with AES-256-GCM.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The model as others read it: from a user's own builder to a vector, to safetensors, to a state_dict."""
 
-from __future__ import annotations
-
 import importlib
 import io
 import os

@@ -5,8 +5,6 @@ The folder stays with the operator. The server gets a folder of its own, without
 enrolment key, so it can neither sign an epoch nor invent contributors.
 """
 
-from __future__ import annotations
-
 import secrets
 import time
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """The operator at work: its machine with its store, and the line to the server."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import time

@@ -4,8 +4,6 @@ They are counts, versions and pseudonyms, never a key, a mask or a name. Prometh
 lines, so no library writes it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import time
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The operator's page: read-only, no secrets, nothing from elsewhere, behind a login."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import re

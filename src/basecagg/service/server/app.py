@@ -4,8 +4,6 @@ Everything but `/healthz`, `/readyz` and enrolment needs an enrolled key, and th
 the protocol are frames, all others are JSON; an error is JSON with a code and a reason.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import time

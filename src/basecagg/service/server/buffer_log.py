@@ -1,7 +1,5 @@
 """The log of an epoch's buffers: how each of them ended, and how far the opening of the present one is."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The certificate that callers are shown: when it expires, and how a new one is taken without a restart."""
 
-from __future__ import annotations
-
 import logging
 import ssl
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The server without HTTP: what participants and the operator can ask of it, and what its clock does."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import Counter

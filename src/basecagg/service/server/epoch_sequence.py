@@ -3,8 +3,6 @@
 Everything here but `phase` and `overview` runs in the machine's thread.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 

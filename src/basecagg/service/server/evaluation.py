@@ -1,7 +1,5 @@
 """The operator's own test set: every new version is scored, in a process of its own."""
 
-from __future__ import annotations
-
 import asyncio
 
 import numpy as np

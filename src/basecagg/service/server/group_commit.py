@@ -3,8 +3,6 @@
 Nothing may be sent or answered before `flush` returns.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 

@@ -3,8 +3,6 @@
 Everything here runs in the worker's thread.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence

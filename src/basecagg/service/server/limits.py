@@ -1,7 +1,5 @@
 """How much a caller may take: requests per second, bytes in memory, and the time for a body either way."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import time

@@ -5,8 +5,6 @@ recipients. How far each recipient has come is stored too, so that no letter com
 parcels of a shipment already: their letter only names the dealing.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

@@ -4,11 +4,9 @@ The protocol is uvicorn's fast one. What a caller owes (the head of a request, a
 bytes.
 """
 
-from __future__ import annotations
-
 import asyncio
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -22,6 +20,7 @@ GIVE = "basecagg-give"
 """In a request's state: a function that gives the connection to the member or operator of this name."""
 _HEAD_BYTES = 64 * 2**10
 """The parser itself would take a head without end."""
+_Line: TypeAlias = "CallerConnection"
 
 
 class Crowd:
@@ -33,9 +32,9 @@ class Crowd:
         self._most_each = most if most_each is None else most_each
         self._spare_busy = spare_busy
         self._count = 0
-        self._owned: dict[str, dict[CallerConnection, None]] = {}
+        self._owned: dict[str, dict[_Line, None]] = {}
 
-    def enter(self, owner: str, connection: CallerConnection) -> None:
+    def enter(self, owner: str, connection: _Line) -> None:
         """One more. If none can give way: 429 to an owner that has too many itself, else 503."""
         if len(self._owned.get(owner, ())) >= self._most_each:
             said = f"{self._most_each} lines of yours are in use: wait for their answers"
@@ -50,7 +49,7 @@ class Crowd:
         can_yield = [who for who, owned in self._owned.items() if any(map(self._may_cut, owned))]
         return max(can_yield or self._owned, key=lambda owner: len(self._owned[owner]))
 
-    def _may_cut(self, connection: CallerConnection) -> bool:
+    def _may_cut(self, connection: _Line) -> bool:
         return connection.is_idle or not self._spare_busy
 
     def _make_room(self, owner: str, refusal: Problem) -> None:
@@ -60,7 +59,7 @@ class Crowd:
         self.leave(owner, oldest)
         oldest.cut()
 
-    def leave(self, owner: str, connection: CallerConnection) -> None:
+    def leave(self, owner: str, connection: _Line) -> None:
         """The connection is closed, or another owner has it now."""
         owned = self._owned.get(owner, {})
         if connection in owned:
@@ -69,7 +68,7 @@ class Crowd:
             if not owned:
                 del self._owned[owner]
 
-    def of(self, owner: str) -> list[CallerConnection]:
+    def of(self, owner: str) -> list[_Line]:
         """An owner's connections, the oldest first."""
         return list(self._owned.get(owner, ()))
 
@@ -82,14 +81,14 @@ class OpenConnections:
         self._strangers = Crowd(limits.strangers, spare_busy=False)
         self._members = Crowd(limits.connections, limits.member_connections)
         self._operator = Crowd(OPERATOR_CONNECTIONS)
-        self._places: dict[CallerConnection, tuple[Crowd, str]] = {}
+        self._places: dict[_Line, tuple[Crowd, str]] = {}
 
-    def open(self, connection: CallerConnection, address: str) -> None:
+    def open(self, connection: _Line, address: str) -> None:
         """A stranger connects from this address."""
         self._strangers.enter(address, connection)
         self._places[connection] = self._strangers, address
 
-    def give(self, connection: CallerConnection, name: str) -> None:
+    def give(self, connection: _Line, name: str) -> None:
         """The request on it is of a known caller. A proxy may send the next request for another caller."""
         place = (self._operator if name == OPERATOR else self._members), name
         before = self._places.get(connection)
@@ -99,7 +98,7 @@ class OpenConnections:
         before[0].leave(before[1], connection)
         self._places[connection] = place
 
-    def close(self, connection: CallerConnection) -> None:
+    def close(self, connection: _Line) -> None:
         """It is gone."""
         if connection in self._places:
             crowd, owner = self._places.pop(connection)

@@ -1,7 +1,5 @@
 """How the server's process takes memory and gives it back: allocator, garbage collector, TLS buffers."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import threading

@@ -1,7 +1,5 @@
 """Who belongs to the federation, by the operator's word: members, invitations, credentials, and the epoch."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import time

@@ -1,7 +1,5 @@
 """The server's process: folder, store, TLS, uvicorn, and an end in good order."""
 
-from __future__ import annotations
-
 import asyncio
 import resource
 import signal

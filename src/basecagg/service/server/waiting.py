@@ -5,8 +5,6 @@ fetched some waits a little longer for the next ones. An urgent letter wakes its
 what is there.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import defaultdict
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ their callers answered. When disk or database fails for a while (full, gone), th
 durable as soon as it can, and callers are put off meanwhile. A failure that does not pass ends the process.
 """
 
-from __future__ import annotations
-
 import asyncio
 import queue
 import random
