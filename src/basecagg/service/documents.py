@@ -1,7 +1,7 @@
 """What operator, server and users tell each other besides the protocol's messages: JSON, strictly typed."""
 
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -46,13 +46,12 @@ def to_json(document: Struct) -> bytes:
     return msgspec.json.encode(document)
 
 
-def from_json(data: bytes, kind: type[DocumentType] | Any) -> DocumentType:
+def from_json(data: bytes, kind: type[DocumentType]) -> DocumentType:
     """A document, or `DataError` with what is wrong in it."""
     try:
-        document: DocumentType = msgspec.json.decode(data, type=kind)
+        return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise DataError(f"not a valid document: {quoted(str(error))}") from None
-    return document
 
 
 # --- joining ------------------------------------------------------------------------------------

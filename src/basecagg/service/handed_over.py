@@ -11,6 +11,7 @@ from basecagg.service.documents import Document, Invitation, Secret, from_json, 
 from basecagg.storage.disk import read_file, write_private
 
 _PREFIX = b"basecagg-invitation:"
+_SERVER_FILE = "server.json"
 
 
 class ServerFolder(Document, frozen=True):
@@ -28,14 +29,18 @@ class ServerFolder(Document, frozen=True):
         return f"ServerFolder({self.federation})"
 
 
+def read_server_folder(folder: Path) -> ServerFolder:
+    """What is in the server's folder."""
+    return from_json(read_file(folder / _SERVER_FILE, "the server's folder"), ServerFolder)
+
+
 def renew_server_key(folder: Path) -> bytes:
     """Give the server in the folder another key for the next epoch; its public half goes to the operator."""
-    path, fresh = folder / "server.json", Identity.create()
-    old: ServerFolder = from_json(read_file(path, "the server's folder"), ServerFolder)
+    old, fresh = read_server_folder(folder), Identity.create()
     renewed = msgspec.structs.replace(
         old, server=fresh.secret_bytes(), former=(old.server, *old.former)
     )
-    write_private(path, to_json(renewed))
+    write_private(folder / _SERVER_FILE, to_json(renewed))
     return fresh.public_key
 
 
@@ -54,5 +59,4 @@ def read_invitation(path: Path) -> Invitation:
         document = urlsafe_b64decode(line.removeprefix(_PREFIX))
     except ValueError:
         raise DataError(f"{path} is damaged: ask for it again") from None
-    invitation: Invitation = from_json(document, Invitation)
-    return invitation
+    return from_json(document, Invitation)

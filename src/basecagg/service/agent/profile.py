@@ -39,7 +39,7 @@ class Profile:
         """The profile in the folder, or a new one with a fresh key for the invitation."""
         path = folder / "identity.json"
         if path.exists():
-            stored: _Stored = from_json(read_file(path, "the identity"), _Stored)
+            stored = from_json(read_file(path, "the identity"), _Stored)
             if invitation is not None and invitation != stored.invitation:
                 raise DataError(f"{folder} belongs to another invitation: choose another --state")
             return cls(folder, stored)

@@ -194,5 +194,4 @@ def read_keys(path: Path) -> OperatorKeys:
             f"there is no operator in {path.parent}: `basecagg operator init` makes one, --folder names"
             " another folder"
         )
-    stored: OperatorKeys = from_json(read_file(path, "the operator"), OperatorKeys)
-    return stored
+    return from_json(read_file(path, "the operator"), OperatorKeys)

@@ -190,7 +190,7 @@ class Office:
         limit = MAX_CONTROL_BYTES + PERSON_BYTES * len(self.machine.people)
         ask = partial(self.line.call, "GET", "/v1/operator", limit=limit)
         reply = await (_while_it_waits(ask) if patient else ask())
-        overview: Overview = from_json(reply.content, Overview)
+        overview = from_json(reply.content, Overview)
         self._hear(overview)
         return overview
 
@@ -444,8 +444,7 @@ class Office:
 
     async def _audit_page(self, start: int) -> documents.AuditPage:
         reply = await self.line.call("GET", "/v1/audit", query={"start": start})
-        page: documents.AuditPage = from_json(reply.content, documents.AuditPage)
-        return page
+        return from_json(reply.content, documents.AuditPage)
 
     # --- the folder and the line ------------------------------------------------------------------
 

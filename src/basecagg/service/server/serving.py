@@ -14,8 +14,7 @@ from typing import Any
 import uvicorn
 
 from basecagg.options import ServingOptions
-from basecagg.service.documents import from_json
-from basecagg.service.handed_over import ServerFolder
+from basecagg.service.handed_over import read_server_folder
 from basecagg.service.logs import Log
 from basecagg.service.page.routes import Page
 from basecagg.service.server import process_memory
@@ -27,7 +26,6 @@ from basecagg.service.server.evaluation import Evaluator
 from basecagg.service.server.limits import Limits
 from basecagg.service.server.open_connections import CallerConnection, OpenConnections
 from basecagg.storage import anchor, lease
-from basecagg.storage.disk import read_file
 from basecagg.storage.server_store import ServerStore
 from basecagg.storage.standby import Standby
 
@@ -66,8 +64,7 @@ async def serve(options: ServeOptions) -> None:
 @asynccontextmanager
 async def running(options: ServeOptions) -> AsyncIterator[uvicorn.Server]:
     """A server that is ready to serve; everything else about it is taken care of."""
-    data = read_file(options.folder / "server.json", "the server's folder")
-    folder: ServerFolder = from_json(data, ServerFolder)
+    folder = read_server_folder(options.folder)
     certificate = ServerCertificate(options.folder) if options.tls else None
     database, anchors = options.place
 
