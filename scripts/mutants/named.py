@@ -20,6 +20,7 @@ _RULES = "tests/protocol/test_rules_once_missed.py"
 _BESIDE, _CLEAR = "tests/flower/test_beside_the_model.py", "tests/flower/test_no_clear_update.py"
 _WATCH, _STILL = "tests/protocol/test_model_watch.py", "tests/protocol/test_standing_still.py"
 _SECRETS = "tests/storage/test_secrets_leave.py"
+_FEW = "tests/claims/test_one_model_gives_few_sums.py"
 _SECONDS = 300
 
 
@@ -173,8 +174,8 @@ NAMED = (
     Named(
         "the clock of the service stands still while updates wait",
         "service/server/host.py",
-        "return self.is_opening or (is_open and self.machine.waits_for_others)",
-        "return self.is_opening",
+        "return self.machine.is_opening or (is_open and self.machine.waits_for_others)",
+        "return self.machine.is_opening",
         ("tests/service/test_spoiled_sums.py",),
     ),
     Named(
@@ -197,6 +198,20 @@ NAMED = (
         "self.watch.is_due(request.version, request.history.head)",
         "self.watch.is_due(request.version)",
         ("tests/parties/test_questions_about_checked_versions.py",),
+    ),
+    Named(
+        "every epoch of a model allows as many burns as the first",
+        "protocol/contributor.py",
+        "base.epochs + burns - base.before",
+        "1 + burns",
+        (_FEW,),
+    ),
+    Named(
+        "no epoch of a model but the first allows a burn",
+        "protocol/contributor.py",
+        "max(1, base.epochs + burns - base.before)",
+        "1 if base.before else 1 + burns",
+        (_STILL,),
     ),
     Named(
         "whoever uploads twice throws out the oldest update that waits",

@@ -152,7 +152,7 @@ def test_an_update_that_a_restored_server_does_not_know_is_over_by_its_signed_wo
     assert federation.server.version == version + 1
 
 
-# --- what is still open ---------------------------------------------------------------------------
+# --- an epoch from a model that was trained from --------------------------------------------------
 
 
 def epoch_from(names, trained_from: bool):
@@ -184,19 +184,7 @@ def goes_on_or_tells(federation, names) -> bool:
     return False
 
 
-FRESH_OR_TRAINED_FROM = pytest.mark.parametrize(
-    "trained_from",
-    [
-        False,  # the control
-        pytest.param(
-            True,
-            marks=pytest.mark.xfail(
-                strict=True,
-                reason="no burn gives a second upload from a model of an epoch before, and nobody is told",
-            ),
-        ),
-    ],
-)
+FRESH_OR_TRAINED_FROM = pytest.mark.parametrize("trained_from", [False, True])
 
 
 @FRESH_OR_TRAINED_FROM
@@ -215,6 +203,9 @@ def test_one_update_of_a_model_that_was_trained_from_is_turned_away(trained_from
     mailroom, (mask,) = federation.server.opening.mailroom, federation.contributor(names[0]).ready
     mailroom.holders_of(mask).difference_update(range(3, 7))
     assert goes_on_or_tells(federation, names)
+
+
+# --- what is still open ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

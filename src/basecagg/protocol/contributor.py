@@ -359,20 +359,21 @@ class Contributor:
         base = self._base
         if not self._parameters.once_per_version or version > base.version:
             return True
-        most = base.most or 1 + min(len(base.burned), self.agreement.epoch.max_burns)
+        burns = min(len(base.burned), self.agreement.epoch.max_burns)
+        most = max(1, base.epochs + burns - base.before)
         return version == base.version and len(base.uploads) < most
 
     def _first_base(self) -> LastBase:
         """An epoch may begin with a model that this contributor trained from in an earlier epoch.
 
-        The new epoch allows one more upload from it, and burns allow no others.
+        The new epoch allows one more upload from it in any case. Burns allow `max_burns` others in all epochs.
         """
         first = self.agreement.epoch.first
         earlier = recall(self._records, "based", LastBase, first.model_hash.hex())
         if earlier is None:
             return LastBase()
-        most = 1 + len(earlier.uploads)
-        return LastBase(version=first.version, uploads=earlier.uploads, most=most)
+        before, epochs = earlier.before + len(earlier.uploads), earlier.epochs + 1
+        return LastBase(version=first.version, epochs=epochs, before=before)
 
     def _note_base(self, version: int, mask: str, model: bytes) -> list[Effect]:
         """Store the base: by its version for this epoch, by its model for later ones that begin with it."""

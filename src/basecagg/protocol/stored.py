@@ -120,8 +120,10 @@ class LastBase(Stored):
     uploads: frozenset[str] = frozenset()
     burned: frozenset[str] = frozenset()
     """The uploads that the server has signed to be burned."""
-    most: int = 0
-    """The most uploads from this model in all epochs, if an earlier epoch had uploads from it; else 0."""
+    epochs: int = 1
+    """In how many epochs it has uploaded from this model, the present one included."""
+    before: int = 0
+    """How many uploads from this model it made in earlier epochs."""
 
 
 class Locks(Stored):

@@ -213,8 +213,8 @@ async def _begin(
     if before is not None and before.first.model_hash == epoch.first.model_hash:
         click.echo(
             f"warning: epoch {before.number} began with the same model. Every such epoch lets the server sum"
-            " each user's updates from it once more: find out why the last one made no version. Who has"
-            " uploaded from it before gets no second try here: one sum that is given up can stop the epoch",
+            " each user's updates from it once more: find out why the last one made no version. Sums that are"
+            " given up are counted over all epochs of a model: after max_burns of them one more can stop it",
             err=True,
         )
     click.echo(
