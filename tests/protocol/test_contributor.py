@@ -48,6 +48,7 @@ from basecagg.protocol.messages import (
     statement,
 )
 from basecagg.protocol.stored import Locks, parse
+from basecagg.storage.in_memory import MemoryStore
 
 
 @pytest.fixture
@@ -333,6 +334,14 @@ def test_messages_that_are_not_for_a_contributor(federation, ann):
 
 
 # --- restarts ---------------------------------------------------------------------------------
+
+
+def test_an_older_copy_belongs_to_the_epoch_that_it_is_first_used_in(federation):
+    """A copy from before its first use has no epoch yet."""
+    copy = MemoryStore()
+    copy.rolled_back = True
+    federation.start(at("ann"), copy)
+    assert copy.read("epoch", "") == federation.agreement.id
 
 
 def test_a_restart_in_every_state_of_one_that_keeps_its_masks(federation):

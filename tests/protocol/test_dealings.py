@@ -237,6 +237,7 @@ def test_a_server_that_keeps_no_parts_keeps_one_model():
     for _ in range(3):
         one_round(federation, ("ann", "bob", "cat"))
     assert [int(key) for key in store_of_server(federation).keys("model")] == [3]
+    assert store_of_server(federation).keys("upload") == []
     assert federation.server.opening.parts(3) is None
 
 

@@ -611,6 +611,24 @@ def test_a_recovered_operator_goes_on_above_with_the_people_that_were_confirmed(
     assert desk.begin(of(3)).number == 8
 
 
+def test_who_was_invited_may_be_confirmed_too():
+    desk = full_desk()
+    desk.perform(desk.machine.invite("eve", "both", bytes(32)))
+    old = MemoryStore(desk.store.snapshot())
+    old.rolled_back = True
+    lost = Desk(old)
+    lost.perform(lost.machine.recover(7, ["ann", "eve"]))
+    assert lost.machine.people["eve"].state == "invited"
+
+
+def test_the_servers_keys_are_that_of_the_epoch_and_that_of_the_next():
+    desk = full_desk()
+    assert desk.machine.server_keys == {SERVER.public_key}
+    desk.begin()
+    desk.perform(desk.machine.trust_server(b"k" * 32))
+    assert desk.machine.server_keys == {SERVER.public_key, b"k" * 32}
+
+
 def test_an_epoch_that_was_forgotten_is_ended_and_no_other_is():
     """The server shows it; our own signature is the proof that it is ours."""
     desk = full_desk()

@@ -160,6 +160,12 @@ class Follower:
         return Link(history.last, history.links[-1].model_hash, bytes(32), history.head)
 
 
+def test_a_pedigree_says_of_which_version_it_is():
+    federation, parts = after(2)
+    assert pedigree_of(federation, parts).version == 2
+    assert pedigree_of(federation, None).version == federation.agreement.epoch.first_version
+
+
 @pytest.mark.parametrize("mode", ["certified", "honest-server"])
 def test_what_an_epoch_came_to_is_followed(mode):
     federation, parts = after(2, consistency=mode)

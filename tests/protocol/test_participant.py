@@ -391,7 +391,7 @@ def test_an_old_copy_of_her_does_not_train_where_it_costs_privacy(ann):
 
 
 def test_when_she_may_train(ann, town):
-    """With a mask ready, no update on its way, and the epoch not over."""
+    """With a mask ready, no update on its way, the epoch not over. She rests if only a version is missing."""
     assert not ann.machine.may_train
     epoch = ann.join(1, ends=NOW + 100)
     assert not ann.machine.may_train
@@ -401,10 +401,13 @@ def test_when_she_may_train(ann, town):
     ann.submit(UPDATE)
     assert ann.machine.working().ready
     assert not ann.machine.may_train
+    assert not ann.machine.is_resting
     ann.hear(*(Verdict(epoch.id, m.mask, "refused") for m in uploaded(ann)))
     assert not ann.machine.may_train  # from this version: it has uploaded an update from it
+    assert ann.machine.is_resting
     ann.hear(town.closing(epoch, *(m.mask for m in uploaded(ann))))
     assert ann.machine.may_train  # the server has signed that it is burned
+    assert not ann.machine.is_resting
     ann.tick(NOW + 200)
     assert not ann.machine.may_train
 

@@ -26,7 +26,7 @@ from parties import (
 from private import bounded, make, private
 from scipy import stats
 
-from basecagg.errors import BudgetSpent, LocalProtocolError, WrongEpoch, WrongVersion
+from basecagg.errors import BudgetSpent, DataError, LocalProtocolError, WrongEpoch, WrongVersion
 from basecagg.maths.accounting import epsilon_of
 from basecagg.maths.noise import noise_table
 from basecagg.maths.staleness import polynomial
@@ -160,6 +160,11 @@ def test_what_is_no_number_is_uploaded_as_zeros_with_noise():
     deviation = math.sqrt(federation.agreement.parameters.mechanism.variance)
     assert 0 < np.abs(submitted.quantized[:SIZE]).max() < 14 * deviation
     assert not submitted.quantized[SIZE:].any()
+
+
+def test_without_noise_what_is_no_number_is_refused():
+    with pytest.raises(DataError):
+        submit(make(bounded()), "ann", np.full(SIZE, np.nan))
 
 
 def test_nothing_is_told_about_clipping():
