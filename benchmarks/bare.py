@@ -31,7 +31,7 @@ class BareCycle:
             p.num_holders, p.recovery_threshold, p.max_colluders, modulus=p.modulus
         )
         self._field = PrimeField(p.modulus)
-        self._weights = [p.weight_levels] * p.buffer_size
+        self._weights = [p.field_levels] * p.buffer_size
         self._identity, self._verifier, self._statement = (
             Identity.create(),
             Ed25519Verifier(),

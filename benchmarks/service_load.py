@@ -51,7 +51,8 @@ class Phone:
 
     def prepare(self, version: int, head: bytes, d: int, rng: np.random.Generator) -> Message:
         """A masked random update, ready to be sent."""
-        effects = self.machine.submit(rng.uniform(-1, 1, d).astype(np.float32), version, head)
+        update = rng.uniform(-1, 1, d).astype(np.float32)
+        effects = self.machine.submit(update, version, head, version)
         self.who.store.commit(writes_of(effects))
         (upload,) = (send.message for send in sends_of(effects))
         assert isinstance(upload, Upload)

@@ -76,6 +76,7 @@ PAPER: Mapping[str, Any] = {
     "batch_size": 50,
     "weight_decay": 5e-4,
     "update_levels": 2**16,
+    "weights": "field",
     "weight_levels": 2**6,
     "correctness": "honest-holders",
 }

@@ -174,9 +174,9 @@ def _setting_in_words(setting: Setting) -> str:
     run = setting.config()
     return (
         f"N = {run.users} users, {run.holders} of them hold shares; K = {run.buffer_size}, staleness uniform on"
-        f" 0…{run.max_staleness}, weights (1 + τ)⁻¹ with c_g = {_power(run.weight_levels)}; {setting.length} in"
-        f" batches of {run.batch_size}, η_l = {run.local_rate:g}, η_g = {run.global_rate:g}, {run.versions}"
-        f" versions. All begin with B = {run.clip:g}."
+        f" 0…{run.max_staleness}, weights (1 + τ)⁻¹ with c_g = {_power(run.weight_levels or 1)};"
+        f" {setting.length} in batches of {run.batch_size}, η_l = {run.local_rate:g}, η_g ="
+        f" {run.global_rate:g}, {run.versions} versions. All begin with B = {run.clip:g}."
     )
 
 

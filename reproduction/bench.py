@@ -284,8 +284,10 @@ class Federation:
         self.network.perform(Address("contributor", name), contributor.deal(self.server.version))
 
     def submit(self, name: str, update: Model, base_version: int, head: bytes) -> None:
-        """Let a contributor mask and upload one update."""
-        effects = self.contributor(name).submit(update, base_version, head, self.server.version)
+        """Let a contributor mask and upload one update. What it would not upload itself, it takes for fresh."""
+        age, most = self.server.version - base_version, self.agreement.parameters.max_staleness
+        version = self.server.version if 0 <= age <= most else base_version
+        effects = self.contributor(name).submit(update, base_version, head, version)
         self.network.perform(Address("contributor", name), effects)
 
     def take_news(self) -> list[News]:

@@ -39,6 +39,7 @@ _TASK: Mapping[str, Any] = {
     "concurrency": 20,
     "buffer_size": 10,
     "max_staleness": 20,
+    "weights": "field",
     "weight_levels": 2**6,
     "correctness": "honest-holders",
     "staleness": "polynomial:0.5",

@@ -96,6 +96,7 @@ def config_of(size: Size, case: Case, seed: int) -> SimulationConfig:
     return SimulationConfig(
         **values,
         method="basecagg-dp" if case.bound else "fedbuff",
+        staleness="constant" if case.bound else "polynomial",
         noise=case.noise if case.bound else None,
         versions=_VERSIONS[size],
         seed=seed,

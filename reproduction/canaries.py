@@ -78,7 +78,6 @@ def parameters(members: int, silent: int, noise: float = NOISE) -> ProtocolParam
         model_size=members,
         max_colluding_contributors=silent,
         update_levels=LEVELS,
-        weight_levels=1,
         privacy=Privacy(clip_norm=1.0, **promise),
     )
 
@@ -133,7 +132,7 @@ def _updates(coins: Integers) -> npt.NDArray[np.float64]:
 
 def without_messages(p: ProtocolParameters, seed: int) -> Iterator[tuple[Integers, Integers]]:
     """Coins, and the sum of what contributors hide behind their masks, less the noise of the silent ones."""
-    dice, silent = np.random.default_rng(seed), p.colluding_contributors
+    dice, silent = np.random.default_rng(seed), p.max_colluding_contributors
     while True:
         coins = dice.integers(0, 2, p.buffer_size)
         total = np.zeros(p.model_size, np.int64)

@@ -55,6 +55,7 @@ FIRST = "user-0"
 _LEVELS = 2**16
 _BY_AGE: Mapping[str, Any] = {
     "staleness": polynomial(1.0),
+    "weights": "field",
     "weight_levels": 64,
     "max_staleness": 10,
 }
@@ -249,7 +250,7 @@ class Rehearsal(Federation):
         """The first holder's share of each mask, and the others' answers: all masks and weights are alike."""
         p = self._parameters
         shares = shares_of(_alike(32), self.agreement.code, p)
-        weight = p.buffer_size * p.weight_levels
+        weight = p.buffer_size * p.field_levels
         total = self.agreement.code.field.weighted_sum
         answers = {
             index: total([shares[index]], [weight]).tobytes()
@@ -278,7 +279,7 @@ class Rehearsal(Federation):
     def _is_exact(self, total: npt.NDArray[np.int64]) -> bool:
         """Whether one sum was opened, and is the plain one bit for bit. Nothing is stale: weights are c_g."""
         news = [each for each in self.take_news() if isinstance(each, Released)]
-        weight = self._parameters.weight_levels
+        weight = self._parameters.field_levels
         return len(news) == 1 and np.array_equal(news[0].weighted_sum * _LEVELS, weight * total)
 
     def _build_holder(self, name: str, store: Store) -> Holder:

@@ -114,6 +114,7 @@ class BufferedFederation:
             max_dropouts=2,
             buffer_size=members,
             model_size=size,
+            weights="field",
             staleness=polynomial(1.0),
             max_staleness=members,
             consistency="honest-server",

@@ -41,6 +41,7 @@ _TASK: Mapping[str, Any] = {
     "partition": "dirichlet",
     "dirichlet_alpha": 0.1,
     "holders": 20,
+    "weights": "field",
     "cryptography": "arithmetic",
 }
 """All else is that of the default run."""

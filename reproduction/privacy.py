@@ -45,6 +45,7 @@ _TASK: Mapping[str, Any] = {
     "delta": DELTA,
     "max_uses": USES,
     "private_levels": 2**13,
+    "max_colluding_contributors": 4,
     "evaluate_every": 4,
     "evaluate_last": 5,
     "checkpoint_every": 100,
@@ -56,6 +57,7 @@ _SMALL: Mapping[str, Any] = {
     "buffer_size": 6,
     "holders": 6,
     "private_levels": 2**9,
+    "max_colluding_contributors": 1,
     "evaluate_last": 1,
 }
 _VERSIONS: Mapping[Size, int] = {"full": 28, "quick": 28, "smoke": 3}
@@ -135,7 +137,6 @@ def config_of(size: Size, row: Row, seed: int = 1) -> SimulationConfig:
         **noise,
         **own,
         "staleness": row.weights,
-        "private_staleness": row.weights,
     }
     return SimulationConfig(
         **values,
@@ -284,7 +285,7 @@ def _as_central(groups: Mapping[str, Sequence[Run]]) -> list[Claim]:
         return []
     config = config_of("full", Row("sums"))
     p = config.protocol_parameters(ours[0]["model size"])
-    most = config.buffer_size / (config.buffer_size - p.colluding_contributors)
+    most = config.buffer_size / (config.buffer_size - p.max_colluding_contributors)
     m = p.mechanism
     assert m is not None
     rounding = m.squared_bound(0) / (m.levels * config.clip_norm) ** 2
@@ -301,7 +302,7 @@ def _as_central(groups: Mapping[str, Sequence[Run]]) -> list[Claim]:
             f" Accuracy {mean(ends(ours)):.2f} %, a trusted server's"
             f" {mean(ends(central)):.2f} %.",
             beyond_paper(abs(ratio / (most * rounding) - 1) <= error, len(ours)),
-            f"T_c = {p.colluding_contributors} contributors may tell the server their noise, so all others"
+            f"T_c = {p.max_colluding_contributors} contributors may tell the server their noise, so all others"
             " add a little more",
             "privacy-users",
             beyond=True,

@@ -63,6 +63,7 @@ _TASK: Mapping[str, Any] = {
 _PRIVATE: Mapping[str, Any] = {
     "method": "basecagg-dp",
     "unit": "record",
+    "staleness": "constant",
     "sampling_rate": RATE,
     "clip_norm": 1.0,
     "delta": DELTA,

@@ -46,6 +46,7 @@ _TASK: Mapping[str, Any] = {
     "batch_size": 5,
     "seconds_per_step": 0.5,
     "dropout": 0.1,
+    "weights": "field",
     "correctness": "honest-holders",
 }
 _TEST_IMAGES = 360

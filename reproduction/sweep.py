@@ -140,6 +140,7 @@ def config(setting: Setting, choice: Choice, rung: Rung, seed: int) -> Simulatio
     return setting.config(
         method="basecagg",
         **accuracy.PROTOCOLS["unmasked"],
+        weights="field",
         weight_levels=WEIGHT_LEVELS,
         staleness=f"polynomial:{choice.alpha:g}",
         global_rate=choice.global_rate,

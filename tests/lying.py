@@ -14,7 +14,9 @@ _LEAST = 3
 """All numbers of such an update are larger, also where it was clipped before it comes here (B = 4)."""
 
 
-def lie(update: np.ndarray, seed: bytes, p: ProtocolParameters) -> tuple[np.ndarray, int]:
+def lie(
+    update: np.ndarray, seed: bytes, tier: int, p: ProtocolParameters
+) -> tuple[np.ndarray, int]:
     """The words of an update that no clipping has seen. A sum with it cannot be opened."""
     mask = FieldStream(derive_seed(seed, "mask"), p.modulus).draw(p.padded_size).astype(object)
     numbers = np.zeros(p.padded_size, object)
@@ -23,6 +25,8 @@ def lie(update: np.ndarray, seed: bytes, p: ProtocolParameters) -> tuple[np.ndar
     return ((numbers + mask) % p.modulus).astype(np.uint32), 0
 
 
-def lie_if_marked(update: np.ndarray, seed: bytes, p: ProtocolParameters) -> tuple[np.ndarray, int]:
+def lie_if_marked(
+    update: np.ndarray, seed: bytes, tier: int, p: ProtocolParameters
+) -> tuple[np.ndarray, int]:
     """Honest but for an update with the sign."""
-    return (hide if update.min() < _LEAST else lie)(update, seed, p)
+    return (hide if update.min() < _LEAST else lie)(update, seed, tier, p)

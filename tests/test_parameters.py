@@ -23,6 +23,7 @@ PAPER = {
     "max_dropouts": 30,
     "buffer_size": 10,
     "model_size": 1000,
+    "weights": "field",
 }
 
 
@@ -30,11 +31,12 @@ def parameters(**changes):
     return ProtocolParameters(**(PAPER | changes))
 
 
-def private(*, levels=2**10, **changes):
+def private(*, levels=2**10, staleness=constant(), **changes):  # noqa: B008 - frozen
     """Changes to the paper's set-up: C = 1, z = 2, three uploads, ε = 4.1 at δ = 10⁻⁵; σ_i is 1455 steps."""
     usual = {"clip_norm": 1.0, "noise": 2.0, "epsilon": 4.1, "delta": 1e-5, "max_uses": 3}
     privacy = Privacy(**(usual | changes))
-    return {"privacy": privacy, "update_levels": levels, "weight_levels": 1}
+    own = {"weights": "own", "staleness": staleness, "max_colluding_contributors": 8}
+    return {"privacy": privacy, "update_levels": levels} | own
 
 
 def bounded(**changes):
@@ -73,7 +75,7 @@ BROKEN = {
     ],
     "K ≥ 2": [({"buffer_size": 1, "consistency": "honest-server"}, ["K = 1", "at least 2"])],
     "certified mode: K ≥ max_colluding_contributors + 2": [
-        ({"buffer_size": 9}, ["K = 9", "+ 2 = 10", "8 friends"]),
+        ({"buffer_size": 2}, ["K = 2", "+ 2 = 3", "1 friends"]),
         ({"max_colluding_contributors": 9}, ["K = 10", "+ 2 = 11"]),
     ],
     "d ≥ 1": [({"model_size": 0}, ["d = 0"])],
@@ -86,7 +88,14 @@ BROKEN = {
     ],
     "c_l ≥ 1": [({"update_levels": 0}, ["c_l = 0"])],
     "c_g ≥ 1": [({"weight_levels": 0}, ["c_g = 0"])],
-    "c_g·s(τ_max) ≥ 1": [
+    "own weights: c_g = 1": [
+        ({"weights": "own", "weight_levels": 64}, ["c_g = 64", "weights='field'"]),
+    ],
+    "own weights: s(τ_max) > 2⁻³²": [
+        ({"weights": "own", "max_staleness": 2**32 - 1, "staleness": polynomial()}, ["2.33e-10"]),
+        (bounded(staleness=polynomial(1e300)), ["the weight 0, which is nothing"]),
+    ],
+    "field weights: c_g·s(τ_max) ≥ 1": [
         ({"weight_levels": 10, "staleness": polynomial(1)}, ["c_g = 10", "= 10 ", "0.909"]),
         ({"staleness": polynomial(2)}, ["c_g = 64", "0.529"]),
         ({"weight_levels": 60, "staleness": hinge(10, 4)}, ["c_g = 60", "0.984"]),
@@ -119,9 +128,8 @@ BROKEN = {
         (of_records(sampling_rate=math.nan), ["sampling_rate = nan"]),
         (of_records(max_records=0), ["M = 0"]),
     ],
-    "privacy: s(τ) = 1 in the field, c_g = 1": [
-        (private() | {"weight_levels": 64}, ["c_g = 64", "weigh the noise"]),
-        (private() | {"staleness": polynomial(), "weight_levels": 64}, ["(1+τ)^-1"]),
+    "privacy: own weights": [
+        (private() | {"weights": "field"}, ["weigh the noise", "weights = 'own'"]),
     ],
     "privacy: z ≥ 0, and ε > 0 if and only if z > 0": [
         (private(noise=-1), ["z = -1"]),
@@ -145,8 +153,7 @@ BROKEN = {
         (private(levels=1, clip_norm=0.01, noise=0.1), ["outside 3…8192", "raise update_levels"]),
     ],
     "privacy: c_l·C·s(τ_max) ≥ 1": [
-        (bounded(levels=8, staleness=polynomial()), ["τ_max = 10", "0.727 steps", "c_l = 8"]),
-        (bounded(staleness=polynomial(1e300)), ["= 0 steps"]),
+        (bounded(levels=7, staleness=polynomial()), ["τ_max = 10", "0.875 steps", "c_l = 7"]),
     ],
     "privacy: δ > 2e^ε·k_max·K·d·2⁻¹²⁷": [
         (private(delta=1e-33), ["δ = 1e-33", "raise δ"]),
@@ -183,6 +190,13 @@ BROKEN = {
     "honest holders: E = 0": [
         ({"liars": 1, "correctness": "honest-holders"}, ["E = 1 ", "correctness='agreed'"]),
         ({"liars": 1, "consistency": "honest-server"}, ["E = 1 ", "correctness='agreed'"]),
+    ],
+    "own weights, certified: min_per_version ≥ max_colluding_contributors + 2": [
+        ({"weights": "own", "min_per_version": 2}, ["min_per_version = 2", "+ 2 = 3"]),
+        (
+            {"weights": "own", "min_per_version": 3, "max_colluding_contributors": 2},
+            ["min_per_version = 3", "+ 2 = 4"],
+        ),
     ],
     "1 ≤ min_per_version ≤ K": [
         ({"min_per_version": 0}, ["min_per_version = 0"]),
@@ -229,12 +243,26 @@ JUST_MET = {
         {"buffer_size": 2, "consistency": "honest-server"},
     ],
     "certified mode: K ≥ max_colluding_contributors + 2": [{"max_colluding_contributors": 8}],
+    "own weights: c_g = 1": [{"weights": "own", "weight_levels": 1}, {"weights": "own"}],
+    "own weights: s(τ_max) > 2⁻³²": [
+        {
+            "weights": "own",
+            "max_staleness": 2**32 - 2,
+            "mask_lifetime": 2**32,
+            "staleness": polynomial(),
+        }
+    ],
+    "own weights, certified: min_per_version ≥ max_colluding_contributors + 2": [
+        {"weights": "own", "max_colluding_contributors": 2, "min_per_version": 4},
+        {"weights": "own", "min_per_version": 1, "consistency": "honest-server"},
+        {"weights": "own", "min_per_version": 1, "repeated_versions": True},
+    ],
     "d ≥ 1": [{"model_size": 1}],
     "τ_max ≥ 0": [{"max_staleness": 0}],
     "B > 0 and finite": [{"clip": 5e-324}, {"clip": 1}],
     "c_l ≥ 1": [{"update_levels": 1}],
     "c_g ≥ 1": [{"weight_levels": 1}],
-    "c_g·s(τ_max) ≥ 1": [
+    "field weights: c_g·s(τ_max) ≥ 1": [
         {"weight_levels": 11, "staleness": polynomial(1)},
         {"weight_levels": 61, "staleness": hinge(10, 4)},
     ],
@@ -260,7 +288,7 @@ JUST_MET = {
         of_records(),
         of_records(sampling_rate=1, max_records=1, max_uses=1, epsilon=3),
     ],
-    "privacy: s(τ) = 1 in the field, c_g = 1": [private(staleness=polynomial())],
+    "privacy: own weights": [private(staleness=polynomial())],
     "privacy: z ≥ 0, and ε > 0 if and only if z > 0": [private(), bounded()],
     "privacy: 0 < δ < 1": [private(delta=0.99), private(delta=1e-6, epsilon=5)],
     "privacy: k_max ≥ 1": [private(max_uses=1)],
@@ -270,7 +298,7 @@ JUST_MET = {
         bounded() | {"max_colluding_contributors": 0},
     ],
     "privacy: with noise 3 ≤ σ_i ≤ 2¹³ steps": [private(levels=2**12), private(levels=2)],
-    "privacy: c_l·C·s(τ_max) ≥ 1": [bounded(levels=11, staleness=polynomial())],
+    "privacy: c_l·C·s(τ_max) ≥ 1": [bounded(levels=8, staleness=polynomial())],
     "privacy: δ > 2e^ε·k_max·K·d·2⁻¹²⁷": [private(delta=1e-28, epsilon=12)],
     "privacy: k_max uploads cost at most ε at δ": [private(epsilon=4.02), private(max_uses=3)],
     "privacy: K·(⌈c_l·M·C⌉ + 1) + σ_i·√(2K·ln(2d·2⁴⁰)) ≤ (q − 3)/2": [
@@ -325,7 +353,7 @@ def test_a_wrong_type_is_named(name, value):
         "repeated_versions": [True],
         "clip": [3.5],
         "correctness": [None],
-        "max_colluding_contributors": [None],
+        "weight_levels": [None],
         "min_per_version": [None],
         "privacy": [None],
     }
@@ -371,7 +399,8 @@ def test_what_is_accepted_cannot_wrap_around(
 def test_derived_numbers_of_the_papers_setup():
     made = parameters(correctness="honest-holders", recovery_threshold=70)
     assert made.quorum == 55
-    assert made.colluding_contributors == 8
+    assert made.max_colluding_contributors == 1
+    assert (made.weight_levels, made.weighs_alike) == (64, True)  # with s(τ) = 1
     assert made.least_per_version == 3
     assert made.submasks == 62
     assert made.share_size == 17
@@ -437,6 +466,8 @@ def test_the_usual_tolerance_makes_parameters(consistency, correctness, holders)
         ({"consistency": "honest-server"}, 1),
         ({"consistency": "honest-server", "min_per_version": 3}, 3),
         ({"min_per_version": 1}, 1),
+        ({"max_colluding_contributors": 4}, 6),
+        ({"weights": "own"}, 3),
         ({"buffer_size": 2, "max_colluding_contributors": 0}, 2),
     ],
 )
@@ -459,7 +490,6 @@ def test_a_mask_has_at_least_one_pad_and_less_than_a_share_more(model_size):
         ("noise", True),
         ("epsilon", "4"),
         ("max_uses", 1.5),
-        ("staleness", 1),
         ("unit", "patient"),
         ("delta", None),
     ],
@@ -516,7 +546,7 @@ def test_whatever_a_stranger_sends_is_taken_or_refused_by_a_rule(numbers, uses, 
     """Epochs are decoded before their signature is checked: nothing may overflow, or take for ever."""
     privacy = Privacy(**numbers, max_uses=uses, **records)
     with contextlib.suppress(ParameterError):
-        parameters(privacy=privacy, weight_levels=1, **sizes)
+        parameters(privacy=privacy, weights="own", **sizes)
 
 
 def test_what_a_privacy_of_records_means():

@@ -209,6 +209,7 @@ def test_ctrl_c_then_resume_gives_the_identical_result(tmp_path: Path) -> None:
 
 TUNED = (
     *("auto_tune=true", "tune_after=3", "update_levels=1", "staleness=constant"),
+    "weights=field",
     *("min_per_version=1", "users=12", "concurrency=8", "buffer_size=4", "local_epochs=1"),
     "versions=15",
 )

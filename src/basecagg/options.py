@@ -69,6 +69,7 @@ Delta: TypeAlias = Annotated[float, Range(0, 1, above=True, below=True)]
 Days: TypeAlias = Annotated[float, Range(0, inf, above=True, below=True), "DAYS"]
 
 Consistency = Literal["certified", "honest-server"]
+Weights = Literal["own", "field"]
 Correctness = Literal["agreed", "honest-holders"]
 Unit = Literal["user", "record"]
 Speed = Literal["constant", "uniform", "half-normal", "log-normal"]
@@ -96,8 +97,9 @@ class LevelOptions:
 
     update_levels: Count = 2**16
     """c_l: quantisation levels per unit of an update."""
-    weight_levels: Count = 2**6
-    """c_g: quantisation levels of the staleness weight."""
+    weight_levels: Count | None = None
+    """c_g: quantisation levels of the staleness weight in the field. Not set: 64; own weights are not in the
+    field, so there it is 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,11 +130,10 @@ class TrustOptions:
     """"agreed": a sum opens when U + T answers agree, so that T lying holders cannot write it.
     "honest-holders": any U answers open it, as in the paper. Not set: agreed if certified."""
     min_per_version: Count | None = None
-    """m: members that each base version in a sum must have, so that no version singles a user out. Not set: 3
-    if certified, or K if that is less; else 1."""
-    max_colluding_contributors: NotNegative | None = None
-    """T_c: contributors that may work with the server; with differential privacy their noise does not count.
-    Not set: T."""
+    """m: members that each base version in a sum must have, so that no version singles a user out. Not set:
+    T_c + 2 if certified, from 3 to K; else 1."""
+    max_colluding_contributors: NotNegative = 1
+    """T_c: contributors that may work with the server; with differential privacy their noise does not count."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +153,10 @@ class WeightOptions:
     staleness: str = "polynomial"
     """s(τ): the weight of an update made τ versions ago: constant, polynomial:α or hinge:a:b, such as
     polynomial:0.5. Numbers that are left out are α = 1, a = 10 and b = 4."""
+    weights: Weights = "own"
+    """Who multiplies by it. "own": each contributor its own update, by 2^−t with t = ⌊log₂ 1/s(τ)⌋, so that all
+    weigh the same in the field. "field": server and holders, by c_g·s(τ), as in the paper; one opened sum then
+    tells more about a member than the sum of numbers does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -329,8 +334,6 @@ class RunProtectionOptions:
     """z: σ = z·C of the noise in a sum, or in an update of local DP. Not set: as epsilon says, or 1."""
     private_levels: Count | None = None
     """c_l of sums with noise. Not set: the coarsest at which rounding costs next to nothing."""
-    private_staleness: str = "constant"
-    """s(τ) of sums with noise, by which contributors weigh their updates; written as `staleness`."""
     attackers: NotNegative = 0
     """Users 0…n−1 lie: they multiply their updates, and neither clip them by their length nor add noise."""
     attack_factor: float | None = 100.0

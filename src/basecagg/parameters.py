@@ -13,7 +13,13 @@ from typing import Any, NamedTuple
 
 from basecagg.errors import ParameterError
 from basecagg.maths.primes import is_prime
-from basecagg.maths.staleness import Rounding, StalenessFunction, constant, expected_weight
+from basecagg.maths.staleness import (
+    MOST_TIERS,
+    Rounding,
+    StalenessFunction,
+    constant,
+    expected_weight,
+)
 from basecagg.options import (
     Consistency,
     Correctness,
@@ -21,11 +27,15 @@ from basecagg.options import (
     LevelOptions,
     SumOptions,
     TrustOptions,
+    WeightOptions,
+    Weights,
     check,
 )
 from basecagg.privacy import LEAST_DEVIATION, MOST_DEVIATION, Mechanism, Privacy
 
 _MOST_LEVEL_BITS = 31
+_USUAL_WEIGHT_LEVELS = 2**6
+"""c_g of the paper's experiments."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,14 +56,15 @@ class ProtocolParameters:
     max_staleness: int = SumOptions.max_staleness
     clip: float = SumOptions.clip
     update_levels: int = LevelOptions.update_levels
-    weight_levels: int = LevelOptions.weight_levels
+    weights: Weights = WeightOptions.weights
+    weight_levels: int | None = LevelOptions.weight_levels
     staleness: StalenessFunction = field(default_factory=constant)
-    """The planner, runs and Flower choose the paper's weights; parameters made by hand have none."""
+    """The planner, runs and Flower choose the paper's s(τ); parameters made by hand have s(τ) = 1."""
     weight_rounding: Rounding = "stochastic"
     """How c_g·s(τ) becomes an integer: the paper's coin, or to the nearest."""
     modulus: int = FieldOptions.modulus
     consistency: Consistency = TrustOptions.consistency
-    max_colluding_contributors: int | None = None
+    max_colluding_contributors: int = TrustOptions.max_colluding_contributors
     """Nothing enforces it: whom the operator admits has to make it true."""
     correctness: Correctness | None = None
     liars: int = TrustOptions.liars
@@ -72,13 +83,15 @@ class ProtocolParameters:
 
     def __post_init__(self) -> None:
         """Check every rule of the table, in its order; the first that breaks is raised."""
-        if self.max_colluding_contributors is None:
-            object.__setattr__(self, "max_colluding_contributors", self.max_colluders)
+        if self.weight_levels is None:
+            levels = 1 if self.weights == "own" else _USUAL_WEIGHT_LEVELS
+            object.__setattr__(self, "weight_levels", levels)
         if self.correctness is None:
             object.__setattr__(self, "correctness", usual_correctness(self.consistency))
         check(self)
         if self.min_per_version is None:
-            usual = min(usual_per_version(self.consistency), max(1, self.buffer_size))
+            usual = usual_per_version(self.consistency, self.max_colluding_contributors)
+            usual = min(usual, max(1, self.buffer_size))
             object.__setattr__(self, "min_per_version", usual)
         object.__setattr__(self, "clip", float(self.clip))
         for rule in RULES:
@@ -91,10 +104,15 @@ class ProtocolParameters:
         return (self.num_holders + self.max_colluders) // 2 + 1
 
     @property
-    def colluding_contributors(self) -> int:
-        """`max_colluding_contributors` with its default filled in."""
-        assert self.max_colluding_contributors is not None
-        return self.max_colluding_contributors
+    def field_levels(self) -> int:
+        """c_g: `weight_levels` with its default filled in."""
+        assert self.weight_levels is not None
+        return self.weight_levels
+
+    @property
+    def weighs_alike(self) -> bool:
+        """Whether all updates of a sum have the same weight in the field."""
+        return self.weights == "own" or self.staleness.tier(self.max_staleness) == 0
 
     @property
     def agreed(self) -> bool:
@@ -151,8 +169,8 @@ class ProtocolParameters:
     def _mechanism(self, levels: int) -> Mechanism | None:
         if self.privacy is None:
             return None
-        silent = self.colluding_contributors
-        return Mechanism(self.privacy, self.buffer_size, silent, self.model_size, levels)
+        silent, s = self.max_colluding_contributors, self.staleness
+        return Mechanism(self.privacy, self.buffer_size, silent, self.model_size, levels, s)
 
     @property
     def largest_sum(self) -> int:
@@ -164,7 +182,7 @@ class ProtocolParameters:
         if mechanism is not None:
             return mechanism.largest_sum
         largest_update = levels * Fraction(clip) + 1
-        return int(self.buffer_size * self.weight_levels * largest_update)
+        return int(self.buffer_size * self.field_levels * largest_update)
 
     @property
     def room_for_sum(self) -> int:
@@ -248,12 +266,11 @@ PRIVACY_RULES: tuple[Rule, ...] = (
         ),
     ),
     _of_privacy(
-        "s(τ) = 1 in the field, c_g = 1",
-        lambda p, *_: p.staleness.kind == "constant" and p.weight_levels == 1,
+        "own weights",
+        lambda p, *_: p.weights == "own",
         lambda p, *_: (
-            f"staleness {p.staleness} with c_g = {p.weight_levels} would weigh the noise as well: with"
-            " privacy contributors weigh their updates before they add it (staleness of the privacy);"
-            " possible: staleness constant, weight_levels = 1"
+            "weights in the field would weigh the noise as well: with privacy contributors weigh their updates"
+            " before they add it; possible: weights = 'own'"
         ),
     ),
     _of_privacy(
@@ -281,9 +298,9 @@ PRIVACY_RULES: tuple[Rule, ...] = (
     ),
     _of_privacy(
         "with noise 1 ≤ T_c < K",
-        lambda p, v, _: v.noise == 0 or 1 <= p.colluding_contributors < p.buffer_size,
+        lambda p, v, _: v.noise == 0 or 1 <= p.max_colluding_contributors < p.buffer_size,
         lambda p, _v, _m: (
-            f"max_colluding_contributors T_c = {p.colluding_contributors} is outside 1…K − 1 ="
+            f"max_colluding_contributors T_c = {p.max_colluding_contributors} is outside 1…K − 1 ="
             f" {p.buffer_size - 1}: everyone knows its own noise, and somebody's has to be unknown"
         ),
     ),
@@ -379,11 +396,11 @@ RULES: list[Rule] = [
     _at_least(2, "buffer_size", "K", "a sum of one update is that update"),
     Rule(
         "certified mode: K ≥ max_colluding_contributors + 2",
-        lambda p: p.consistency != "certified" or p.buffer_size >= p.colluding_contributors + 2,
+        lambda p: p.consistency != "certified" or p.buffer_size >= p.max_colluding_contributors + 2,
         lambda p: (
             f"buffer_size K = {p.buffer_size} must be at least max_colluding_contributors + 2 ="
-            f" {p.colluding_contributors + 2}: a server that fills the buffer with its"
-            f" {p.colluding_contributors} friends would otherwise be left with one honest update"
+            f" {p.max_colluding_contributors + 2}: a server that fills the buffer with its"
+            f" {p.max_colluding_contributors} friends would otherwise be left with one honest update"
         ),
     ),
     _at_least(1, "model_size", "d"),
@@ -396,21 +413,39 @@ RULES: list[Rule] = [
     _at_least(1, "update_levels", "c_l"),
     _at_least(1, "weight_levels", "c_g"),
     Rule(
-        "c_g·s(τ_max) ≥ 1",
-        lambda p: expected_weight(p.staleness, p.max_staleness, p.weight_levels) >= 1,
+        "own weights: c_g = 1",
+        lambda p: p.weights == "field" or p.field_levels == 1,
+        lambda p: (
+            f"weight_levels c_g = {p.field_levels} with own weights, which are 1 in the field: leave it out, or"
+            " use weights='field'"
+        ),
+    ),
+    Rule(
+        "own weights: s(τ_max) > 2⁻³²",
+        lambda p: p.weights == "field" or p.staleness.tier(p.max_staleness) < MOST_TIERS,
+        lambda p: (
+            f"an update of staleness τ_max = {p.max_staleness} would have the weight"
+            f" {p.staleness(p.max_staleness):.3g}, which is nothing: lower τ_max, or flatten s"
+        ),
+    ),
+    Rule(
+        "field weights: c_g·s(τ_max) ≥ 1",
+        lambda p: (
+            p.weights == "own" or expected_weight(p.staleness, p.max_staleness, p.field_levels) >= 1
+        ),
         lambda p: (
             f"weight_levels c_g = {p.weight_levels} gives an update of staleness τ_max ="
             f" {p.max_staleness} the weight c_g·s(τ_max) ="
-            f" {p.weight_levels * p.staleness(p.max_staleness):.3g} < 1, which may round to 0:"
+            f" {p.field_levels * p.staleness(p.max_staleness):.3g} < 1, which may round to 0:"
             " raise c_g, lower τ_max, or flatten s"
         ),
     ),
     Rule(
         "K·c_g < q",
-        lambda p: p.buffer_size * p.weight_levels < p.modulus,
+        lambda p: p.buffer_size * p.field_levels < p.modulus,
         lambda p: (
             f"the weights of a full buffer may add up to K·c_g = {p.buffer_size}·{p.weight_levels} ="
-            f" {p.buffer_size * p.weight_levels} ≥ q = {p.modulus}"
+            f" {p.buffer_size * p.field_levels} ≥ q = {p.modulus}"
         ),
     ),
     *PRIVACY_RULES,
@@ -454,6 +489,19 @@ RULES: list[Rule] = [
         "1 ≤ min_per_version ≤ K",
         lambda p: 1 <= p.least_per_version <= p.buffer_size,
         lambda p: f"min_per_version = {p.least_per_version} is outside 1…K = {p.buffer_size}",
+    ),
+    Rule(
+        # The clock that repeats versions draws the version of every update by itself; floors refuse it.
+        "own weights, certified: min_per_version ≥ max_colluding_contributors + 2",
+        lambda p: (
+            (p.weights, p.once_per_version) != ("own", True)
+            or p.least_per_version >= p.max_colluding_contributors + 2
+        ),
+        lambda p: (
+            f"min_per_version = {p.least_per_version} must be at least max_colluding_contributors + 2 ="
+            f" {p.max_colluding_contributors + 2}: of the members of one version at least two must be honest;"
+            " possible: more, a smaller T_c, or weights='field'"
+        ),
     ),
     Rule(
         "mask_lifetime > τ_max",
@@ -534,6 +582,6 @@ def fields_from(wishes: Any, num_holders: int) -> dict[str, Any]:
     }
 
 
-def usual_per_version(consistency: Consistency) -> int:
-    """The usual m: of three members one may work with the server, and two honest ones are left."""
-    return 3 if consistency == "certified" else 1
+def usual_per_version(consistency: Consistency, colluding: int) -> int:
+    """The usual m: T_c of the members may work with the server, and two honest ones are left."""
+    return max(3, colluding + 2) if consistency == "certified" else 1

@@ -27,7 +27,7 @@ from basecagg.maths.norm_bounds import (
     squared_change,
     squared_sum_bound,
 )
-from basecagg.maths.staleness import StalenessFunction, constant, exact_value
+from basecagg.maths.staleness import StalenessFunction, constant
 from basecagg.options import BudgetOptions, Unit, check
 
 LEAST_DEVIATION, MOST_DEVIATION = 3, 2**13
@@ -50,8 +50,6 @@ class Privacy:
     """δ that goes with ε."""
     max_uses: int = BudgetOptions.max_uses
     """k_max: fresh uploads of one contributor that ε covers."""
-    staleness: StalenessFunction = field(default_factory=constant)
-    """s(τ̂): by what a contributor multiplies an update that it made τ̂ versions ago."""
     unit: Unit = BudgetOptions.unit
     """Whose contribution is hidden: all that a user uploads, or what one record of its data adds to that.
     (Neighbours: it becomes zero, and the noise stays.)"""
@@ -86,6 +84,8 @@ class Mechanism:
     """d"""
     levels: int
     """c_l"""
+    staleness: StalenessFunction = field(default_factory=constant)
+    """s(τ̂): a contributor multiplies an update that it made τ̂ versions ago by 2^−t of its tier t."""
 
     @property
     def honest(self) -> int:
@@ -93,19 +93,19 @@ class Mechanism:
         return self.members - self.silent
 
     def squared_bound(self, staleness: int) -> int:
-        """C̃(s)², in steps: no upload that was weighed by s(τ̂) is longer before its noise."""
+        """C̃², in steps: no upload that was weighed by its age τ̂ is longer before its noise."""
         if self.privacy.unit == "user":
             return squared_bound(*self._lengths(staleness))
         return squared_change(*self._lengths(staleness, self.privacy.max_records))
 
     def squared_change(self, staleness: int) -> int:
-        """Δ̃(s)², in steps: what one unit can change in such an upload. All of it, if it is the user."""
+        """Δ̃², in steps: what one unit can change in such an upload. All of it, if it is the user."""
         if self.privacy.unit == "user":
             return self.squared_bound(staleness)
         return squared_change(*self._lengths(staleness))
 
     def _lengths(self, staleness: int, records: int = 1) -> tuple[int, float, Decimal, int]:
-        weight = exact_value(self.privacy.staleness, staleness)
+        weight = Decimal(self.weight(staleness))
         return self.levels * records, self.privacy.clip_norm, weight, self.size
 
     @property
@@ -120,13 +120,12 @@ class Mechanism:
         return float(Decimal(self.variance).sqrt())
 
     def longest_update(self, staleness: int) -> Decimal:
-        """n = c_l·C·s(τ̂), in steps."""
-        weight = exact_value(self.privacy.staleness, staleness)
-        return self.levels * Decimal(self.privacy.clip_norm) * weight
+        """n = c_l·C·2^−t, in steps."""
+        return self.levels * Decimal(self.privacy.clip_norm) * Decimal(self.weight(staleness))
 
     def weight(self, staleness: int) -> float:
-        """s(τ̂)"""
-        return self.privacy.staleness(staleness)
+        """2^−t, by which a contributor weighs at the age τ̂."""
+        return 2.0 ** -self.staleness.tier(staleness)
 
     @property
     def largest_element(self) -> int:
@@ -147,7 +146,7 @@ class Mechanism:
     # --- what it costs ------------------------------------------------------------------------
 
     def cost(self, staleness: int) -> float:
-        """ρ of one upload. It falls with s(τ̂), but not as s²: what rounding adds stays."""
+        """ρ of one upload. It falls with its weight, but not as its square: what rounding adds stays."""
         change = self.squared_change(staleness)
         return cost_of_upload(change, self.variance, self.honest, self.size)
 

@@ -43,7 +43,7 @@ from basecagg.errors import DataError
 from basecagg.maths.accounting import epsilon_of
 from basecagg.maths.staleness import polynomial
 from basecagg.planning.budget import promise
-from basecagg.privacy import Privacy
+from basecagg.privacy import Mechanism, Privacy
 from basecagg.storage import disk
 
 MASKS = ("ann/1", "bob/1", "cyd/1")
@@ -511,8 +511,8 @@ def test_nothing_in_a_file_does_anything_to_the_terminal(tmp_path: Path) -> None
 
 def private_epoch(max_uses: int = 1) -> EpochLine:
     """Sums of three updates of ten numbers, one of them silent."""
-    privacy = Privacy(clip_norm=1.0, noise=2.0, delta=1e-5, max_uses=max_uses)
-    return epoch_line(mechanism=promise(replace(privacy, epsilon=1.0), K, 1, 10))
+    privacy = Privacy(clip_norm=1.0, noise=2.0, epsilon=1.0, delta=1e-5, max_uses=max_uses)
+    return epoch_line(mechanism=promise(Mechanism(privacy, K, 1, 10, 1)))
 
 
 def test_every_ticket_counts_whatever_became_of_it(tmp_path: Path) -> None:
@@ -542,8 +542,7 @@ def test_whoever_is_over_the_budget_is_named(tmp_path: Path) -> None:
 
 def test_an_old_update_costs_what_its_ticket_tells() -> None:
     epoch = private_epoch(max_uses=9)
-    weighed = replace(epoch.mechanism.privacy, staleness=polynomial(1.0))
-    epoch = epoch_line(mechanism=replace(epoch.mechanism, privacy=weighed))
+    epoch = epoch_line(mechanism=replace(epoch.mechanism, staleness=polynomial(1.0)))
     old = UploadLine("ann/1", "ann", 0, "u", 3)
     (spent,) = audit(Transcript([epoch, old])).spent
     assert spent.spent == epoch.mechanism.cost(3) < epoch.mechanism.cost(0)

@@ -66,6 +66,7 @@ class Recorded:
 
     consistency: str = "certified"
     colluders: Sequence[int] = ()
+    weights: str = "field"
     model_size: int = 20
     lines: list[AnyLine] = field(default_factory=list)
 
@@ -77,6 +78,7 @@ class Recorded:
             max_dropouts=D,
             buffer_size=K,
             model_size=self.model_size,
+            weights=self.weights,
             staleness=polynomial(1.0),
             consistency=self.consistency,
             correctness="honest-holders",
@@ -165,6 +167,16 @@ def test_weights_are_those_of_the_machines(consistency: str) -> None:
     assert len(set(recorded[1].values())) == 2
 
 
+def test_own_weights_are_none_in_the_field() -> None:
+    run = Recorded(weights="own")
+    run.mixed_buffer()
+    requests = [line for line in run.lines if isinstance(line, RequestLine)]
+    assert {member.weight for line in requests for member in line.members} == {1}
+    released = [news for news in run.federation.take_news() if isinstance(news, Released)]
+    assert set(released[-1].weights) == {0.5, 1.0}
+    assert run.audit().only_sums
+
+
 @pytest.mark.parametrize("consistency", MODES)
 @pytest.mark.parametrize("colluders", [(), (0, 1)])
 def test_dropouts_change_nothing(consistency: str, colluders) -> None:
@@ -213,9 +225,10 @@ def test_each_request_and_ending_is_written_once() -> None:
     assert sum(isinstance(line, OutcomeLine) for line in run.lines) == 2
 
 
-def test_who_has_no_say_leaves_no_trace() -> None:
+@pytest.mark.parametrize("weights", ["own", "field"])
+def test_who_has_no_say_leaves_no_trace(weights: str) -> None:
     """Others refuse a forged sender, another epoch and an impossible request, so they teach nothing."""
-    run, letters = Recorded(), list[Letter]()
+    run, letters = Recorded(weights=weights), list[Letter]()
     run.network.observers.append(letters.append)
     run.contribute(USERS[:K])
     here, elsewhere = list[AnyLine](), list[AnyLine]()
@@ -257,7 +270,7 @@ class Careless(Holder):
         return effects
 
     def _careless_answer(self, request: RecoveryRequest) -> Answer:
-        weights = self._weighing.weights(request)
+        weights = self._weighing.in_field(request)
         rows = [np.frombuffer(self.kept[mask.key], "<u4") for mask in request.masks]
         words = self._field.weighted_sum(rows, weights).astype("<u4").tobytes()
         answer = Answer(self.agreement.id, request.version, request.digest, self.index, words)

@@ -19,8 +19,11 @@ from basecagg.simulation.protections import IN_ROUNDS
 from reproduction.bench import AT_SERVER, Address, Federation
 
 N, D, K, SIZE = 5, 2, 3, 20
-BUFFERED = {"staleness": polynomial(1.0), "weight_levels": 64, "max_staleness": 10}
-KINDS = pytest.mark.parametrize("ages", [IN_ROUNDS, BUFFERED], ids=["lightsecagg", "basecagg"])
+BUFFERED = {"staleness": polynomial(1.0), "max_staleness": 10}
+PAPERS = BUFFERED | {"weights": "field", "weight_levels": 64}
+KINDS = pytest.mark.parametrize(
+    "ages", [IN_ROUNDS, BUFFERED, PAPERS], ids=["lightsecagg", "basecagg", "field weights"]
+)
 
 
 def federation(ages: dict[str, Any]) -> Federation:

@@ -155,7 +155,7 @@ def test_control_without_the_check_a_server_needs_no_endorsements(federation, mo
         collected |= answers(federation, shown(request, []), names)
         sums.append(unmasked_sum(federation, request, members, collected))
     known = weigh(federation, members[3].ticket, 0) * members[3].quantized
-    assert reveals(federation, sums[0] - sums[1] + known, 64, members[2])
+    assert reveals(federation, sums[0] - sums[1] + known, 1, members[2])
 
 
 def test_control_a_verifier_that_believes_everything_takes_a_forged_certificate(

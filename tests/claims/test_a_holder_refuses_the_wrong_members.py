@@ -29,8 +29,8 @@ from basecagg.protocol.messages import MaskName, Ticket, signed
 MODES = pytest.mark.parametrize("consistency", ["certified", "honest-server"])
 
 
-def uploads(federation, *names):
-    return [intercept(federation, name) for name in names]
+def uploads(federation, *names, base=None):
+    return [intercept(federation, name, base=base) for name in names]
 
 
 @MODES
@@ -105,15 +105,23 @@ def test_a_mask_that_was_never_dealt(consistency):
 
 
 @MODES
-@pytest.mark.parametrize("field", ["base_version", "head", "upload_hash"])
-def test_a_ticket_that_was_changed(consistency, field):
-    federation = make_federation(consistency=consistency, min_per_version=1)
+@pytest.mark.parametrize(
+    ("field", "value", "base"),
+    [
+        ("base_version", 0, 1),
+        ("head", bytes(32), 1),
+        ("upload_hash", bytes(32), 1),
+        ("staleness", 0, 0),  # it was weighed at the age 1
+    ],
+    ids=["base_version", "head", "upload_hash", "staleness"],
+)
+def test_a_ticket_that_was_changed(consistency, field, value, base):
+    federation = make_federation(consistency=consistency, min_per_version=1, repeated_versions=True)
     one_round(federation, USERS[4:7])
-    members = uploads(federation, *USERS[:3])
+    members = uploads(federation, *USERS[:3], base=base)
     previous = federation.server.opening._past.opened
-    changed = msgspec.structs.replace(
-        members[0].ticket, **{field: 0 if field == "base_version" else bytes(32)}
-    )
+    assert getattr(members[0].ticket, field) != value
+    changed = msgspec.structs.replace(members[0].ticket, **{field: value})
     request = request_for(federation, [changed, *members[1:]], 1, previous)
     all_refuse(federation, request, BadSignature)
 
@@ -143,7 +151,12 @@ def test_a_request_of_another_epoch(consistency):
 @MODES
 def test_too_few_of_one_base_version(consistency):
     """`min_per_version`: a model shown to one user only would single that user out."""
-    federation = make_federation(consistency=consistency, min_per_version=2, buffer_size=4)
+    federation = make_federation(
+        consistency=consistency,
+        min_per_version=2,
+        max_colluding_contributors=0,
+        buffer_size=4,
+    )
     old = uploads(federation, *USERS[:3])
     one_round(federation, USERS[3:7])
     new = uploads(federation, "ann")
@@ -154,7 +167,43 @@ def test_too_few_of_one_base_version(consistency):
     assert len(ask(federation, "user-0", allowed)) == 1
 
 
+def two_tiers(federation):
+    """Of six updates made from version 0, three were weighed at the age 0 and three at the age 1."""
+    fresh = uploads(federation, *USERS[:3])
+    one_round(federation, [f"phone-{index}" for index in range(6)])
+    late = uploads(federation, *USERS[3:6], base=0)
+    assert [each.ticket.staleness for each in (*fresh, *late)] == [0, 0, 0, 1, 1, 1]
+    return fresh, late, federation.server.opening._past.opened
+
+
+@MODES
+def test_two_weights_of_one_base_version(consistency):
+    """Who delays some of them would otherwise leave the others with weights of their own."""
+    federation = make_federation(consistency=consistency, buffer_size=6, min_per_version=3)
+    fresh, late, previous = two_tiers(federation)
+    all_refuse(federation, request_for(federation, [*fresh, *late], 1, previous), WrongMembers)
+
+
+@MODES
+def test_two_base_versions_of_different_weights(consistency):
+    """What is new was weighed by 1, what is old by one half: each version has one weight."""
+    federation = make_federation(consistency=consistency, buffer_size=6, min_per_version=3)
+    _, late, previous = two_tiers(federation)
+    new = uploads(federation, *USERS[:3])
+    request = request_for(federation, [*late, *new], 1, previous)
+    assert len(ask(federation, "user-0", request)) == 1
+
+
 # --- the same with the rule removed -----------------------------------------------------------
+
+
+@MODES
+def test_control_without_the_rule_two_weights_of_one_version_are_taken(monkeypatch, consistency):
+    monkeypatch.setattr(Holder, "_require_members", lambda self, request: None)
+    federation = make_federation(consistency=consistency, buffer_size=6, min_per_version=3)
+    fresh, late, previous = two_tiers(federation)
+    request = request_for(federation, [*fresh, *late], 1, previous)
+    assert len(ask(federation, "user-0", request)) == 1
 
 
 @MODES
@@ -165,7 +214,7 @@ def test_control_a_sum_of_one_is_that_update(monkeypatch, consistency):
     request = request_for(federation, [victim])
     question = certify(federation, request) if consistency == "certified" else request
     total = unmasked_sum(federation, request, [victim], answers(federation, question))
-    assert reveals(federation, total, 64, victim)
+    assert reveals(federation, total, 1, victim)
 
 
 def test_control_friends_of_one_name_surround_the_victim(monkeypatch):
@@ -176,8 +225,8 @@ def test_control_friends_of_one_name_surround_the_victim(monkeypatch):
     request = request_for(federation, members)
     collected = answers(federation, certify(federation, request))
     total = unmasked_sum(federation, request, members, collected)
-    known = 64 * (members[0].quantized + members[1].quantized)
-    assert reveals(federation, total - known, 64, members[2])
+    known = members[0].quantized + members[1].quantized
+    assert reveals(federation, total - known, 1, members[2])
 
 
 def test_control_a_verifier_that_believes_everything_takes_a_forged_ticket():

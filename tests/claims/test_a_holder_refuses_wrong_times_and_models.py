@@ -112,7 +112,7 @@ def test_an_update_older_than_tau_max(consistency):
 
 @MODES
 def test_an_update_newer_than_the_model(consistency):
-    federation = make_federation(consistency=consistency, min_per_version=1)
+    federation = make_federation(consistency=consistency, min_per_version=1, repeated_versions=True)
     members = uploads(federation, "ann", "bob")
     members += uploads(federation, "cat", base=1)
     all_refuse(federation, request_for(federation, members), WrongVersion)
@@ -232,7 +232,9 @@ def replay_after_expiry(federation):
 
 
 def test_a_spent_mask_does_not_come_back_after_its_expiry():
-    federation = make_federation(max_staleness=2, mask_lifetime=3, min_per_version=1)
+    federation = make_federation(
+        max_staleness=2, mask_lifetime=3, min_per_version=1, repeated_versions=True
+    )
     assert replay_after_expiry(federation) is None
     assert {type(refusal) for _, refusal in federation.network.refusals} == {
         MaskExpired,  # the replayed parcels
@@ -249,7 +251,9 @@ def test_control_if_time_ran_back_the_mask_would_open_twice(monkeypatch):
         return effects
 
     monkeypatch.setattr(Holder, "_advance", turn_back)
-    federation = make_federation(max_staleness=2, mask_lifetime=3, min_per_version=1)
+    federation = make_federation(
+        max_staleness=2, mask_lifetime=3, min_per_version=1, repeated_versions=True
+    )
     assert replay_after_expiry(federation) is True
 
 
@@ -265,7 +269,7 @@ def test_control_without_the_version_rule_a_server_skips_ahead(monkeypatch):
     """It could then age updates at will, and weigh them as it likes."""
     for rule in ("_require_version", "_require_history"):
         monkeypatch.setattr(Holder, rule, lambda self, request: None)
-    federation = make_federation()
+    federation = make_federation(weights="field")
     request = request_for(federation, uploads(federation, *USERS[:3]), 10)
     assert len(endorse(federation, request)) == 7
     assert [weigh(federation, ticket, 10) < 64 for ticket in request.tickets] == [True] * 3

@@ -9,6 +9,7 @@ from parties import make_federation, parameters
 from basecagg.channels.identity import Ed25519Verifier
 from basecagg.channels.unprotected import NoVerifier
 from basecagg.errors import BadSignature, WrongEpoch
+from basecagg.maths.staleness import constant
 from basecagg.protocol.epoch import accept
 from basecagg.protocol.floor import LocalFloor
 from basecagg.protocol.messages import signed
@@ -169,11 +170,35 @@ def test_at_the_floor_is_enough(federation):
 
 def test_who_insists_on_certificates_insists_on_three_of_each_version():
     """Unless it says otherwise; who trusts the server does not."""
-    epoch = (federation := make_federation(min_per_version=2, max_burns=1)).agreement.epoch
+    federation = make_federation(min_per_version=2, max_colluding_contributors=0, max_burns=1)
+    epoch = federation.agreement.epoch
     with pytest.raises(WrongEpoch, match="m = 2 is below my floor 3"):
         taken(federation, epoch, LocalFloor(consistency="certified"))
     assert taken(federation, epoch, LocalFloor(consistency="certified", min_per_version=2))
     assert taken(federation, epoch, LocalFloor())
+
+
+def test_and_on_two_more_than_work_with_the_server():
+    federation = make_federation(
+        weights="field", min_per_version=3, buffer_size=4, max_colluding_contributors=2, max_burns=1
+    )
+    certified = LocalFloor(consistency="certified", field_weights=True)
+    with pytest.raises(WrongEpoch, match="m = 3 is below my floor 4"):
+        taken(federation, federation.agreement.epoch, certified)
+
+
+def test_and_on_weights_that_are_not_in_the_field():
+    """Integers c_g·s(τ) in a sum tell more than the sum of numbers does; the same weight for all does not."""
+    federation = make_federation(weights="field", max_burns=1)
+    epoch, certified = federation.agreement.epoch, LocalFloor(consistency="certified")
+    with pytest.raises(WrongEpoch, match="weights in the field"):
+        taken(federation, epoch, certified)
+    assert taken(federation, epoch, dataclasses.replace(certified, field_weights=True))
+    assert taken(federation, epoch, LocalFloor())
+    alike = make_federation(weights="field", staleness=constant(), max_burns=1)
+    assert taken(alike, alike.agreement.epoch, certified)
+    own = make_federation(max_burns=1)
+    assert taken(own, own.agreement.epoch, certified)
 
 
 def test_control_a_verifier_that_believes_everything_takes_a_swapped_roster(federation):

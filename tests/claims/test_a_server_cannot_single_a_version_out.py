@@ -81,7 +81,7 @@ def test_with_the_default_no_holder_endorses_a_version_of_one():
 
 
 def test_control_with_one_member_of_a_version_its_update_is_read():
-    federation = make_federation(model_size=SIZE, min_per_version=1)
+    federation = make_federation(model_size=SIZE, min_per_version=1, repeated_versions=True)
     p = federation.agreement.parameters
     members, request = trap(federation)
     collected = answers(federation, certify(federation, request))

@@ -51,7 +51,7 @@ def ask_for_all(federation, base, attempts=(0, 1, 2, 3)):
         if len(shares) >= p.recovery_threshold:
             total = unmasked_sum(federation, question.request, members, shares)
             numbers = with_sign(total.astype(np.uint32), p.modulus)[: p.model_size]
-            sums.append(numbers / p.update_levels / p.weight_levels)
+            sums.append(numbers / p.update_levels)
             members_of.append([name in names for name in FOUR])
         say_burned(federation, members)
     return np.array(members_of, float), np.array(sums)

@@ -57,6 +57,7 @@ def test_and_its_own_update_is_told_when_it_is_too_old(consistency):
         max_staleness=1,
         mask_lifetime=50,
         min_per_version=1,
+        repeated_versions=True,
     )
     kept_by_five(federation, "mallory")
     without(federation, "user-0")

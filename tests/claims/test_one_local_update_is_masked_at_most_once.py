@@ -50,7 +50,7 @@ def test_whatever_became_of_it(federation, outcome):
     federation.network.perform(at("ann"), ann.receive(verdict))
     deal(federation, "ann")
     with pytest.raises(LocalProtocolError, match="masked before"):
-        ann.submit(update, 0, federation.server.head)
+        ann.submit(update, 0, federation.server.head, 0)
     assert len(ann.ready) == 1  # the new mask is not used up by the attempt
 
 
@@ -60,7 +60,7 @@ def test_after_a_restart(federation):
     federation.start(at("ann"))
     deal(federation, "ann")
     with pytest.raises(LocalProtocolError, match="masked before"):
-        federation.contributor("ann").submit(update, 0, federation.server.head)
+        federation.contributor("ann").submit(update, 0, federation.server.head, 0)
 
 
 def test_for_another_version_of_the_model(federation):
@@ -68,7 +68,7 @@ def test_for_another_version_of_the_model(federation):
     intercept(federation, "ann", update)
     deal(federation, "ann")
     with pytest.raises(LocalProtocolError, match="masked before"):
-        federation.contributor("ann").submit(update, 1, bytes(32))
+        federation.contributor("ann").submit(update, 1, bytes(32), 1)
 
 
 @pytest.mark.parametrize(
@@ -88,16 +88,16 @@ def test_in_another_disguise(federation, disguise):
     intercept(federation, "ann", update)
     deal(federation, "ann")
     with pytest.raises(LocalProtocolError, match="masked before"):
-        federation.contributor("ann").submit(disguise(update), 0, federation.server.head)
+        federation.contributor("ann").submit(disguise(update), 0, federation.server.head, 0)
 
 
 def test_an_update_that_was_refused_before_it_was_masked_may_be_tried_again(federation):
     ann = federation.contributor("ann")
     update = fresh_update()
     with pytest.raises(LocalProtocolError, match="no mask is ready"):
-        ann.submit(update, 0, federation.server.head)
+        ann.submit(update, 0, federation.server.head, 0)
     deal(federation, "ann")
-    assert len(uploads_in(ann.submit(update, 0, federation.server.head))) == 1
+    assert len(uploads_in(ann.submit(update, 0, federation.server.head, 0))) == 1
 
 
 def test_a_retry_sends_identical_bytes(federation):
@@ -172,7 +172,7 @@ def test_an_older_copy_of_the_store_burns_its_masks(federation):
 
 
 def test_control_a_contributor_that_sends_it_twice_gives_it_away(federation, monkeypatch):
-    """Two sums with the same Δ at different weights, everyone else in them a friend of the server's."""
+    """Two sums with the same Δ; in one of them everyone else is a friend of the server's."""
     monkeypatch.setattr(SentUpdates, "require_fresh", lambda self, update: "")
     update = fresh_update()
     first = intercept(federation, "victim", update)
@@ -186,12 +186,12 @@ def test_control_a_contributor_that_sends_it_twice_gives_it_away(federation, mon
         collected = answers(federation, certify(federation, request))
         sums.append(unmasked_sum(federation, request, members, collected))
     known = sum(weigh(federation, each.ticket, 0) * each.quantized for each in friends)
-    assert reveals(federation, sums[1] - known, 64, second)
+    assert reveals(federation, sums[1] - known, 1, second)
     # What K ≥ colluders + 2 hides in one sum, the other one gives away: ann + bob, up to rounding.
     rest = (sums[0] - (sums[1] - known)) % federation.agreement.parameters.modulus
-    pair = 64 * (honest[0].quantized + honest[1].quantized)
+    pair = honest[0].quantized + honest[1].quantized
     off = (rest - pair) % federation.agreement.parameters.modulus
-    assert all(min(value, federation.agreement.parameters.modulus - value) <= 64 for value in off)
+    assert all(min(value, federation.agreement.parameters.modulus - value) <= 1 for value in off)
 
 
 def test_control_a_contributor_that_reuses_a_mask_gives_its_updates_away(federation, monkeypatch):
@@ -203,7 +203,7 @@ def test_control_a_contributor_that_reuses_a_mask_gives_its_updates_away(federat
     one, two = fresh_update(), fresh_update()
     first = submit(federation, "ann", one)
     mask.state, mask.seed = "ready", seed
-    second = ann.submit(two, 0, federation.server.head)
+    second = ann.submit(two, 0, federation.server.head, 0)
     words = [
         np.frombuffer(u.words, "<u4").astype(object) for u in (first.upload, *uploads_in(second))
     ]

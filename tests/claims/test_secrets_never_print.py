@@ -109,7 +109,7 @@ def test_of_effects_and_messages(federation):
     ann = federation.contributor("user-0")
     dealt = ann.deal(0)
     update = fresh_update()
-    submitted = ann.submit(update, 0, federation.server.head)
+    submitted = ann.submit(update, 0, federation.server.head, 0)
     assert any(isinstance(effect, Persist) for effect in dealt)
     federation.network.perform(at("user-0"), dealt)
     before = len(federation.network.in_flight)
@@ -147,11 +147,11 @@ def test_of_refusals(federation):
 
 def test_of_local_errors(federation):
     ann, update = federation.contributor("user-0"), fresh_update()
-    federation.network.perform(at("user-0"), ann.submit(update, 0, bytes(32)))
+    federation.network.perform(at("user-0"), ann.submit(update, 0, bytes(32), 0))
     caught = []
     for wrong in (update, np.full(SIZE, np.nan), np.zeros(3)):
         with pytest.raises(BASecAggError) as error:
-            ann.submit(wrong, 0, bytes(32))
+            ann.submit(wrong, 0, bytes(32), 0)
         caught.append(error.value)
     assert isinstance(caught[0], LocalProtocolError)
     assert_silent(federation, caught, extra=[update.tobytes()])

@@ -1,4 +1,4 @@
-"""The server recovers Σ s̄·Q(Δ) bit for bit, and everyone uses the same s̄."""
+"""The server recovers Σ Q(2^−t·Δ) bit for bit; with field weights Σ s̄·Q(Δ), and everyone uses the same s̄."""
 
 import numpy as np
 import pytest
@@ -32,15 +32,8 @@ def test_of_one_buffer(consistency):
     assert federation.server.version == 1
 
 
-@BOTH_MODES
-def test_of_updates_made_from_different_versions(consistency):
-    """Downloads of versions 0, 1 and 2 meet in one buffer; each counts by its age."""
-    federation = make_federation(
-        consistency=consistency,
-        weight_rounding="nearest",
-        min_per_version=1,
-        repeated_versions=True,
-    )
+def of_three_versions(federation, updates):
+    """Downloads of versions 0, 1 and 2 meet in one buffer: what was sent, what was opened, and its weights."""
     downloads = []
     for names in (USERS[:3], USERS[3:6]):
         downloads.append((federation.server.version, federation.server.head))
@@ -48,15 +41,57 @@ def test_of_updates_made_from_different_versions(consistency):
     downloads.append((federation.server.version, federation.server.head))
     federation.take_news()
     mixed = [
-        submit(federation, name, base=version, head=head)
-        for name, (version, head) in zip(USERS, downloads, strict=False)
+        submit(federation, name, update, base=version, head=head)
+        for name, update, (version, head) in zip(USERS, updates, downloads, strict=False)
     ]
     federation.network.run()
     (news,) = released(federation)
+    weights = dict(zip(news.members, news.weights, strict=True))
+    return mixed, news, [weights[each.ticket.mask] for each in mixed]
+
+
+@BOTH_MODES
+def test_of_updates_made_from_different_versions(consistency):
+    """Each was weighed by its contributor, so that in the field all weigh 1; the step divides by Σ 2^−t."""
+    federation = make_federation(consistency=consistency, min_per_version=1, repeated_versions=True)
+    p, updates = federation.agreement.parameters, [fresh_update() for _ in range(3)]
+    mixed, news, weights = of_three_versions(federation, updates)
+    # t = ⌊log₂(1 + τ)⌋ of τ = 2, 1, 0, worked out by hand.
+    assert weights == [0.5, 0.5, 1.0]
+    for each, update, weight in zip(mixed, updates, weights, strict=True):
+        rounded = each.quantized[: p.model_size].astype(float)
+        assert np.abs(rounded - weight * update * p.update_levels).max() < 1
+    total = sum(each.quantized for each in mixed)
+    assert (news.weighted_sum * p.update_levels == total[: p.model_size]).all()
+    assert not total[p.model_size :].any()
+
+
+@BOTH_MODES
+def test_and_the_step_divides_by_what_contributors_weighed_by(consistency):
+    federation = make_federation(consistency=consistency, min_per_version=1, repeated_versions=True)
+    updates, models = [fresh_update() for _ in range(3)], []
+    federation.network.observers.append(lambda _: models.append(federation.server.model.copy()))
+    of_three_versions(federation, updates)
+    before = next(model for model in reversed(models) if (model != federation.server.model).any())
+    mean = (updates[0] / 2 + updates[1] / 2 + updates[2]) / 2
+    error = np.abs(before - federation.server.model - mean)
+    assert error.max() < 2 / federation.agreement.parameters.update_levels
+
+
+@BOTH_MODES
+def test_with_weights_in_the_field(consistency):
+    """There server and holders weigh, by the age at which the sum is opened."""
+    federation = make_federation(
+        consistency=consistency,
+        weights="field",
+        weight_rounding="nearest",
+        min_per_version=1,
+        repeated_versions=True,
+    )
+    mixed, news, weights = of_three_versions(federation, [None] * 3)
     assert exact_sum(news, mixed, federation.agreement.parameters)
     # c_g·s(τ) = 64/(1 + τ) to the nearest, worked out by hand.
-    weights = dict(zip(news.members, news.weights, strict=True))
-    assert [weights[each.ticket.mask] for each in mixed] == [21, 32, 64]
+    assert weights == [21, 32, 64]
 
 
 @BOTH_MODES
@@ -64,7 +99,9 @@ def test_with_coins_for_the_weights(consistency):
     """64/(1 + 2) = 21.33… becomes 21 or 22, the same for all parties; the sum is exact with either."""
     seen = set()
     while seen != {21, 22}:
-        federation = make_federation(consistency=consistency, repeated_versions=True)
+        federation = make_federation(
+            consistency=consistency, weights="field", repeated_versions=True
+        )
         old = federation.server.version, federation.server.head
         one_round(federation, USERS[:3])
         one_round(federation, USERS[3:6])
@@ -175,13 +212,14 @@ def test_and_the_model_takes_the_weighted_mean_as_its_step(consistency):
     assert error.max() < 1 / federation.agreement.parameters.update_levels
 
 
-def test_control_a_server_that_weighs_differently_gets_noise(monkeypatch):
+@pytest.mark.parametrize("weights", ["own", "field"])
+def test_control_a_server_that_weighs_differently_gets_noise(monkeypatch, weights):
     """Holders weigh by themselves: with weights of its own the server subtracts the wrong masks."""
-    federation = make_federation(weight_rounding="nearest")
+    federation = make_federation(weights=weights)
 
     class Generous(Weighing):
-        def weights(self, request):
-            return [2 * each for each in super().weights(request)]
+        def in_field(self, request):
+            return [2 * each for each in super().in_field(request)]
 
     monkeypatch.setattr(recomputation, "Weighing", Generous)
     one_round(federation)

@@ -53,12 +53,15 @@ def noting_sums(kind: type = Released) -> Iterator[list[Any]]:
 
 
 def require_exact(sums: list[Released], folder: Path, levels: int = 2**16) -> None:
-    """Every opened sum is Σ s̄·Δ̄ of its members' quantised updates, to the last unit."""
+    """Every opened sum is that of its members' quantised updates, to the last unit.
+
+    Own weights are in the updates already, 1 at most; those of the field are whole multiples of them.
+    """
     assert sums
     for released in sums:
         plain = [np.load(folder / f"{name.serial.hex()}.npy") for name in released.members]
-        weights = [int(weight) for weight in released.weights]
-        total = sum(w * update for w, update in zip(weights, plain, strict=True))
+        factors = [max(1, int(weight)) for weight in released.weights]
+        total = sum(factor * update for factor, update in zip(factors, plain, strict=True))
         size = released.weighted_sum.size
         assert not total[size:].any()
         np.testing.assert_array_equal(released.weighted_sum * levels, total[:size])

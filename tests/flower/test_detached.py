@@ -23,6 +23,7 @@ from basecagg.errors import LocalProtocolError
 from basecagg.flower import BufferedSecAgg, basecagg_mod, detached, loop
 from basecagg.flower.node_view import NodeView
 from basecagg.flower.visits import REPORT, unpack_letters
+from basecagg.maths.staleness import polynomial
 from basecagg.protocol.messages import Answer
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
@@ -182,6 +183,23 @@ def test_a_training_node_answers_recoveries(tmp_path: Path) -> None:
         )
     require_exact(sums, tmp_path)
     assert answered_while_training >= 2
+
+
+def test_a_node_weighs_an_update_by_the_versions_that_it_heard_of_meanwhile(tmp_path: Path) -> None:
+    def release(version: int, _: Any) -> None:
+        if version == 2:
+            (tmp_path / "go").touch()
+
+    grid = grid_with(6, tmp_path, "hold_one")
+    with noting_plain_updates(tmp_path), noting_sums() as sums:
+        strategy(concurrency=6, staleness=polynomial(1.0)).start(
+            grid=grid, initial_arrays=initial_arrays(), num_rounds=8, evaluate_fn=release
+        )
+    require_exact(sums, tmp_path)
+    told = [m for each in sums for m in zip(each.base_versions, each.weights, strict=True)]
+    late = [weight for base, weight in told if base == 0 and weight < 1]
+    assert late, told
+    assert set(late) <= {1 / 2, 1 / 4}  # of τ̂ = 1, 2 or 3…6
 
 
 def test_a_node_is_asked_when_its_training_may_have_ended() -> None:

@@ -37,12 +37,15 @@ def evaluate(version: int, arrays: Any) -> MetricRecord:
     return MetricRecord({"error": error_of(arrays), "version": version})
 
 
+@pytest.mark.parametrize("weights", [None, "own"])
 @pytest.mark.parametrize("consistency", ["honest-server", "certified"])
 @pytest.mark.parametrize("holders", [None, 5])
-def test_every_version_opens_the_exact_sum(tmp_path: Path, holders: Any, consistency: Any) -> None:
+def test_every_version_opens_the_exact_sum(
+    tmp_path: Path, holders: Any, consistency: Any, weights: Any
+) -> None:
     grid = make_grid(6, make_app([basecagg_mod]), tmp_path / "nodes")
     with noting_plain_updates(tmp_path), noting_sums() as sums:
-        result = strategy(holders=holders, consistency=consistency).start(
+        result = strategy(holders=holders, consistency=consistency, weights=weights).start(
             grid=grid, initial_arrays=initial_arrays(), num_rounds=5, evaluate_fn=evaluate
         )
     require_exact(sums, tmp_path)
@@ -240,20 +243,38 @@ def test_without_protection_any_app_is_trained_by_fedbuff(tmp_path: Path, mods: 
     assert not list(tmp_path.rglob("state.db"))
 
 
+def ages_and_weights(tmp_path: Path, **options: Any) -> tuple[list[int], list[float]]:
+    """Of all members of five sums, while eight train at once."""
+    grid = without_protection(make_grid(8, make_app([basecagg_mod]), tmp_path))
+    with noting_sums() as sums:
+        strategy(concurrency=8, staleness=polynomial(1.0), **options).start(
+            grid=grid, initial_arrays=initial_arrays(), num_rounds=5
+        )
+    ages = [s.version - base for s in sums for base in s.base_versions]
+    assert max(ages) > 0
+    return ages, [weight for s in sums for weight in s.weights]
+
+
 @pytest.mark.parametrize("protection", ["basecagg", "none"])
 def test_staleness_counts_from_the_sum_not_from_the_arrival(
     tmp_path: Path, protection: Any
 ) -> None:
-    grid = without_protection(make_grid(8, make_app([basecagg_mod]), tmp_path))
-    with noting_sums() as sums:
-        strategy(protection=protection, concurrency=8, staleness=polynomial(1.0)).start(
-            grid=grid, initial_arrays=initial_arrays(), num_rounds=5
-        )
-    ages = [s.version - base for s in sums for base in s.base_versions]
+    ages, weights = ages_and_weights(tmp_path, protection=protection, weights="field")
     unit = 64 if protection == "basecagg" else 1
-    weights = [weight / unit for s in sums for weight in s.weights]
-    assert max(ages) > 0
-    np.testing.assert_allclose(weights, [1 / (1 + age) for age in ages], atol=1 / 64)
+    relative = [weight / unit for weight in weights]
+    np.testing.assert_allclose(relative, [1 / (1 + age) for age in ages], atol=1 / 64)
+
+
+def test_attached_training_hears_of_no_newer_version(tmp_path: Path) -> None:
+    """A node that trains while a message is answered takes its update for fresh, however late it is summed.
+
+    So unless it is told otherwise the field weighs there.
+    """
+    _, weights = ages_and_weights(tmp_path, weights="own")
+    assert set(weights) == {1.0}
+    ages, weights = ages_and_weights(tmp_path / "field")
+    assert len(set(weights)) > 1
+    np.testing.assert_allclose(weights, [64 / (1 + age) for age in ages], atol=1)
 
 
 # --- mistakes of the app ---

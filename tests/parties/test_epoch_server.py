@@ -110,7 +110,7 @@ def test_what_leads_to_the_present_model_can_be_shown():
 
 
 def test_updates_in_clear_are_summed_by_the_same_object():
-    weighing, store = Weighing(3, constant(), weight_levels=None), MemoryStore()
+    weighing, store = Weighing(3, constant(), "field"), MemoryStore()
     letters, news = [], []
     server = EpochServer(
         ServerSettings(2, weighing),

@@ -91,17 +91,18 @@ def test_an_impossible_budget_of_records_gets_the_nearest_that_can_be():
 
 def test_contributors_weigh_and_the_field_does_not():
     p = choose(replace(MNIST, staleness=polynomial(0.5))).parameters
-    assert (p.staleness, p.weight_levels) == (constant(), 1)
-    assert p.privacy.staleness == polynomial(0.5)
+    assert (p.weights, p.staleness, p.weight_levels) == ("own", polynomial(0.5), 1)
+    assert p.mechanism.weight(3) == 0.5
 
 
 def test_the_buffer_grows_so_that_silent_contributors_cost_half_at_most():
-    assert choose(PHONES).parameters.buffer_size == 16
-    assert choose(replace(PHONES, buffer_size=10)).parameters.buffer_size == 10
-    assert choose(replace(PHONES, budget=None)).parameters.buffer_size == 10
-    assert choose(replace(PHONES, contributors=12)).parameters.buffer_size == 12
-    alone = choose(replace(PHONES, max_colluding_contributors=1)).parameters
-    assert (alone.buffer_size, alone.colluding_contributors) == (10, 1)
+    many = replace(PHONES, max_colluding_contributors=8)
+    assert choose(many).parameters.buffer_size == 16
+    assert choose(replace(many, buffer_size=10)).parameters.buffer_size == 10
+    assert choose(replace(many, budget=None)).parameters.buffer_size == 10
+    assert choose(replace(many, contributors=12)).parameters.buffer_size == 12
+    alone = choose(PHONES).parameters
+    assert (alone.buffer_size, alone.max_colluding_contributors) == (10, 1)
 
 
 def test_a_long_clip_needs_a_long_bound():
@@ -122,7 +123,7 @@ def test_what_a_liar_can_hide(members, size):
     [
         ({"epsilon": 0.001}, "ε = 0.08"),
         ({"max_uses": 10**5, "epsilon": 1.0}, "k_max = "),
-        ({"delta": 1e-31}, "δ = 1e-28"),
+        ({"delta": 1e-31}, "δ = 1e-2[89]"),
         ({"clip_norm": 1e9}, "C = "),
     ],
 )
@@ -151,7 +152,7 @@ def test_the_command_says_what_remains():
     assert shown.exit_code == 0, shown.output
     for words in (
         "Privacy",
-        "2 times the variance",
+        "1.11 times the variance",
         "in an element of the mean",
         "may hide in the",
     ):

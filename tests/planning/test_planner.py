@@ -22,8 +22,9 @@ def test_the_papers_federation_gets_the_default_parameters() -> None:
     chosen = choose(PAPER).parameters
     assert (chosen.max_colluders, chosen.recovery_threshold, chosen.buffer_size) == (8, 62, 10)
     assert chosen.answers_needed == 70
-    assert chosen.weight_levels == 2**6
+    assert (chosen.weights, chosen.weight_levels) == ("own", 1)
     assert chosen.quorum == 55
+    assert choose(replace(PAPER, weights="field")).parameters.weight_levels == 2**6
 
 
 def test_wishes_are_kept() -> None:
@@ -55,15 +56,20 @@ def test_liars_are_planned_for_by_the_rule(colluders, liars, threshold) -> None:
 
 
 def test_the_buffer_grows_with_the_colluders_when_the_server_may_cheat() -> None:
-    assert choose(replace(PAPER, max_colluders=30)).parameters.buffer_size == 32
-    trusting = replace(PAPER, max_colluders=30, consistency="honest-server")
-    assert choose(trusting).parameters.buffer_size == 10
+    many = replace(PAPER, max_colluding_contributors=30)
+    assert choose(many).parameters.buffer_size == 32
+    assert choose(many).parameters.least_per_version == 32
+    assert choose(replace(PAPER, max_colluders=30)).parameters.buffer_size == 10
+    assert choose(replace(many, consistency="honest-server")).parameters.buffer_size == 10
 
 
 def test_members_of_each_version() -> None:
     assert choose(PAPER).parameters.least_per_version == 3
     assert choose(replace(PAPER, consistency="honest-server")).parameters.least_per_version == 1
-    assert choose(replace(PAPER, min_per_version=1)).parameters.least_per_version == 1
+    trusting = replace(PAPER, min_per_version=1, max_colluding_contributors=0, weights="field")
+    assert choose(trusting).parameters.least_per_version == 1
+    with pytest.raises(ParameterError, match="at least two must be honest"):
+        choose(replace(PAPER, min_per_version=2))
     many = choose(replace(PAPER, min_per_version=12)).parameters
     assert (many.least_per_version, many.buffer_size) == (12, 12)
 
@@ -81,14 +87,14 @@ def test_members_of_each_version() -> None:
     ],
 )
 def test_weights_are_exact_or_not_too_coarse(staleness, max_staleness, levels) -> None:
-    wishes = replace(PAPER, staleness=staleness, max_staleness=max_staleness)
+    wishes = replace(PAPER, staleness=staleness, max_staleness=max_staleness, weights="field")
     assert choose(wishes).parameters.weight_levels == levels
 
 
 def test_the_update_levels_are_the_finest_that_cannot_wrap_around() -> None:
     chosen = choose(PAPER)
     p = chosen.parameters
-    assert p.buffer_size * p.weight_levels * (p.update_levels * p.clip + 1) <= (p.modulus - 3) / 2
+    assert p.buffer_size * p.field_levels * (p.update_levels * p.clip + 1) <= (p.modulus - 3) / 2
     assert 0 <= chosen.spare_bits < 1
     with pytest.raises(ParameterError, match="a sum may reach"):
         replace(p, update_levels=2 * p.update_levels)
@@ -208,11 +214,11 @@ IMPOSSIBLE = {
     "more liars than colluders": replace(PAPER, liars=3, max_colluders=2),
     "liars among honest holders": replace(PAPER, liars=3, correctness="honest-holders"),
     "answers that agree": replace(PAPER, max_dropouts=10, max_colluders=45),
-    "buffer": replace(PAPER, max_colluders=20, buffer_size=10),
+    "buffer": replace(PAPER, max_colluding_contributors=20, buffer_size=10),
     "nobody colludes": replace(PAPER, max_colluders=0),
     "one holder": replace(PAPER, num_holders=1, max_dropouts=0),
     "clip": replace(PAPER, clip=1e9),
-    "staleness": replace(PAPER, max_staleness=10**9),
+    "staleness": replace(PAPER, max_staleness=10**10),
     "members of a version": replace(PAPER, buffer_size=10, min_per_version=11),
 }
 FIELDS = {
@@ -221,6 +227,7 @@ FIELDS = {
     "E": ("liars", int),
     "N": ("num_holders", int),
     "K": ("buffer_size", int),
+    "T_c": ("max_colluding_contributors", int),
     "m": ("min_per_version", int),
     "B": ("clip", float),
     "τ_max": ("max_staleness", int),
@@ -266,7 +273,7 @@ def test_the_ways_out_of_too_few_answers_that_agree() -> None:
 
 
 def test_when_no_single_change_helps_the_planner_takes_over_t_and_k() -> None:
-    hopeless = replace(PAPER, max_dropouts=200, max_colluders=200, buffer_size=10)
+    hopeless = replace(PAPER, max_dropouts=200, max_colluding_contributors=9, buffer_size=10)
     with pytest.raises(ParameterError, match="with T and K left to the planner: D = 49 or N = "):
         choose(hopeless)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from basecagg.planning.planner import plan
@@ -46,12 +48,12 @@ def test_powers_of_two(number: int, shown: str) -> None:
 @pytest.mark.parametrize(
     ("wished", "note"),
     [
-        ({"min_per_version": 1}, "Updates of any versions."),
+        ({"min_per_version": 1, "weights": "field"}, "Updates of any versions."),
         ({}, "Updates of 3 versions at most, at least m = 3 of each."),
         ({"buffer_size": 5}, "of one and the same version, because K = 5 < 2m = 6"),
     ],
 )
-def test_who_meets_in_a_sum(wished: dict[str, int], note: str) -> None:
+def test_who_meets_in_a_sum(wished: dict[str, Any], note: str) -> None:
     chosen = plan(num_holders=20, max_dropouts=4, model_size=100, **wished)
     (said,) = as_dict(chosen)["notes"]
     assert note in said

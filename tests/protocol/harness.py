@@ -52,8 +52,14 @@ LEVELS = 2**8  # c_l: a power of two, so that k / LEVELS is exact and is quantis
 WEIGHTS = 2**4  # c_g
 
 
-def small(consistency: str = "certified", **changes: object) -> ProtocolParameters:
-    """Four holders, one may be gone; sums of three, of any versions; masks and updates that age quickly."""
+def small(
+    consistency: str = "certified", weights: str = "field", **changes: object
+) -> ProtocolParameters:
+    """Four holders, one may be gone; sums of three; masks and updates that age quickly.
+
+    With field weights a sum is of any versions; with own weights, if it is certified, of one.
+    """
+    own = weights == "own"
     chosen = {
         "num_holders": 4,
         "recovery_threshold": 2 if consistency == "certified" else 3,
@@ -64,10 +70,11 @@ def small(consistency: str = "certified", **changes: object) -> ProtocolParamete
         "max_staleness": 2,
         "mask_lifetime": 6,
         "update_levels": LEVELS,
-        "weight_levels": WEIGHTS,
+        "weights": weights,
+        "weight_levels": None if own else WEIGHTS,
         "staleness": polynomial(1.0),
         "consistency": consistency,
-        "min_per_version": 1,
+        "min_per_version": None if own else 1,
     }
     return ProtocolParameters(**(chosen | changes))  # type: ignore[arg-type]
 
@@ -171,12 +178,19 @@ class Judge:
         for mask, base_version, weight in told:
             integers, trained_from = self.updates[mask]
             assert base_version == trained_from
-            assert weight in plausible_weights(version - trained_from)
-            total = [t + int(weight) * k for t, k in zip(total, integers, strict=True)]
+            assert weight in self._plausible_weights(version - trained_from)
+            total = [t + int(weight * k) for t, k in zip(total, integers, strict=True)]
         found = [Fraction(float(x)) * LEVELS for x in released.weighted_sum]
         assert found == total, "the opened sum is not Σ s̄·Q(Δ)"
         assert released.inconsistent_holders == ()
         self.released.append(released)
+
+    def _plausible_weights(self, staleness: int) -> set[float]:
+        """c_g/(1 + τ), rounded down or up; or 2^−t of some age τ̂ that is not above τ."""
+        if self.parameters.weights == "own":
+            return {2.0 ** -(1 + told).bit_length() * 2 for told in range(staleness + 1)}
+        exact = Fraction(WEIGHTS, 1 + staleness)
+        return {exact.__floor__(), exact.__ceil__()}
 
     def _over(self, masks: Iterable[MaskName], how: set[MaskName]) -> None:
         for mask in masks:
@@ -211,12 +225,6 @@ class Judge:
         waiting = {update.name for update in server.buffer.waiting}
         present = waiting | set(server.opening.outstanding())
         assert present == self.admitted - self.opened - self.burned, "an admitted update is lost"
-
-
-def plausible_weights(staleness: int) -> set[int]:
-    """c_g/(1 + τ), rounded down or up."""
-    exact = Fraction(WEIGHTS, 1 + staleness)
-    return {exact.__floor__(), exact.__ceil__()}
 
 
 class Bench(Loopback):
@@ -375,15 +383,21 @@ class World:
         self.perform(Address("contributor", name), effects)
 
     def submit(self, name: str, base_version: int) -> None:
-        """A random update on the grid of 1/c_l, some of it at the clip, trained from this version."""
+        """A random update on the grid of 4/c_l, some of it at the clip, trained from this version.
+
+        Divided by two or four, as old updates are, it still is on the grid of 1/c_l.
+        """
         most, dice = int(self.parameters.clip * LEVELS), self._numbers
         integers = [
-            dice.choice((-most, most, dice.randint(-most, most))) for _ in range(self._size)
+            dice.choice((-most, most, dice.randrange(-most, most + 1, 4)))
+            for _ in range(self._size)
         ]
         update = np.array(integers, np.float32) / np.float32(LEVELS)
         forgotten = bytes(32)
         trained_from = self.server.head_of(base_version) or forgotten
-        effects = self.contributor(name).submit(update, base_version, trained_from)
+        known = min(self.server.version, base_version + self.parameters.max_staleness)
+        contributor, version = self.contributor(name), max(base_version, known)
+        effects = contributor.submit(update, base_version, trained_from, version)
         (upload,) = (s.message for s in sends_of(effects) if isinstance(s.message, Upload))
         self.judge.submitted(upload.ticket.mask, integers, base_version)
         self.perform(Address("contributor", name), effects)

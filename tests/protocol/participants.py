@@ -58,7 +58,7 @@ from basecagg.storage.participant_store import ParticipantStore
 ANN, NOW = "ann", 1_000_000
 OTHERS = ("bob", "cat", "dan")
 DEALERS = ("w", "x", "y", "z")
-PARAMETERS = small()
+PARAMETERS = small(weights="own")
 MODEL = bytes(32)
 """The hash of every version's model: nobody trains here."""
 VERIFIER = Ed25519Verifier()
@@ -374,7 +374,7 @@ class Ann:
         self.hear(*self.town.receipts(epoch, *shipment.dealing.masks))
 
     def submit(self, update: np.ndarray) -> list[Message]:
-        return self.do(self.machine.working().submit(update, 0, MODEL))
+        return self.do(self.machine.working().submit(update, 0, MODEL, 0))
 
     # --- her files ------------------------------------------------------------------------------------
 

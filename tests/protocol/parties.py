@@ -184,12 +184,12 @@ def abandoned(federation: Federation) -> list[Abandoned]:
 
 
 def exact_sum(news: Released, submitted: Sequence[Submitted], p: ProtocolParameters) -> bool:
-    """Whether the recovered sum is Σ s̄·Q(Δ), bit for bit, over exactly these members."""
+    """Whether the recovered sum is Σ s̄·Q(Δ), bit for bit, over these members; with own weights Σ Q(2^−t·Δ)."""
     by_name = {each.ticket.mask: each for each in submitted}
     if set(by_name) != set(news.members):
         return False
-    weighted = zip(news.weights, news.members, strict=True)
-    wanted = sum(int(weight) * by_name[name].quantized for weight, name in weighted)
+    own, weighted = p.weights == "own", zip(news.weights, news.members, strict=True)
+    wanted = sum((1 if own else int(weight)) * by_name[name].quantized for weight, name in weighted)
     got = news.weighted_sum * p.update_levels
     return bool((wanted[: p.model_size] == got).all() and not wanted[p.model_size :].any())
 
@@ -342,9 +342,7 @@ def colluding_endorsement(federation: Federation, name: str, request: RecoveryRe
 def weigh(federation: Federation, ticket: Ticket, version: int) -> int:
     """s̄ as everyone computes it."""
     coin = coin_of(federation.agreement.id, ticket.mask)
-    return int(
-        Weighing.of(federation.agreement.parameters).weight(version, ticket.base_version, coin)
-    )
+    return Weighing.of(federation.agreement.parameters).factor(version, ticket, coin)
 
 
 # --- nothing happened -------------------------------------------------------------------------

@@ -10,14 +10,15 @@ from basecagg.privacy import Privacy
 NOISE = {"noise": 2.0, "epsilon": 5.0, "delta": 1e-5, "max_uses": 3}
 
 
-def private(levels=2**10, **changes) -> dict:
+def private(levels=2**10, staleness=constant(), **changes) -> dict:  # noqa: B008 - frozen
     """Changes to the usual parameters of a test."""
     privacy = Privacy(**({"clip_norm": 1.0} | (NOISE | changes)))
     return {
         "privacy": privacy,
         "update_levels": levels,
-        "weight_levels": 1,
-        "staleness": constant(),
+        "weights": "own",
+        "weight_levels": None,
+        "staleness": staleness,
     }
 
 

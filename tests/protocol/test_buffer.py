@@ -11,7 +11,7 @@ from basecagg.protocol.messages import MaskName
 from basecagg.protocol.stored import BufferedUpdate
 from basecagg.protocol.weighing import Weighing
 
-WEIGHING = Weighing(max_staleness=3, staleness=constant(), weight_levels=64)
+WEIGHING = Weighing(max_staleness=3, staleness=constant(), by="field", weight_levels=64)
 
 
 def update(name, version=0):
@@ -105,7 +105,7 @@ def test_one_update_of_each_contributor():
 
 
 def test_not_too_many():
-    weighing = Weighing(max_staleness=100, staleness=constant(), weight_levels=64)
+    weighing = Weighing(max_staleness=100, staleness=constant(), by="field", weight_levels=64)
     waiting = [update(f"x{index}") for index in range(3 * 8)]
     with pytest.raises(QuotaExceeded):
         Buffer(3, weighing, 1, waiting).require_admissible(update("a"), 0, opening=False)

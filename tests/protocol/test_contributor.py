@@ -205,7 +205,7 @@ def test_of_masks_that_expire_together_the_first_by_name(federation, ann):
 
 def test_an_upload_is_written_before_it_is_sent(federation, ann):
     deal(federation, "ann")
-    effects = ann.submit(fresh_update(), 0, federation.server.head)
+    effects = ann.submit(fresh_update(), 0, federation.server.head, 0)
     *writes, send, uploaded = effects
     assert (type(send), type(uploaded)) == (Send, Uploaded)
     assert all(isinstance(effect, Persist) for effect in writes)
@@ -259,7 +259,7 @@ def test_an_update_that_is_none(federation, ann, update):
     store = federation.network.nodes[at("ann")].store
     before = store.snapshot(), ann.states()
     with pytest.raises(DataError):
-        ann.submit(update, 0, federation.server.head)
+        ann.submit(update, 0, federation.server.head, 0)
     assert (store.snapshot(), ann.states()) == before
     assert len(ann.ready) == 1
 
@@ -274,10 +274,10 @@ def test_float32_is_taken_as_it_is(federation, ann):
 
 def test_without_a_ready_mask(federation, ann):
     with pytest.raises(LocalProtocolError, match="no mask is ready"):
-        ann.submit(fresh_update(), 0, federation.server.head)
+        ann.submit(fresh_update(), 0, federation.server.head, 0)
     dealt(federation)
     with pytest.raises(LocalProtocolError, match="no mask is ready"):
-        ann.submit(fresh_update(), 0, federation.server.head)
+        ann.submit(fresh_update(), 0, federation.server.head, 0)
 
 
 # --- endings ----------------------------------------------------------------------------------
@@ -415,12 +415,12 @@ def test_an_update_is_hidden_the_same_in_segments(federation, monkeypatch):
     """Segments that end within the pad, and one that is pad alone."""
     p, update = federation.agreement.parameters, fresh_update()
     update[3] = 100.0
-    whole, clipped = hide(update, bytes(32), p)
+    whole, clipped = hide(update, bytes(32), 0, p)
     for size in (1, 5, p.padded_size - 1):
         monkeypatch.setattr(masking, "_SEGMENT", size)
-        hidden, count = hide(update, bytes(32), p)
+        hidden, count = hide(update, bytes(32), 0, p)
         np.testing.assert_array_equal(hidden, whole)
         assert count == clipped == 1
     update[SIZE - 1] = np.nan
     with pytest.raises(DataError, match=f"1 of {SIZE} indices, first at {SIZE - 1}"):
-        hide(update, bytes(32), p)
+        hide(update, bytes(32), 0, p)

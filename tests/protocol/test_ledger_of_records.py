@@ -27,7 +27,8 @@ def of_records(**changes) -> dict:
 
 
 def mechanism(**changes) -> Mechanism:
-    return Mechanism(of_records(**changes)["privacy"], 5, 1, 1000, 2**10)
+    chosen = of_records(**changes)
+    return Mechanism(chosen["privacy"], 5, 1, 1000, 2**10, chosen["staleness"])
 
 
 def users() -> Mechanism:

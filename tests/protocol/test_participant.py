@@ -200,7 +200,7 @@ def test_another_suite_is_declined(ann, town):
     [
         (LocalFloor(buffer_size=4), "K = 3 is below my floor 4"),
         (LocalFloor(max_colluders=2), "T = 1 is below my floor 2"),
-        (LocalFloor(min_per_version=2), "m = 1 is below my floor 2"),
+        (LocalFloor(min_per_version=4), "m = 3 is below my floor 4"),
     ],
 )
 def test_an_epoch_below_the_floor_is_declined(ann, town, floor, match):
@@ -224,7 +224,7 @@ def test_an_epoch_that_allows_many_burns_is_declined(ann, town):
 def test_an_uncertified_epoch_is_declined_by_who_insists_on_certificates(ann, town):
     ann.floor = LocalFloor(consistency="certified", min_per_version=1)
     ann.restart()
-    honest = small("honest-server")
+    honest = small("honest-server", "own")
     declined(ann, town.epoch(ann.announce(), parameters=honest), match="'certified'")
     assert isinstance(ann.offer(town.epoch(ann.announce())), Joined)
 
@@ -357,7 +357,7 @@ def test_joining_is_one_transaction(ann, town):
 
 def test_she_does_not_train_for_nothing_when_her_budget_is_spent(ann):
     """Not in the next epoch either: the budget is one."""
-    p = small(**private(max_uses=1))
+    p = small(**{"min_per_version": None} | private(max_uses=1))
     epoch = ann.join(1, parameters=p)
     ann.ready_mask(epoch)
     assert ann.machine.may_train
@@ -372,7 +372,7 @@ def test_she_does_not_train_for_nothing_when_her_budget_is_spent(ann):
 def test_she_says_when_she_joins_that_no_upload_of_this_epoch_can_be_paid_for(ann):
     ann.ready_mask(ann.join(1))
     ann.submit(UPDATE)
-    ann.join(2, parameters=small(**private()))
+    ann.join(2, parameters=small(**{"min_per_version": None} | private()))
     (ended,) = [news for news in ann.news if isinstance(news, BudgetEnded)]
     assert ended.reason.startswith("1 earlier uploads from this store had no noise")
     assert ann.machine.refusals()["BudgetSpent"].reason == ended.reason
@@ -381,12 +381,12 @@ def test_she_says_when_she_joins_that_no_upload_of_this_epoch_can_be_paid_for(an
 
 
 def test_an_old_copy_of_her_does_not_train_where_it_costs_privacy(ann):
-    epoch = ann.join(1, parameters=small(**private()))
+    epoch = ann.join(1, parameters=small(**{"min_per_version": None} | private()))
     old = ann.copy()
     ann.ready_mask(epoch)
     ann.submit(UPDATE)
     ann.restore(*old[:1])
-    ann.join(2, parameters=small(**private()))
+    ann.join(2, parameters=small(**{"min_per_version": None} | private()))
     assert not ann.machine.working().may_spend
 
 
@@ -740,7 +740,7 @@ def test_an_update_is_masked_once_in_all_federations_that_share_a_file(tmp_path)
     """Both machines are there before the first fingerprint is: their salt must be one."""
     anns = [Ann(Town(f"town-{i}"), tmp_path / "node", namespace=f"{i}") for i in range(2)]
     for ann in anns:
-        ann.ready_mask(ann.join(parameters=small(repeated_versions=True)))
+        ann.ready_mask(ann.join(parameters=small(weights="own", repeated_versions=True)))
     anns[0].submit(UPDATE)
     with pytest.raises(LocalProtocolError, match="masked before"):
         anns[1].submit(UPDATE)

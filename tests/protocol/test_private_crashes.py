@@ -25,7 +25,7 @@ USES = 6
 
 def parameters(**changes):
     privacy = Privacy(clip_norm=1.0, **(NOISE | {"epsilon": 9.0, "max_uses": USES} | changes))
-    return small(privacy=privacy, staleness=constant(), weight_levels=1)
+    return small(weights="own", privacy=privacy, staleness=constant())
 
 
 class Treasurer(Judge):

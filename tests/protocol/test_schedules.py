@@ -54,7 +54,10 @@ class Schedules(RuleBasedStateMachine):
     )
     def begin(self, mode, per_version, version):
         """A few sums may have been opened in peace, and everyone has a mask or two at hand."""
-        parameters, stores = small(mode, min_per_version=per_version), self.open_stores()
+        parameters, stores = (
+            small(mode, "own" if per_version > 1 else "field", min_per_version=per_version),
+            self.open_stores(),
+        )
         self.world = World(parameters, stores=stores, keeps_masks=self.keeps_masks)
         self.network, self.judge = self.world.network, self.world.judge
         self.judge.inspect(self.network)

@@ -582,7 +582,7 @@ def test_a_full_buffer_goes_on_opening_after_a_restart(federation, monkeypatch):
 
 
 def plain_server(staleness):
-    store, rule = MemoryStore(), Weighing(2, staleness, weight_levels=None)
+    store, rule = MemoryStore(), Weighing(2, staleness, "field")
     opening = PlainOpening(SIZE, rule, store, "<f8")
     return Server(ServerSettings(3, rule), opening, store, np.zeros(SIZE)), store
 
@@ -650,7 +650,7 @@ def test_without_protection_a_masked_update_is_refused():
 
 def test_without_protection_what_is_over_is_remembered_until_it_would_be_too_old():
     name, store = MaskName("a", bytes(16)), MemoryStore()
-    opening = PlainOpening(SIZE, Weighing(2, polynomial(1.0), weight_levels=None), store, "<f8")
+    opening = PlainOpening(SIZE, Weighing(2, polynomial(1.0), "field"), store, "<f8")
     assert opening.last_verdict(name) is None
     for how, verdict in (("open", "opened"), ("refuse", "refused"), ("burn", "burned")):
         store.commit(writes_of(opening.end(5, [name], how)))

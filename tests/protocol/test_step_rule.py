@@ -215,7 +215,7 @@ class Unreliable:
 
 
 def make_server(rule, store, size=6):
-    weighing = Weighing(2, polynomial(1.0), weight_levels=None)
+    weighing = Weighing(2, polynomial(1.0), "field")
     opening = PlainOpening(size, weighing, store)
     settings = ServerSettings(2, weighing, step=rule)
     return Server(settings, opening, store, np.linspace(-1, 1, size, dtype="<f4"))

@@ -81,7 +81,9 @@ def test_constant_staleness_weights_are_plain_averaging(method: str) -> None:
 
 @PROTECTIONS
 def test_older_updates_count_less_by_the_staleness_function(method: str) -> None:
-    config = tiny_config(method, weight_levels=2**6)  # s(1) = 1/2 is a multiple of 1/c_g
+    config = tiny_config(
+        method, min_per_version=1, weights="field"
+    )  # s(1) = 1/2 is a multiple of 1/c_g
     aggregator = make_aggregator(config, np.zeros(SIZE, np.float32))
     submit_all(aggregator, some_updates(4))
     before, updates = aggregator.model, some_updates(4, seed=4)

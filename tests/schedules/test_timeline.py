@@ -81,7 +81,8 @@ BY_HAND = [
 
 
 def four_users(method: str = "fedbuff", **changes: object) -> SimulationConfig:
-    values = {"users": 4, "concurrency": 4, "buffer_size": 2, "consistency": "honest-server"}
+    values = {"users": 4, "concurrency": 4, "buffer_size": 2, "min_per_version": 1}
+    values |= {"consistency": "honest-server"}
     return tiny_config(method, **(values | changes))
 
 

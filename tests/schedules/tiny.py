@@ -39,7 +39,15 @@ def tiny_task(examples: int = 48) -> Task:
 
 
 def tiny_config(method: str = "fedbuff", **changes: Any) -> SimulationConfig:
-    """Eight users, buffers of four, of any versions (m = 1), whole steps."""
+    """Eight users, buffers of four, whole steps.
+
+    Two of each version meet in a sum: nobody works with the server. Where somebody may, for there is noise, the
+    server is honest, and versions meet as they like.
+    """
     values = {"users": 8, "concurrency": 6, "buffer_size": 4, "versions": 4, "tiers": 2}
-    steps = {"global_rate": 1.0, "min_per_version": 1}
-    return SimulationConfig(method=method, **(steps | values | changes))
+    meeting: dict[str, Any] = {"max_colluding_contributors": 0, "min_per_version": 2}
+    if method == "basecagg-dp":
+        meeting = {"consistency": "honest-server"}
+    if changes.get("clock") == "uniform-staleness":
+        meeting["min_per_version"] = 1
+    return SimulationConfig(method=method, **({"global_rate": 1.0} | meeting | values | changes))

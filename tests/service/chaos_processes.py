@@ -31,6 +31,7 @@ PARAMETERS = ProtocolParameters(
     buffer_size=3,
     model_size=200,
     max_staleness=20,
+    weights="field",  # own weights ask for m = 3
     min_per_version=1,  # nobody gives way, so whatever is missing in the end was lost
 )
 NAMES = [f"user-{index}" for index in range(PARAMETERS.num_holders)]

@@ -49,7 +49,6 @@ SMALL = ProtocolParameters(
     max_staleness=10,
     clip=4.0,
     update_levels=2**16,
-    weight_levels=2**6,
 )
 
 

@@ -31,14 +31,13 @@ USES = 2
 PRIVATE = replace(
     SMALL,
     update_levels=2**10,
-    weight_levels=1,
+    staleness=polynomial(),
     privacy=Privacy(
         clip_norm=1.0,
         noise=2.0,
         epsilon=4.0,
         delta=1e-5,
         max_uses=USES,
-        staleness=polynomial(),
     ),
 )
 
@@ -109,7 +108,10 @@ async def test_training_is_told_of_records(tmp_path: Path) -> None:
 
 
 BOUNDED = replace(
-    PRIVATE, privacy=Privacy(clip_norm=1.0, staleness=polynomial()), max_colluding_contributors=2
+    PRIVATE,
+    privacy=Privacy(clip_norm=1.0),
+    max_colluding_contributors=2,
+    min_per_version=None,
 )
 
 

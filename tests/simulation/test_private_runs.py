@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +25,13 @@ NOISY = ("ldp", "cdp", "basecagg-dp")
 
 
 def private(method: str = "basecagg-dp", **changes: object) -> SimulationConfig:
-    usual = {"max_colluders": 1, "max_uses": 3, "noise": 2.0, "cryptography": "arithmetic"}
+    usual = {
+        "staleness": "constant",
+        "max_colluders": 1,
+        "max_uses": 3,
+        "noise": 2.0,
+        "cryptography": "arithmetic",
+    }
     return tiny_config(method, **usual | changes)
 
 
@@ -80,7 +87,7 @@ def test_without_noise_nothing_is_promised_and_everybody_goes_on() -> None:
 
 
 def test_old_updates_cost_less_but_never_nothing() -> None:
-    config = private(private_staleness="polynomial", clock="uniform-staleness")
+    config = private(staleness="polynomial", clock="uniform-staleness")
     parts = build(config, tiny_task(), {})
     play(parts)
     fresh = private_sums(config, parts.model_size, 1)
@@ -94,16 +101,14 @@ def test_old_updates_cost_less_but_never_nothing() -> None:
 
 @pytest.mark.parametrize("cryptography", ["full", "arithmetic"])
 def test_contributors_weigh_and_the_server_does_not(cryptography: str) -> None:
-    config = private(
-        private_staleness="polynomial", clock="uniform-staleness", staleness="polynomial"
-    )
+    config = private(staleness="polynomial", clock="uniform-staleness")
     config = replace(config, cryptography=cryptography)
     p = config.protocol_parameters(12)
-    assert (p.staleness.kind, p.weight_levels) == ("constant", 1)
+    assert (p.weights, p.weight_levels) == ("own", 1)
     weighed = run(config).versions[1:]
     assert any(len(set(record.weights)) > 1 for record in weighed)
     for record in weighed:
-        assert record.weights == tuple(1 / (1 + age) for age in record.staleness)
+        assert record.weights == tuple(2.0 ** -int(math.log2(1 + age)) for age in record.staleness)
 
 
 def measured(config: SimulationConfig) -> float:
@@ -196,9 +201,7 @@ def test_what_cannot_be_private_is_refused(changes: dict[str, object], said: str
 
 def test_the_audit_comes_to_every_contributors_own_account(tmp_path: Path) -> None:
     """Counted from tickets, with updates that were burned or never summed."""
-    config = private(
-        cryptography="full", private_staleness="polynomial", clock="devices", versions=3
-    )
+    config = private(cryptography="full", staleness="polynomial", clock="devices", versions=3)
     transcript, networks = Transcript(), []
 
     def watch(agreement, network, signer):  # type: ignore[no-untyped-def]

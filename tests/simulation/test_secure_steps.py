@@ -1,7 +1,8 @@
 """At every version the secure step is the plain step on the same updates and weights, up to rounding.
 
-The bound. An element of an update is rounded to one of its two neighbouring multiples of 1/c_l, so it is off by
-less than 1/c_l, and so is a weighted mean. The model then keeps 24 bits: another 2⁻²⁴·|x|.
+The bound. An element of an update, weighed by its contributor, is rounded to one of its two neighbouring
+multiples of 1/c_l, so it is off by less than 1/c_l; the sum of K is off by K/c_l, the mean by that over Σ s.
+With field weights it is 1/c_l. The model then keeps 24 bits: another 2⁻²⁴·|x|.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class Witness:
 
     def __init__(self, config: SimulationConfig, monkeypatch: pytest.MonkeyPatch) -> None:
         self.errors: list[float] = []
+        """Of each step, divided by K/Σ s with own weights: old updates are rounded more coarsely."""
         self.ages: list[int] = []
         self._config = config
         self._sent: dict[int, Vector] = {}
@@ -49,7 +51,9 @@ class Witness:
         members = [self._sent.pop(user_number(name.contributor)) for name in step.members]
         mean = np.average(np.asarray(members, np.float64), axis=0, weights=step.weights)
         expected = before.astype(np.float64) - self._config.server_rate * mean
-        self.errors.append(float(np.abs(after - expected).max()))
+        own = self._config.weights == "own"
+        coarser = len(members) / sum(step.weights) if own else 1.0
+        self.errors.append(float(np.abs(after - expected).max()) / coarser)
         self.ages += [step.version - base for base in step.base_versions]
 
     def bound(self, model: Vector) -> float:
@@ -62,6 +66,8 @@ class Witness:
     [
         {},
         {"cryptography": "arithmetic", "versions": 12},
+        {"weights": "field", "cryptography": "arithmetic", "versions": 12},
+        {"weights": "field", "versions": 3},
         {"consistency": "honest-server", "holder_dropout": 0.2},
         {"clock": "uniform-staleness", "max_staleness": 3, "versions": 8},
         {"update_levels": 2**8, "global_rate": 0.5, "cryptography": "arithmetic"},
@@ -83,7 +89,9 @@ def test_every_secure_step_is_the_plain_one(
 
 
 def test_the_witness_would_notice_a_wrong_weight(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = tiny_config("basecagg", cryptography="arithmetic", versions=8)
+    config = tiny_config(
+        "basecagg", weights="field", min_per_version=1, cryptography="arithmetic", versions=8
+    )
     witness = Witness(config, monkeypatch)
     original = witness._compare
 
@@ -104,9 +112,9 @@ def mean_score(method: str, seeds: int, settings: dict[str, Any]) -> float:
 
 
 def mean_scores(seeds: int = 5, **settings: Any) -> dict[str, float]:
-    """With m = 1, as FedBuff has it: what is compared is the masks."""
+    """With m = 1 and field weights, as FedBuff has it: what is compared is the masks."""
     once = {"evaluate_every": settings.get("versions", SimulationConfig.versions)} | settings
-    once["min_per_version"] = 1
+    once |= {"weights": "field", "min_per_version": 1}
     return {method: mean_score(method, seeds, once) for method in ("fedbuff", "basecagg")}
 
 

@@ -41,7 +41,8 @@ def test_a_tuned_run_leaves_a_bad_start(start: dict[str, Any], clock: str) -> No
     assert first["update_levels"] == start["update_levels"]
     assert later, "no epoch with better parameters was begun"
     assert later[0]["first_version"] >= 6
-    assert 2**16 <= later[-1]["update_levels"] <= 2**26
+    # 2²⁶ with field weights; own weights leave their six bits to the levels.
+    assert 2**16 <= later[-1]["update_levels"] <= 2**32
     assert [record.version for record in result.versions] == list(range(61))
 
 

@@ -26,6 +26,7 @@ def config(**changes: Any) -> SimulationConfig:
         "users": 10,
         "staleness": "constant",
         "consistency": "honest-server",
+        "weights": "field",
     }
     return SimulationConfig(**values | changes)
 

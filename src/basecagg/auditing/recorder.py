@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
 
 from basecagg.auditing import transcript
-from basecagg.errors import ParameterError
+from basecagg.errors import Refused
 from basecagg.protocol import messages
 from basecagg.protocol.epoch import SERVER, Agreement
 from basecagg.protocol.weighing import Weighing
@@ -79,14 +79,15 @@ class Recorder:
             return
         try:
             members = tuple(self._member(request.version, ticket) for ticket in request.tickets)
-        except ParameterError:  # trained from a version yet to come: it has no weight, so no answer
+        except Refused:  # trained from a version yet to come: it gets no answer
             return
         yield transcript.RequestLine(request.digest.hex(), request.version, members)
 
     def _member(self, version: int, ticket: messages.Ticket) -> transcript.RequestMember:
-        """One update, with the weight that the holders compute, whatever the server thinks."""
+        """One update, with its weight in the field as the holders have it, whatever the server thinks."""
+        self._weighing.require_timely(version, ticket)
         coin = messages.coin_of(self._agreement.id, ticket.mask)
-        weight = int(self._weighing.weight(version, ticket.base_version, coin))
+        weight = self._weighing.factor(version, ticket, coin)
         return transcript.RequestMember(ticket.mask.key, _update_id(ticket), weight)
 
     def _is_news(self, letter: Hashable) -> bool:

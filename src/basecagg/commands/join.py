@@ -44,6 +44,9 @@ class _JoinOptions(MemberOptions, AnchorOptions):
     """Refuse an epoch with a smaller T."""
     min_per_version: Count | None = None
     """Refuse an epoch with a smaller m. With --trust-server 1 if not set."""
+    field_weights: bool = False
+    """Accept an epoch whose updates weigh differently in the field. One sum of it tells more about an update
+    than the sum of numbers does; without this only --trust-server accepts it."""
     max_burns: Annotated[int, Range(0)] | None = None
     """Refuse an epoch that allows more. Not set: 1, or any number with --trust-server."""
     unit: Unit = "user"

@@ -30,6 +30,7 @@ _FLOOR = {
     "min-buffer": "buffer_size",
     "min-colluders": "max_colluders",
     "min-per-version": "min_per_version",
+    "field-weights": "field_weights",
     "max-burns": "max_burns",
     BUDGET: "max_epsilon",
     "max-delta": "max_delta",

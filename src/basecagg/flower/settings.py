@@ -16,8 +16,8 @@ from flwr.app import MetricRecord, RecordDict
 from basecagg import options
 from basecagg.errors import ParameterError
 from basecagg.flower.contract import Contract
-from basecagg.maths.staleness import StalenessFunction, constant, polynomial
-from basecagg.options import Consistency, Count, Fraction, Positive, Range, Seconds
+from basecagg.maths.staleness import StalenessFunction, polynomial
+from basecagg.options import Consistency, Count, Fraction, Positive, Range, Seconds, Weights
 from basecagg.parameters import ProtocolParameters, fields_from
 from basecagg.planning.budget import Budget, in_parameters, spend
 from basecagg.privacy import Privacy
@@ -50,8 +50,11 @@ class Settings(
     """On Flower, not set: half of the nodes that are there at the start, from 2 (certified: 3) to 10."""
     concurrency: Count | None = None
     """On Flower, not set: what FedAvg would sample by `fraction_train` and `min_train_nodes`."""
+    weights: Weights | None = None
+    """On Flower, not set: own, but field where training is attached and there is no `privacy`. A node that
+    trains within a message hears of no newer version before it replies, and takes every update for fresh."""
     staleness: StalenessFunction | None = None
-    """On Flower as an object. Not set: polynomial(), and with `privacy` constant()."""
+    """On Flower as an object. Not set: polynomial()."""
     weigh_examples: Positive | None = None
     """On Flower n_i is the app's `weighted_by_key`. It is multiplied in on a node and never sent; over many
     buffers that is FedAvg's weighting."""
@@ -135,8 +138,8 @@ class Settings(
                 )
         _ = self.step, self.contract  # whatever is wrong in them is said now
         if self.privacy is not None:
-            size, silent = self.buffer_size or _USUAL_BUFFER, self.max_colluding_contributors or 1
-            spend(self.privacy, size, silent, 1, self._weight)
+            size = self.buffer_size or _USUAL_BUFFER
+            spend(self.privacy, size, self.max_colluding_contributors, 1, self._weight)
         if self.protection == "basecagg" and self.committee_size and self.buffer_size:
             self.parameters(self.committee_size, model_size=1)
 
@@ -202,28 +205,33 @@ class Settings(
         least = 3 if self.consistency == "certified" else 2
         return replace(self, buffer_size=min(_USUAL_BUFFER, max(least, -(-contributors // 2))))
 
+    def placed(self, *, simulated: bool) -> Settings:
+        """These settings with who weighs, once it is known where training is."""
+        attached = simulated or self.training == "attached"
+        told = not attached or self.privacy is not None
+        return replace(self, weights=self.weights or ("own" if told else "field"))
+
     @property
     def weighing(self) -> Weighing:
         """FedBuff's own weights, without levels."""
-        return Weighing(self.max_staleness, self._weight, None)
+        return Weighing(self.max_staleness, self._weight, "field")
 
     @property
     def _weight(self) -> StalenessFunction:
-        return self.staleness or (polynomial() if self.privacy is None else constant())
+        return self.staleness or polynomial()
 
     def promises(self, privacy: Privacy | None) -> bool:
         """Whether an epoch with this privacy is what these settings ask for."""
         if self.privacy is None or privacy is None:
             return self.privacy is None and privacy is None
-        same = all(getattr(privacy, name) == getattr(self.privacy, name) for name in _PROMISED)
-        return same and privacy.staleness == self._weight
+        return all(getattr(privacy, name) == getattr(self.privacy, name) for name in _PROMISED)
 
     def parameters(self, num_holders: int, model_size: int) -> ProtocolParameters:
         """The epoch's parameters for so many holders; what was left open gets the largest T and U that fit."""
-        chosen = fields_from(self, num_holders) | {"staleness": self._weight, "privacy": None}
+        weighing = {"staleness": self._weight, "weights": self.weights or "own"}
+        chosen = fields_from(self, num_holders) | weighing | {"privacy": None}
         if self.privacy is not None:  # nodes weigh their updates, and the least noise is chosen
-            silent = self.max_colluding_contributors or chosen["max_colluders"]
-            size = self.chosen_buffer_size
+            size, silent = self.chosen_buffer_size, self.max_colluding_contributors
             chosen |= in_parameters(spend(self.privacy, size, silent, model_size, self._weight))
         return ProtocolParameters(model_size=model_size, **chosen)
 
@@ -243,6 +251,7 @@ _WITH_PRIVACY = {
     "clip": _CHOSEN,
     "update_levels": _CHOSEN,
     "weight_levels": _CHOSEN,
+    "weights": "'own' with privacy: server and holders would weigh the noise as well",
 }
 """What has to be as it is unless told, with `privacy`."""
 _RENAMED = {"examples_per_node": "weigh_examples"}

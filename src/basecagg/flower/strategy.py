@@ -150,7 +150,9 @@ class BufferedSecAgg(Strategy):
             self._stores: list[ServerStore] = []
             loop = Loop(
                 num_rounds,
-                self._coordinator(workload, opened),
+                self._coordinator(
+                    self.settings.placed(simulated=is_simulated(grid)), workload, opened
+                ),
                 Courier(grid, self._time_to_live(grid, timeout)),
                 self.settings.concurrency_among,
                 evaluate_fn,
@@ -172,12 +174,14 @@ class BufferedSecAgg(Strategy):
             return timeout  # in a simulation training is attached too
         return min(timeout, 2 * self.settings.answer_timeout)
 
-    def _coordinator(self, workload: Workload, opened: ExitStack) -> Coordinator:
+    def _coordinator(
+        self, settings: Settings, workload: Workload, opened: ExitStack
+    ) -> Coordinator:
         store = self._open("server", opened)
-        if self.settings.protection == "none":
-            return ClearCoordinator(self.settings, workload, store)
+        if settings.protection == "none":
+            return ClearCoordinator(settings, workload, store)
         operator = OwnOperator(self._open("operator", opened))
-        return MaskedCoordinator(self.settings, workload, store, operator, self._chooser)
+        return MaskedCoordinator(settings, workload, store, operator, self._chooser)
 
     def _open(self, namespace: str, opened: ExitStack) -> MemoryStore | ServerStore:
         if not self.settings.server_state:

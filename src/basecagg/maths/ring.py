@@ -18,8 +18,6 @@ from basecagg.maths.kernels.ring import GROUP, SIZE, Table, factors, grow, twidd
 from basecagg.maths.primes import require_modulus
 from basecagg.maths.randomness import Words
 
-__all__ = ["GROUP", "SIZE", "RingProduct"]
-
 _NO_ERRORS = np.full(GROUP, 0xFFFF, np.uint32)
 """Sixteen ones in every word: all errors are 0."""
 

@@ -22,6 +22,8 @@ Rounding = Literal["stochastic", "nearest"]
 # 60 digits while computing, 40 places kept of the result: 11·(1/11) comes out as 1 again.
 _EXACT = Context(prec=60, rounding=ROUND_HALF_EVEN)
 _KEPT = Decimal(1).scaleb(-40)
+MOST_TIERS = 32
+"""Weights of 2⁻³² and less are one tier. Parameters with such weights are refused."""
 _COIN_DOMAIN = b"basecagg/staleness-coin/v1"
 _COIN_RANGE = 1 << 256
 
@@ -74,6 +76,10 @@ class StalenessFunction:
     def __call__(self, staleness: int) -> float:
         """s(τ) as a float, for people and plots."""
         return float(exact_value(self, staleness))
+
+    def tier(self, staleness: int) -> int:
+        """t = ⌊log₂ 1/s(τ)⌋: contributors weigh by 2^−t, so that ages of about the same weight weigh alike."""
+        return _tier(self, staleness)
 
     def __str__(self) -> str:
         return SHAPES[self.kind].text.format(a=self.a, b=self.b)
@@ -140,6 +146,13 @@ def expected_weight(function: StalenessFunction, staleness: int, levels: int) ->
         raise ParameterError(f"levels c_g = {levels} must be at least 1", rule="c_g ≥ 1")
     scaled = _EXACT.multiply(exact_value(function, staleness), Decimal(levels))
     return scaled.quantize(_KEPT, context=_EXACT)
+
+
+@lru_cache(maxsize=4096)
+def _tier(function: StalenessFunction, staleness: int) -> int:
+    # To 40 places: (1 + 1)^-1 has to be one half.
+    weight = expected_weight(function, staleness, 1)
+    return next((t for t in range(MOST_TIERS) if weight * 2 ** (t + 1) > 1), MOST_TIERS)
 
 
 @lru_cache(maxsize=4096)

@@ -10,7 +10,7 @@ from typing import Any
 from basecagg.errors import ParameterError
 from basecagg.maths.accounting import Cost, affords, epsilon_of, rho_within, sampled_epsilon
 from basecagg.maths.norm_bounds import most_sampled
-from basecagg.maths.staleness import StalenessFunction, constant
+from basecagg.maths.staleness import StalenessFunction
 from basecagg.options import PromiseOptions
 from basecagg.privacy import LEAST_DEVIATION, MOST_DEVIATION, Mechanism, Privacy
 
@@ -43,10 +43,9 @@ def spend(
     privacy = Privacy(
         **{name: getattr(budget, name) for name in shared},
         noise=1.0,
-        staleness=staleness,
         max_records=most_sampled(budget.records, budget.sampling_rate),
     )
-    mechanism = Mechanism(privacy, members, silent, size, 1)
+    mechanism = Mechanism(privacy, members, silent, size, 1, staleness)
     if mechanism.conversion_delta <= 0:
         raise ParameterError(
             f"δ = {budget.delta:g} is too small for ε = {budget.epsilon:g}, K = {members} and d = {size}",
@@ -57,13 +56,12 @@ def spend(
     return _levelled(replace(mechanism, privacy=replace(privacy, noise=noise)))
 
 
-def promise(
-    privacy: Privacy, members: int, silent: int, size: int, levels: int | None = None
-) -> Mechanism:
-    """The mechanism of this noise, with the ε that k_max fresh uploads cost; without noise only a bound."""
+def promise(mechanism: Mechanism, levels: int | None = None) -> Mechanism:
+    """The mechanism with the ε that k_max fresh uploads cost; without noise only a bound."""
+    privacy = mechanism.privacy
     if privacy.noise:
-        _require_silent(members, silent)
-    mechanism = _levelled(Mechanism(privacy, members, silent, size, levels or 1), levels)
+        _require_silent(mechanism.members, mechanism.silent)
+    mechanism = _levelled(mechanism, levels)
     if not privacy.noise:
         return mechanism
     for _ in range(_PASSES):
@@ -110,7 +108,7 @@ def noise_of(settings: Any) -> float:
 
 def private_sums(settings: Any, size: int, silent: int) -> Mechanism:
     """The mechanism by the settings of a run, for updates of d = `size` numbers; T_c is `silent`."""
-    s, members, weight = settings, settings.buffer_size, settings.contributor_weight
+    s, members, weight = settings, settings.buffer_size, settings.staleness_function
     promised = {
         "delta": s.delta,
         "max_uses": s.max_uses,
@@ -125,15 +123,16 @@ def private_sums(settings: Any, size: int, silent: int) -> Mechanism:
         return _levelled(spend(budget, members, silent, size, weight), s.private_levels)
     noise, most = noise_of(s), most_sampled(records, s.sampling_rate)
     epsilon = 1.0 if noise else None  # a placeholder, until `promise` counts what this noise costs
-    privacy = Privacy(noise=noise, epsilon=epsilon, staleness=weight, max_records=most, **promised)
-    return promise(privacy, members, silent, size, s.private_levels)
+    privacy = Privacy(noise=noise, epsilon=epsilon, max_records=most, **promised)
+    mechanism = Mechanism(privacy, members, silent, size, s.private_levels or 1, weight)
+    return promise(mechanism, s.private_levels)
 
 
 def in_parameters(mechanism: Mechanism) -> dict[str, Any]:
     """The fields of `ProtocolParameters` that follow. In the field every update weighs the same."""
     return {
-        "staleness": constant(),
-        "weight_levels": 1,
+        "weights": "own",
+        "staleness": mechanism.staleness,
         "clip": mechanism.privacy.longest,
         "update_levels": mechanism.levels,
         "privacy": mechanism.privacy,

@@ -72,7 +72,7 @@ class _Trial:
         self.uploads = self._draw(p.buffer_size, self.size)
         self.shares = self._draw(max(p.num_holders, p.buffer_size), width)
         self.codeword = self.code.encode(self.secret, self._draw(p.max_colluders, width))
-        self.weights = np.full(p.buffer_size, p.weight_levels, np.uint32)
+        self.weights = np.full(p.buffer_size, p.field_levels, np.uint32)
         self.first_holder = count()
         self.keys = [SealingSecret.create().public_key] * p.num_holders
 

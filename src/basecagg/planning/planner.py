@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, get_args
 from basecagg.costs import Network, Phase, phases, storage_per_holder, wire_seconds
 from basecagg.errors import ParameterError
 from basecagg.maths.staleness import StalenessFunction, exact_value, polynomial
-from basecagg.options import Consistency, SumOptions, TrustOptions
+from basecagg.options import Consistency, SumOptions, TrustOptions, WeightOptions, Weights
 from basecagg.parameters import ProtocolParameters, usual_correctness
 from basecagg.planning.budget import Budget, in_parameters, spend
 from basecagg.printing import Shown
@@ -58,6 +58,7 @@ class Wishes(SumOptions, TrustOptions):
     contributors: int | None = None
     """Users who send updates. Not set: N."""
     staleness: StalenessFunction = field(default_factory=polynomial)
+    weights: Weights = WeightOptions.weights
     network: Network = DEFAULT_NETWORK
     """A user's line."""
     budget: Budget | None = None
@@ -185,31 +186,24 @@ def _skeleton(wishes: Wishes) -> ProtocolParameters:
         )
     return ProtocolParameters(
         **{name: getattr(wishes, name) for name in _AS_WISHED},
-        **_numbers(wishes, colluders),
+        **_numbers(wishes),
         recovery_threshold=top,
         max_colluders=colluders,
-        buffer_size=_buffer_size(wishes, colluders),
+        buffer_size=_buffer_size(wishes),
         mask_lifetime=max(ProtocolParameters.mask_lifetime, 2 * wishes.max_staleness),
     )
 
 
-def _numbers(wishes: Wishes, colluders: int) -> dict[str, Any]:
-    """How updates become numbers: clip, levels and weights; with a budget also noise, and weights elsewhere."""
+def _numbers(wishes: Wishes) -> dict[str, Any]:
+    """How updates become numbers: clip, levels and weights; with a budget also noise."""
     if wishes.budget is None:
-        weights = _weight_levels(wishes)
-        own: dict[str, Any] = {"staleness": wishes.staleness, "weight_levels": weights}
-        return own | {"clip": wishes.clip, "update_levels": 1}
-    members, silent = _buffer_size(wishes, colluders), _silent(wishes, colluders)
+        weighing: dict[str, Any] = {"staleness": wishes.staleness, "weights": wishes.weights}
+        if wishes.weights == "field":
+            weighing["weight_levels"] = _weight_levels(wishes)
+        return weighing | {"clip": wishes.clip, "update_levels": 1}
+    members, silent = _buffer_size(wishes), wishes.max_colluding_contributors
     mechanism = spend(wishes.budget, members, silent, wishes.model_size, wishes.staleness)
     return in_parameters(mechanism) | {"clip": max(wishes.clip, mechanism.privacy.longest)}
-
-
-def _silent(wishes: Wishes, colluders: int) -> int:
-    return (
-        colluders
-        if wishes.max_colluding_contributors is None
-        else wishes.max_colluding_contributors
-    )
 
 
 def _colluders(wishes: Wishes) -> int:
@@ -224,7 +218,7 @@ def _colluders(wishes: Wishes) -> int:
     return max(1, wishes.liars, min(limits))
 
 
-def _buffer_size(wishes: Wishes, colluders: int) -> int:
+def _buffer_size(wishes: Wishes) -> int:
     """K: as wished. Otherwise the paper's 10, or more if needed: at least m, and T_c + 2 if certified.
 
     With T_c + 2, colluders cannot surround one honest update. With a budget K is also at least 2T_c, if there
@@ -232,7 +226,7 @@ def _buffer_size(wishes: Wishes, colluders: int) -> int:
     """
     if wishes.buffer_size is not None:
         return wishes.buffer_size
-    silent = _silent(wishes, colluders)
+    silent = wishes.max_colluding_contributors
     surrounded = silent + 2 if wishes.consistency == "certified" else 2
     least = max(DEFAULT_BUFFER, surrounded, wishes.min_per_version or 1)
     return max(least, min(2 * silent, wishes.all_contributors)) if wishes.budget else least
@@ -280,7 +274,7 @@ def _reason_against(mode: Consistency, parameters: ProtocolParameters) -> str:
 
 def _ways_out(wishes: Wishes) -> str:
     """Name, for each wish, the nearest value that alone would make a plan possible."""
-    relaxed = replace(wishes, max_colluders=None, buffer_size=None, max_colluding_contributors=None)
+    relaxed = replace(wishes, max_colluders=None, buffer_size=None)
     if found := _possible_changes(wishes):
         return f". Possible instead: {found}"
     if found := _possible_changes(relaxed):

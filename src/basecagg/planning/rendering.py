@@ -25,6 +25,11 @@ _WHOSE = {
     "user": "of all that one user uploads; neighbours: it sends nothing",
     "record": "of one record in all uploads of its owner; neighbours: it is not there",
 }
+_WEIGHERS = {
+    "own": "each contributor multiplies its update by 2^−t, t = ⌊log₂ 1/s(τ)⌋",
+    "field": "server and holders multiply, as in the paper: sums tell more",
+}
+_COLLUDING = "contributors that may work with the server"
 _CLIPPED = {"user": "an update", "record": "each record's part of an update"}
 _CHANGES = {"user": "update", "record": "record"}
 
@@ -97,9 +102,11 @@ def _parameters(plan: Plan) -> Table:
         ("d", "model_size", f"{p.model_size:,}", "numbers in one update"),
         ("B", "clip", f"{p.clip:g}", "largest magnitude of a number"),
         ("c_l", "update_levels", _power(p.update_levels), "steps per unit of an update"),
-        ("c_g", "weight_levels", _power(p.weight_levels), "steps per unit of a weight"),
+        ("c_g", "weight_levels", _power(p.field_levels), "steps per unit of a weight in the field"),
         ("q", "modulus", p.modulus, "elements of the field"),
         ("s(τ)", "staleness", p.staleness, f"weight by staleness τ ≤ {p.max_staleness}"),
+        ("", "weights", p.weights, _WEIGHERS[p.weights]),
+        ("T_c", "max_colluding_contributors", p.max_colluding_contributors, _COLLUDING),
     ]
     return plain_table(rows=rows)
 
@@ -129,7 +136,7 @@ def _privacy_section(plan: Plan) -> dict[str, RenderableType]:
     if m is None:
         return {}
     v, rest = m.privacy, budget.noise_in_mean(m)
-    clipped = f"to which {_CLIPPED[v.unit]} is clipped in the 2-norm, then weighed by s(τ̂)"
+    clipped = f"to which {_CLIPPED[v.unit]} is clipped in the 2-norm, then weighed"
     more = f"{m.members / m.honest:.3g} times the variance of a trusted server's noise"
     rows = [
         ("ε, δ", f"{v.epsilon:g}, {v.delta:g}", _WHOSE[v.unit]),
@@ -137,7 +144,6 @@ def _privacy_section(plan: Plan) -> dict[str, RenderableType]:
         ("C", f"{v.clip_norm:g}", clipped),
         ("rate", f"{v.sampling_rate:g}", "the probability with which a record is in an upload"),
         ("M", v.max_records, "records in an upload at most; it is clipped to M·C"),
-        ("s(τ̂)", v.staleness, "by which contributors weigh; the field's own weight is 1"),
         ("z", f"{v.noise:g}", f"noise against what one {_CHANGES[v.unit]} changes"),
         ("T_c", m.silent, f"contributors without noise: {more}"),
         ("σ_i", f"{m.deviation:.4g} steps", "of one contributor's noise"),
@@ -171,7 +177,7 @@ def _privacy_numbers(plan: Plan) -> dict[str, Any]:
 def _proof(plan: Plan) -> Text:
     p, m = plan.parameters, plan.parameters.mechanism
     if m is None:
-        sizes = f"{p.buffer_size}·{p.weight_levels}·({p.update_levels}·{p.clip:g} + 1)"
+        sizes = f"{p.buffer_size}·{p.field_levels}·({p.update_levels}·{p.clip:g} + 1)"
         largest, room, chance = f"K·c_g·(c_l·B + 1) = {sizes}", "(q − 3)/2        ", ""
     else:
         noise = m.largest_sum - m.members * m.largest_element

@@ -6,7 +6,7 @@ while buffers are opened in order of arrival.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import TypeAlias
 
@@ -14,6 +14,8 @@ from basecagg.errors import AlreadyBuffered, QuotaExceeded, WrongVersion
 from basecagg.protocol.stored import BufferedUpdate
 from basecagg.protocol.weighing import Weighing
 
+Kind: TypeAlias = tuple[int, int]
+"""Base version and tier of an update."""
 Together: TypeAlias = Callable[[Sequence[BufferedUpdate]], list[BufferedUpdate]]
 """Picks, in order, the updates that can be opened in one sum."""
 
@@ -40,7 +42,7 @@ class Buffer:
         """The version by which the update's buffer opens; refuse it if it is not fresh when its turn comes."""
         if update.base_version > version:
             raise WrongVersion(f"trained from version {update.base_version}, not published yet")
-        self._weighing.require_told(version, update.base_version, update.staleness)
+        self._weighing.require_told(version, update)
         opens_at = version + opening + len(self.waiting) // self.size
         self._weighing.require_fresh(opens_at, update.base_version)
         if any(other.name.contributor == update.name.contributor for other in self.waiting):
@@ -100,25 +102,31 @@ class Buffer:
             return None
         if self._min_per_version == 1:
             return candidates[: self.size]
-        versions = sorted({update.base_version for update in candidates})
-        groups = [[u for u in candidates if u.base_version == v] for v in versions]
-        counts = self._fill(tuple(len(group) for group in groups))
+        groups: dict[Kind, list[BufferedUpdate]] = {}
+        for kind, update in zip(self._weighing.kinds(candidates), candidates, strict=True):
+            groups.setdefault(kind, []).append(update)
+        counts = self._fill({kind: len(groups[kind]) for kind in sorted(groups)})
         if counts is None:
             return None
-        return [u for group, count in zip(groups, counts, strict=True) for u in group[:count]]
+        return [update for kind, count in counts.items() for update in groups[kind][:count]]
 
-    def _fill(self, available: tuple[int, ...]) -> tuple[int, ...] | None:
-        """How many of each base version, none or at least the minimum, that make exactly K; oldest first."""
+    def _fill(self, available: Mapping[Kind, int]) -> Mapping[Kind, int] | None:
+        """How many of each kind make exactly K, at least m of each and one tier of a version; oldest first."""
+        kinds = list(available)
 
         @cache
-        def fill(index: int, room: int) -> tuple[int, ...] | None:
-            if index == len(available):
-                return () if room == 0 else None
-            most = min(available[index], room)
-            for count in (*range(most, self._min_per_version - 1, -1), 0):
-                rest = fill(index + 1, room - count)
+        def fill(index: int, room: int) -> Mapping[Kind, int] | None:
+            if room == 0:
+                return {}
+            if index == len(kinds):
+                return None
+            kind = kinds[index]
+            others = (at for at in range(index, len(kinds)) if kinds[at][0] != kind[0])
+            next_version = next(others, len(kinds))
+            for count in range(min(available[kind], room), self._min_per_version - 1, -1):
+                rest = fill(next_version, room - count)
                 if rest is not None:
-                    return (count, *rest)
-            return None
+                    return {kind: count, **rest}
+            return fill(index + 1, room)
 
         return fill(0, self.size)

@@ -271,14 +271,14 @@ class Contributor:
         update: Model,
         base_version: int,
         head: bytes,
-        version: int | None = None,
+        version: int,
         model: bytes = b"",
     ) -> list[Effect]:
-        """Clip, quantise and mask an update Δ (Eq. masked_update), and upload it. The mask is used up.
+        """Clip, weigh, quantise and mask an update Δ (Eq. masked_update), and upload it. The mask is used up.
 
-        Δ is the model before − after training, so the server subtracts it. `model` is the hash of the model
-        before: it is remembered, because another epoch may begin with that model. With privacy the contributor
-        itself weighs Δ by its age: the model has come to `version` since.
+        Δ is the model before − after training, so the server subtracts it. The model has come to `version`
+        since: by that age τ̂ Δ is weighed, unless server and holders do it. `model` is the hash of the model
+        before: it is remembered, because another epoch may begin with that model.
         """
         if update.shape != (self._parameters.model_size,):
             raise DataError(
@@ -320,16 +320,16 @@ class Contributor:
         With differential privacy that number is reported as 0, because it would say something about the update.
         """
         if self._parameters.privacy is None:
-            return hide(update, seed, self._parameters)
+            return hide(update, seed, self._parameters.staleness.tier(staleness), self._parameters)
         # With noise, NaN and ±Inf count as zeros: a refusal would tell others that they were there.
         if self._paid is None:
             require_finite(update)
         fresh = self._entropy(SEED_BYTES)
         return hide_with_noise(update, seed, staleness, fresh, self._parameters), 0
 
-    def _own_staleness(self, base_version: int, version: int | None) -> int:
+    def _own_staleness(self, base_version: int, version: int) -> int:
         """τ̂, where contributors weigh by it. An update that is too old is refused before it is paid for."""
-        if self._parameters.privacy is None or version is None:
+        if self._parameters.weights == "field":
             return 0
         age, most = version - base_version, self._parameters.max_staleness
         if not 0 <= age <= most:

@@ -23,6 +23,8 @@ class LocalFloor:
     correctness: Correctness = "honest-holders"
     min_per_version: int | None = None
     """m. None: the usual one for this floor's consistency."""
+    field_weights: bool = False
+    """Whether a certified floor takes epochs whose sums have different weights in the field."""
     max_burns: int | None = None
     """The most sums of a version that may be given up for others: each may have been opened all the same.
     None: 1 if this floor's consistency is 'certified', else no limit."""
@@ -55,7 +57,17 @@ class LocalFloor:
             raise WrongEpoch(
                 "my floor is correctness 'agreed': T liars could write this epoch's sums"
             )
-        least = self.min_per_version or usual_per_version(self.consistency)
+        if (
+            self.consistency == "certified"
+            and not self.field_weights
+            and not parameters.weighs_alike
+        ):
+            raise WrongEpoch(
+                "my floor is consistency 'certified': with weights in the field a sum tells more about me than"
+                " the sum of numbers does (field_weights of my floor allows it)"
+            )
+        silent = parameters.max_colluding_contributors
+        least = self.min_per_version or usual_per_version(self.consistency, silent)
         for symbol, given, floor in (
             ("K", parameters.buffer_size, self.buffer_size),
             ("T", parameters.max_colluders, self.max_colluders),

@@ -295,7 +295,7 @@ class Holder:
 
     def _answer(self, request: RecoveryRequest, digest: bytes) -> list[Effect]:
         """Σ s̄·share, with weights computed here. The shares are deleted before the answer leaves."""
-        weights = self._weighing.weights(request)
+        weights = self._weighing.in_field(request)
         shares = (require(self._records, "share", mask.key) for mask in request.masks)
         rows = [np.frombuffer(share, dtype="<u4") for share in shares]
         words = self._field.weighted_sum(rows, weights).astype("<u4", copy=False).tobytes()
@@ -341,12 +341,15 @@ class Holder:
             raise WrongMembers("the members are not in the order of their names")
         if len({mask.contributor for mask in masks}) != wanted:
             raise WrongMembers("a contributor is a member twice")
-        rarest = min(Counter(ticket.base_version for ticket in request.tickets).values())
-        if rarest < self._parameters.least_per_version:
+        least = self._parameters.least_per_version
+        kinds = Counter(self._weighing.kinds(request.tickets))
+        if min(kinds.values()) < least:
             raise WrongMembers(
-                f"a base version has {rarest} members, fewer than min_per_version ="
-                f" {self._parameters.least_per_version}"
+                f"a base version has {min(kinds.values())} members, fewer than min_per_version = {least}"
             )
+        # What each tier brings can be told apart where values lie on a grid.
+        if least > 1 and len({version for version, _ in kinds}) < len(kinds):
+            raise WrongMembers("members of one base version have different tiers")
 
     def _require_version(self, request: RecoveryRequest) -> None:
         version, first = request.version, self.agreement.epoch.first_version

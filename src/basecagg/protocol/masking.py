@@ -22,10 +22,13 @@ def shares_of(seed: bytes, code: MaskCode, parameters: ProtocolParameters) -> Wo
     return code.encode(_mask_stream(seed, p).draw(p.padded_size), rows)
 
 
-def hide(update: Reals, seed: bytes, parameters: ProtocolParameters) -> tuple[Words, int]:
-    """Clip, quantise and mask an update Δ (Eq. masked_update); also how many elements lay outside ±B.
+def hide(
+    update: Reals, seed: bytes, tier: int, parameters: ProtocolParameters
+) -> tuple[Words, int]:
+    """Clip, weigh by 2^−t, quantise and mask an update Δ (Eq. masked_update); how many elements were clipped.
 
-    Δ is before − after. A segment at a time: mask and coins of a large model are never there as a whole.
+    Δ is before − after; with field weights t = `tier` is 0. A segment at a time: mask and coins of a large
+    model are never there as a whole.
     """
     p = parameters
     require_finite(update)
@@ -36,6 +39,8 @@ def hide(update: Reals, seed: bytes, parameters: ProtocolParameters) -> tuple[Wo
         # The pad is 0, and masked like the rest.
         padded = np.zeros(out.size, dtype=update.dtype)
         count += clip_update(part, p.clip, out=padded[: part.size])[1]
+        if tier:
+            np.ldexp(padded, -tier, out=padded)
         draws = coins.draw(out.size), mask.draw(out.size)
         quantize_and_mask(padded, p.update_levels, p.modulus, *draws, out=out)
     return masked, count
@@ -44,7 +49,7 @@ def hide(update: Reals, seed: bytes, parameters: ProtocolParameters) -> tuple[Wo
 def hide_with_noise(
     update: Reals, seed: bytes, staleness: int, fresh: bytes, parameters: ProtocolParameters
 ) -> Words:
-    """Clip Δ by its length, weigh it by s(τ̂), round it within C̃, add a share of the noise, mask.
+    """Clip Δ by its length, weigh it by its age τ̂, round it within C̃, add a share of the noise, mask.
 
     Coins and noise come from a `fresh` seed that is stored nowhere: the mask's own seed lies on the disk since
     the mask was dealt. The pad has no noise, so that the sum still shows whether it was opened rightly.

@@ -30,7 +30,7 @@ from basecagg.errors import LocalProtocolError
 if TYPE_CHECKING:
     from basecagg.protocol.ports import Signer
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 MAX_HOLDERS = 100_000
 MAX_MASKS = 256
 """Of one dealing."""
@@ -292,7 +292,7 @@ class Ticket(Message, frozen=True, tag="Ticket"):
     """What the chain of models had come to at that version, as the dealer knows it."""
     upload_hash: Digest
     staleness: Version = 0
-    """τ̂: how old the dealer knew the update to be when it weighed it by s(τ̂); 0 where holders do that."""
+    """τ̂: how old the dealer knew the update to be when it weighed it; 0 with field weights."""
     signature: Signature = b""
 
 
@@ -310,6 +310,8 @@ class PlainUpdate(Message, frozen=True, tag="PlainUpdate"):
     base_version: Version
     head: Digest
     values: Bulk
+    staleness: Version = 0
+    """τ̂, as in a ticket, where contributors weigh."""
 
 
 class Verdict(Message, frozen=True, tag="Verdict"):

@@ -167,6 +167,7 @@ class PlainOpening(Opening):
             base_version=update.base_version,
             head=update.head,
             content_hash=content_hash(update.values),
+            staleness=update.staleness,
         )
 
     def last_verdict(self, name: MaskName) -> LastVerdict | None:
@@ -213,7 +214,7 @@ class PlainOpening(Opening):
 
     def _weight(self, version: int, member: BufferedUpdate) -> float:
         coin = member.name.key.encode()
-        return float(self._weighing.weight(version, member.base_version, coin))
+        return self._weighing.weight(version, member, coin)
 
     def _read(self, name: MaskName) -> npt.NDArray[np.floating[Any]]:
         # The last one admitted is summed in the same call, before the driver has stored it.

@@ -9,7 +9,9 @@ way.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
 from itertools import islice
 from typing import TypeAlias
 
@@ -88,17 +90,18 @@ def open_sum(
     Of U + T answers that agree, U are honest and determine the sum. So answers that disagree are wrong.
     """
     masks, wrong = _decode(agreement, answers)
-    weights, field = Weighing.of(agreement.parameters).weights(request), agreement.code.field
-    total = weighted_sum(field, uploads, weights)
-    p, agreeing = agreement.parameters, len(answers) - len(wrong)
-    update = _require_sound(p, field.sub(total, masks, out=total), sum(weights), agreeing)
+    p, agreeing, field = agreement.parameters, len(answers) - len(wrong), agreement.code.field
+    weighing = Weighing.of(p)
+    factors, weights = weighing.in_field(request), tuple(weighing.weights(request))
+    total = weighted_sum(field, uploads, factors)
+    # An element of an honest update is c_l·B before it is rounded, which adds 1 at most.
+    largest = p.update_levels * Fraction(p.clip) * Fraction(math.fsum(weights)) + sum(factors)
+    update = _require_sound(p, field.sub(total, masks, out=total), largest, agreeing)
     # |update| ≤ (q − 3)/2 < 2³¹ is exact in float64.
     opened = dequantize(update, p.update_levels, p.modulus)
-    if p.mechanism is None:
-        return Opened(opened, tuple(weights), wrong, request.digest)
     told = [ticket.staleness for ticket in request.tickets]
-    own, honest = tuple(map(p.mechanism.weight, told)), within_bound(p, update, told)
-    return Opened(opened, own, wrong, request.digest, applied=honest)
+    honest = p.mechanism is None or within_bound(p, update, told)
+    return Opened(opened, weights, wrong, request.digest, applied=honest)
 
 
 def weighted_sum(field: PrimeField, uploads: Iterable[bytes], weights: Sequence[int]) -> Words:
@@ -126,7 +129,7 @@ def _decode(agreement: Agreement, answers: Mapping[int, Answer]) -> tuple[Words,
         raise NotOpenable(str(error), error.wrong) from None
 
 
-def _require_sound(p: ProtocolParameters, total: Words, weight: int, agreeing: int) -> Words:
+def _require_sound(p: ProtocolParameters, total: Words, largest: Fraction, agreeing: int) -> Words:
     """A sum that no honest updates can have is discarded, never applied."""
     update, pad = total[: p.model_size], total[p.model_size :]
     if pad.any():
@@ -135,7 +138,7 @@ def _require_sound(p: ProtocolParameters, total: Words, weight: int, agreeing: i
         raise NotOpenable("the pad of the sum is not zero: a share or answer is wrong", others)
     # With privacy their length is checked instead: such a sum is opened, but not applied.
     bounded = p.privacy is None
-    if bounded and magnitude(update, p.modulus) > weight * (p.update_levels * p.clip + 1):
+    if bounded and magnitude(update, p.modulus) > largest:
         raise NotOpenable("the sum is larger than clipped updates can make it", None)
     return update
 

@@ -129,11 +129,6 @@ class SimulationConfig(
         return written(self.staleness)
 
     @property
-    def contributor_weight(self) -> StalenessFunction:
-        """s(τ̂) of private sums, in which the server weighs nothing."""
-        return written(self.private_staleness)
-
-    @property
     def privacy_of_records(self) -> Privacy | None:
         """How users clip each record in training, without the noise; None where users are the unit."""
         return None if self.unit == "user" else private_sums(self, 1, 1).privacy
@@ -147,10 +142,8 @@ class SimulationConfig(
         holders = self.holders or self.users
         chosen = fields_from(self, holders)
         chosen |= {"staleness": self.staleness_function, **self.pair.guard.fixes}
-        silent, private = self.max_colluding_contributors, self.pair.guard.private
-        if private:
-            silent = chosen["max_colluders"] if silent is None else silent
-            chosen |= in_parameters(private(self, model_size, silent))
+        if private := self.pair.guard.private:
+            chosen |= in_parameters(private(self, model_size, self.max_colluding_contributors))
         return ProtocolParameters(
             model_size=model_size,
             # This clock draws the version of every update by itself, and may draw one twice for a user.
@@ -165,7 +158,7 @@ _RENAMED = {
         for name in ("epsilon", "delta", "max_uses", "clip_norm", "noise", "unit")
     },
     **{"dp_sampling_rate": "sampling_rate", "dp_levels": "private_levels"},
-    **{"dp_staleness": "private_staleness", "staleness_a": "staleness", "staleness_b": "staleness"},
+    **{"dp_staleness": "staleness", "staleness_a": "staleness", "staleness_b": "staleness"},
 }
 """Settings of 0.2.0 that have another name now."""
 

@@ -29,8 +29,8 @@ def rules_for(c: SimulationConfig) -> Iterator[SettingRule]:
     """All rules for what this run uses, in the order in which they are checked."""
     optimisers = f"one of {', '.join(OPTIMISERS)}"
     yield "server_optimiser", c.server_optimiser in OPTIMISERS, optimisers
-    for name in ("staleness", "private_staleness"):
-        yield name, _is_written(getattr(c, name)), f"{forms()}, with numbers that are at least 0"
+    shapes = f"{forms()}, with numbers that are at least 0"
+    yield "staleness", _is_written(c.staleness), shapes
     both = f"left out while local_epochs = {c.local_epochs}: give one of the two"
     yield "local_steps", not (c.local_steps and c.local_epochs), both
     yield from _of_end(c)
@@ -65,7 +65,8 @@ def _of_schedule(c: SimulationConfig) -> Iterator[SettingRule]:
         has_staleness = schedule in ("buffered", "immediate")
         yield "clock", has_staleness, "'devices' for this schedule: it has no staleness"
     if timeless and masks == "coded":
-        usual = usual_per_version(c.consistency) if c.min_per_version is None else c.min_per_version
+        chosen, silent = c.min_per_version, c.max_colluding_contributors
+        usual = usual_per_version(c.consistency, silent) if chosen is None else chosen
         drawn = "1 on this clock, which draws the version of every update by itself"
         yield "min_per_version", usual == 1, drawn
 

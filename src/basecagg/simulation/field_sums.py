@@ -6,6 +6,7 @@ charged as if there were.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -69,29 +70,29 @@ class FieldSums(Sums):
         """Pay for the update where sums are private, then send it; what is too old is not paid for."""
         if self._private is not None:
             if self.server.head_of(base_version) is None:
-                self._counts["updates too stale"] += 1
-                return False
+                return super().send(user, update, base_version)
             if not self._private.pay(user, self.server.version - base_version):
                 self._counts["updates beyond the budget"] += 1
                 return False
         return super().send(user, update, base_version)
 
     def sum_up(self, updates: Updates, weights: list[float]) -> Outcome:
-        """Σ s̄·Δ"""
-        p, whole = self._parameters, list(map(int, weights))
-        masked = [self._hide(name, update) for name, update in updates.items()]
-        masks = self._open_masks(updates, whole)
+        """Σ s·Δ"""
+        p, factors = self._parameters, in_field(self._parameters, weights)
+        ages = zip(updates.items(), weights, strict=True)
+        masked = [self._hide(name, update, weight) for (name, update), weight in ages]
+        masks = self._open_masks(updates, factors)
         # Σ s̄·Δ̃ − Σ s̄·z in the field (Eq. server_decode).
-        total = self._field.sub(self._field.weighted_sum(masked, whole), masks)[: p.model_size]
+        total = self._field.sub(self._field.weighted_sum(masked, factors), masks)[: p.model_size]
         if self._private is not None:
             return self._private.opened(total, updates)
         return Opened(dequantize(total, p.update_levels, p.modulus), tuple(weights))
 
-    def _hide(self, name: MaskName, update: Vector) -> Words:
+    def _hide(self, name: MaskName, update: Vector, weight: float) -> Words:
         seed = seed_of(self._config.seed, name)
         if self._private is not None:
             return self._private.hide(name, update, seed)
-        masked, clipped = hide(update, seed, self._parameters)
+        masked, clipped = hide(update, seed, own_tier(self._parameters, weight), self._parameters)
         self._counts["clipped elements"] += clipped
         return masked
 
@@ -126,6 +127,16 @@ class FieldSums(Sums):
         return super().state() | (self._private.state() if self._private else {})
 
 
+def own_tier(parameters: ProtocolParameters, weight: float) -> int:
+    """t of an own weight 2^−t; 0 where the field weighs."""
+    return round(-math.log2(weight)) if parameters.weights == "own" else 0
+
+
+def in_field(parameters: ProtocolParameters, weights: list[float]) -> list[int]:
+    """By what the field multiplies updates with these weights."""
+    return [1 if parameters.weights == "own" else int(weight) for weight in weights]
+
+
 def travel(parameters: ProtocolParameters, devices: Devices) -> float:
     """Simulated time of questions and answers on the wire."""
     questions = 2 if parameters.consistency == "certified" else 1
@@ -145,7 +156,7 @@ class WrappingSums(Sums):
 
     def __init__(self, beginning: Beginning) -> None:
         """Quantise as the epoch's parameters say."""
-        p = beginning.config.protocol_parameters(beginning.model.size)
+        p = self._parameters = beginning.config.protocol_parameters(beginning.model.size)
         self.once = p.once_per_version
         self._field = PrimeField(p.modulus)
         counted = dict.fromkeys(("elements", "clipped", "wrapped"), 0)
@@ -160,17 +171,20 @@ class WrappingSums(Sums):
 
     def sum_up(self, updates: Updates, weights: list[float]) -> Outcome:
         """φ⁻¹(Σ s̄·φ(c_l·Q(Δ))) / c_l, Eqs. (def_w_bar) and (global_update)."""
-        whole = list(map(int, weights))
-        levels, modulus = self._config.update_levels, self._config.modulus
-        clipped = [self._clipped(update) for update in updates.values()]
+        p = self._parameters
+        levels, modulus, factors = p.update_levels, p.modulus, in_field(p, weights)
+        clipped = [
+            np.ldexp(self._clipped(update), -own_tier(p, weight))
+            for update, weight in zip(updates.values(), weights, strict=True)
+        ]
         coins = [WordStream(seed_of(self._config.seed, name)) for name in updates]
         rows = [
             quantize(update, levels, modulus, stream.draw(update.size), wrap=True)
             for update, stream in zip(clipped, coins, strict=True)
         ]
-        total = signed(self._field.weighted_sum(rows, whole), modulus) / levels
-        count = sum(whole)
-        exact = weighted_sum((u.astype(np.float64) for u in clipped), whole, total.size) / count
+        total = signed(self._field.weighted_sum(rows, factors), modulus) / levels
+        count = math.fsum(weights)
+        exact = weighted_sum((u.astype(np.float64) for u in clipped), factors, total.size) / count
         self._compare(exact, total / count, (modulus - 1) / (2 * levels * count))
         return Opened(total, tuple(weights))
 

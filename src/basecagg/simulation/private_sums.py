@@ -117,7 +117,7 @@ class PrivateSums:
         """The update as its contributor sends it: with noise, under its mask."""
         user = user_number(name.contributor)
         if user < self._config.attackers:
-            return hide(self._lie(update), seed, self._unbounded)[0]
+            return hide(self._lie(update), seed, 0, self._unbounded)[0]
         fresh = hashlib.sha256(f"{self._config.seed}/{name.key}/noise".encode()).digest()
         return hide_with_noise(update, seed, self._told[user], fresh, self._parameters)
 

@@ -8,7 +8,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from basecagg.maths.staleness import StalenessFunction
 from basecagg.parties.epoch_server import EpochServer, Server, ServerSettings
 from basecagg.planning.budget import noise_of
 from basecagg.protocol.effects import Store
@@ -20,7 +19,6 @@ from basecagg.protocol.stored import BufferedUpdate
 from basecagg.protocol.weighing import Weighing
 from basecagg.schedules.schedule import Vector
 from basecagg.simulation.beginning import NOISE, Beginning, user_name
-from basecagg.simulation.config import SimulationConfig
 from basecagg.simulation.loopback import Loopback
 from basecagg.simulation.metering import MeteredLoopback
 
@@ -77,12 +75,17 @@ class Sums:
 
     def send(self, user: int, update: Vector, base_version: int) -> bool:
         """Send the update, and open the sum if it fills the buffer. False if it was not sent."""
-        name = user_name(user)
+        name, digest = user_name(user), self.server.head_of(base_version)
+        own = self.server.settings.weighing.by == "own"
+        if own and digest is None:
+            self._counts["updates too stale"] += 1
+            return False
         self._serial += 1
         mask = MaskName(name, self._serial.to_bytes(16, "big"))
-        digest = self.server.head_of(base_version) or bytes(32)
         values = update.astype("<f4", copy=False).tobytes()
-        self.network.send(name, [PlainUpdate(mask, base_version, digest, values)])
+        told = self.server.version - base_version if own else 0
+        message = PlainUpdate(mask, base_version, digest or bytes(32), values, told)
+        self.network.send(name, [message])
         self.network.run()
         return True
 
@@ -124,8 +127,9 @@ class TrustedSums(Sums):
     """
 
     def __init__(self, beginning: Beginning) -> None:
-        """Weigh by s(τ) of private sums, which these are compared with."""
-        weighing = _by_age(beginning.config, beginning.config.contributor_weight)
+        """Weigh as private sums do, which these are compared with."""
+        config = beginning.config
+        weighing = Weighing(config.max_staleness, config.staleness_function)
         super().__init__(beginning, in_clear(beginning, self.sum_up, weighing))
 
     def sum_up(self, updates: Updates, weights: list[float]) -> Outcome:
@@ -162,7 +166,8 @@ def in_clear(
     It reads every update and learns nothing more from a version with one member, so m = 1 unless given.
     """
     config, store = beginning.config, beginning.stores.open(SERVER)
-    weighing = weighing or _by_age(config, config.staleness_function)
+    # FedBuff's own: s(τ) with all its digits.
+    weighing = weighing or Weighing(config.max_staleness, config.staleness_function, "field")
     opening = _SummedHere(beginning.model.size, weighing, store, sum_up)
     settings = ServerSettings(config.buffer_size, weighing, min_per_version, beginning.step)
     network = network or MeteredLoopback(beginning.meter)
@@ -171,11 +176,6 @@ def in_clear(
     )
     network.server.start()
     return network
-
-
-def _by_age(config: SimulationConfig, function: StalenessFunction) -> Weighing:
-    """s(τ) with all its digits."""
-    return Weighing(config.max_staleness, function, weight_levels=None)
 
 
 def weighted_sum(updates: Iterable[Vector], weights: Sequence[float], size: int) -> Reals:

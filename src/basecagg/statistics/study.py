@@ -128,7 +128,7 @@ class Study:
         exact = self._question(statistic, members)
         count, silent = len(exact.members), self._silent
         if silent is None:
-            silent = parameters_for(count, 1).colluding_contributors
+            silent = parameters_for(count, 1).max_colluders
         noise = private_sums(statistic, self.budget, count, silent, bits=exact.bits)
         return self._ask(replace(exact, noise=noise), order, gone)
 
@@ -202,5 +202,4 @@ def parameters_for(centres: int, size: int) -> ProtocolParameters:
         model_size=size,
         clip=float(2 ** element_bits(centres)),
         update_levels=1,
-        weight_levels=1,
     )

@@ -328,8 +328,8 @@ class Agent:
         if trained.shape != model.shape:
             raise errors.DataError(f"training returned {trained.size} numbers, not {model.size}")
         update = model - trained
-        if privacy:  # an update is weighed by how far the model has come meanwhile
-            await self._hear_of_newest(member)
+        # An update is weighed by how far the model has come meanwhile.
+        await self._hear_of_newest(member)
         try:
             messages = await self._in_thread(_submit, member, update, version, head, privacy)
         except errors.LocalProtocolError as error:  # its mask expired, or it trained to no effect
@@ -412,7 +412,7 @@ class Agent:
 
 
 def _privacy_of(member: Member) -> Privacy | None:
-    """What the epoch promises. Where there is any, contributors weigh their updates themselves."""
+    """What the epoch promises."""
     return member.participant.working().agreement.parameters.privacy
 
 
