@@ -109,6 +109,10 @@ class EpochServer:
         """It is `now`: holders that have been silent for longer than `patience` seconds are asked again."""
         self._perform(self.machine.tick(now, patience))
 
+    def over(self, contributor: str) -> None:
+        """No update of this contributor is to be expected any more."""
+        self._perform(self.machine.over(contributor))
+
     def deadline(self) -> None:
         """Ask silent holders again now."""
         self._perform(self.machine.deadline())

@@ -6,7 +6,8 @@ while buffers are opened in order of arrival.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from typing import TypeAlias
 
@@ -67,16 +68,29 @@ class Buffer:
                 return chosen
         return None
 
-    def evict_lonely(self) -> list[BufferedUpdate]:
-        """If K or more wait and no K of them fit by their versions, leave K − 1: those of the oldest models go.
+    def evict_lonely(self, at_work: Collection[int]) -> list[BufferedUpdate]:
+        """If K or more wait and no K of them fit by their versions, take out those that nobody can join.
 
-        Who waits does not train, so there may be nobody left to join them. While fewer than K wait somebody
-        trains, from the newest model: that version fills up, if no older one does before.
+        `at_work` are the versions from which others train at present. An update goes if nobody trains from its
+        version and fewer of its kind wait than a sum needs. If nobody trains at all, those of the oldest models
+        go, and K − 1 stay: who waits does not train, so there is nobody left to join them.
         """
         surplus = len(self.waiting) - self.size + 1
         if surplus <= 0 or self._choose(self.waiting) is not None:
             return []
-        return [update for _ in range(surplus) for update in self.evict_oldest()]
+        if not at_work:
+            return [update for _ in range(surplus) for update in self.evict_oldest()]
+        kinds = self._weighing.kinds(self.waiting)
+        # Where K < 2m a sum is of one version.
+        m, count = self._min_per_version, Counter(kinds)
+        least = self.size if self.size < 2 * m else m
+        lonely = [
+            update
+            for update, kind in zip(self.waiting, kinds, strict=True)
+            if update.base_version not in at_work and count[kind] < least
+        ]
+        self.waiting = [update for update in self.waiting if update not in lonely]
+        return lonely
 
     def evict_oldest(self, own: str | None = None) -> list[BufferedUpdate]:
         """Take out the update of the oldest model if K or more wait: it is in the way of the others.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -61,7 +61,17 @@ from basecagg.protocol.weighing import Weighing
 _FROM_NOTHING = History(0, bytes(32))
 _WAITING: Stage = (b"", False)
 """No sum is being opened, though K updates wait."""
+_TRAININGS, _ANSWERS = 3, 20
+"""A training is waited for as long as this many of the longest so far, or as this many answers of holders."""
 Verdicts: TypeAlias = Literal["admitted"] | LastVerdict
+
+
+class Training(NamedTuple):
+    """What a contributor is doing, as far as the server can see."""
+
+    version: int
+    since: float
+    """By the driver's clock."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +124,9 @@ class Server:
         """From this version on no sum is opened, even if K updates wait. None: no version is the last."""
         self._stage: Stage | None = None
         self._asked_at = 0.0
+        self._at_work: dict[str, Training] = {}
+        """Who was seen to begin a training. Not stored: it only decides how long lonely updates wait."""
+        self._now, self._longest = 0.0, 0.0
         waiting = [update for update in stored.values() if update.name not in outstanding]
         self.buffer = Buffer(
             settings.buffer_size, settings.weighing, settings.min_per_version, waiting
@@ -161,10 +174,20 @@ class Server:
         """Carry this out once after construction: store the model, and go on opening a full buffer."""
         return [*self._store_model(), *self.opening.start(), *self._open_next()]
 
+    def begun(self, contributor: str, version: int) -> None:
+        """The driver saw this contributor begin to train from a version: its update may come."""
+        self._at_work[contributor] = Training(version, self._now)
+
+    def over(self, contributor: str) -> list[Effect]:
+        """No update of this contributor is to be expected any more: others need not wait for it."""
+        return self._open_next() if self._at_work.pop(contributor, None) else []
+
     def receive(self, sender: str, message: Message) -> list[Effect]:
         """Handle a message, or refuse it with a typed error and no change."""
         try:
             if isinstance(message, Upload | PlainUpdate):
+                if training := self._at_work.pop(sender, None):
+                    self._longest = max(self._longest, self._now - training.since)
                 return self._take(sender, message)
             return self._conclude(self.opening.receive(sender, message, self.version))
         except Refused as refusal:
@@ -177,13 +200,21 @@ class Server:
         The time begins anew with each stage of an opening: endorsing, then answering. It also runs while K
         updates wait that cannot be summed because contributors are left out.
         """
+        self._now = now
+        given_up = self._give_up_on_trainings(patience)
         stage = self.opening.stage() or (_WAITING if self.waits_for_others else None)
         if stage != self._stage:
             self._stage, self._asked_at = stage, now
         if stage is None or now - self._asked_at <= patience:
-            return []
+            return given_up
         self._asked_at = now
-        return self.deadline()
+        return [*given_up, *self.deadline()]
+
+    def _give_up_on_trainings(self, patience: float) -> list[Effect]:
+        """Expect nothing of trainings that last much longer than any before: phones vanish."""
+        most = max(_TRAININGS * self._longest, _ANSWERS * patience)
+        gone = [name for name, each in self._at_work.items() if self._now - each.since > most]
+        return [effect for name in gone for effect in self.over(name)]
 
     def deadline(self) -> list[Effect]:
         """Waited long enough: ask again or give up, or let those who were left out into the next sum."""
@@ -265,7 +296,8 @@ class Server:
                 break
             self._members = sorted(members, key=lambda member: member.name)
             effects += self._finish(*self.opening.begin(self.history, self._members))
-        lonely = [] if self._members else self.buffer.evict_lonely()
+        at_work = {training.version for training in self._at_work.values()}
+        lonely = [] if self._members else self.buffer.evict_lonely(at_work)
         return [*effects, *self._release(lonely, "burn", "too few others trained from its version")]
 
     def _conclude(self, move: Move) -> list[Effect]:

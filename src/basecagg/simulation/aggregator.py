@@ -17,7 +17,7 @@ import msgspec
 from basecagg.parties.epoch_server import Server
 from basecagg.protocol.effects import Abandoned, MaskEnded, Released, Uploaded
 from basecagg.schedules.schedule import Vector
-from basecagg.simulation.beginning import Beginning, user_number
+from basecagg.simulation.beginning import Beginning, user_name, user_number
 from basecagg.simulation.sums import Sums, Watch
 from basecagg.simulation.tuning import Tuner
 
@@ -95,6 +95,16 @@ class Aggregator:
         published = self.version - self.first_version
         used_up = (user for user, base in self._uploaded.items() if base >= self.version)
         return buffered.union(user for user in used_up if self.sums.rests(user, published))
+
+    def begun(self, user: int, base_version: int) -> None:
+        """A user begins to train from version t_i: its server sees it come for the model."""
+        if base_version >= self.first_version:
+            self.server.begun(user_name(user), base_version - self.first_version)
+
+    def over(self, user: int) -> None:
+        """A user vanished while it trained."""
+        self.sums.network.server.over(user_name(user))
+        self.collect_news()
 
     def submit(self, user: int, update: Vector, base_version: int) -> None:
         """Take the update of a user that trained from version t_i."""

@@ -58,6 +58,8 @@ class DeviceClock(Clock):
         if event.result is not None and event.start is not None:
             self.schedule.finish(event.user, event.result(), event.start)
             self._await_publication()
+        elif event.start is not None:
+            self.aggregator.over(event.user)
 
     def _start_users(self) -> None:
         for user in self.schedule.choose(self._idle, self._running):
@@ -78,6 +80,7 @@ class DeviceClock(Clock):
     def _start(self, user: int) -> None:
         start, seconds = self.schedule.starting_point(user), self.workshop.seconds(user)
         training = self._count_training(user)
+        self.aggregator.begun(user, start.version)
         if self.generator.random() < self.config.dropout:
             lost_after = seconds * self.generator.random()
             self._push(Event(self.now + lost_after, 0, user, training, start))
@@ -121,6 +124,9 @@ class DeviceClock(Clock):
         self._running = dict.fromkeys(state["running"])
         self._events = [self._restored(state["models"], *saved) for saved in state["agenda"]]
         heapq.heapify(self._events)
+        for event in self._events:
+            if event.start is not None:
+                self.aggregator.begun(event.user, event.start.version)
 
     def _restored(self, models: list[Vector], *saved: Any) -> Event:
         at, sequence, user, training, lost, *start = saved
