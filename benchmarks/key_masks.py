@@ -11,11 +11,11 @@ from functools import partial
 import numpy as np
 
 from basecagg.maths.approved_rings import APPROVED
+from basecagg.maths.kernels.ring import GROUP
 from basecagg.maths.key_masks import key_of, mask_of_sum, mask_of_upload, unmask_with
 from basecagg.maths.packing import pack, unpack
 from basecagg.maths.quantization import clip_update, quantize_and_mask, require_finite
 from basecagg.maths.randomness import FieldStream, WordStream
-from basecagg.maths.ring import GROUP
 from benchmarks import limits
 from benchmarks.timing import Task, minima
 

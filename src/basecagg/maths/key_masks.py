@@ -24,9 +24,10 @@ import numpy.typing as npt
 from basecagg.errors import LocalProtocolError, ParameterError
 from basecagg.maths.approved_rings import KEY_SIZE, MOST_WORDS
 from basecagg.maths.elements import Elements, destination
+from basecagg.maths.kernels.ring import GROUP
 from basecagg.maths.quantization import unmask
 from basecagg.maths.randomness import FieldStream, Seed, Words, WordStream, derive_seed
-from basecagg.maths.ring import GROUP, RingProduct
+from basecagg.maths.ring import RingProduct
 
 CHUNK = 8 * GROUP
 """Words that one seed of a makes: 2¹⁸."""

@@ -19,13 +19,14 @@ def warm_up(spare: Path | None = None) -> float:
 
     from basecagg.maths.kernels.compiler import find_cache
     from basecagg.maths.kernels.modular_sums import add_row, keep_below, reduce_totals, subtract_row
+    from basecagg.maths.kernels.ring import GROUP, SIZE
     from basecagg.maths.mds_code import MaskCode
     from basecagg.maths.noise import noise_and_mask, noise_table, round_within
     from basecagg.maths.packing import pack, unpack
     from basecagg.maths.prime_field import PrimeField
     from basecagg.maths.quantization import clip_update, quantize, unmask
     from basecagg.maths.randomness import WordStream
-    from basecagg.maths.ring import GROUP, SIZE, RingProduct
+    from basecagg.maths.ring import RingProduct
 
     find_cache(spare)
     field, one = PrimeField(), np.ones(1, np.uint32)
