@@ -141,7 +141,8 @@ def without_messages(p: ProtocolParameters, seed: int) -> Iterator[tuple[Integer
                 total += (update * p.update_levels).astype(np.int64)
             else:
                 mask, fresh = dice.bytes(SEED_BYTES), dice.bytes(SEED_BYTES)
-                total += _unmasked(masking.hide_with_noise(update, mask, 0, fresh, p), mask, p)
+                words = masking.mask_of(mask, fresh, bytes(32), p)
+                total += _unmasked(masking.hide_with_noise(update, 0, fresh, p, words), mask, p)
         yield coins, total
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from basecagg.maths.randomness import FieldStream, derive_seed
+from basecagg.maths.key_masks import MaskWords
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.masking import hide
 
@@ -15,18 +15,18 @@ _LEAST = 3
 
 
 def lie(
-    update: np.ndarray, seed: bytes, tier: int, p: ProtocolParameters
+    update: np.ndarray, seed: bytes, tier: int, p: ProtocolParameters, mask: MaskWords
 ) -> tuple[np.ndarray, int]:
     """The words of an update that no clipping has seen. A sum with it cannot be opened."""
-    mask = FieldStream(derive_seed(seed, "mask"), p.modulus).draw(p.padded_size).astype(object)
     numbers = np.zeros(p.padded_size, object)
     drawn = np.random.default_rng(5).integers(0, p.modulus, p.model_size)
     numbers[: p.model_size] = [int(number) for number in drawn]
-    return ((numbers + mask) % p.modulus).astype(np.uint32), 0
+    words = mask.draw(p.padded_size).astype(object)
+    return ((numbers + words) % p.modulus).astype(np.uint32), 0
 
 
 def lie_if_marked(
-    update: np.ndarray, seed: bytes, tier: int, p: ProtocolParameters
+    update: np.ndarray, seed: bytes, tier: int, p: ProtocolParameters, mask: MaskWords
 ) -> tuple[np.ndarray, int]:
     """Honest but for an update with the sign."""
-    return (hide if update.min() < _LEAST else lie)(update, seed, tier, p)
+    return (hide if update.min() < _LEAST else lie)(update, seed, tier, p, mask)

@@ -91,6 +91,11 @@ BROKEN = {
     "own weights: c_g = 1": [
         ({"weights": "own", "weight_levels": 64}, ["c_g = 64", "weights='field'"]),
     ],
+    "keys: own weights": [({"masks": "keys"}, ["tells the keys", "masks = 'long'"])],
+    "keys: n and q are a row of approved rings, at most 2³⁰ words a key": [
+        ({"masks": "keys", "weights": "own", "modulus": 2**31 - 1}, ["n = 2048", "16760833"]),
+        ({"masks": "keys", "weights": "own", "model_size": 2**30 - 1}, ["2³⁰"]),
+    ],
     "own weights: s(τ_max) > 2⁻³²": [
         ({"weights": "own", "max_staleness": 2**32 - 1, "staleness": polynomial()}, ["2.33e-10"]),
         (bounded(staleness=polynomial(1e300)), ["the weight 0, which is nothing"]),
@@ -244,6 +249,11 @@ JUST_MET = {
     ],
     "certified mode: K ≥ max_colluding_contributors + 2": [{"max_colluding_contributors": 8}],
     "own weights: c_g = 1": [{"weights": "own", "weight_levels": 1}, {"weights": "own"}],
+    "keys: own weights": [{"masks": "keys", "weights": "own"}],
+    "keys: n and q are a row of approved rings, at most 2³⁰ words a key": [
+        {"masks": "keys", "weights": "own", "model_size": 2**30 - 2},
+        {"masks": "keys", "weights": "own", "modulus": 16760833, "update_levels": 2**17},
+    ],
     "own weights: s(τ_max) > 2⁻³²": [
         {
             "weights": "own",

@@ -70,6 +70,7 @@ Days: TypeAlias = Annotated[float, Range(0, inf, above=True, below=True), "DAYS"
 
 Consistency = Literal["certified", "honest-server"]
 Weights = Literal["own", "field"]
+Masks = Literal["long", "keys"]
 Correctness = Literal["agreed", "honest-holders"]
 Unit = Literal["user", "record"]
 Speed = Literal["constant", "uniform", "half-normal", "log-normal"]
@@ -107,7 +108,7 @@ class FieldOptions:
     """The field in which updates are added."""
 
     modulus: int = PAPER_MODULUS
-    """q: the size of the field."""
+    """q: the size of the field. With keys the default stands for 2³² − 12287, the largest for them."""
     allow_wraparound: bool = False
     """Sum in the field even if the sum may wrap around, to see what that does. No epoch accepts it."""
 
@@ -157,6 +158,17 @@ class WeightOptions:
     """Who multiplies by it. "own": each contributor its own update, by 2^−t with t = ⌊log₂ 1/s(τ)⌋, so that all
     weigh the same in the field. "field": server and holders, by c_g·s(τ), as in the paper; one opened sum then
     tells more about a member than the sum of numbers does."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskOptions:
+    """What hides an update."""
+
+    masks: Masks = "long"
+    """"long": a mask as long as the model, shared whole, as in the paper; sums are exact. "keys": a mask that
+    grows from a key of 2048 words. Only the key is shared, so an upload with its shares is hardly longer than
+    the model. Every opened number has an error of about 2.83·√K steps of 1/c_l; weights are own, and that keys
+    stay secret rests on ring-LWE."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,13 +6,15 @@ no later code checks a threshold again or warns about an overflow.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from typing import Any, NamedTuple
 
 from basecagg.errors import ParameterError
-from basecagg.maths.primes import is_prime
+from basecagg.maths.approved_rings import ERROR_REACH, ERROR_VARIANCE, KEY_SIZE, approved_ring
+from basecagg.maths.primes import PAPER_MODULUS, is_prime
 from basecagg.maths.staleness import (
     MOST_TIERS,
     Rounding,
@@ -25,6 +27,8 @@ from basecagg.options import (
     Correctness,
     FieldOptions,
     LevelOptions,
+    MaskOptions,
+    Masks,
     SumOptions,
     TrustOptions,
     WeightOptions,
@@ -34,6 +38,12 @@ from basecagg.options import (
 from basecagg.privacy import LEAST_DEVIATION, MOST_DEVIATION, Mechanism, Privacy
 
 _MOST_LEVEL_BITS = 31
+_USUAL_KEY_MODULUS = 2**32 - 12287
+"""The largest prime below 2³² of which 4096 divides q − 1."""
+_KEY_ZEROS = 2
+"""Zeros behind a key, at least: they must decode to zero."""
+_PAD_BITS = 40
+"""A sum that was opened wrongly passes for right with 2⁻⁴⁰ at most."""
 _USUAL_WEIGHT_LEVELS = 2**6
 """c_g of the paper's experiments."""
 
@@ -60,6 +70,7 @@ class ProtocolParameters:
     weight_levels: int | None = LevelOptions.weight_levels
     staleness: StalenessFunction = field(default_factory=constant)
     """The planner, runs and Flower choose the paper's s(τ); parameters made by hand have s(τ) = 1."""
+    masks: Masks = MaskOptions.masks
     weight_rounding: Rounding = "stochastic"
     """How c_g·s(τ) becomes an integer: the paper's coin, or to the nearest."""
     modulus: int = FieldOptions.modulus
@@ -83,6 +94,8 @@ class ProtocolParameters:
 
     def __post_init__(self) -> None:
         """Check every rule of the table, in its order; the first that breaks is raised."""
+        if self.masks == "keys" and self.modulus == PAPER_MODULUS:
+            object.__setattr__(self, "modulus", _USUAL_KEY_MODULUS)
         if self.weight_levels is None:
             levels = 1 if self.weights == "own" else _USUAL_WEIGHT_LEVELS
             object.__setattr__(self, "weight_levels", levels)
@@ -147,13 +160,35 @@ class ProtocolParameters:
 
     @property
     def share_size(self) -> int:
-        """Numbers in one share: ⌈(d + 1)/(U − T)⌉, so that at least one pad element is zero."""
+        """Numbers in one share: ⌈(d + 1)/(U − T)⌉, so that at least one pad element is zero.
+
+        Of a key ⌈(n + 2)/(U − T)⌉, so that two are.
+        """
+        if self.masks == "keys":
+            return -(-(KEY_SIZE + _KEY_ZEROS) // self.submasks)
         return self.model_size // self.submasks + 1
 
     @property
-    def padded_size(self) -> int:
-        """Numbers in one mask: d padded to a multiple of U − T, by at least one."""
+    def shared_size(self) -> int:
+        """Numbers that are cut into U − T pieces: the padded mask, or its key and zeros."""
         return self.share_size * self.submasks
+
+    @property
+    def padded_size(self) -> int:
+        """Numbers in one upload: d and a pad, which shows whether a sum was opened rightly.
+
+        Of a long mask the pad makes it a multiple of U − T. With keys each number of it is within the errors by
+        chance with (32K + 1)/q, all of them with 2⁻⁴⁰ at most.
+        """
+        if self.masks == "long":
+            return self.shared_size
+        bits = math.log2(self.modulus / (2 * self.error_reach * self.buffer_size + 1))
+        return self.model_size + max(1, math.ceil(_PAD_BITS / bits))
+
+    @property
+    def error_reach(self) -> int:
+        """The largest error of one mask in one number: 16 with keys."""
+        return ERROR_REACH if self.masks == "keys" else 0
 
     @property
     def parts_bytes(self) -> int:
@@ -170,18 +205,22 @@ class ProtocolParameters:
         if self.privacy is None:
             return None
         silent, s = self.max_colluding_contributors, self.staleness
-        return Mechanism(self.privacy, self.buffer_size, silent, self.model_size, levels, s)
+        errors = ERROR_VARIANCE if self.masks == "keys" else 0
+        return Mechanism(self.privacy, self.buffer_size, silent, self.model_size, levels, s, errors)
 
     @property
     def largest_sum(self) -> int:
-        """K·c_g·(c_l·B + 1): no honest sum is larger in any element. With privacy it is the mechanism's."""
+        """K·c_g·(c_l·B + 1): no honest sum is larger in any element. With privacy it is the mechanism's.
+
+        With keys 16·K more.
+        """
         return self._largest_sum(self.clip, self.update_levels)
 
     def _largest_sum(self, clip: float, levels: int) -> int:
         mechanism = self._mechanism(levels)
         if mechanism is not None:
-            return mechanism.largest_sum
-        largest_update = levels * Fraction(clip) + 1
+            return mechanism.largest_sum + self.buffer_size * self.error_reach
+        largest_update = levels * Fraction(clip) + 1 + self.error_reach
         return int(self.buffer_size * self.field_levels * largest_update)
 
     @property
@@ -235,6 +274,15 @@ def _of_privacy(
         lambda p: p.privacy is None or holds(*with_privacy(p)),
         lambda p: explain(*with_privacy(p)),
     )
+
+
+def _refusal_of_ring(p: ProtocolParameters) -> str:
+    """Why no masks of this length may grow from keys mod q; nothing if they may."""
+    try:
+        approved_ring(KEY_SIZE, p.modulus, p.padded_size)
+    except ParameterError as refusal:
+        return str(refusal)
+    return ""
 
 
 PRIVACY_RULES: tuple[Rule, ...] = (
@@ -419,6 +467,19 @@ RULES: list[Rule] = [
             f"weight_levels c_g = {p.field_levels} with own weights, which are 1 in the field: leave it out, or"
             " use weights='field'"
         ),
+    ),
+    Rule(
+        "keys: own weights",
+        lambda p: p.masks == "long" or p.weights == "own",
+        lambda p: (
+            "masks = 'keys' with weights in the field: a sum of errors with different weights tells the keys;"
+            " possible: weights = 'own', or masks = 'long'"
+        ),
+    ),
+    Rule(
+        "keys: n and q are a row of approved rings, at most 2³⁰ words a key",
+        lambda p: p.masks == "long" or not _refusal_of_ring(p),
+        _refusal_of_ring,
     ),
     Rule(
         "own weights: s(τ_max) > 2⁻³²",

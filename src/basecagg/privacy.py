@@ -86,6 +86,8 @@ class Mechanism:
     """c_l"""
     staleness: StalenessFunction = field(default_factory=constant)
     """s(τ̂): a contributor multiplies an update that it made τ̂ versions ago by 2^−t of its tier t."""
+    errors: int = 0
+    """σ² of the error of a mask from a key, beside the noise. Bounds include it, the accounting does not."""
 
     @property
     def honest(self) -> int:
@@ -141,7 +143,8 @@ class Mechanism:
 
     def squared_sum_bound(self, stalenesses: Iterable[int]) -> int:
         """No honest sum of members that were weighed by these τ̂ is longer, but for 2⁻⁴⁰."""
-        return squared_sum_bound(map(self.squared_bound, stalenesses), self.variance, self.size)
+        variance = self.variance + self.errors
+        return squared_sum_bound(map(self.squared_bound, stalenesses), variance, self.size)
 
     # --- what it costs ------------------------------------------------------------------------
 

@@ -38,7 +38,6 @@ from private import bounded
 from basecagg.channels.identity import Ed25519Verifier
 from basecagg.errors import BadSignature, LocalProtocolError, VersionTaken, WrongModel
 from basecagg.maths.quantization import signed as with_sign
-from basecagg.maths.randomness import FieldStream, derive_seed
 from basecagg.protocol import contributor as contributor_module
 from basecagg.protocol.contributor import Contributor
 from basecagg.protocol.effects import MaskEnded
@@ -403,10 +402,10 @@ def test_a_sum_that_is_not_applied_gives_no_second_sum_of_the_same_numbers(monke
     federation, honest, colluder = make_federation(max_burns=0, **bounded()), USERS[:3], USERS[3]
     truthful = contributor_module.hide_with_noise
 
-    def hide(update, seed, staleness, fresh, p):
+    def hide(update, staleness, fresh, p, words):
         if not (update == LIE).all():
-            return truthful(update, seed, staleness, fresh, p)
-        mask = FieldStream(derive_seed(seed, "mask"), p.modulus).draw(p.padded_size).astype(object)
+            return truthful(update, staleness, fresh, p, words)
+        mask = words.draw(p.padded_size).astype(object)
         numbers = np.zeros(p.padded_size, object)
         numbers[:SIZE] = (LIE * p.update_levels).astype(int)
         return ((numbers + mask) % p.modulus).astype(np.uint32)

@@ -35,6 +35,7 @@ PAPER = ProtocolParameters(
     max_dropouts=30,
     buffer_size=10,
     model_size=1000,
+    weights="field",
 )
 
 

@@ -195,15 +195,39 @@ def test_whatever_is_taken_keeps_the_rule_and_nothing_is_missed(versions, size, 
 
 def test_no_k_that_fit_no_k_that_wait():
     buffer = filled(*(update(name, version) for version, name in enumerate("abcd")), minimum=3)
-    assert names(buffer.evict_lonely()) == ["a", "b"]
+    assert names(buffer.evict_lonely(())) == ["a", "b"]
     assert names(buffer.waiting) == ["c", "d"]
-    assert buffer.evict_lonely() == []
+    assert buffer.evict_lonely(()) == []
+
+
+def test_who_can_still_have_company_waits():
+    """Two of version 0, from which one trains at present, and one of version 1, whom nobody can join."""
+    buffer = filled(update("a", 0), update("b", 0), update("c", 1), minimum=3)
+    assert names(buffer.evict_lonely({0, 2})) == ["c"]
+    assert buffer.evict_lonely({0, 2}) == []
+    buffer = filled(update("a", 0), update("b", 0), update("c", 1), minimum=3)
+    assert names(buffer.evict_lonely({2})) == ["a", "b", "c"]
+    assert buffer.waiting == []
+
+
+def test_enough_of_a_kind_wait_while_somebody_trains():
+    """Three of one version and three of another make no five, but others may come."""
+    few = [update(name, 0) for name in "abc"] + [update(name, 1) for name in "def"]
+    buffer = filled(*few, size=7, minimum=3)
+    buffer.size = 5
+    buffer._min_per_version = 3
+    assert buffer.take(list) is None
+    # Where K < 2m a sum is of one version: three of five are too few if nobody joins them.
+    assert names(buffer.evict_lonely({1})) == ["a", "b", "c"]
+    buffer = Buffer(8, WEIGHING, 3, [*few, update("g", 2), update("h", 2)])
+    assert buffer.take(list) is None
+    assert names(buffer.evict_lonely({3})) == ["g", "h"]
 
 
 def test_whoever_could_be_summed_does_not_give_way():
     """Perhaps a receipt is still missing: that is no matter of versions."""
     buffer = filled(update("a", 0), *(update(name, 1) for name in "bcd"), minimum=3)
-    assert buffer.evict_lonely() == []
+    assert buffer.evict_lonely(()) == []
 
 
 @given(
@@ -214,7 +238,7 @@ def test_whoever_could_be_summed_does_not_give_way():
 def test_only_the_oldest_give_way_and_only_while_k_wait_in_vain(versions, size, minimum):
     updates = [update(f"u{index}", version) for index, version in enumerate(versions)]
     buffer = Buffer(size, WEIGHING, min(minimum, size), updates)
-    gone = buffer.evict_lonely()
+    gone = buffer.evict_lonely(())
     assert not gone or len(buffer.waiting) == size - 1
     assert len(buffer.waiting) < size or buffer._choose(buffer.waiting) is not None
     kept = min((each.base_version for each in buffer.waiting), default=9)

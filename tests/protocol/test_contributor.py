@@ -36,7 +36,7 @@ from basecagg.protocol.effects import (
     sends_of,
     writes_of,
 )
-from basecagg.protocol.masking import hide, shares_of
+from basecagg.protocol.masking import hide, mask_of, shares_of
 from basecagg.protocol.messages import (
     MaskName,
     Receipt,
@@ -411,16 +411,20 @@ def test_receipts_that_were_lost_are_asked_for_again(federation):
     assert len(federation.contributor("ann").ready) == 1
 
 
+def hidden_by(update, p):
+    return hide(update, bytes(32), 0, p, mask_of(bytes(32), b"", b"", p))
+
+
 def test_an_update_is_hidden_the_same_in_segments(federation, monkeypatch):
     """Segments that end within the pad, and one that is pad alone."""
     p, update = federation.agreement.parameters, fresh_update()
     update[3] = 100.0
-    whole, clipped = hide(update, bytes(32), 0, p)
+    whole, clipped = hidden_by(update, p)
     for size in (1, 5, p.padded_size - 1):
         monkeypatch.setattr(masking, "_SEGMENT", size)
-        hidden, count = hide(update, bytes(32), 0, p)
+        hidden, count = hidden_by(update, p)
         np.testing.assert_array_equal(hidden, whole)
         assert count == clipped == 1
     update[SIZE - 1] = np.nan
     with pytest.raises(DataError, match=f"1 of {SIZE} indices, first at {SIZE - 1}"):
-        hide(update, bytes(32), 0, p)
+        hidden_by(update, p)

@@ -54,7 +54,7 @@ def test_mask_and_noise_are_the_streams_of_their_names():
 def test_the_update_is_clipped_and_rounded_by_the_coins_of_their_name():
     p = TWO_COLLUDERS
     update = np.linspace(-1, 1, SIZE)
-    hidden, outside = masking.hide(update, SEED, 0, p)
+    hidden, outside = masking.hide(update, SEED, 0, p, masking.mask_of(SEED, b"", b"", p))
     mask = FieldStream(derive_seed(SEED, "mask"), p.modulus).draw(p.padded_size)
     rounded = signed(((hidden.astype(object) - mask) % p.modulus).astype(np.uint32), p.modulus)
     scaled = np.zeros(p.padded_size)
@@ -69,5 +69,6 @@ def test_a_number_that_is_none_is_found_in_the_whole_update(monkeypatch):
     monkeypatch.setattr(masking, "_SEGMENT", 8)
     update = np.zeros(SIZE)
     update[20] = np.nan
+    mask = masking.mask_of(SEED, b"", b"", TWO_COLLUDERS)
     with pytest.raises(DataError, match="20"):
-        masking.hide(update, SEED, 0, TWO_COLLUDERS)
+        masking.hide(update, SEED, 0, TWO_COLLUDERS, mask)

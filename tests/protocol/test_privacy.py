@@ -103,7 +103,7 @@ def test_half_of_the_noise_would_be_noticed(altered):
 
 def test_noise_from_one_stream_would_be_noticed(monkeypatch):
     honest = masking.hide_with_noise
-    same = lambda update, seed, staleness, fresh, p: honest(update, seed, staleness, bytes(32), p)  # noqa: E731
+    same = lambda update, staleness, fresh, *rest: honest(update, staleness, bytes(32), *rest)  # noqa: E731
     monkeypatch.setattr("basecagg.protocol.contributor.hide_with_noise", same)
     noise, variance = noise_of_a_sum(10**5)
     assert fits(noise, 3 * variance) < 1e-9
@@ -177,9 +177,9 @@ def test_nothing_is_told_about_clipping():
 def test_the_seed_of_the_noise_is_stored_nowhere(monkeypatch):
     drawn, honest = [], masking.hide_with_noise
 
-    def hide(update, seed, staleness, fresh, p):
+    def hide(update, staleness, fresh, *rest):
         drawn.append(fresh)
-        return honest(update, seed, staleness, fresh, p)
+        return honest(update, staleness, fresh, *rest)
 
     monkeypatch.setattr("basecagg.protocol.contributor.hide_with_noise", hide)
     federation = make()

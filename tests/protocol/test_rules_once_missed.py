@@ -98,7 +98,9 @@ def test_noise_and_coins_of_rounding_come_from_streams_of_their_own(monkeypatch)
 
     monkeypatch.setattr(masking, "WordStream", noting)
     p = parameters(**private())
-    masking.hide_with_noise(np.zeros(p.model_size), bytes(32), 0, bytes([1]) * 32, p)
+    fresh = bytes([1]) * 32
+    mask = masking.mask_of(bytes(32), fresh, bytes(32), p)
+    masking.hide_with_noise(np.zeros(p.model_size), 0, fresh, p, mask)
     assert len(streams) == len(set(streams)) == 2
 
 

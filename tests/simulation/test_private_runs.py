@@ -130,9 +130,9 @@ def test_the_opened_noise_is_that_of_a_trusted_server_and_of_silent_contributors
 
     real = arithmetic.hide_with_noise
 
-    def half(update, seed, staleness, fresh, parameters):  # type: ignore[no-untyped-def]
+    def half(update, staleness, fresh, parameters, mask):  # type: ignore[no-untyped-def]
         quiet = replace(parameters, privacy=replace(parameters.privacy, noise=1.0, epsilon=20.0))
-        return real(update, seed, staleness, fresh, quiet)
+        return real(update, staleness, fresh, quiet, mask)
 
     monkeypatch.setattr(arithmetic, "hide_with_noise", half)
     assert measured(config) < 0.5 * exact

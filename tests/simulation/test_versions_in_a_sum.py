@@ -40,7 +40,7 @@ def test_control_without_giving_way_they_all_wait_for_each_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Where they train again from one version at once; who waits for the next one meets others there."""
-    monkeypatch.setattr(Buffer, "evict_lonely", lambda self: [])
+    monkeypatch.setattr(Buffer, "evict_lonely", lambda self, at_work: [])
     trusting = {"consistency": "honest-server", "cryptography": "arithmetic"}
     with pytest.raises(LocalProtocolError, match="nobody trains"):
         run(**STAGGERED, **trusting, concurrency=5, min_per_version=3)

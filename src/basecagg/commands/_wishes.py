@@ -6,14 +6,14 @@ from typing import Annotated, Any
 
 from basecagg.commands import _options
 from basecagg.commands._options import Portion
-from basecagg.options import PromiseOptions, SumOptions, TrustOptions, WeightOptions
+from basecagg.options import MaskOptions, PromiseOptions, SumOptions, TrustOptions, WeightOptions
 from basecagg.planning.budget import Budget
 from basecagg.planning.planner import Plan, plan
 
 _BUDGET = ("delta", "clip_norm", "max_uses", "unit", "sampling_rate", "records")
 
 
-class WishOptions(SumOptions, WeightOptions, TrustOptions, PromiseOptions):
+class WishOptions(SumOptions, WeightOptions, MaskOptions, TrustOptions, PromiseOptions):
     """What a federation withstands and promises."""
 
     max_dropouts: Annotated[Any, _options.portion] = "30%"

@@ -47,6 +47,8 @@ class _JoinOptions(MemberOptions, AnchorOptions):
     field_weights: bool = False
     """Accept an epoch whose updates weigh differently in the field. One sum of it tells more about an update
     than the sum of numbers does; without this only --trust-server accepts it."""
+    long_masks: bool = False
+    """Refuse an epoch whose masks grow from keys: that these stay secret rests on ring-LWE."""
     max_burns: Annotated[int, Range(0)] | None = None
     """Refuse an epoch that allows more. Not set: 1, or any number with --trust-server."""
     unit: Unit = "user"

@@ -210,6 +210,8 @@ class MaskedCoordinator(Coordinator):
             slots = np.ascontiguousarray(self.running.machine.model[self.layout.size :])
             lesson[visits.METRICS] = ConfigRecord({"charge": self._contract})
             lesson[visits.SLOTS] = ArrayRecord({"slots": Array(slots)})
+            if view.task == "train":
+                self.running.begun(view.name, self.version)
         errand = self._errand(view, "visit", view.task or "train", letters, lesson)
         if view.task:
             view.doing, view.task = view.task, ""

@@ -31,6 +31,7 @@ _FLOOR = {
     "min-colluders": "max_colluders",
     "min-per-version": "min_per_version",
     "field-weights": "field_weights",
+    "long-masks": "long_masks",
     "max-burns": "max_burns",
     BUDGET: "max_epsilon",
     "max-delta": "max_delta",

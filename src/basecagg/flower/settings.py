@@ -17,7 +17,7 @@ from basecagg import options
 from basecagg.errors import ParameterError
 from basecagg.flower.contract import Contract
 from basecagg.maths.staleness import StalenessFunction, polynomial
-from basecagg.options import Consistency, Count, Fraction, Positive, Range, Seconds, Weights
+from basecagg.options import Consistency, Count, Fraction, Masks, Positive, Range, Seconds, Weights
 from basecagg.parameters import ProtocolParameters, fields_from
 from basecagg.planning.budget import Budget, in_parameters, spend
 from basecagg.privacy import Privacy
@@ -50,6 +50,7 @@ class Settings(
     """On Flower, not set: half of the nodes that are there at the start, from 2 (certified: 3) to 10."""
     concurrency: Count | None = None
     """On Flower, not set: what FedAvg would sample by `fraction_train` and `min_train_nodes`."""
+    masks: Masks = options.MaskOptions.masks
     weights: Weights | None = None
     """On Flower, not set: own, but field where training is attached and there is no `privacy`. A node that
     trains within a message hears of no newer version before it replies, and takes every update for fresh."""
@@ -155,6 +156,7 @@ class Settings(
         yield "min_evaluate_nodes", few, f"at most K = {size}: that many evaluate in a version"
         if self.privacy is not None:
             yield "privacy", self.privacy.unit == "user", _USERS
+            yield "weights", self.weights != "field", _WEIGHED_NOISE
             for name, wanted in _WITH_PRIVACY.items():
                 yield name, getattr(self, name) == getattr(Settings, name), wanted
 
@@ -238,6 +240,7 @@ class Settings(
 
 _PROMISED = ("epsilon", "delta", "max_uses", "clip_norm")
 _CHOSEN = "left out with privacy: it follows from the budget"
+_WEIGHED_NOISE = "'own' with privacy: server and holders would weigh the noise as well"
 _USERS = (
     "a budget of users: that an app clips every record in its training cannot be seen from here"
 )
@@ -251,7 +254,6 @@ _WITH_PRIVACY = {
     "clip": _CHOSEN,
     "update_levels": _CHOSEN,
     "weight_levels": _CHOSEN,
-    "weights": "'own' with privacy: server and holders would weigh the noise as well",
 }
 """What has to be as it is unless told, with `privacy`."""
 _RENAMED = {"examples_per_node": "weigh_examples"}

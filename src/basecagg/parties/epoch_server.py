@@ -109,6 +109,11 @@ class EpochServer:
         """It is `now`: holders that have been silent for longer than `patience` seconds are asked again."""
         self._perform(self.machine.tick(now, patience))
 
+    def begun(self, contributor: str, version: int) -> None:
+        """A participant took the model of this version. Who has a mask may come with an update of it."""
+        if contributor in self.recovery.mailroom.dealers:
+            self.machine.begun(contributor, version)
+
     def over(self, contributor: str) -> None:
         """No update of this contributor is to be expected any more."""
         self._perform(self.machine.over(contributor))

@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, get_args
 from basecagg.costs import Network, Phase, phases, storage_per_holder, wire_seconds
 from basecagg.errors import ParameterError
 from basecagg.maths.staleness import StalenessFunction, exact_value, polynomial
-from basecagg.options import Consistency, SumOptions, TrustOptions, WeightOptions, Weights
+from basecagg.options import (
+    Consistency,
+    MaskOptions,
+    Masks,
+    SumOptions,
+    TrustOptions,
+    WeightOptions,
+    Weights,
+)
 from basecagg.parameters import ProtocolParameters, usual_correctness
 from basecagg.planning.budget import Budget, in_parameters, spend
 from basecagg.printing import Shown
@@ -38,7 +46,7 @@ TABLE_ROWS = 6
 """Rows in the table of how cost changes with U, the chosen one aside."""
 _AS_WISHED = (
     *("num_holders", "max_dropouts", "liars", "model_size", "max_staleness"),
-    *("consistency", "correctness", "min_per_version", "max_colluding_contributors"),
+    *("consistency", "correctness", "min_per_version", "max_colluding_contributors", "masks"),
 )
 """Wishes that are parameters by the same name, without a choice."""
 _LARGEST_DELTA = 1e-3
@@ -59,6 +67,7 @@ class Wishes(SumOptions, TrustOptions):
     """Users who send updates. Not set: N."""
     staleness: StalenessFunction = field(default_factory=polynomial)
     weights: Weights = WeightOptions.weights
+    masks: Masks = MaskOptions.masks
     network: Network = DEFAULT_NETWORK
     """A user's line."""
     budget: Budget | None = None
@@ -102,7 +111,12 @@ class Plan(Shown):
     """Processor time, if it was measured."""
 
     def measured(self) -> Plan:
-        """The same plan with processor time, predicted from small pieces of the work on this machine."""
+        """The same plan with processor time, predicted from small pieces of the work on this machine.
+
+        Only of long masks: the work that keys make does not grow with the length of a share.
+        """
+        if self.parameters.masks == "keys":
+            return self
         # Imported here: an impossible wish is answered before numpy and numba are loaded.
         from basecagg.planning.calibration import predict
 

@@ -29,6 +29,10 @@ _WEIGHERS = {
     "own": "each contributor multiplies its update by 2^−t, t = ⌊log₂ 1/s(τ)⌋",
     "field": "server and holders multiply, as in the paper: sums tell more",
 }
+_HIDDEN = {
+    "long": "as long as the model; sums are exact",
+    "keys": "grow from keys of 2048 words; sums have errors of σ = 2.83·√K steps",
+}
 _COLLUDING = "contributors that may work with the server"
 _CLIPPED = {"user": "an update", "record": "each record's part of an update"}
 _CHANGES = {"user": "update", "record": "record"}
@@ -106,6 +110,7 @@ def _parameters(plan: Plan) -> Table:
         ("q", "modulus", p.modulus, "elements of the field"),
         ("s(τ)", "staleness", p.staleness, f"weight by staleness τ ≤ {p.max_staleness}"),
         ("", "weights", p.weights, _WEIGHERS[p.weights]),
+        ("", "masks", p.masks, _HIDDEN[p.masks]),
         ("T_c", "max_colluding_contributors", p.max_colluding_contributors, _COLLUDING),
     ]
     return plain_table(rows=rows)

@@ -17,7 +17,7 @@ from basecagg.protocol.effects import Effect, Forget, MaskEnded, Persist, Send, 
 from basecagg.protocol.epoch import MAX_VERSIONS, SERVER, Agreement
 from basecagg.protocol.global_model import Model
 from basecagg.protocol.ledger import PrivacyLedger, SentUpdates, paid_by
-from basecagg.protocol.masking import hide, hide_with_noise, shares_of
+from basecagg.protocol.masking import hide, hide_with_noise, mask_of, shares_of
 from basecagg.protocol.messages import (
     MAX_MASKS,
     Closing,
@@ -319,13 +319,15 @@ class Contributor:
 
         With differential privacy that number is reported as 0, because it would say something about the update.
         """
-        if self._parameters.privacy is None:
-            return hide(update, seed, self._parameters.staleness.tier(staleness), self._parameters)
+        p, keys = self._parameters, self._parameters.masks == "keys"
+        fresh = self._entropy(SEED_BYTES) if keys or p.privacy is not None else b""
+        mask = mask_of(seed, fresh, self.agreement.id, p)
+        if p.privacy is None:
+            return hide(update, seed, p.staleness.tier(staleness), p, mask)
         # With noise, NaN and ±Inf count as zeros: a refusal would tell others that they were there.
         if self._paid is None:
             require_finite(update)
-        fresh = self._entropy(SEED_BYTES)
-        return hide_with_noise(update, seed, staleness, fresh, self._parameters), 0
+        return hide_with_noise(update, staleness, fresh, p, mask), 0
 
     def _own_staleness(self, base_version: int, version: int) -> int:
         """τ̂, where contributors weigh by it. An update that is too old is refused before it is paid for."""

@@ -25,6 +25,8 @@ class LocalFloor:
     """m. None: the usual one for this floor's consistency."""
     field_weights: bool = False
     """Whether a certified floor takes epochs whose sums have different weights in the field."""
+    long_masks: bool = False
+    """Whether masks have to be as long as the model: nothing but the holders' shares opens them then."""
     max_burns: int | None = None
     """The most sums of a version that may be given up for others: each may have been opened all the same.
     None: 1 if this floor's consistency is 'certified', else no limit."""
@@ -66,6 +68,8 @@ class LocalFloor:
                 "my floor is consistency 'certified': with weights in the field a sum tells more about me than"
                 " the sum of numbers does (field_weights of my floor allows it)"
             )
+        if self.long_masks and parameters.masks != "long":
+            raise WrongEpoch("my floor is long masks: this epoch's grow from keys")
         silent = parameters.max_colluding_contributors
         least = self.min_per_version or usual_per_version(self.consistency, silent)
         for symbol, given, floor in (

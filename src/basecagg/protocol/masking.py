@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from basecagg.maths.approved_rings import KEY_SIZE
+from basecagg.maths.key_masks import MaskWords, key_of, mask_of_sum, mask_of_upload
 from basecagg.maths.mds_code import MaskCode
 from basecagg.maths.noise import noise_and_mask, noise_table, round_within
 from basecagg.maths.quantization import Reals, clip_update, quantize_and_mask, require_finite
@@ -19,11 +21,43 @@ def shares_of(seed: bytes, code: MaskCode, parameters: ProtocolParameters) -> Wo
     p = parameters
     padding = FieldStream(derive_seed(seed, "noise"), p.modulus)
     rows = padding.draw(p.max_colluders * p.share_size).reshape(p.max_colluders, p.share_size)
-    return code.encode(_mask_stream(seed, p).draw(p.padded_size), rows)
+    return code.encode(_shared(seed, p), rows)
+
+
+def _shared(seed: bytes, p: ProtocolParameters) -> Words:
+    """What is cut into pieces: the mask with its pad, or the key that it grows from and zeros."""
+    if p.masks == "long":
+        return _long_mask(seed, p).draw(p.shared_size)
+    return np.pad(key_of(seed, p.modulus), (0, p.shared_size - KEY_SIZE))
+
+
+def mask_of(seed: bytes, fresh: bytes, epoch: bytes, p: ProtocolParameters) -> MaskWords:
+    """z: all d elements and the pad. With keys it has errors from a `fresh` seed that is stored nowhere."""
+    if p.masks == "long":
+        return _long_mask(seed, p)
+    return mask_of_upload(seed, fresh, epoch, p.modulus)
+
+
+def masks_of(shared: Words, epoch: bytes, p: ProtocolParameters) -> MaskWords:
+    """The sum of masks, less its errors, from the sum of what was shared of them."""
+    if p.masks == "long":
+        return _Words(shared)
+    return mask_of_sum(shared[:KEY_SIZE], epoch, p.modulus)
+
+
+class _Words:
+    """Words that are there already, drawn in order."""
+
+    def __init__(self, words: Words) -> None:
+        self._left = words
+
+    def draw(self, n: int, out: Words | None = None) -> Words:
+        words, self._left = self._left[:n], self._left[n:]
+        return words
 
 
 def hide(
-    update: Reals, seed: bytes, tier: int, parameters: ProtocolParameters
+    update: Reals, seed: bytes, tier: int, parameters: ProtocolParameters, mask: MaskWords
 ) -> tuple[Words, int]:
     """Clip, weigh by 2^−t, quantise and mask an update Δ (Eq. masked_update); how many elements were clipped.
 
@@ -32,7 +66,7 @@ def hide(
     """
     p = parameters
     require_finite(update)
-    coins, mask = WordStream(derive_seed(seed, "rounding")), _mask_stream(seed, p)
+    coins = WordStream(derive_seed(seed, "rounding"))
     masked, count = np.empty(p.padded_size, np.uint32), 0
     for at in range(0, p.padded_size, _SEGMENT):
         out, part = masked[at : at + _SEGMENT], update[at : at + _SEGMENT]
@@ -47,7 +81,7 @@ def hide(
 
 
 def hide_with_noise(
-    update: Reals, seed: bytes, staleness: int, fresh: bytes, parameters: ProtocolParameters
+    update: Reals, staleness: int, fresh: bytes, parameters: ProtocolParameters, mask: MaskWords
 ) -> Words:
     """Clip Δ by its length, weigh it by its age τ̂, round it within C̃, add a share of the noise, mask.
 
@@ -61,7 +95,7 @@ def hide_with_noise(
     bound, size = mechanism.squared_bound(staleness), p.model_size
     longest, weight = mechanism.privacy.longest, mechanism.weight(staleness)
     round_within(update, p.update_levels, longest, weight, bound, coins, rounded[:size])
-    noise, mask = WordStream(derive_seed(fresh, "private noise")), _mask_stream(seed, p)
+    noise = WordStream(derive_seed(fresh, "private noise"))
     for at in range(0, size, _SEGMENT):
         here = slice(at, min(at + _SEGMENT, size))
         words = mask.draw(here.stop - at)
@@ -74,6 +108,5 @@ def hide_with_noise(
     return masked
 
 
-def _mask_stream(seed: bytes, p: ProtocolParameters) -> FieldStream:
-    """z: all d elements and the pad."""
+def _long_mask(seed: bytes, p: ProtocolParameters) -> FieldStream:
     return FieldStream(derive_seed(seed, "mask"), p.modulus)

@@ -16,6 +16,7 @@ from itertools import islice
 from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from basecagg.errors import (
     DecodingError,
@@ -25,12 +26,15 @@ from basecagg.errors import (
     StorageError,
     WrongModel,
 )
+from basecagg.maths.approved_rings import KEY_SIZE
+from basecagg.maths.key_masks import unmask_with
 from basecagg.maths.prime_field import PrimeField
-from basecagg.maths.quantization import dequantize, magnitude, squared_norm
+from basecagg.maths.quantization import squared_norm
 from basecagg.maths.randomness import Words
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.epoch import SERVER, Agreement, accept
 from basecagg.protocol.global_model import Model, model_hash
+from basecagg.protocol.masking import masks_of
 from basecagg.protocol.messages import (
     Answer,
     Link,
@@ -89,19 +93,39 @@ def open_sum(
 
     Of U + T answers that agree, U are honest and determine the sum. So answers that disagree are wrong.
     """
-    masks, wrong = _decode(agreement, answers)
+    shared, wrong = _decode(agreement, answers)
     p, agreeing, field = agreement.parameters, len(answers) - len(wrong), agreement.code.field
     weighing = Weighing.of(p)
     factors, weights = weighing.in_field(request), tuple(weighing.weights(request))
     total = weighted_sum(field, uploads, factors)
+    # Another sum has n − U + 1 answers against it or this one: a distance of the code.
+    others = None if p.agreed else agreeing - p.recovery_threshold + 1
+    numbers, largest = _unmask(agreement, total, shared, others)
     # An element of an honest update is c_l·B before it is rounded, which adds 1 at most.
-    largest = p.update_levels * Fraction(p.clip) * Fraction(math.fsum(weights)) + sum(factors)
-    update = _require_sound(p, field.sub(total, masks, out=total), largest, agreeing)
-    # |update| ≤ (q − 3)/2 < 2³¹ is exact in float64.
-    opened = dequantize(update, p.update_levels, p.modulus)
+    most = p.update_levels * Fraction(p.clip) * Fraction(math.fsum(weights))
+    # With privacy their length is checked instead: such a sum is opened, but not applied.
+    if p.privacy is None and largest > most + sum(factors) * (1 + p.error_reach):
+        raise NotOpenable("the sum is larger than clipped updates can make it", None)
     told = [ticket.staleness for ticket in request.tickets]
-    honest = p.mechanism is None or within_bound(p, update, told)
-    return Opened(opened, weights, wrong, request.digest, applied=honest)
+    honest = p.mechanism is None or within_bound(p, total[: p.model_size], told)
+    return Opened(numbers, weights, wrong, request.digest, applied=honest)
+
+
+def _unmask(
+    agreement: Agreement, total: Words, shared: Words, others: int | None
+) -> tuple[npt.NDArray[np.float64], int]:
+    """Take the sum of the masks off `total`, in place: its numbers and the largest of them, in steps.
+
+    `shared` is the sum of what was shared: of the masks, or of their keys. Where a pad is wrong the sum is
+    discarded, never applied; `others` answers are wrong then.
+    """
+    p, masks = agreement.parameters, masks_of(shared, agreement.id, agreement.parameters)
+    numbers, largest = unmask_with(masks, total[: p.model_size], p.update_levels, p.modulus)
+    _, pad = unmask_with(masks, total[p.model_size :], 1, p.modulus)
+    zeros = shared[KEY_SIZE:].any() if p.masks == "keys" else False
+    if zeros or pad > p.buffer_size * p.error_reach:
+        raise NotOpenable("the pad of the sum is not zero: a share or answer is wrong", others)
+    return numbers, largest
 
 
 def weighted_sum(field: PrimeField, uploads: Iterable[bytes], weights: Sequence[int]) -> Words:
@@ -127,20 +151,6 @@ def _decode(agreement: Agreement, answers: Mapping[int, Answer]) -> tuple[Words,
         return agreement.code.correct(shares, p.answers_needed)
     except DecodingError as error:
         raise NotOpenable(str(error), error.wrong) from None
-
-
-def _require_sound(p: ProtocolParameters, total: Words, largest: Fraction, agreeing: int) -> Words:
-    """A sum that no honest updates can have is discarded, never applied."""
-    update, pad = total[: p.model_size], total[p.model_size :]
-    if pad.any():
-        # Another sum has n − U + 1 answers against it or this one: a distance of the code.
-        others = None if p.agreed else agreeing - p.recovery_threshold + 1
-        raise NotOpenable("the pad of the sum is not zero: a share or answer is wrong", others)
-    # With privacy their length is checked instead: such a sum is opened, but not applied.
-    bounded = p.privacy is None
-    if bounded and magnitude(update, p.modulus) > largest:
-        raise NotOpenable("the sum is larger than clipped updates can make it", None)
-    return update
 
 
 # --- making a version again -------------------------------------------------------------------

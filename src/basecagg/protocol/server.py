@@ -66,7 +66,7 @@ _TRAININGS, _ANSWERS = 3, 20
 Verdicts: TypeAlias = Literal["admitted"] | LastVerdict
 
 
-class Training(NamedTuple):
+class AtWork(NamedTuple):
     """What a contributor is doing, as far as the server can see."""
 
     version: int
@@ -124,9 +124,10 @@ class Server:
         """From this version on no sum is opened, even if K updates wait. None: no version is the last."""
         self._stage: Stage | None = None
         self._asked_at = 0.0
-        self._at_work: dict[str, Training] = {}
+        self._at_work: dict[str, AtWork] = {}
         """Who was seen to begin a training. Not stored: it only decides how long lonely updates wait."""
-        self._now, self._longest = 0.0, 0.0
+        self._now, self._longest, self._earliest = 0.0, 0.0, 0.0
+        """The driver's clock, the longest training so far, and since when one is too long."""
         waiting = [update for update in stored.values() if update.name not in outstanding]
         self.buffer = Buffer(
             settings.buffer_size, settings.weighing, settings.min_per_version, waiting
@@ -176,7 +177,9 @@ class Server:
 
     def begun(self, contributor: str, version: int) -> None:
         """The driver saw this contributor begin to train from a version: its update may come."""
-        self._at_work[contributor] = Training(version, self._now)
+        if any(update.name.contributor == contributor for update in self.buffer.waiting):
+            return  # it looks at the model while it waits
+        self._at_work[contributor] = AtWork(version, self._now)
 
     def over(self, contributor: str) -> list[Effect]:
         """No update of this contributor is to be expected any more: others need not wait for it."""
@@ -201,7 +204,7 @@ class Server:
         updates wait that cannot be summed because contributors are left out.
         """
         self._now = now
-        given_up = self._give_up_on_trainings(patience)
+        given_up = self._wait_for_company(patience)
         stage = self.opening.stage() or (_WAITING if self.waits_for_others else None)
         if stage != self._stage:
             self._stage, self._asked_at = stage, now
@@ -210,11 +213,17 @@ class Server:
         self._asked_at = now
         return [*given_up, *self.deadline()]
 
-    def _give_up_on_trainings(self, patience: float) -> list[Effect]:
+    def _wait_for_company(self, patience: float) -> list[Effect]:
         """Expect nothing of trainings that last much longer than any before: phones vanish."""
-        most = max(_TRAININGS * self._longest, _ANSWERS * patience)
-        gone = [name for name, each in self._at_work.items() if self._now - each.since > most]
-        return [effect for name in gone for effect in self.over(name)]
+        before, most = self._expected(), max(_TRAININGS * self._longest, _ANSWERS * patience)
+        self._earliest = self._now - most
+        return [] if self._expected() == before else self._open_next()
+
+    def _expected(self) -> set[int]:
+        """The versions of which another update may come: those of trainings, and the newest."""
+        trainings = self._at_work.values()
+        versions = {each.version for each in trainings if each.since >= self._earliest}
+        return versions | {self.version} if versions else versions
 
     def deadline(self) -> list[Effect]:
         """Waited long enough: ask again or give up, or let those who were left out into the next sum."""
@@ -296,8 +305,7 @@ class Server:
                 break
             self._members = sorted(members, key=lambda member: member.name)
             effects += self._finish(*self.opening.begin(self.history, self._members))
-        at_work = {training.version for training in self._at_work.values()}
-        lonely = [] if self._members else self.buffer.evict_lonely(at_work)
+        lonely = [] if self._members else self.buffer.evict_lonely(self._expected())
         return [*effects, *self._release(lonely, "burn", "too few others trained from its version")]
 
     def _conclude(self, move: Move) -> list[Effect]:
@@ -323,6 +331,8 @@ class Server:
         link = link_to(version + 1, self.model, self.optimiser_state, opened.digest)
         # Links that are too old to train from are left out.
         self._state.history = self.history.after(link, self.settings.weighing.max_staleness)
+        oldest = self.version - self.settings.weighing.max_staleness
+        self._at_work = {n: each for n, each in self._at_work.items() if each.version >= oldest}
         stale = self.buffer.evict_stale(self.version)
         return [
             *self.opening.publish(self.history, opened),

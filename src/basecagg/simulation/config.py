@@ -40,6 +40,7 @@ class SimulationConfig(
     options.OptimiserOptions,
     options.ExampleOptions,
     options.WeightOptions,
+    options.MaskOptions,
     options.SumOptions,
     options.ConcurrencyOptions,
     options.LengthOptions,

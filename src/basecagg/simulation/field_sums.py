@@ -13,18 +13,19 @@ from typing import Any
 import numpy as np
 
 from basecagg.costs import Prices, share_bytes, shares_bytes
+from basecagg.maths.key_masks import unmask_with
 from basecagg.maths.mds_code import MaskCode
 from basecagg.maths.prime_field import PrimeField
-from basecagg.maths.quantization import clip_update, dequantize, quantize, signed
+from basecagg.maths.quantization import clip_update, quantize, signed
 from basecagg.maths.randomness import Words, WordStream
 from basecagg.parameters import ProtocolParameters
-from basecagg.protocol.masking import hide, shares_of
+from basecagg.protocol.masking import hide, mask_of, masks_of, shares_of
 from basecagg.protocol.messages import MaskName
 from basecagg.protocol.opening import Opened, Outcome
 from basecagg.protocol.weighing import Weighing
 from basecagg.schedules.schedule import Vector
 from basecagg.simulation.beginning import Beginning, Devices, seed_of
-from basecagg.simulation.private_sums import PrivateSums
+from basecagg.simulation.private_sums import SIMULATED, PrivateSums, fresh_seed
 from basecagg.simulation.sums import Reals, Sums, Updates, in_clear, weighted_sum
 
 
@@ -81,23 +82,29 @@ class FieldSums(Sums):
         p, factors = self._parameters, in_field(self._parameters, weights)
         ages = zip(updates.items(), weights, strict=True)
         masked = [self._hide(name, update, weight) for (name, update), weight in ages]
-        masks = self._open_masks(updates, factors)
+        masks = masks_of(self._open_masks(updates, factors), SIMULATED, p)
         # Σ s̄·Δ̃ − Σ s̄·z in the field (Eq. server_decode).
-        total = self._field.sub(self._field.weighted_sum(masked, factors), masks)[: p.model_size]
+        total = self._field.weighted_sum(masked, factors)[: p.model_size]
+        numbers, _ = unmask_with(masks, total, p.update_levels, p.modulus)
         if self._private is not None:
-            return self._private.opened(total, updates)
-        return Opened(dequantize(total, p.update_levels, p.modulus), tuple(weights))
+            return self._private.opened(total, numbers, updates)
+        return Opened(numbers, tuple(weights))
 
     def _hide(self, name: MaskName, update: Vector, weight: float) -> Words:
         seed = seed_of(self._config.seed, name)
         if self._private is not None:
             return self._private.hide(name, update, seed)
-        masked, clipped = hide(update, seed, own_tier(self._parameters, weight), self._parameters)
+        p = self._parameters
+        mask = mask_of(seed, fresh_seed(self._config.seed, name), SIMULATED, p)
+        masked, clipped = hide(update, seed, own_tier(p, weight), p, mask)
         self._counts["clipped elements"] += clipped
         return masked
 
     def _open_masks(self, names: Iterable[MaskName], weights: list[int]) -> Words:
-        """The weighted sum of the masks: every holder adds up its shares, and U of the sums are decoded."""
+        """The weighted sum of the masks, or of their keys.
+
+        Every holder adds up its shares, and U of the sums are decoded.
+        """
         p = self._parameters
         holders = range(p.num_holders - p.recovery_threshold, p.num_holders)
         seeds = (seed_of(self._config.seed, name) for name in names)

@@ -17,22 +17,29 @@ import numpy as np
 from basecagg.baselines.local_noise import clipped
 from basecagg.errors import BudgetSpent
 from basecagg.maths.accounting import epsilon_after
-from basecagg.maths.quantization import dequantize
 from basecagg.maths.randomness import Words
 from basecagg.parameters import ProtocolParameters
 from basecagg.planning.budget import hidden_lie
 from basecagg.privacy import Mechanism
 from basecagg.protocol.effects import writes_of
 from basecagg.protocol.ledger import PrivacyLedger
-from basecagg.protocol.masking import hide, hide_with_noise
+from basecagg.protocol.masking import hide, hide_with_noise, mask_of
 from basecagg.protocol.messages import MaskName
 from basecagg.protocol.opening import Opened
 from basecagg.protocol.recomputation import within_bound
 from basecagg.schedules.schedule import Vector
 from basecagg.simulation.beginning import user_number
 from basecagg.simulation.config import SimulationConfig
-from basecagg.simulation.sums import Updates
+from basecagg.simulation.sums import Reals, Updates
 from basecagg.storage.in_memory import MemoryStore
+
+SIMULATED = bytes(32)
+"""The id of an epoch without messages, from which a is drawn where masks grow from keys."""
+
+
+def fresh_seed(seed: int, name: MaskName) -> bytes:
+    """What a contributor draws for one upload alone; repeatable in a simulation."""
+    return hashlib.sha256(f"{seed}/{name.key}/noise".encode()).digest()
 
 
 class Spending:
@@ -116,10 +123,12 @@ class PrivateSums:
     def hide(self, name: MaskName, update: Vector, seed: bytes) -> Words:
         """The update as its contributor sends it: with noise, under its mask."""
         user = user_number(name.contributor)
+        fresh = fresh_seed(self._config.seed, name)
         if user < self._config.attackers:
-            return hide(self._lie(update), seed, 0, self._unbounded)[0]
-        fresh = hashlib.sha256(f"{self._config.seed}/{name.key}/noise".encode()).digest()
-        return hide_with_noise(update, seed, self._told[user], fresh, self._parameters)
+            mask = mask_of(seed, fresh, SIMULATED, self._unbounded)
+            return hide(self._lie(update), seed, 0, self._unbounded, mask)[0]
+        mask = mask_of(seed, fresh, SIMULATED, self._parameters)
+        return hide_with_noise(update, self._told[user], fresh, self._parameters, mask)
 
     def _lie(self, update: Vector) -> Vector:
         """Scaled already, or, with factor 0, as long as a sum's bound hides, and backwards."""
@@ -129,12 +138,11 @@ class PrivateSums:
         length = hidden_lie(self._mechanism) * bound
         return update * np.float32(-length / max(float(np.linalg.norm(update)), 1e-30))
 
-    def opened(self, total: Words, updates: Updates) -> Opened:
-        """Σ s(τ̂)·Δ and noise, from the field; not to be applied if a member must have lied."""
+    def opened(self, total: Words, opened: Reals, updates: Updates) -> Opened:
+        """Σ s(τ̂)·Δ and noise, from the field and as numbers; not to be applied if a member must have lied."""
         p = self._parameters
         told = [self._told.pop(user_number(name.contributor)) for name in updates]
         weights = tuple(map(self._mechanism.weight, told))
-        opened = dequantize(total, p.update_levels, p.modulus)
         if not self._config.attackers:
             limit = self._mechanism.privacy.longest
             short = [clipped(update.astype(np.float64), limit) for update in updates.values()]

@@ -149,6 +149,7 @@ class Api:
         }
         if _header(request, b"if-none-match") == tag or model.version <= newer_than:
             return Response(status_code=304, headers=headers)
+        await self._service.ask(lambda host: host.server.begun(name, model.version))
         return Pieces([model.data], headers)
 
     async def pedigree(self, request: Request, name: str, body: bytes) -> Response:

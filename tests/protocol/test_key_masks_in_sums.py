@@ -1,0 +1,245 @@
+"""Masks that grow from keys, through the real machines: what opens is Σ (x̄ + e), and nothing else changes."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+from parties import (
+    USERS,
+    abandoned,
+    at,
+    exact_sum,
+    fresh_update,
+    make_federation,
+    one_round,
+    parameters,
+    released,
+    submit,
+)
+from private import bounded, private
+from scipy.stats import binom, chi2
+
+from basecagg.errors import ParameterError
+from basecagg.maths.approved_rings import ERROR_REACH, KEY_SIZE
+from basecagg.protocol import contributor as contributor_module
+from basecagg.protocol.holder import Holder
+from basecagg.protocol.messages import Answer, signed
+from lying import lie
+from reproduction.bench import AT_SERVER, Address
+
+MODES = ["certified", "honest-server"]
+
+
+def keyed(**changes):
+    return make_federation(masks="keys", **changes)
+
+
+@pytest.mark.parametrize("consistency", MODES)
+@pytest.mark.parametrize("size", [1, 50, 2048, 2049])
+def test_a_sum_is_that_of_the_updates_and_their_errors(consistency, size):
+    federation = keyed(consistency=consistency, model_size=size)
+    p, updates = federation.agreement.parameters, [fresh_update(size=size) for _ in range(3)]
+    submitted = [submit(federation, *each) for each in zip(USERS[:3], updates, strict=True)]
+    federation.network.run()
+    (news,) = released(federation)
+    assert exact_sum(news, submitted, p)
+    rounded = 1 + ERROR_REACH
+    assert np.abs(news.weighted_sum - sum(updates)).max() <= 3 * rounded / p.update_levels
+    assert (p.modulus, p.share_size * p.submasks >= KEY_SIZE + 2) == (2**32 - 12287, True)
+
+
+def test_a_share_is_as_long_as_the_key_asks_however_long_the_model_is():
+    short, long = (parameters(masks="keys", model_size=size) for size in (10, 10**8))
+    assert short.share_size == long.share_size == 684  # (2048 + 2) / 3
+    assert long.padded_size == 10**8 + 2
+
+
+def test_hundreds_of_sums_with_liars_dropouts_and_restarts():
+    """U + T of the holders that stay are right; one lies in every third sum, one is away in every other."""
+    federation = keyed(max_burns=0)
+    p, dice = federation.agreement.parameters, np.random.default_rng(3)
+    for turn in range(120):
+        liar = federation.holder("user-0") if turn % 3 == 0 else None
+        if liar is not None:
+            liar.__class__ = Lying
+        if turn % 2:
+            federation.stop(Address("holder", "user-5"))
+        names = [USERS[index] for index in dice.permutation(len(USERS))[:3]]
+        submitted = one_round(federation, names)
+        while not (news := released(federation)):
+            federation.network.perform(AT_SERVER, federation.server.deadline())
+            federation.network.run()
+        assert exact_sum(news[0], submitted, p), turn
+        assert news[0].inconsistent_holders == ((0,) if liar is not None else ())
+        if liar is not None:
+            liar.__class__ = Holder
+        if turn % 2:
+            federation.start(Address("holder", "user-5"))
+            federation.network.run()
+
+
+class Lying(Holder):
+    """One number of its answer is wrong."""
+
+    def _answer(self, request, digest):
+        effects = super()._answer(request, digest)
+        for index, effect in enumerate(effects):
+            message = getattr(effect, "message", None)
+            if isinstance(message, Answer):
+                words = np.frombuffer(message.words, "<u4").copy()
+                words[7] = (int(words[7]) + 1) % self._parameters.modulus
+                forged = msgspec.structs.replace(message, words=words.tobytes(), signature=b"")
+                effects[index] = msgspec.structs.replace(
+                    effect, message=signed(forged, self._signer)
+                )
+        return effects
+
+
+# --- the errors -----------------------------------------------------------------------------------
+
+
+def errors_of_sums(rounds: int, size: int) -> np.ndarray:
+    """What opened sums have on top of updates of whole steps: Σ e, in steps."""
+    federation = keyed(model_size=size, cryptography=False)
+    levels, found = federation.agreement.parameters.update_levels, []
+    for turn in range(rounds):
+        for index, name in enumerate(USERS[:3]):
+            submit(federation, name, np.full(size, (3 * turn + index) / levels))
+        federation.network.run()
+        (news,) = released(federation)
+        found.append(news.weighted_sum * levels - 3 * (3 * turn + 1))
+    return np.concatenate(found)
+
+
+def fits(errors: np.ndarray, coins: int) -> float:
+    """How likely so large a χ² is, if an error is the ones among so many coins, less half of them."""
+    ones = (errors + coins // 2).astype(int)
+    middle = np.arange(coins // 2 - 15, coins // 2 + 16)
+    expected = binom.pmf(middle, coins, 0.5) * errors.size
+    seen = np.array([(ones == count).sum() for count in middle])
+    rest = errors.size - seen.sum(), errors.size - expected.sum()
+    square = ((seen - expected) ** 2 / expected).sum() + (rest[0] - rest[1]) ** 2 / rest[1]
+    return float(chi2.sf(square, len(middle)))
+
+
+def test_errors_are_those_of_three_times_32_coins():
+    assert fits(errors_of_sums(4, 10**4), 96) > 1e-6
+
+
+def test_half_the_error_would_be_noticed(monkeypatch):
+    real = contributor_module.mask_of
+
+    def halved(seed, fresh, epoch, p):
+        """Errors of 16 coins: the others are taken off again."""
+        mask = real(seed, fresh, epoch, p)
+        draw, known = mask._errors.draw, np.uint32(0xFFFF0000)
+
+        def one_half(n, out=None):
+            words = draw(n, out)
+            words &= np.uint32(0x0000FFFF)
+            words |= known & np.uint32(0x00FF0000)
+            return words
+
+        mask._errors.draw = one_half
+        return mask
+
+    monkeypatch.setattr(contributor_module, "mask_of", halved)
+    assert fits(errors_of_sums(4, 10**4), 96) < 1e-9
+
+
+def test_errors_of_one_seed_would_be_noticed(monkeypatch):
+    """All members add the same errors: the sum has three times each, and no others."""
+    real = contributor_module.mask_of
+    monkeypatch.setattr(
+        contributor_module, "mask_of", lambda seed, fresh, *rest: real(seed, bytes([1]) * 32, *rest)
+    )
+    errors = errors_of_sums(1, 10**4)
+    assert not (errors % 3).any()
+    assert fits(errors, 96) < 1e-9
+
+
+def test_the_seed_of_the_errors_is_stored_nowhere(monkeypatch):
+    drawn, real = [], contributor_module.mask_of
+
+    def noting(seed, fresh, *rest):
+        drawn.append(fresh)
+        return real(seed, fresh, *rest)
+
+    monkeypatch.setattr(contributor_module, "mask_of", noting)
+    federation = keyed()
+    submit(federation, "ann", fresh_update())
+    stored = repr(federation.network.nodes[at("ann")].store.snapshot())
+    (fresh,) = drawn
+    assert len(fresh) == 32
+    assert repr(fresh)[2:-1] not in stored
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"weights": "field"}, "tells the keys"),
+        ({"modulus": 2**31 - 1}, "approved are n = 2048"),
+        ({"modulus": 2**32 - 17}, "approved are n = 2048"),
+        ({"model_size": 2**30}, "2³⁰"),
+    ],
+)
+def test_keys_that_would_not_be_safe_are_refused(changes, words):
+    with pytest.raises(ParameterError, match=words):
+        parameters(masks="keys", **changes)
+    parameters(**{name: value for name, value in changes.items() if name != "modulus"})
+
+
+def test_the_second_approved_ring():
+    federation = keyed(modulus=16760833, update_levels=2**10)
+    submitted = one_round(federation)
+    (news,) = released(federation)
+    assert exact_sum(news, submitted, federation.agreement.parameters)
+
+
+def test_a_sum_with_an_update_that_is_none_is_not_opened(monkeypatch):
+    with monkeypatch.context() as lying:
+        federation = keyed()
+        lying.setattr(contributor_module, "hide", lie)
+        submit(federation, "user-0", fresh_update())
+    one_round(federation, USERS[1:3])
+    assert [news.reason for news in abandoned(federation)] == [
+        "the sum is larger than clipped updates can make it"
+    ]
+
+
+def test_answers_that_open_another_key_are_noticed():
+    """With honest holders any U answers open a sum: a wrong one makes another mask, which shows in the pad."""
+    federation = keyed(correctness="honest-holders", consistency="honest-server", retries=0)
+    for name in ("user-4", "user-5", "user-6"):
+        federation.stop(Address("holder", name))
+    federation.holder("user-3").__class__ = Lying
+    one_round(federation)
+    while not (given_up := abandoned(federation)):
+        federation.network.perform(AT_SERVER, federation.server.deadline())
+        federation.network.run()
+    assert federation.server.version == 0
+    assert "pad" in given_up[0].reason
+
+
+# --- with noise -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chosen", [private(), bounded()], ids=["noise", "a bound alone"])
+def test_noise_and_bounds_go_with_keys(chosen):
+    federation = keyed(**chosen)
+    p, updates = federation.agreement.parameters, [fresh_update(0.01) for _ in range(3)]
+    long = parameters(**chosen).mechanism
+    for each in zip(USERS[:3], updates, strict=True):
+        submit(federation, *each)
+    federation.network.run()
+    (news,) = released(federation)
+    assert news.applied
+    off = (news.weighted_sum - sum(updates)) * p.update_levels
+    assert off.std() == pytest.approx(np.sqrt(3 * (p.mechanism.variance + 8.5)), rel=0.5)
+    # The errors widen the bound, and pay for nothing.
+    assert p.mechanism.squared_sum_bound([0] * 3) > long.squared_sum_bound([0] * 3)
+    assert p.mechanism.cost(0) == long.cost(0) if long.variance else True
