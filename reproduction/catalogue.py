@@ -13,6 +13,7 @@ EXPERIMENTS = {
     "schedules": ("schedules:SCHEDULES", "Simulated time to an accuracy, in rounds and without."),
     "flower": ("flower:FLOWER", "CPU of an aggregation beside Flower's SecAgg+ (needs flwr)."),
     "incompatibility": ("incompatibility:INCOMPATIBILITY", "SecAgg when a buffer mixes versions."),
+    "residues": ("residues:RESIDUES", "What one opened sum tells about a single member."),
     "accuracy-mnist": ("accuracy:MNIST", "FedBuff and BASecAgg on MNIST, both weightings."),
     "accuracy-cifar10": ("accuracy:CIFAR10", "The same on CIFAR-10, small model."),
     "accuracy-cifar10-large": ("accuracy:CIFAR10_LARGE", "The same with the CNN of FedAsync."),
