@@ -72,7 +72,7 @@ class Numbers(NamedTuple):
 class Group(NamedTuple):
     """Members of a sum that nobody can tell apart."""
 
-    count: int
+    members: int
     factor: int
     """By how much one step of theirs moves the opened number."""
     numbers: Numbers
@@ -117,7 +117,7 @@ def best_guesses(groups: Sequence[Group]) -> list[Guess]:
     spectra = [_spectrum(each.numbers.chances, each.factor, length) for each in groups]
     likely = np.fft.irfft(_product(groups, spectra), length)
     told = likely > _UNLIKELY
-    whole = math.sqrt(sum(g.count * (g.factor * g.numbers.deviation) ** 2 for g in groups))
+    whole = math.sqrt(sum(g.members * (g.factor * g.numbers.deviation) ** 2 for g in groups))
     guesses = []
     for index, group in enumerate(groups):
         part = _spectrum(group.numbers.parts, group.factor, length)
@@ -131,8 +131,8 @@ def best_guesses(groups: Sequence[Group]) -> list[Guess]:
 
 def _length(groups: Sequence[Group]) -> int:
     """Of a circle on which the sums do not meet themselves."""
-    most = sum(g.count * g.factor * (len(g.numbers.chances) // 2) for g in groups)
-    variance = sum(g.count * g.factor**2 * (g.numbers.deviation**2 + 0.25) for g in groups)
+    most = sum(g.members * g.factor * (len(g.numbers.chances) // 2) for g in groups)
+    variance = sum(g.members * g.factor**2 * (g.numbers.deviation**2 + 0.25) for g in groups)
     far = math.ceil(_REACH * math.sqrt(variance)) + 4 * max(g.factor for g in groups)
     return int(2 ** math.ceil(math.log2(2 * min(most, far) + 2)))
 
@@ -149,7 +149,7 @@ def _product(
     without: int | None = None,
 ) -> npt.NDArray[np.complex128]:
     """Of all members, but for one of this group."""
-    counts = [group.count - (index == without) for index, group in enumerate(groups)]
+    counts = [group.members - (index == without) for index, group in enumerate(groups)]
     product = np.ones_like(spectra[0])
     for spectrum, count in zip(spectra, counts, strict=True):
         product *= spectrum**count
@@ -190,7 +190,7 @@ def measure(argument: tuple[list[list[float]], Weights, float, int]) -> dict[str
     for weights, times in Counter(tuple(sorted(each)) for each in sums).items():
         groups = groups_of(weights, by, size * levels)
         for group, guess in zip(groups, best_guesses(groups), strict=True):
-            found += [(guess.correlation, guess.real_valued)] * (times * group.count)
+            found += [(guess.correlation, guess.real_valued)] * (times * group.members)
     beyond = [best - real for best, real in found]
     worst = beyond.index(max(beyond))
     return {
@@ -385,7 +385,8 @@ def _claims(points: Results) -> list[Claim]:
             "corrected" if told else "reproduced",
             "the server gets Σ s̄·x̄ in whole numbers, and remainders by the weights say whose number is which"
             " ([worked by hand](../explanation/residues.md)); the proof is of sums in the field, not of the"
-            " sums of real numbers that they stand for. With weights that contributors apply themselves it holds",
+            " sums of real numbers that they stand for. With weights that contributors apply themselves it"
+            " holds",
             "residues",
         ),
         Claim(
