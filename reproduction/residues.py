@@ -360,7 +360,7 @@ def _figure(points: Results) -> Any:
     return plot.lines(
         curves,
         "size of updates (c_l = 2¹⁶)",
-        "best guess − real-valued sum, worst member",
+        "more than the real-valued sum tells",
         colours=plot.VIVID,
         x_scale=plot.LOG,
     )

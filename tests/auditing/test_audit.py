@@ -42,9 +42,11 @@ from basecagg.cli import main
 from basecagg.errors import DataError
 from basecagg.maths.accounting import epsilon_of
 from basecagg.maths.staleness import polynomial
+from basecagg.parameters import ProtocolParameters
 from basecagg.planning.budget import promise
 from basecagg.privacy import Mechanism, Privacy
 from basecagg.storage import disk
+from reproduction.bench import Federation
 
 MASKS = ("ann/1", "bob/1", "cyd/1")
 WEIGHTS = dict(zip(MASKS, (3, 5, 8), strict=True))
@@ -553,3 +555,73 @@ def test_noise_that_cannot_be_accounted_for_is_refused(change: dict[str, int]) -
     sound = private_epoch().mechanism
     with pytest.raises(DataError, match="nothing can be accounted for"):
         Transcript([epoch_line(mechanism=replace(sound, **change))])
+
+
+# --- remainders of whole weights --------------------------------------------------------------
+
+SIX = [f"{name}/1" for name in ("ann", "bob", "cyd", "dan", "eve", "fay")]
+
+
+def signed_epoch(consistency: str = "certified", **changes: object) -> EpochLine:
+    """Of sums of six, with weights in the field and m = 3."""
+    numbers = {"num_holders": N, "recovery_threshold": 3, "max_colluders": 1, "max_dropouts": 1}
+    p = ProtocolParameters(
+        **numbers | {"buffer_size": 6, "model_size": 20, "min_per_version": 3} | changes,
+        weights="field",
+        staleness=polynomial(1.0),
+        consistency=consistency,
+    )
+    return EpochLine.of(Federation(p).agreement.epoch)
+
+
+def six(*weights: int) -> list[AnyLine]:
+    return opened_sum(0, dict(zip(SIX, weights, strict=True)))
+
+
+def test_members_that_are_alone_with_their_weight_are_named() -> None:
+    report = judge(*six(64, 64, 64, 22, 21, 21), epoch=signed_epoch())
+    assert report.only_sums  # in the field nothing else was learned
+    assert [(each.weight, each.masks) for each in report.small_groups] == [
+        (21, ("eve/1", "fay/1")),
+        (22, ("dan/1",)),
+    ]
+    assert report.certified
+
+
+@pytest.mark.parametrize("weights", [(64,) * 3 + (21,) * 3, (1,) * 6])
+def test_groups_of_m_and_equal_weights_are_no_finding(weights: tuple[int, ...]) -> None:
+    assert judge(*six(*weights), epoch=signed_epoch()).small_groups == ()
+
+
+def test_insiders_do_not_count_among_those_who_weigh_alike() -> None:
+    lines = six(*(64,) * 3, *(21,) * 3)
+    (found,) = judge(*lines, epoch=signed_epoch(), insiders=["eve"]).small_groups
+    assert found.masks == ("dan/1", "fay/1")
+    nobody_left = judge(*lines, epoch=signed_epoch(), insiders=["dan", "eve", "fay"])
+    assert nobody_left.small_groups == ()
+    alike = judge(*six(*(1,) * 6), epoch=signed_epoch(), insiders=["ann", "bob", "cyd", "dan"])
+    assert alike.small_groups == ()  # one weight: there are no remainders
+
+
+def test_a_sum_of_which_nothing_is_known_is_no_finding() -> None:
+    asked = [*map(upload, SIX), request("r", dict(zip(SIX, range(1, 7), strict=True)))]
+    assert judge(*asked, *answers("r", [0]), epoch=signed_epoch()).small_groups == ()
+
+
+@pytest.mark.parametrize(("consistency", "status"), [("certified", 3), ("honest-server", 0)])
+def test_only_a_certified_epoch_is_broken_by_it(
+    consistency: str, status: int, tmp_path: Path
+) -> None:
+    lines = [signed_epoch(consistency), *six(64, 64, 64, 22, 21, 21)]
+    path = tmp_path / "transcript.jsonl"
+    path.write_text("".join(texts(lines, closed=False)))
+    with path.open("ab") as file:
+        disk.lock(file.fileno())
+        result, written = audited(path), audited(path, "--json")
+    assert result.exit_code == written.exit_code == status
+    words = " ".join(result.output.split())
+    assert "version 0: 1 update of weight 22, under dan/1" in words
+    assert "may tell the sum of 2 groups of fewer than min_per_version members" in words
+    told = json.loads(written.output)
+    assert told["certified"] == (consistency == "certified")
+    assert [each["weight"] for each in told["small_groups"]] == [21, 22]

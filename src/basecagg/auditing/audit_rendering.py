@@ -27,6 +27,11 @@ _ENDINGS = {
 _NOT_CHECKED = (
     "Whose key that is was NOT checked: anybody can sign with his own. --operator-key checks it"
 )
+_REMAINDERS = (
+    "Sums are of whole numbers. Where updates are small and weights differ, remainders of a sum tell the"
+    " sum of those members that weigh alike. Here they are fewer than min_per_version. Own weights are"
+    " alike in the field."
+)
 _REMEDY = (
     "Fixed groups that enter a buffer whole. If all members of a group weigh the same (trained from"
     " one version; weight_rounding 'nearest', or s constant), no number of rounds reveals anything"
@@ -40,6 +45,7 @@ def render(report: Report) -> RenderableType:
         "What was learned": _answer(report),
         "Sum by sum": _sums(report),
         "What leaked, and which rules were broken": _leaks(report),
+        **({"Told by remainders": _told_by_remainders(report)} if report.small_groups else {}),
         **({"What uploads cost in privacy": _spending(report)} if report.spent else {}),
         "If updates barely change from round to round": Text(_rounds(report)),
         "The remedy: cohorts": _cohorts(report),
@@ -70,8 +76,16 @@ def in_words(report: Report) -> str:
         f" {_count(len(known) - whole, 'sum')} in part, and"
         f" {_count(sum(group.leaked for group in report.groups), 'dimension')} beyond them. Single"
         f" updates: {determined or 'none'} determined, {len(exposed) - determined or 'none'} known in"
-        f" part.{_privacy(report)}"
+        f" part.{_remainders(report)}{_privacy(report)}"
     )
+
+
+def _remainders(report: Report) -> str:
+    """How many groups are so small that their sum would be too much to tell."""
+    if not report.small_groups:
+        return ""
+    groups = _count(len(report.small_groups), "group")
+    return f" Remainders may tell the sum of {groups} of fewer than min_per_version members."
 
 
 def _privacy(report: Report) -> str:
@@ -162,6 +176,16 @@ def _leak(group: Group, pieces: int) -> list[str]:
             for part, masks in masks_by_part.items()
         ),
     ]
+
+
+def _told_by_remainders(report: Report) -> RenderableType:
+    """Members that weigh alike in sums with other weights, fewer than m."""
+    lines = [
+        f"version {each.version}: {_count(len(each.masks), 'update')} of weight {each.weight}, under"
+        f" {_names(each.masks)}"
+        for each in report.small_groups
+    ]
+    return Lines(Text(_REMAINDERS), *map(Text, lines[:_MOST]), *_more(len(lines)))
 
 
 def _rounds(report: Report) -> str:

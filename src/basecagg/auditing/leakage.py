@@ -4,6 +4,9 @@ When holders answer a request, its masks become linked. Linked masks form a *gro
 that conflicting requests are seen side by side. In a group each mask may enter one weighted sum of K
 contributors. Whatever follows beyond those sums is leaked, and so is anything about a single update. The
 algebra alone judges. Broken rules are named as possible causes, for people to look at.
+
+Sums are of whole numbers. Where weights differ, remainders of a sum may tell the sum of those members that
+weigh alike, which the algebra in the field does not see. Fewer than m such members are a finding of its own.
 """
 
 from __future__ import annotations
@@ -56,6 +59,16 @@ class SumFinding:
 
 
 @dataclass(frozen=True)
+class SmallGroup:
+    """Fewer than m members of a sum that weigh alike, beside others of other weights."""
+
+    version: int
+    digest: str
+    weight: int
+    masks: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Exposure:
     """One update that the server knows, at least in part."""
 
@@ -103,6 +116,10 @@ class Report(Shown):
     """Whether the operator's key that was given signed the epoch, and so vouches for the server's key."""
     spent: tuple[UploadCosts, ...] = ()
     """What contributors' uploads have cost them in privacy, where there is noise; the largest first."""
+    small_groups: tuple[SmallGroup, ...] = ()
+    """Members that weigh alike in a sum with other weights, fewer than m without insiders."""
+    certified: bool = False
+    """Whether the epoch promises that nobody is singled out, so that a small group is a breach of it."""
 
     @property
     def sums(self) -> list[SumFinding]:
@@ -178,6 +195,8 @@ def audit(
         ending=transcript.ending,
         operator_checked=operator_key is not None,
         spent=spending(transcript),
+        small_groups=tuple(_small_groups(view, noteworthy)),
+        certified=(p := view.epoch.parameters) is not None and p.consistency == "certified",
     )
 
 
@@ -251,3 +270,19 @@ def _combinations(view: View, group: Group) -> Iterator[dict[str, int]]:
             yield dict(weights)
     for exposure in group.exposed:
         yield {exposure.contributor: 1}
+
+
+def _small_groups(view: View, groups: Iterable[Group]) -> Iterator[SmallGroup]:
+    """Groups of fewer than m members that weigh alike, in sums that have other weights too."""
+    parameters = view.epoch.parameters
+    least = parameters.least_per_version if parameters else 1
+    for found in (found for group in groups for found in group.sums if found.learned):
+        masks_of = defaultdict[int, list[str]](list)
+        for member in view.requests[found.digest].members:
+            masks_of[member.weight].append(member.mask)
+        if len(masks_of) == 1:
+            continue
+        for weight, masks in sorted(masks_of.items()):
+            hidden = tuple(mask for mask in masks if not view.is_known(mask))
+            if 0 < len(hidden) < least:
+                yield SmallGroup(found.version, found.digest, weight, hidden)

@@ -23,6 +23,7 @@ from basecagg.channels.identity import Ed25519Verifier
 from basecagg.channels.wire import MAX_CONTROL_BYTES, pack, unpack
 from basecagg.errors import ChannelError, DataError, Refused
 from basecagg.maths.primes import is_prime
+from basecagg.parameters import ProtocolParameters
 from basecagg.privacy import Mechanism
 from basecagg.protocol.epoch import Epoch, accept
 from basecagg.protocol.messages import Chain
@@ -87,6 +88,11 @@ class EpochLine(TranscriptLine, frozen=True, tag="epoch", kw_only=True):
             signed=pack(epoch),
             operator_key=operator_key.hex(),
         )
+
+    @property
+    def parameters(self) -> ProtocolParameters | None:
+        """All parameters, from the signed epoch; None where the line carries none."""
+        return _carried(self).parameters if self.signed else None
 
     @property
     def pieces(self) -> int:

@@ -14,7 +14,8 @@ from basecagg.auditing.leakage import audit
 from basecagg.commands._options import digits, options
 
 MORE_WAS_LEARNED = 3
-"""The exit status when the server learned more than sums, or more from one contributor than its ε covers."""
+"""The exit status when the server learned more than sums, more from one contributor than its ε covers, or in a
+certified epoch possibly the sum of fewer than m."""
 WAS_CUT = 4
 """The exit status when the transcript has no end and nobody is writing it, or none that the server signed."""
 
@@ -71,13 +72,17 @@ def command(
     contributors could be solved for, and how fixed cohorts would prevent that. It does not change the exit
     status, since it rests on an assumption.
 
+    Where weights in the field differ, remainders of a sum may tell the sum of those members that weigh alike.
+    Groups of fewer than min_per_version members are listed, without insiders.
+
     Where sums have noise, every contributor's ε is counted again: all uploads, whatever became of them.
 
     The transcript's lines are chained and its end is signed by the server. One that is still being written is
     called open; one without an end that nobody writes was cut, or its run was stopped. Anybody can cut a
     transcript and sign it with a key of his own: --operator-key tells, by the signed epoch in the first line.
 
-    Exit status: 0 if only sums of K updates were learned and every ε is kept, 3 if not, 4 if the transcript was
+    Exit status: 0 if only sums of K updates were learned, every ε is kept, and a certified epoch has no groups
+    of fewer than min_per_version, 3 if not, 4 if the transcript was
     cut (with --operator-key: if its server has not signed its end), 2 if it was changed, is of another operator
     or cannot be read.
 
@@ -96,7 +101,8 @@ def command(
         click.echo(json.dumps(as_dict(report), indent=2, ensure_ascii=False))
     else:
         Console(highlight=False).print(report)
-    if not report.only_sums or report.over_budget:
+    told_by_remainders = report.certified and report.small_groups
+    if not report.only_sums or report.over_budget or told_by_remainders:
         click.get_current_context().exit(MORE_WAS_LEARNED)
     if report.ending == "cut" or (report.operator_checked and report.ending != "signed"):
         click.get_current_context().exit(WAS_CUT)
