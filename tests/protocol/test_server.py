@@ -600,6 +600,18 @@ def test_without_protection_it_is_fedbuff():
     assert np.allclose(server.model, -np.mean(updates, axis=0), rtol=0, atol=1e-15)
 
 
+def test_without_protection_one_update_may_be_the_only_one_of_its_version():
+    server, store = plain_server(constant())
+    heads = [server.head]
+    for turn, bases in enumerate(([0, 0, 0], [0, 1, 1])):
+        for name, base in zip("abc", bases, strict=True):
+            mask, values = MaskName(name, bytes([turn] * 16)), fresh_update().tobytes()
+            message = PlainUpdate(mask, base, heads[base], values)
+            store.commit(writes_of(server.receive(name, message)))
+        heads.append(server.head)
+    assert server.version == 2
+
+
 @pytest.mark.parametrize(
     ("change", "error"),
     [
