@@ -148,7 +148,8 @@ def moves_of(name, usual):
 def open_with_late(kind, late, **changes):
     """`late` members from version 0 are weighed by ⅛, the others are new; the guesses and the true moves."""
     make, move, usual = GRIDS[kind]
-    federation = federation_of_six(update_levels=2**20, **changes)
+    # Exact sums: errors of masks from keys would only blur them.
+    federation = federation_of_six(update_levels=2**20, masks="long", **changes)
     p, base, head = federation.agreement.parameters, 0, federation.server.head
     moves = {name: moves_of(name, usual) for name in SIX}
     chances = moves[SIX[0]][1]
