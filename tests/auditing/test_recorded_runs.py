@@ -67,6 +67,7 @@ class Recorded:
     consistency: str = "certified"
     colluders: Sequence[int] = ()
     weights: str = "field"
+    masks: str = "long"
     model_size: int = 20
     lines: list[AnyLine] = field(default_factory=list)
 
@@ -79,6 +80,7 @@ class Recorded:
             buffer_size=K,
             model_size=self.model_size,
             weights=self.weights,
+            masks=self.masks,
             staleness=polynomial(1.0),
             consistency=self.consistency,
             correctness="honest-holders",
@@ -335,6 +337,21 @@ def test_only_a_certificate_stops_a_server_that_asks_for_two_sums(consistency: s
     report = run.audit()
     assert report.only_sums == (consistency == "certified")
     assert report.groups[-1].leaked == (0 if consistency == "certified" else 1)
+
+
+def one_holder_too_many(masks: str) -> Report:
+    """T + 1 holders show the server their shares, so each mask, or key, is known in one of its pieces."""
+    run = Recorded(colluders=range(T + 1), weights="own", masks=masks)
+    run.contribute(USERS[:K])
+    return run.audit()
+
+
+def test_one_piece_of_a_key_counts_as_the_whole_update() -> None:
+    long, keys = one_holder_too_many("long"), one_holder_too_many("keys")
+    assert {each.learned for each in long.exposed} == {1}
+    assert {each.learned for each in keys.exposed} == {PIECES}
+    assert len(long.exposed) == len(keys.exposed) == K
+    assert Recorded(weights="own", masks="keys").audit().only_sums
 
 
 def test_a_mask_used_twice_is_found() -> None:
