@@ -125,7 +125,7 @@ def test_five_users_of_five_versions_go_on():
 
 
 def test_control_without_giving_way_all_of_them_rest(monkeypatch):
-    monkeypatch.setattr(Buffer, "evict_lonely", lambda self: [])
+    monkeypatch.setattr(Buffer, "evict_lonely", lambda self, at_work: [])
     federation = make_federation()
     stagger(federation)
     before = federation.server.version
