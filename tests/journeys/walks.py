@@ -100,7 +100,7 @@ class Walk:
 
 USUAL: Substitutions = (
     (r"'(basecagg|\.|\.\./\.\.)(?=\[)", "'{wheel}"),
-    (r"(?<=^pip install )\.(?= )", "'{wheel}'"),
+    (r"(?<=^pip install )\.(?= |$)", "'{wheel}'"),
     (r"https://fl\.example\.org:8443", "{url}"),
     (r"postgresql\+psycopg://basecagg@db\.example\.org/basecagg", "{database}"),
 )
