@@ -28,9 +28,9 @@ class BareCycle:
         """Prepare what is not a primitive of the cycle."""
         self._p, self._signatures, self._checks = p, signatures, checks
         self._code = MaskCode(
-            p.num_holders, p.recovery_threshold, p.max_colluders, modulus=p.modulus
+            p.num_holders, p.recovery_threshold, p.max_colluders, modulus=p.field_size
         )
-        self._field = PrimeField(p.modulus)
+        self._field = PrimeField(p.field_size)
         self._weights = [p.field_levels] * p.buffer_size
         self._identity, self._verifier, self._statement = (
             Identity.create(),
@@ -58,7 +58,7 @@ class BareCycle:
         p, self._masks, self._noise = self._p, [], []
         for member in range(p.buffer_size):
             seed = bytes([member]) * SEED_BYTES
-            stream = FieldStream(seed, p.modulus)
+            stream = FieldStream(seed, p.field_size)
             self._masks.append(stream.draw(p.padded_size))
             noise = stream.draw(p.max_colluders * p.share_size)
             self._noise.append(noise.reshape(p.max_colluders, p.share_size))

@@ -40,6 +40,7 @@ PARAMETERS = ProtocolParameters(
     max_dropouts=30,
     buffer_size=10,
     model_size=10**6,
+    masks="long",
 )
 REPEATS = 6
 

@@ -186,8 +186,8 @@ def _submit_all(
 
 def _unmasked(words: Words, mask: bytes, p: ProtocolParameters) -> Integers:
     """What a mask hides, in steps."""
-    cover = FieldStream(derive_seed(mask, "mask"), p.modulus).draw(p.model_size)
-    return signed(PrimeField(p.modulus).sub(words[: p.model_size], cover), p.modulus)
+    cover = FieldStream(derive_seed(mask, "mask"), p.field_size).draw(p.model_size)
+    return signed(PrimeField(p.field_size).sub(words[: p.model_size], cover), p.field_size)
 
 
 # --- running --------------------------------------------------------------------------------------

@@ -199,6 +199,7 @@ def basecagg_seconds(updates: Sequence[Vector], threshold: int, colluders: int) 
             buffer_size=users,
             model_size=size,
             correctness="honest-holders",
+            masks="long",
         ),
         np.zeros(size, np.float32),
     )

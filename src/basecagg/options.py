@@ -31,7 +31,6 @@ from typing import (
 )
 
 from basecagg.errors import ParameterError
-from basecagg.maths.primes import PAPER_MODULUS
 
 
 class Range(NamedTuple):
@@ -107,8 +106,9 @@ class LevelOptions:
 class FieldOptions:
     """The field in which updates are added."""
 
-    modulus: int = PAPER_MODULUS
-    """q: the size of the field. With keys the default stands for 2³² − 12287, the largest for them."""
+    modulus: int | None = None
+    """q: the size of the field, a prime. Not set: 2³² − 5 with long masks; with keys 2²⁴ − 16383, or
+    2³² − 12287 where a sum needs more room. Below 2²⁴ a word takes three bytes on the wire, above it four."""
     allow_wraparound: bool = False
     """Sum in the field even if the sum may wrap around, to see what that does. No epoch accepts it."""
 
@@ -164,11 +164,12 @@ class WeightOptions:
 class MaskOptions:
     """What hides an update."""
 
-    masks: Masks = "long"
+    masks: Masks | None = None
     """"long": a mask as long as the model, shared whole, as in the paper; sums are exact. "keys": a mask that
     grows from a key of 2048 words. Only the key is shared, so an upload with its shares is hardly longer than
     the model. Every opened number has an error of about 2.83·√K steps of 1/c_l; weights are own, and that keys
-    stay secret rests on ring-LWE."""
+    stay secret rests on ring-LWE. Not set: keys where the model is longer than a key and weights are own,
+    else long."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,15 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from basecagg.errors import ParameterError
-from basecagg.maths.approved_rings import ERROR_REACH, ERROR_VARIANCE, KEY_SIZE, approved_ring
-from basecagg.maths.primes import PAPER_MODULUS, is_prime
+from basecagg.maths.approved_rings import (
+    ERROR_REACH,
+    ERROR_VARIANCE,
+    KEY_MODULI,
+    KEY_SIZE,
+    MOST_WORDS,
+    approved_ring,
+)
+from basecagg.maths.primes import PAPER_MODULUS, is_prime, word_bytes
 from basecagg.maths.staleness import (
     MOST_TIERS,
     Rounding,
@@ -38,8 +45,6 @@ from basecagg.options import (
 from basecagg.privacy import LEAST_DEVIATION, MOST_DEVIATION, Mechanism, Privacy
 
 _MOST_LEVEL_BITS = 31
-_USUAL_KEY_MODULUS = 2**32 - 12287
-"""The largest prime below 2³² of which 4096 divides q − 1."""
 _KEY_ZEROS = 2
 """Zeros behind a key, at least: they must decode to zero."""
 _PAD_BITS = 40
@@ -70,10 +75,10 @@ class ProtocolParameters:
     weight_levels: int | None = LevelOptions.weight_levels
     staleness: StalenessFunction = field(default_factory=constant)
     """The planner, runs and Flower choose the paper's s(τ); parameters made by hand have s(τ) = 1."""
-    masks: Masks = MaskOptions.masks
+    masks: Masks | None = MaskOptions.masks
     weight_rounding: Rounding = "stochastic"
     """How c_g·s(τ) becomes an integer: the paper's coin, or to the nearest."""
-    modulus: int = FieldOptions.modulus
+    modulus: int | None = FieldOptions.modulus
     consistency: Consistency = TrustOptions.consistency
     max_colluding_contributors: int = TrustOptions.max_colluding_contributors
     """Nothing enforces it: whom the operator admits has to make it true."""
@@ -93,9 +98,7 @@ class ProtocolParameters:
     allow_wraparound: bool = FieldOptions.allow_wraparound
 
     def __post_init__(self) -> None:
-        """Check every rule of the table, in its order; the first that breaks is raised."""
-        if self.masks == "keys" and self.modulus == PAPER_MODULUS:
-            object.__setattr__(self, "modulus", _USUAL_KEY_MODULUS)
+        """Choose what is not set, then check the rules in the table's order; the first that breaks is raised."""
         if self.weight_levels is None:
             levels = 1 if self.weights == "own" else _USUAL_WEIGHT_LEVELS
             object.__setattr__(self, "weight_levels", levels)
@@ -107,9 +110,36 @@ class ProtocolParameters:
             usual = min(usual, max(1, self.buffer_size))
             object.__setattr__(self, "min_per_version", usual)
         object.__setattr__(self, "clip", float(self.clip))
-        for rule in RULES:
-            if not rule.holds(self):
-                raise ParameterError(rule.explain(self), rule=rule.text)
+        if self.masks is None:
+            object.__setattr__(self, "masks", "keys" if self._may_grow_from_keys else "long")
+        broken = None
+        for modulus in self._moduli:
+            object.__setattr__(self, "modulus", modulus)
+            broken = next((rule for rule in RULES if not rule.holds(self)), None)
+            if broken is None:
+                return
+        assert broken is not None
+        raise ParameterError(broken.explain(self), rule=broken.text)
+
+    @property
+    def _may_grow_from_keys(self) -> bool:
+        """Whether keys are less to share than masks, and no setting speaks against them."""
+        approved = self.modulus is None or self.modulus in KEY_MODULI
+        fits = KEY_SIZE < self.model_size < MOST_WORDS - KEY_SIZE
+        return fits and approved and self.weights == "own" and not self.allow_wraparound
+
+    @property
+    def _moduli(self) -> tuple[int, ...]:
+        """What q may be, the narrowest first: a wider one is for sums that have no room in it."""
+        if self.modulus is not None:
+            return (self.modulus,)
+        return KEY_MODULI if self.masks == "keys" else (PAPER_MODULUS,)
+
+    @property
+    def field_size(self) -> int:
+        """q: `modulus` with its default filled in."""
+        assert self.modulus is not None
+        return self.modulus
 
     @property
     def quorum(self) -> int:
@@ -182,7 +212,7 @@ class ProtocolParameters:
         """
         if self.masks == "long":
             return self.shared_size
-        bits = math.log2(self.modulus / (2 * self.error_reach * self.buffer_size + 1))
+        bits = math.log2(self.field_size / (2 * self.error_reach * self.buffer_size + 1))
         return self.model_size + max(1, math.ceil(_PAD_BITS / bits))
 
     @property
@@ -191,10 +221,15 @@ class ProtocolParameters:
         return ERROR_REACH if self.masks == "keys" else 0
 
     @property
+    def word_bytes(self) -> int:
+        """Bytes of one element of the field on the wire: 3 or 4."""
+        return word_bytes(self.field_size)
+
+    @property
     def parts_bytes(self) -> int:
         """What a version is made from, at most: K uploads, the model before it, and N answers."""
-        numbers = (self.buffer_size + 1) * self.padded_size + self.num_holders * self.share_size
-        return 4 * numbers
+        words = self.buffer_size * self.padded_size + self.num_holders * self.share_size
+        return self.word_bytes * words + 4 * self.padded_size
 
     @property
     def mechanism(self) -> Mechanism | None:
@@ -226,7 +261,7 @@ class ProtocolParameters:
     @property
     def room_for_sum(self) -> int:
         """(q − 3)/2: the largest magnitude that φ⁻¹ gives back with its sign."""
-        return (self.modulus - 3) // 2
+        return (self.field_size - 3) // 2
 
     def clipped_to(self, clip: float) -> ProtocolParameters:
         """The same with another clip B, and the finest levels c_l with which no sum wraps around.
@@ -279,7 +314,7 @@ def _of_privacy(
 def _refusal_of_ring(p: ProtocolParameters) -> str:
     """Why no masks of this length may grow from keys mod q; nothing if they may."""
     try:
-        approved_ring(KEY_SIZE, p.modulus, p.padded_size)
+        approved_ring(KEY_SIZE, p.field_size, p.padded_size)
     except ParameterError as refusal:
         return str(refusal)
     return ""
@@ -367,7 +402,7 @@ PRIVACY_RULES: tuple[Rule, ...] = (
         lambda p, v, m: (
             f"a sum may reach K·(⌈c_l·M·C⌉ + 1) + σ_i·√(2K·ln(2d·2⁴⁰)) = {p.largest_sum:,} with K ="
             f" {p.buffer_size}, c_l = {p.update_levels}, M·C = {v.longest:g} and σ_i = {m.deviation:.3g},"
-            f" but q = {p.modulus} has room for (q − 3)/2 = {p.room_for_sum:,}: lower K, c_l or C"
+            f" but q = {p.field_size} has room for (q − 3)/2 = {p.room_for_sum:,}: lower K, c_l or C"
         ),
     ),
     _of_privacy(
@@ -401,15 +436,15 @@ PRIVACY_RULES: tuple[Rule, ...] = (
 RULES: list[Rule] = [
     Rule(
         "q is a prime below 2³²",
-        lambda p: p.modulus < 2**32 and is_prime(p.modulus),
-        lambda p: f"modulus q = {p.modulus} is not a prime below 2³²; the default is 2³² − 5",
+        lambda p: p.field_size < 2**32 and is_prime(p.field_size),
+        lambda p: f"modulus q = {p.field_size} is not a prime below 2³²; the default is 2³² − 5",
     ),
     Rule(
         "2 ≤ N ≤ q − 1",
-        lambda p: 2 <= p.num_holders <= p.modulus - 1,
+        lambda p: 2 <= p.num_holders <= p.field_size - 1,
         lambda p: (
-            f"num_holders N = {p.num_holders} is outside 2…{p.modulus - 1}: every holder needs a nonzero"
-            f" point of its own in a field of {p.modulus} elements"
+            f"num_holders N = {p.num_holders} is outside 2…{p.field_size - 1}: every holder needs a nonzero"
+            f" point of its own in a field of {p.field_size} elements"
         ),
     ),
     _at_least(1, "max_colluders", "T", "with T = 0 a single holder reads a piece of every mask"),
@@ -503,10 +538,10 @@ RULES: list[Rule] = [
     ),
     Rule(
         "K·c_g < q",
-        lambda p: p.buffer_size * p.field_levels < p.modulus,
+        lambda p: p.buffer_size * p.field_levels < p.field_size,
         lambda p: (
             f"the weights of a full buffer may add up to K·c_g = {p.buffer_size}·{p.weight_levels} ="
-            f" {p.buffer_size * p.field_levels} ≥ q = {p.modulus}"
+            f" {p.buffer_size * p.field_levels} ≥ q = {p.field_size}"
         ),
     ),
     *PRIVACY_RULES,
@@ -515,7 +550,7 @@ RULES: list[Rule] = [
         lambda p: p.allow_wraparound or p.privacy is not None or p.largest_sum <= p.room_for_sum,
         lambda p: (
             f"a sum may reach K·c_g·(c_l·B + 1) = {p.buffer_size}·{p.weight_levels}·"
-            f"({p.update_levels}·{p.clip:g} + 1) = {p.largest_sum:,}, but q = {p.modulus} has room for"
+            f"({p.update_levels}·{p.clip:g} + 1) = {p.largest_sum:,}, but q = {p.field_size} has room for"
             f" (q − 3)/2 = {p.room_for_sum:,}: lower K, c_g, c_l or B"
         ),
     ),

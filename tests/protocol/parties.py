@@ -15,6 +15,7 @@ import pytest
 from basecagg.channels.wire import MAX_CONTROL_BYTES, pack, unpack
 from basecagg.errors import Refused
 from basecagg.maths.key_masks import key_of, mask_of_sum
+from basecagg.maths.packing import unpack as unpack_words
 from basecagg.maths.quantization import signed as with_sign
 from basecagg.maths.randomness import FieldStream, derive_seed, system_entropy
 from basecagg.maths.staleness import polynomial
@@ -153,7 +154,7 @@ def unmask(upload: Upload, seed: bytes, p: ProtocolParameters) -> np.ndarray:
     else:
         mask = FieldStream(derive_seed(seed, "mask"), p.modulus)
     mask = mask.draw(p.padded_size)
-    words = np.frombuffer(upload.words, "<u4").astype(object)
+    words = unpack_words(upload.words, p.modulus).astype(object)
     return with_sign(((words - mask) % p.modulus).astype(np.uint32), p.modulus)
 
 
@@ -297,7 +298,8 @@ def certify(federation: Federation, request: RecoveryRequest, names=USERS) -> Ce
 def answers(federation: Federation, question: Message, names=USERS) -> dict[int, np.ndarray]:
     """What these holders answer, as numbers."""
     replies = [reply for name in names for reply in ask(federation, name, question)]
-    return {r.holder: np.frombuffer(r.words, "<u4") for r in replies if isinstance(r, Answer)}
+    q = federation.agreement.parameters.modulus
+    return {r.holder: unpack_words(r.words, q) for r in replies if isinstance(r, Answer)}
 
 
 def mask_sum(federation: Federation, shares: dict[int, np.ndarray]) -> np.ndarray:
@@ -310,7 +312,7 @@ def unmasked_sum(
 ) -> np.ndarray:
     """What the cheating server learns from answers to a request: Σ s̄·Q(Δ) mod q, as a list of integers."""
     q = federation.agreement.parameters.modulus
-    uploads = {each.ticket: np.frombuffer(each.upload.words, "<u4") for each in members}
+    uploads = {each.ticket: unpack_words(each.upload.words, q) for each in members}
     masked = sum(
         weigh(federation, ticket, request.version) * uploads[ticket].astype(object)
         for ticket in request.tickets
@@ -332,7 +334,7 @@ def colluding_answer(federation: Federation, name: str, request: RecoveryRequest
     )
     total = sum(
         weigh(federation, ticket, request.version)
-        * np.frombuffer(store.read("share", ticket.mask.key), "<u4").astype(object)
+        * unpack_words(store.read("share", ticket.mask.key), q).astype(object)
         for ticket in request.tickets
     )
     index = federation.agreement.holder_names.index(name)

@@ -20,8 +20,9 @@ from parties import (
 from private import bounded, private
 from scipy.stats import binom, chi2
 
-from basecagg.errors import ParameterError
+from basecagg.errors import Malformed, ParameterError
 from basecagg.maths.approved_rings import ERROR_REACH, KEY_SIZE
+from basecagg.maths.packing import pack, unpack
 from basecagg.protocol import contributor as contributor_module
 from basecagg.protocol.holder import Holder
 from basecagg.protocol.messages import Answer, signed
@@ -29,6 +30,9 @@ from lying import lie
 from reproduction.bench import AT_SERVER, Address
 
 MODES = ["certified", "honest-server"]
+
+
+WIDE = 2**32 - 12287
 
 
 def keyed(**changes):
@@ -46,13 +50,13 @@ def test_a_sum_is_that_of_the_updates_and_their_errors(consistency, size):
     assert exact_sum(news, submitted, p)
     rounded = 1 + ERROR_REACH
     assert np.abs(news.weighted_sum - sum(updates)).max() <= 3 * rounded / p.update_levels
-    assert (p.modulus, p.share_size * p.submasks >= KEY_SIZE + 2) == (2**32 - 12287, True)
+    assert (p.modulus, p.share_size * p.submasks >= KEY_SIZE + 2) == (16760833, True)
 
 
 def test_a_share_is_as_long_as_the_key_asks_however_long_the_model_is():
     short, long = (parameters(masks="keys", model_size=size) for size in (10, 10**8))
     assert short.share_size == long.share_size == 684  # (2048 + 2) / 3
-    assert long.padded_size == 10**8 + 2
+    assert long.padded_size == 10**8 + 3  # ((32·3 + 1)/q)³ < 2⁻⁴⁰
 
 
 def test_hundreds_of_sums_with_liars_dropouts_and_restarts():
@@ -87,9 +91,11 @@ class Lying(Holder):
         for index, effect in enumerate(effects):
             message = getattr(effect, "message", None)
             if isinstance(message, Answer):
-                words = np.frombuffer(message.words, "<u4").copy()
-                words[7] = (int(words[7]) + 1) % self._parameters.modulus
-                forged = msgspec.structs.replace(message, words=words.tobytes(), signature=b"")
+                q = self._parameters.field_size
+                words = unpack(message.words, q).copy()
+                words[7] = (int(words[7]) + 1) % q
+                packed = pack(words, q).tobytes()
+                forged = msgspec.structs.replace(message, words=packed, signature=b"")
                 effects[index] = msgspec.structs.replace(
                     effect, message=signed(forged, self._signer)
                 )
@@ -193,11 +199,35 @@ def test_keys_that_would_not_be_safe_are_refused(changes, words):
     parameters(**{name: value for name, value in changes.items() if name != "modulus"})
 
 
-def test_the_second_approved_ring():
-    federation = keyed(modulus=16760833, update_levels=2**10)
-    submitted = one_round(federation)
+@pytest.mark.parametrize(("modulus", "width"), [(16760833, 3), (WIDE, 4)])
+def test_words_are_as_narrow_as_the_ring(modulus, width):
+    """Shares, uploads and answers; whoever sends four bytes a word where three are agreed is refused."""
+    federation = keyed(modulus=modulus)
+    p, agreement = federation.agreement.parameters, federation.agreement
+    submitted = submit(federation, USERS[0], fresh_update())
+    assert len(submitted.upload.words) == width * p.padded_size
+    one_round(federation, USERS[1:3])
     (news,) = released(federation)
-    assert exact_sum(news, submitted, federation.agreement.parameters)
+    assert news.version == 1
+    full = bytes(width * p.padded_size)
+    agreement.require_words(full, p.padded_size, "an upload")
+    for wrong in (bytes((7 - width) * p.padded_size), full[:-1], full + bytes(width)):
+        with pytest.raises(Malformed, match=f"{p.padded_size} words of {width} bytes"):
+            agreement.require_words(wrong, p.padded_size, "an upload")
+    for place in (0, p.padded_size - 1):
+        words = np.zeros(p.padded_size, np.uint32)
+        words[place] = modulus - 1
+        agreement.require_words(pack(words, modulus).tobytes(), p.padded_size, "an upload")
+        whole = bytearray(full)
+        whole[width * place : width * (place + 1)] = modulus.to_bytes(width, "little")
+        with pytest.raises(Malformed, match="not below q"):
+            agreement.require_words(bytes(whole), p.padded_size, "an upload")
+
+
+def test_a_sum_without_room_in_the_narrow_ring_has_the_wide_one():
+    narrow, wide = (parameters(masks="keys", update_levels=2**bits) for bits in (18, 22))
+    assert (narrow.modulus, narrow.word_bytes) == (16760833, 3)
+    assert (wide.modulus, wide.word_bytes) == (WIDE, 4)
 
 
 def test_a_sum_with_an_update_that_is_none_is_not_opened(monkeypatch):

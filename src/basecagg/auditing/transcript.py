@@ -81,7 +81,7 @@ class EpochLine(TranscriptLine, frozen=True, tag="epoch", kw_only=True):
             recovery_threshold=p.recovery_threshold,
             max_colluders=p.max_colluders,
             buffer_size=p.buffer_size,
-            modulus=p.modulus,
+            modulus=p.field_size,
             points=epoch.points,
             server_key=epoch.server_key.hex(),
             mechanism=p.mechanism if p.mechanism and p.mechanism.variance else None,

@@ -127,7 +127,7 @@ def _is_large(value: object) -> bool:
 
 def limit_for(message_type: type[Message], parameters: ProtocolParameters) -> int:
     """The most bytes that a message of this type may take in an epoch with these parameters."""
-    share = 4 * parameters.share_size
+    share = parameters.word_bytes * parameters.share_size
     # A dealing is for as many masks as its dealer may have ahead: one envelope has a share of each.
     masks = min(parameters.mask_quota, messages.MAX_MASKS)
     envelope = masks * (share + _MASK_NAME_BYTES) + _ENVELOPE_BYTES
@@ -135,7 +135,7 @@ def limit_for(message_type: type[Message], parameters: ProtocolParameters) -> in
         messages.Shipment: parameters.num_holders * envelope + _ENVELOPE_BYTES,
         messages.Parcel: envelope,
         messages.Answer: share + _ENVELOPE_BYTES,
-        messages.Upload: 4 * parameters.padded_size + _ENVELOPE_BYTES,
+        messages.Upload: parameters.word_bytes * parameters.padded_size + _ENVELOPE_BYTES,
         messages.Parts: parameters.parts_bytes + 8 * parameters.model_size + 2 * MAX_CONTROL_BYTES,
         messages.PlainUpdate: 8 * parameters.model_size + _ENVELOPE_BYTES,
     }

@@ -50,7 +50,7 @@ class Settings(
     """On Flower, not set: half of the nodes that are there at the start, from 2 (certified: 3) to 10."""
     concurrency: Count | None = None
     """On Flower, not set: what FedAvg would sample by `fraction_train` and `min_train_nodes`."""
-    masks: Masks = options.MaskOptions.masks
+    masks: Masks | None = options.MaskOptions.masks
     weights: Weights | None = None
     """On Flower, not set: own, but field where training is attached and there is no `privacy`. A node that
     trains within a message hears of no newer version before it replies, and takes every update for fresh."""

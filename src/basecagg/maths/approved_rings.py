@@ -43,6 +43,8 @@ APPROVED = (
     ApprovedRing(KEY_SIZE, 2**32 - 12287, _ERROR, 180, _SOURCE),
 )
 """By width: the primes q = 1 mod 4096 of 24 and of 32 bits that are the largest."""
+KEY_MODULI = tuple(ring.modulus for ring in APPROVED)
+"""q of each row, the narrowest first."""
 
 
 def approved_ring(size: int, modulus: int, words: int) -> ApprovedRing:

@@ -11,6 +11,9 @@ from basecagg.maths.kernels.packing import pack_three, unpack_fours
 from basecagg.maths.primes import word_bytes
 from basecagg.maths.randomness import Words
 
+_PIECE = 1 << 16
+"""Words that are unpacked at a time only to be looked at."""
+
 
 def pack(words: Elements, modulus: int) -> npt.NDArray[np.uint8]:
     """The bytes of a vector of words below q; not copied if they are four a word."""
@@ -40,3 +43,10 @@ def unpack(data: bytes | memoryview | npt.NDArray[np.uint8], modulus: int) -> Wo
     rest = packed[3 * fours :].reshape(-1, 3)
     words[fours:] = rest @ np.array([1, 2**8, 2**16], np.uint32)
     return words
+
+
+def largest(data: bytes | memoryview, modulus: int) -> int:
+    """The largest of these words. They are never there unpacked as a whole."""
+    whole, piece = memoryview(data), _PIECE * word_bytes(modulus)
+    parts = (whole[at : at + piece] for at in range(0, len(whole), piece))
+    return max(int(unpack(part, modulus).max()) for part in parts)

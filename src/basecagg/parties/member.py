@@ -177,7 +177,8 @@ class Member:
     def deal(self, ahead: int = 1) -> list[Message]:
         """Have this many masks ready for the next updates."""
         parameters = self.participant.working().agreement.parameters
-        is_large = 4 * parameters.share_size * parameters.num_holders > _LARGE
+        share = parameters.word_bytes * parameters.share_size
+        is_large = share * parameters.num_holders > _LARGE
         counts = range(1, ahead + 1) if is_large else (ahead,)
         deal = self.participant.deal_ahead
         return [message for count in counts for message in self._perform(deal(count))]

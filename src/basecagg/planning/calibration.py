@@ -62,11 +62,11 @@ class _Trial:
 
     def __init__(self, p: ProtocolParameters, width: int) -> None:
         self.p, self.width, self.size = p, width, p.submasks * width
-        self.field = PrimeField(p.modulus, threads=1)
+        self.field = PrimeField(p.field_size, threads=1)
         self.code = MaskCode(
-            p.num_holders, p.recovery_threshold, p.max_colluders, p.modulus, threads=1
+            p.num_holders, p.recovery_threshold, p.max_colluders, p.field_size, threads=1
         )
-        self.stream, self.coins = FieldStream(new_seed(), p.modulus), WordStream(new_seed())
+        self.stream, self.coins = FieldStream(new_seed(), p.field_size), WordStream(new_seed())
         self.update = np.linspace(-p.clip, p.clip, self.size, dtype=np.float32)
         self.secret = self.stream.draw(self.size)
         self.uploads = self._draw(p.buffer_size, self.size)
@@ -88,7 +88,7 @@ class _Trial:
 
     def mask(self) -> None:
         coins = self.coins.draw(self.size)
-        quantize_and_mask(self.update, self.p.update_levels, self.p.modulus, coins, self.secret)
+        quantize_and_mask(self.update, self.p.update_levels, self.p.field_size, coins, self.secret)
 
     def answer(self) -> None:
         self.field.weighted_sum(self.shares[: self.p.buffer_size], self.weights)

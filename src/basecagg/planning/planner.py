@@ -67,7 +67,7 @@ class Wishes(SumOptions, TrustOptions):
     """Users who send updates. Not set: N."""
     staleness: StalenessFunction = field(default_factory=polynomial)
     weights: Weights = WeightOptions.weights
-    masks: Masks = MaskOptions.masks
+    masks: Masks | None = MaskOptions.masks
     network: Network = DEFAULT_NETWORK
     """A user's line."""
     budget: Budget | None = None

@@ -107,10 +107,10 @@ def _parameters(plan: Plan) -> Table:
         ("B", "clip", f"{p.clip:g}", "largest magnitude of a number"),
         ("c_l", "update_levels", _power(p.update_levels), "steps per unit of an update"),
         ("c_g", "weight_levels", _power(p.field_levels), "steps per unit of a weight in the field"),
-        ("q", "modulus", p.modulus, "elements of the field"),
+        ("q", "modulus", p.field_size, "elements of the field"),
         ("s(τ)", "staleness", p.staleness, f"weight by staleness τ ≤ {p.max_staleness}"),
         ("", "weights", p.weights, _WEIGHERS[p.weights]),
-        ("", "masks", p.masks, _HIDDEN[p.masks]),
+        ("", "masks", p.masks, _HIDDEN[p.masks or "long"]),
         ("T_c", "max_colluding_contributors", p.max_colluding_contributors, _COLLUDING),
     ]
     return plain_table(rows=rows)

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from basecagg.errors import DataError, LocalProtocolError, Malformed, StorageError, UnknownMask
+from basecagg.maths.packing import pack
 from basecagg.maths.quantization import require_finite
 from basecagg.maths.randomness import SEED_BYTES, Words, system_entropy
 from basecagg.protocol import life, merkle
@@ -229,8 +230,9 @@ class Contributor:
     ) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
         """The envelopes, after their leaves in the hash tree."""
         code, p = self.agreement.code, self._parameters
-        shares = [shares_of(seed, code, p).astype("<u4", copy=False) for seed in seeds]
-        envelopes = zip(locks.of_holders, contexts, map(_joined, *shares), strict=True)
+        shares = [shares_of(seed, code, p) for seed in seeds]
+        contents = (_joined(each, p.field_size) for each in zip(*shares, strict=True))
+        envelopes = zip(locks.of_holders, contexts, contents, strict=True)
         sealed = tuple(self._sealer.seal(*envelope) for envelope in envelopes)
         return tuple(merkle.leaf(*each) for each in enumerate(sealed)), sealed
 
@@ -296,7 +298,7 @@ class Contributor:
         mask = self._masks[ready[0].key]
         masked, clipped = self._hide(update, mask.seed, staleness)
         remembered = self._remember(update, staleness)
-        words = masked.astype("<u4", copy=False).tobytes()
+        words = pack(masked, self._parameters.field_size).tobytes()
         ticket = Ticket(
             self.agreement.id, mask.name, base_version, head, content_hash(words), staleness
         )
@@ -440,6 +442,7 @@ class Contributor:
         return [*gone, *undelivered, *news]
 
 
-def _joined(*shares: Words) -> bytes | memoryview:
-    """A holder's shares of several masks, one after the other; not copied if there is only one."""
-    return shares[0].data.cast("B") if len(shares) == 1 else b"".join(s.data for s in shares)
+def _joined(shares: Sequence[Words], modulus: int) -> bytes | memoryview:
+    """A holder's shares of several masks, packed one after the other; not copied if there is only one."""
+    packed = [pack(share, modulus).data for share in shares]
+    return packed[0] if len(packed) == 1 else b"".join(packed)

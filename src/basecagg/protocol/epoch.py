@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from typing import Annotated, TypeAlias, TypeVar
 
-import numpy as np
 from msgspec import Meta
 
 from basecagg.errors import (
@@ -25,6 +24,7 @@ from basecagg.errors import (
     WrongModel,
 )
 from basecagg.maths.mds_code import MaskCode
+from basecagg.maths.packing import largest
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.floor import LocalFloor
 from basecagg.protocol.global_model import Model, model_hash
@@ -137,7 +137,7 @@ class Agreement:
     def code(self) -> MaskCode:
         """The T-private MDS code of this epoch."""
         p = self.parameters
-        return MaskCode(p.num_holders, p.recovery_threshold, p.max_colluders, modulus=p.modulus)
+        return MaskCode(p.num_holders, p.recovery_threshold, p.max_colluders, modulus=p.field_size)
 
     def holder_index(self, name: str) -> int | None:
         """The index of a holder, or None for anybody else."""
@@ -186,9 +186,12 @@ class Agreement:
 
     def require_words(self, words: bytes, size: int, what: str) -> None:
         """Refuse what is not `size` elements of the field."""
-        if len(words) != 4 * size:
-            raise Malformed(f"{what} has {size} words, this one {len(words)} bytes")
-        if np.frombuffer(words, "<u4").max() >= self.parameters.modulus:
+        width, q = self.parameters.word_bytes, self.parameters.field_size
+        if len(words) != width * size:
+            raise Malformed(
+                f"{what} has {size} words of {width} bytes, this one {len(words)} bytes"
+            )
+        if largest(words, q) >= q:
             raise Malformed(f"a word of {what} is not below q")
 
     def require_holder(self, holder: int, sender: str) -> None:
@@ -271,7 +274,7 @@ def draft_epoch(
 ) -> Epoch:
     """Make an epoch and sign it: the operator's part."""
     p = parameters
-    code = MaskCode(p.num_holders, p.recovery_threshold, p.max_colluders, modulus=p.modulus)
+    code = MaskCode(p.num_holders, p.recovery_threshold, p.max_colluders, modulus=p.field_size)
     epoch = Epoch(
         PROTOCOL_VERSION,
         federation,

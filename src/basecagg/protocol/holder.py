@@ -10,8 +10,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-import numpy as np
-
 from basecagg.errors import (
     BadCertificate,
     ChannelError,
@@ -28,6 +26,7 @@ from basecagg.errors import (
     WrongRecipient,
     WrongVersion,
 )
+from basecagg.maths.packing import pack, unpack
 from basecagg.maths.prime_field import PrimeField
 from basecagg.protocol import life, merkle
 from basecagg.protocol.effects import Effect, Forget, Persist, Send
@@ -77,7 +76,7 @@ class Holder:
         self._records = records
         self._parameters = agreement.parameters
         self._weighing = Weighing.of(agreement.parameters)
-        self._field = PrimeField(agreement.parameters.modulus)
+        self._field = PrimeField(agreement.parameters.field_size)
         self._held = load(records, "held", HeldShare)
         self._answers = load(records, "answer", Answer)
         self._votes = set(records.keys("vote"))
@@ -227,7 +226,8 @@ class Holder:
             ) from None
         size = self._parameters.share_size
         self.agreement.require_words(shares, count * size, f"an envelope of {dealer}")
-        return [shares[begin : begin + 4 * size] for begin in range(0, len(shares), 4 * size)]
+        each = size * self._parameters.word_bytes
+        return [shares[begin : begin + each] for begin in range(0, len(shares), each)]
 
     # --- phase 3: endorse and answer ----------------------------------------------------------
 
@@ -297,8 +297,9 @@ class Holder:
         """Σ s̄·share, with weights computed here. The shares are deleted before the answer leaves."""
         weights = self._weighing.in_field(request)
         shares = (require(self._records, "share", mask.key) for mask in request.masks)
-        rows = [np.frombuffer(share, dtype="<u4") for share in shares]
-        words = self._field.weighted_sum(rows, weights).astype("<u4", copy=False).tobytes()
+        q = self._parameters.field_size
+        rows = [unpack(share, q) for share in shares]
+        words = pack(self._field.weighted_sum(rows, weights), q).tobytes()
         answer = signed(
             Answer(self.agreement.id, request.version, digest, self.index, words), self._signer
         )

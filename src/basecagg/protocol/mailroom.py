@@ -363,7 +363,8 @@ class Mailroom:
 
     def _require_complete(self, shipment: Shipment) -> None:
         parameters = self.agreement.parameters
-        most = 4 * parameters.share_size * len(shipment.dealing.masks) + _SEALING_OVERHEAD
+        share = parameters.word_bytes * parameters.share_size
+        most = share * len(shipment.dealing.masks) + _SEALING_OVERHEAD
         counts = {len(shipment.leaves), len(shipment.sealed)}
         if counts != {parameters.num_holders} or max(map(len, shipment.sealed)) > most:
             raise Malformed(

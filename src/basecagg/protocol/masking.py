@@ -19,7 +19,7 @@ _SEGMENT = 1 << 20
 def shares_of(seed: bytes, code: MaskCode, parameters: ProtocolParameters) -> Words:
     """One row for each holder: the encoded mask (Eq. encoding), with padding rows from the same seed."""
     p = parameters
-    padding = FieldStream(derive_seed(seed, "noise"), p.modulus)
+    padding = FieldStream(derive_seed(seed, "noise"), p.field_size)
     rows = padding.draw(p.max_colluders * p.share_size).reshape(p.max_colluders, p.share_size)
     return code.encode(_shared(seed, p), rows)
 
@@ -28,21 +28,21 @@ def _shared(seed: bytes, p: ProtocolParameters) -> Words:
     """What is cut into pieces: the mask with its pad, or the key that it grows from and zeros."""
     if p.masks == "long":
         return _long_mask(seed, p).draw(p.shared_size)
-    return np.pad(key_of(seed, p.modulus), (0, p.shared_size - KEY_SIZE))
+    return np.pad(key_of(seed, p.field_size), (0, p.shared_size - KEY_SIZE))
 
 
 def mask_of(seed: bytes, fresh: bytes, epoch: bytes, p: ProtocolParameters) -> MaskWords:
     """z: all d elements and the pad. With keys it has errors from a `fresh` seed that is stored nowhere."""
     if p.masks == "long":
         return _long_mask(seed, p)
-    return mask_of_upload(seed, fresh, epoch, p.modulus)
+    return mask_of_upload(seed, fresh, epoch, p.field_size)
 
 
 def masks_of(shared: Words, epoch: bytes, p: ProtocolParameters) -> MaskWords:
     """The sum of masks, less its errors, from the sum of what was shared of them."""
     if p.masks == "long":
         return _Words(shared)
-    return mask_of_sum(shared[:KEY_SIZE], epoch, p.modulus)
+    return mask_of_sum(shared[:KEY_SIZE], epoch, p.field_size)
 
 
 class _Words:
@@ -76,7 +76,7 @@ def hide(
         if tier:
             np.ldexp(padded, -tier, out=padded)
         draws = coins.draw(out.size), mask.draw(out.size)
-        quantize_and_mask(padded, p.update_levels, p.modulus, *draws, out=out)
+        quantize_and_mask(padded, p.update_levels, p.field_size, *draws, out=out)
     return masked, count
 
 
@@ -101,12 +101,12 @@ def hide_with_noise(
         words = mask.draw(here.stop - at)
         if mechanism.variance:
             table = noise_table(mechanism.variance)
-            noise_and_mask(rounded[here], table, noise, words, p.modulus, masked[here])
+            noise_and_mask(rounded[here], table, noise, words, p.field_size, masked[here])
         else:
-            masked[here] = (rounded[here].astype(np.int64) + words) % p.modulus
+            masked[here] = (rounded[here].astype(np.int64) + words) % p.field_size
     mask.draw(p.padded_size - size, masked[size:])
     return masked
 
 
 def _long_mask(seed: bytes, p: ProtocolParameters) -> FieldStream:
-    return FieldStream(derive_seed(seed, "mask"), p.modulus)
+    return FieldStream(derive_seed(seed, "mask"), p.field_size)

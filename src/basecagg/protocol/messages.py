@@ -30,7 +30,7 @@ from basecagg.errors import LocalProtocolError
 if TYPE_CHECKING:
     from basecagg.protocol.ports import Signer
 
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
 MAX_HOLDERS = 100_000
 MAX_MASKS = 256
 """Of one dealing."""

@@ -28,6 +28,7 @@ from basecagg.errors import (
 )
 from basecagg.maths.approved_rings import KEY_SIZE
 from basecagg.maths.key_masks import unmask_with
+from basecagg.maths.packing import unpack
 from basecagg.maths.prime_field import PrimeField
 from basecagg.maths.quantization import squared_norm
 from basecagg.maths.randomness import Words
@@ -120,8 +121,8 @@ def _unmask(
     discarded, never applied; `others` answers are wrong then.
     """
     p, masks = agreement.parameters, masks_of(shared, agreement.id, agreement.parameters)
-    numbers, largest = unmask_with(masks, total[: p.model_size], p.update_levels, p.modulus)
-    _, pad = unmask_with(masks, total[p.model_size :], 1, p.modulus)
+    numbers, largest = unmask_with(masks, total[: p.model_size], p.update_levels, p.field_size)
+    _, pad = unmask_with(masks, total[p.model_size :], 1, p.field_size)
     zeros = shared[KEY_SIZE:].any() if p.masks == "keys" else False
     if zeros or pad > p.buffer_size * p.error_reach:
         raise NotOpenable("the pad of the sum is not zero: a share or answer is wrong", others)
@@ -130,7 +131,8 @@ def _unmask(
 
 def weighted_sum(field: PrimeField, uploads: Iterable[bytes], weights: Sequence[int]) -> Words:
     """Σ s(τ_i)·upload_i, some at a time: all K uploads of a large model need not fit into memory."""
-    rows, total = (np.frombuffer(words, "<u4") for words in uploads), list[Words]()
+    rows = (unpack(words, field.modulus) for words in uploads)
+    total = list[Words]()
     for at in range(0, len(weights), TOGETHER):
         factors = [*(1 for _ in total), *weights[at : at + TOGETHER]]
         total = [field.weighted_sum([*total, *islice(rows, TOGETHER)], factors)]
@@ -140,13 +142,13 @@ def weighted_sum(field: PrimeField, uploads: Iterable[bytes], weights: Sequence[
 def within_bound(p: ProtocolParameters, update: Words, told: Iterable[int]) -> bool:
     """Whether honest members that told these ages τ̂ can have made a sum as long as this one."""
     assert p.mechanism is not None
-    return squared_norm(update, p.modulus) <= p.mechanism.squared_sum_bound(told)
+    return squared_norm(update, p.field_size) <= p.mechanism.squared_sum_bound(told)
 
 
 def _decode(agreement: Agreement, answers: Mapping[int, Answer]) -> tuple[Words, tuple[int, ...]]:
     """The sum of the masks, and who does not agree with it."""
     p = agreement.parameters
-    shares = {holder: np.frombuffer(each.words, "<u4") for holder, each in answers.items()}
+    shares = {holder: unpack(each.words, p.field_size) for holder, each in answers.items()}
     try:
         return agreement.code.correct(shares, p.answers_needed)
     except DecodingError as error:

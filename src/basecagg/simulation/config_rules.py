@@ -111,9 +111,9 @@ def _of_attackers(c: SimulationConfig) -> Iterator[SettingRule]:
 
 
 def _of_field(c: SimulationConfig) -> Iterator[SettingRule]:
-    full, room = c.pair == preset("basecagg"), (c.modulus - 3) // 2
+    full, room = c.pair == preset("basecagg"), (PAPER_MODULUS - 3) // 2
     if c.pair.guard.masks == "pairwise":
-        yield "modulus", c.modulus == PAPER_MODULUS, f"{PAPER_MODULUS} for this protection"
+        yield "modulus", c.modulus in (None, PAPER_MODULUS), f"{PAPER_MODULUS} for this protection"
         fits = c.buffer_size * (c.update_levels * c.clip + 1) <= room
         yield "update_levels", fits, f"less: K·(c_l·B + 1) must be at most {room}"
     if c.allow_wraparound:

@@ -42,8 +42,8 @@ class FieldSums(Sums):
         p = self._parameters = config.protocol_parameters(beginning.model.size)
         self.once = p.once_per_version
         self._prices = Prices(p, cryptography=False)
-        self._field = PrimeField(p.modulus)
-        self._code = MaskCode(p.num_holders, p.recovery_threshold, p.max_colluders, p.modulus)
+        self._field = PrimeField(p.field_size)
+        self._code = MaskCode(p.num_holders, p.recovery_threshold, p.max_colluders, p.field_size)
         self._private = PrivateSums(config, p, beginning.state) if p.mechanism else None
         network = in_clear(beginning, self.sum_up, Weighing.of(p), p.least_per_version)
         super().__init__(beginning, network)
@@ -63,7 +63,7 @@ class FieldSums(Sums):
     @property
     def upload_bytes(self) -> int:
         """Bytes of one upload."""
-        return 4 * self._parameters.padded_size
+        return self._parameters.word_bytes * self._parameters.padded_size
 
     # --- from updates to a sum ------------------------------------------------------------------
 
@@ -85,7 +85,7 @@ class FieldSums(Sums):
         masks = masks_of(self._open_masks(updates, factors), SIMULATED, p)
         # Σ s̄·Δ̃ − Σ s̄·z in the field (Eq. server_decode).
         total = self._field.weighted_sum(masked, factors)[: p.model_size]
-        numbers, _ = unmask_with(masks, total, p.update_levels, p.modulus)
+        numbers, _ = unmask_with(masks, total, p.update_levels, p.field_size)
         if self._private is not None:
             return self._private.opened(total, numbers, updates)
         return Opened(numbers, tuple(weights))
@@ -165,7 +165,7 @@ class WrappingSums(Sums):
         """Quantise as the epoch's parameters say."""
         p = self._parameters = beginning.config.protocol_parameters(beginning.model.size)
         self.once = p.once_per_version
-        self._field = PrimeField(p.modulus)
+        self._field = PrimeField(p.field_size)
         counted = dict.fromkeys(("elements", "clipped", "wrapped"), 0)
         squares = dict.fromkeys(("rounding", "wraparound", "signal"), 0.0)
         self.errors: dict[str, float] = {
@@ -179,7 +179,7 @@ class WrappingSums(Sums):
     def sum_up(self, updates: Updates, weights: list[float]) -> Outcome:
         """φ⁻¹(Σ s̄·φ(c_l·Q(Δ))) / c_l, Eqs. (def_w_bar) and (global_update)."""
         p = self._parameters
-        levels, modulus, factors = p.update_levels, p.modulus, in_field(p, weights)
+        levels, modulus, factors = p.update_levels, p.field_size, in_field(p, weights)
         clipped = [
             np.ldexp(self._clipped(update), -own_tier(p, weight))
             for update, weight in zip(updates.values(), weights, strict=True)

@@ -19,10 +19,10 @@ Masks = Literal["none", "trusted", "pairwise", "coded"]
 pairs of users; masks shared by a code."""
 
 IN_ROUNDS: Mapping[str, Any] = MappingProxyType(
-    {"staleness": constant(), "weight_levels": 1, "max_staleness": 0}
+    {"staleness": constant(), "weight_levels": 1, "max_staleness": 0, "masks": "long"}
 )
 """What makes `ProtocolParameters` those of LightSecAgg (So et al. 2021), which is BASecAgg in rounds: all t_i
-are equal, nothing is stale, nothing weighed. s = 1, c_g = 1, τ_max = 0."""
+are equal, nothing is stale, nothing weighed. s = 1, c_g = 1, τ_max = 0, and a mask is as long as the model."""
 
 _ONE_BY_ONE = (
     "every update moves the model by itself, and a sum of one update is that update: secure"

@@ -10,6 +10,7 @@ from basecagg.baselines.secagg_graph import choose_degree, complete, random_regu
 from basecagg.baselines.secagg_server import RoundFailed
 from basecagg.baselines.shamir import SHARE_BYTES
 from basecagg.costs import open_pairwise
+from basecagg.maths.primes import PAPER_MODULUS
 from basecagg.maths.quantization import clip_update, quantize, signed
 from basecagg.maths.randomness import Words, WordStream, derive_seed
 from basecagg.protocol.messages import MaskName
@@ -58,7 +59,7 @@ class SecAggSums(Sums):
         self._seconds = self._charge(round_, parameters)
         if isinstance(outcome, RoundFailed):
             return Burned(outcome.reason)
-        total = signed(outcome.total, self._config.modulus) / float(self._config.update_levels)
+        total = signed(outcome.total, PAPER_MODULUS) / float(self._config.update_levels)
         return Opened(total, tuple(weights))
 
     def opening_seconds(self) -> float:
@@ -71,7 +72,7 @@ class SecAggSums(Sums):
         self._counts["clipped elements"] += count
         coins = derive_seed(self._entropy(f"masks/{name.contributor}")(32), "rounding")
         words = WordStream(coins).draw(clipped.size)
-        return quantize(clipped, config.update_levels, config.modulus, words)
+        return quantize(clipped, config.update_levels, PAPER_MODULUS, words)
 
     def _charge(self, round_: SecAggRound, parameters: SecAggParameters) -> float:
         """Book the round's costs; return the simulated time from the last upload to the open sum."""

@@ -98,7 +98,7 @@ class SecureSums(Sums):
     @property
     def upload_bytes(self) -> int:
         """Bytes of one upload."""
-        return 4 * self._parameters.padded_size
+        return self._parameters.word_bytes * self._parameters.padded_size
 
     def _deal(self, name: str) -> float:
         if name in self._undelivered:

@@ -202,4 +202,5 @@ def parameters_for(centres: int, size: int) -> ProtocolParameters:
         model_size=size,
         clip=float(2 ** element_bits(centres)),
         update_levels=1,
+        masks="long",
     )
