@@ -135,8 +135,8 @@ def test_plan_fits_the_terminal_and_marks_the_chosen_row(columns: int) -> None:
     assert result.exit_code == 0
     lines = result.output.splitlines()
     assert max(map(len, lines)) <= columns
-    chosen = [line.split() for line in lines if line.lstrip().startswith("→") and "MB" in line]
-    assert [row[1] for row in chosen] == ["62"]
+    marked = [line.split() for line in lines if line.lstrip().startswith("→")]
+    assert [row[1] for row in marked if row[1].isdigit()] == ["62"]
 
 
 def test_plan_as_json_says_the_same() -> None:

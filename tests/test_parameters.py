@@ -364,6 +364,8 @@ def test_a_wrong_type_is_named(name, value):
         "clip": [3.5],
         "correctness": [None],
         "weight_levels": [None],
+        "masks": [None],
+        "modulus": [None],
         "min_per_version": [None],
         "privacy": [None],
     }

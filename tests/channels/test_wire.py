@@ -134,7 +134,7 @@ def test_a_missing_signature_is_no_shorter_encoding():
     assert unpack(pack(Credential(bytes(32), "ann", bytes(32))), 10**8).signature == b""
 
 
-@pytest.mark.parametrize("magic", [b"", b"BSAG\x04", b"BSAG\x07", b"bsag\x05", b"\x00" * 5])
+@pytest.mark.parametrize("magic", [b"", b"BSAG\x06", b"BSAG\x08", b"bsag\x05", b"\x00" * 5])
 def test_another_protocol_or_version(magic):
     with pytest.raises(ChannelError, match="not a frame"):
         unpack(magic + pack(VERDICT)[len(MAGIC) :], 10**8)

@@ -39,7 +39,7 @@ def test_wishes_are_kept() -> None:
 
 def test_holders_that_are_taken_to_be_honest_leave_more_room() -> None:
     """The paper's own assumption, by name: any U answers open a sum."""
-    chosen = choose(replace(PAPER, correctness="honest-holders")).parameters
+    chosen = choose(replace(PAPER, masks="long", correctness="honest-holders")).parameters
     assert (chosen.max_colluders, chosen.recovery_threshold) == (8, 70)
     assert chosen.answers_needed == 70
 
@@ -49,7 +49,8 @@ def test_holders_that_are_taken_to_be_honest_leave_more_room() -> None:
 )
 def test_liars_are_planned_for_by_the_rule(colluders, liars, threshold) -> None:
     """U = N − D − T − E, and T is at least E."""
-    chosen = choose(replace(PAPER, max_colluders=colluders, liars=liars)).parameters
+    wishes = replace(PAPER, masks="long", max_colluders=colluders, liars=liars)
+    chosen = choose(wishes).parameters
     assert chosen.recovery_threshold == threshold
     assert chosen.max_colluders == (colluders or 8)
     assert chosen.liars == liars

@@ -207,8 +207,7 @@ def test_words_are_as_narrow_as_the_ring(modulus, width):
     submitted = submit(federation, USERS[0], fresh_update())
     assert len(submitted.upload.words) == width * p.padded_size
     one_round(federation, USERS[1:3])
-    (news,) = released(federation)
-    assert news.version == 1
+    assert federation.server.version == 1
     full = bytes(width * p.padded_size)
     agreement.require_words(full, p.padded_size, "an upload")
     for wrong in (bytes((7 - width) * p.padded_size), full[:-1], full + bytes(width)):

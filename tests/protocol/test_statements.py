@@ -262,7 +262,7 @@ def test_an_envelope_is_bound_to_epoch_masks_and_holder():
         for place in (0, 1)
     }
     assert len(contexts) == 2 * 4 * 2
-    assert msgspec.msgpack.decode(bound(bytes(32), (one,), 3))[:3] == ["basecagg", 6, "Shares"]
+    assert msgspec.msgpack.decode(bound(bytes(32), (one,), 3))[:3] == ["basecagg", 7, "Shares"]
 
 
 def test_what_has_no_room_for_a_signature_is_not_signed():
@@ -340,5 +340,5 @@ def test_a_statement_is_the_frame_under_a_name_of_its_own(vector):
     del said["signature"]
     if tag in BULK:
         said[BULK[tag]] = blake3(said[BULK[tag]]).digest()
-    expected = ["basecagg", 6, vector["tag"], *said.values()]
+    expected = ["basecagg", 7, vector["tag"], *said.values()]
     assert msgspec.msgpack.decode(bytes.fromhex(vector["statement"])) == expected

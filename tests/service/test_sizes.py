@@ -48,7 +48,7 @@ def test_as_many_masks_as_may_be_dealt_ahead_fit_into_a_shipment(
     p = plan(
         num_holders=holders, max_dropouts=dropouts, buffer_size=buffer, model_size=size
     ).parameters
-    shares = p.mask_quota * holders * 4 * p.share_size
+    shares = p.mask_quota * holders * p.word_bytes * p.share_size
     assert shares < limit_for(Shipment, p) < 1.1 * shares + holders * 8192
 
 

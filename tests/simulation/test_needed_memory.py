@@ -93,9 +93,9 @@ def test_a_run_that_does_not_fit_is_told_of_before_it_begins(
 ) -> None:
     monkeypatch.setattr(needed_memory, "free_bytes", lambda: 3e9)
     with pytest.warns(BASecAggWarning, match=r"about 4\.\d GB .* 30000000 parameters, and 3\.0 GB"):
-        needed_memory.warn_if_too_large(ten_users(), 30_000_000)
+        needed_memory.warn_if_too_large(ten_users(masks="long"), 30_000_000)
     monkeypatch.setattr(needed_memory, "free_bytes", lambda: 5e9)
-    needed_memory.warn_if_too_large(ten_users(), 30_000_000)  # warnings are errors
+    needed_memory.warn_if_too_large(ten_users(masks="long"), 30_000_000)  # warnings are errors
 
 
 def test_simulate_warns_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,10 +115,11 @@ def test_simulate_warns_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_the_estimate_grows_with_what_takes_memory(more: dict[str, object]) -> None:
-    size = 30_000_000
-    assert needed_memory.needed_bytes(ten_users(**more), size) > needed_memory.needed_bytes(
-        ten_users(), size
+    size, usual = 30_000_000, ten_users(masks="long")
+    assert needed_memory.needed_bytes(replace(usual, **more), size) > needed_memory.needed_bytes(
+        usual, size
     )
+    assert needed_memory.needed_bytes(ten_users(), size) < needed_memory.needed_bytes(usual, size)
 
 
 def test_free_memory_is_what_the_machine_or_its_container_leaves() -> None:

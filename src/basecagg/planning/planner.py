@@ -111,12 +111,7 @@ class Plan(Shown):
     """Processor time, if it was measured."""
 
     def measured(self) -> Plan:
-        """The same plan with processor time, predicted from small pieces of the work on this machine.
-
-        Only of long masks: the work that keys make does not grow with the length of a share.
-        """
-        if self.parameters.masks == "keys":
-            return self
+        """The same plan with processor time, predicted from small pieces of the work on this machine."""
         # Imported here: an impossible wish is answered before numpy and numba are loaded.
         from basecagg.planning.calibration import predict
 
