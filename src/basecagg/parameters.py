@@ -98,7 +98,7 @@ class ProtocolParameters:
     allow_wraparound: bool = FieldOptions.allow_wraparound
 
     def __post_init__(self) -> None:
-        """Choose what is not set, then check the rules in the table's order; the first that breaks is raised."""
+        """Choose what is not set; then check the rules, in order: the first that breaks is raised."""
         if self.weight_levels is None:
             levels = 1 if self.weights == "own" else _USUAL_WEIGHT_LEVELS
             object.__setattr__(self, "weight_levels", levels)
