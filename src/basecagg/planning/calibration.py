@@ -101,7 +101,7 @@ class _Trial:
 
     def mask(self) -> None:
         coins = self.coins.draw(self.size)
-        mask = mask_of(new_seed(), new_seed(), _EPOCH, self.p).draw(self.size)
+        mask = mask_of(bytes(new_seed()), bytes(new_seed()), _EPOCH, self.p).draw(self.size)
         words = quantize_and_mask(self.update, self.p.update_levels, self.p.field_size, coins, mask)
         pack(words, self.p.field_size)
 
