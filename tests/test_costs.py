@@ -33,6 +33,15 @@ SMALL = ProtocolParameters(
     buffer_size=5,
     model_size=10,
 )
+KEYS = ProtocolParameters(
+    num_holders=8,
+    recovery_threshold=6,
+    max_colluders=2,
+    max_dropouts=0,
+    buffer_size=5,
+    model_size=5000,
+)
+"""Shares of ⌈2050/4⌉ = 513 words of three bytes, uploads of 5000 words and a pad."""
 HONEST = replace(SMALL, consistency="honest-server")
 
 
@@ -70,12 +79,15 @@ def on_the_wire(p: ProtocolParameters) -> dict[str, list[int]]:
             buffer_size=9,
             model_size=999,
         ),
+        KEYS,
+        replace(KEYS, modulus=2**32 - 12287),
     ],
 )
 def test_every_message_has_the_bytes_of_the_wire(p: ProtocolParameters) -> None:
     expected, seen = message_bytes(p), on_the_wire(p)
     told = set(expected) & set(seen)
     assert told == set(seen) - {"Verdict"}
+    assert p.word_bytes == (3 if p.modulus == KEYS.modulus else 4)
     for kind in told:
         assert max(seen[kind]) == pytest.approx(expected[kind], rel=0.01, abs=8), kind
 

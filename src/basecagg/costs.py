@@ -1,7 +1,7 @@
 """What the protocol costs: bytes of every message, seconds of every step and of sealing. Arithmetic only.
 
 The one model of cost: `basecagg plan`, the simulated clock and the tables of results use it. The large terms
-are exact, for a field element is 4 bytes. What a message carries beside them is within some bytes of the
+are exact, for an element of the field is 3 or 4 bytes. What a message carries beside them is within some bytes of the
 wire: names may be longer than "user-0". The simulated clock counts the large terms only.
 """
 
@@ -15,8 +15,8 @@ from basecagg.protocol.merkle import longest_path
 
 # --- bytes --------------------------------------------------------------------------------------
 
-ELEMENT = 4
-"""One field element on the wire, and one float32 of the model."""
+FLOAT = 4
+"""One number of the model: a float32."""
 HASH = 34
 NAME = 36
 """The name of one mask."""
@@ -28,7 +28,7 @@ ENDORSED = 68
 
 def share_bytes(p: ProtocolParameters) -> int:
     """One share of one mask, in clear."""
-    return ELEMENT * p.share_size
+    return p.word_bytes * p.share_size
 
 
 def shares_bytes(p: ProtocolParameters, *, sealed: bool = True) -> int:
@@ -43,7 +43,7 @@ def message_bytes(p: ProtocolParameters) -> dict[str, int]:
         "Shipment": shares_bytes(p) + p.num_holders * (HASH + 3) + 354,
         "Parcel": share + OVERHEAD + HASH * longest_path(p.num_holders) + 350,
         "Receipt": NAME * p.buffer_size + 116,
-        "Upload": ELEMENT * p.padded_size + TICKET + 16,
+        "Upload": p.word_bytes * p.padded_size + TICKET + 16,
         "RecoveryRequest": request,
         "Endorsement": 189,
         "CertifiedRequest": request + ENDORSED * p.quorum + 136,
@@ -90,7 +90,7 @@ def phases(p: ProtocolParameters) -> tuple[Phase, ...]:
             down=p.buffer_size * size["Parcel"],
             up=size["Receipt"],
         ),
-        Phase("download", "the model, in float32", down=ELEMENT * p.model_size),
+        Phase("download", "the model, in float32", down=FLOAT * p.model_size),
         Phase("upload", "the masked update and its ticket", up=size["Upload"]),
         Phase(
             "recover",
@@ -126,14 +126,18 @@ SEAL = 55e-6
 """One share: key agreement (once for several masks), HKDF, AES-GCM."""
 ENCODE_ELEMENT = 2.5e-9
 """One element of one share, from drawing the mask on."""
+ENCODE_KEY_ELEMENT = 15e-9
+"""The same of a key: in a field without fast transforms, and too few elements to be quick."""
 MASK_ELEMENT = 1.4e-9
 """One element of an update, rounded and masked."""
+GROW_ELEMENT = 2.5e-9
+"""One element of a mask, grown from its key with an error, or from a sum of keys and taken off."""
 SUM_ELEMENT = 0.3e-9
 """One element of one summand."""
 DECODE_ANSWER = 85e-6
 """One answer's part in the decoding matrix."""
 DECODE_ELEMENT = 17e-9
-"""One element of the model, decoded."""
+"""One element of a sum of masks or keys, decoded."""
 EXPAND_ELEMENT = 1.0e-9
 """One element of a pairwise mask, drawn from its seed and added."""
 SHAMIR_SHARE = 10e-6
@@ -147,15 +151,18 @@ class Prices:
         self._p = parameters
         factor = 1.0 if cryptography else 0.0
         self._sign, self._verify, self._seal = factor * SIGN, factor * VERIFY, factor * SEAL
+        keys = parameters.masks == "keys"
+        self._encode = ENCODE_KEY_ELEMENT if keys else ENCODE_ELEMENT
+        self._grown = GROW_ELEMENT * parameters.padded_size if keys else 0.0
 
     def deal(self) -> float:
-        """Contributor: draw a mask, encode it, seal a share for every holder, sign."""
-        shares = self._p.num_holders * (self._seal + ENCODE_ELEMENT * self._p.share_size)
+        """Contributor: draw a mask or its key, encode it, seal a share for every holder, sign."""
+        shares = self._p.num_holders * (self._seal + self._encode * self._p.share_size)
         return self._sign + shares
 
     def mask(self) -> float:
-        """Contributor: round the update, add the mask, sign the ticket."""
-        return self._sign + MASK_ELEMENT * self._p.padded_size
+        """Contributor: round the update, add the mask, which grows if it is from a key; sign the ticket."""
+        return self._sign + self._grown + MASK_ELEMENT * self._p.padded_size
 
     def answer(self) -> float:
         """Holder: check the tickets and the certificate, endorse, add up K shares, sign."""
@@ -168,8 +175,8 @@ class Prices:
         p = self._p
         checks = (self._endorsements + p.answers_needed) * self._verify
         compared = p.answers_needed - p.recovery_threshold
-        elements = p.padded_size + compared * p.share_size
-        decoding = p.answers_needed * DECODE_ANSWER + DECODE_ELEMENT * elements
+        elements = p.shared_size + compared * p.share_size
+        decoding = p.answers_needed * DECODE_ANSWER + DECODE_ELEMENT * elements + self._grown
         return 2 * self._sign + checks + decoding + SUM_ELEMENT * p.buffer_size * p.padded_size
 
     @property

@@ -89,6 +89,12 @@ def test_prices_grow_with_what_they_are_for() -> None:
     for step in ("deal", "mask", "answer", "open"):
         assert getattr(bare, step)() < getattr(usual, step)() < getattr(large, step)()
     assert prices(consistency="honest-server").open() < usual.open()
+    # Large models have masks from keys: shares do not grow any more, but masks have to.
+    larger, long = prices(model_size=10**7), prices(model_size=10**6, masks="long")
+    assert large.deal() == larger.deal() < long.deal()
+    assert large.answer() == larger.answer() < long.answer()
+    assert long.mask() < large.mask() < larger.mask()
+    assert large.open() < min(long.open(), larger.open())
     assert open_pairwise(1000, 8, 2, 9, 6) > open_pairwise(1000, 10, 0, 9, 6)
 
 
