@@ -1,8 +1,8 @@
 """What the protocol costs: bytes of every message, seconds of every step and of sealing. Arithmetic only.
 
 The one model of cost: `basecagg plan`, the simulated clock and the tables of results use it. The large terms
-are exact, for an element of the field is 3 or 4 bytes. What a message carries beside them is within some bytes of the
-wire: names may be longer than "user-0". The simulated clock counts the large terms only.
+are exact, for an element of the field is 3 or 4 bytes. What a message carries beside them is within some bytes
+of the wire: names may be longer than "user-0". The simulated clock counts the large terms only.
 """
 
 from __future__ import annotations
