@@ -190,7 +190,8 @@ def test_the_table_spans_the_range_and_holds_the_chosen_row() -> None:
 
 def test_storage_counts_the_quota_of_all_contributors() -> None:
     few, many = choose(PAPER), choose(replace(PAPER, contributors=1000))
-    assert few.holder_bytes == 100 * 2 * few.parameters.mask_quota * 4 * few.parameters.share_size
+    p = few.parameters
+    assert few.holder_bytes == 100 * 2 * p.mask_quota * 3 * p.share_size
     assert many.holder_bytes == 10 * few.holder_bytes
 
 
