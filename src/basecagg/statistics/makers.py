@@ -7,13 +7,23 @@ from typing import Any
 
 from basecagg.errors import QuestionRefused
 from basecagg.statistics.cox import Covariate, cox_step
+from basecagg.statistics.crosstab import Category, crosstab
+from basecagg.statistics.groups import by_group
 from basecagg.statistics.hazard import HazardModel, hazard_gradient, hazard_step, moments
 from basecagg.statistics.kaplan_meier import kaplan_meier
+from basecagg.statistics.log_rank import survival_by_group
+from basecagg.statistics.quantiles import distribution
 from basecagg.statistics.recipe import Recipe, digest, files_digest
+from basecagg.statistics.regression import regression_step
 from basecagg.statistics.statistic import Statistic, together
 from basecagg.statistics.tables import count, histogram, mean
+from basecagg.statistics.weighting import weighted_means
 
-BY_RECORD = (count, mean, histogram, kaplan_meier, hazard_step, hazard_gradient, moments)
+BY_RECORD = (
+    *(count, mean, histogram, crosstab, by_group, distribution),
+    *(regression_step, weighted_means),
+    *(kaplan_meier, survival_by_group, hazard_step, hazard_gradient, moments),
+)
 """Sums over records: whatever the parameters, all centres together are one table. Every centre answers them."""
 BY_CENTRE = (cox_step,)
 """Not additive within a centre: an event that only one centre has tells of all who were at risk there. So a
@@ -64,8 +74,20 @@ def _as_made(parameters: Mapping[str, Any], most: int) -> dict[str, Any]:
         made["most"] = most
     if "covariates" in made:
         made["covariates"] = tuple(Covariate(*each) for each in made["covariates"])
+    for name in ("outcome", "value"):
+        if name in made:
+            made[name] = Covariate(*made[name])
+    if "columns" in made:
+        made["columns"] = tuple(_category(each) for each in made["columns"])
+    if "group" in made:
+        made["group"] = _category(made["group"])
     if "times" in made:
         made["times"] = tuple(made["times"])
     if "model" in made:
         made["model"] = HazardModel(**_as_made(made["model"], most))
     return made
+
+
+def _category(written: tuple[str, list[float]]) -> Category:
+    name, levels = written
+    return Category(name, tuple(levels))

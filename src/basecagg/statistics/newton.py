@@ -15,6 +15,8 @@ from basecagg.statistics.statistic import Vector
 
 _PRECISE = 1e-12
 """The decrement at which a fit is done: coefficients are within a millionth of a standard error then."""
+_CLOSE = 1e-8
+"""The decrement below which a step wins less likelihood than rounding takes: it is taken unseen."""
 _ROUNDING = 1e-9
 """The relative error of a likelihood."""
 
@@ -65,6 +67,11 @@ def newton(ask: Callable[[Vector], NewtonStep], start: Vector, steps: int) -> Ne
         if best.decrement < _PRECISE:
             return best
         there = ask(best.coefficients + part * best.step)
+        if best.decrement < _CLOSE:
+            if there.decrement >= best.decrement:
+                return best  # all that is left is rounding
+            best, part = there, 1.0
+            continue
         lost = best.log_likelihood - there.log_likelihood
         if lost > _ROUNDING * abs(best.log_likelihood):
             part /= 2

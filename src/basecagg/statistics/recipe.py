@@ -19,6 +19,8 @@ import numpy as np
 
 from basecagg.errors import ParameterError
 
+FREE = ("coefficients", "at")
+"""Parameters that a fit changes from step to step: who approves a model approves it for all of them."""
 Recipe: TypeAlias = dict[str, Any]
 """Plain data: what is left of it when it has been written down and read again."""
 
@@ -54,10 +56,10 @@ def written(recipe: Any) -> str:
 
 
 def digest(recipe: Recipe) -> str:
-    """What a centre approves a statistic by: SHA-256 of all but the coefficients at which Cox is asked."""
+    """What a centre approves a statistic by: SHA-256 of all but the coefficients at which a model is asked."""
     kept = {name: value for name, value in recipe.items() if name != "parameters"}
     parameters = recipe.get("parameters", {})
-    kept["parameters"] = {n: value for n, value in parameters.items() if n != "coefficients"}
+    kept["parameters"] = {n: value for n, value in parameters.items() if n not in FREE}
     return hashlib.sha256(written(kept).encode()).hexdigest()
 
 
