@@ -111,7 +111,7 @@ BROKEN = {
             ["10·65 = 650", "q = 641"],
         ),
     ],
-    "K·c_g·(c_l·B + 1) ≤ (q − 3)/2": [
+    "K·c_g·(c_l·B + 1) ≤ (q − 3)/2, with keys K·(c_l·B + 17)": [
         ({"clip": 51.2}, ["10·64·(65536·51.2 + 1)", "(q − 3)/2 = 2,147,483,644"]),
         ({"clip": 1e308}, ["65536·1e+308"]),
         ({"update_levels": 2**20}, ["1048576·4", "lower K, c_g, c_l or B"]),
@@ -277,7 +277,7 @@ JUST_MET = {
         {"weight_levels": 61, "staleness": hinge(10, 4)},
     ],
     "K·c_g < q": [{"modulus": 641, "allow_wraparound": True}],
-    "K·c_g·(c_l·B + 1) ≤ (q − 3)/2": [
+    "K·c_g·(c_l·B + 1) ≤ (q − 3)/2, with keys K·(c_l·B + 17)": [
         {"clip": 51.19998},
         # 2·1·(c_l·1 + 1) = (q − 3)/2 exactly
         {
@@ -379,7 +379,7 @@ def test_a_wrong_type_is_named(name, value):
 
 
 def test_one_level_more_than_just_met_wraps_around():
-    last = JUST_MET["K·c_g·(c_l·B + 1) ≤ (q − 3)/2"][1]
+    last = JUST_MET["K·c_g·(c_l·B + 1) ≤ (q − 3)/2, with keys K·(c_l·B + 17)"][1]
     assert parameters(**last).largest_sum == parameters(**last).room_for_sum
     with pytest.raises(ParameterError, match="lower K"):
         parameters(**last | {"update_levels": last["update_levels"] + 1})

@@ -247,7 +247,7 @@ class ProtocolParameters:
     def largest_sum(self) -> int:
         """K·c_g·(c_l·B + 1): no honest sum is larger in any element. With privacy it is the mechanism's.
 
-        With keys 16·K more.
+        With keys 16·K more, so K·(c_l·B + 17).
         """
         return self._largest_sum(self.clip, self.update_levels)
 
@@ -546,12 +546,12 @@ RULES: list[Rule] = [
     ),
     *PRIVACY_RULES,
     Rule(
-        "K·c_g·(c_l·B + 1) ≤ (q − 3)/2",
+        "K·c_g·(c_l·B + 1) ≤ (q − 3)/2, with keys K·(c_l·B + 17)",
         lambda p: p.allow_wraparound or p.privacy is not None or p.largest_sum <= p.room_for_sum,
         lambda p: (
-            f"a sum may reach K·c_g·(c_l·B + 1) = {p.buffer_size}·{p.weight_levels}·"
-            f"({p.update_levels}·{p.clip:g} + 1) = {p.largest_sum:,}, but q = {p.field_size} has room for"
-            f" (q − 3)/2 = {p.room_for_sum:,}: lower K, c_g, c_l or B"
+            f"a sum may reach K·c_g·(c_l·B + {1 + p.error_reach}) = {p.buffer_size}·{p.weight_levels}·"
+            f"({p.update_levels}·{p.clip:g} + {1 + p.error_reach}) = {p.largest_sum:,}, but q ="
+            f" {p.field_size} has room for (q − 3)/2 = {p.room_for_sum:,}: lower K, c_g, c_l or B"
         ),
     ),
     Rule(

@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 
 from basecagg.costs import Network, wire_seconds
 from basecagg.errors import ParameterError
+from basecagg.maths.approved_rings import KEY_MODULI
+from basecagg.maths.primes import PAPER_MODULUS
 from basecagg.maths.staleness import constant, hinge, polynomial
 from basecagg.parameters import ProtocolParameters
+from basecagg.planning.budget import Budget
 from basecagg.planning.planner import Wishes, choose
 
 PAPER = Wishes(num_holders=100, max_dropouts=30, model_size=1_000_000)
@@ -99,6 +102,57 @@ def test_the_update_levels_are_the_finest_that_cannot_wrap_around() -> None:
     assert 0 <= chosen.spare_bits < 1
     with pytest.raises(ParameterError, match="a sum may reach"):
         replace(p, update_levels=2 * p.update_levels)
+
+
+NARROW, WIDE = KEY_MODULI
+
+
+@pytest.mark.parametrize(
+    ("changes", "masks", "modulus", "levels", "reason"),
+    [
+        ({}, "keys", NARROW, 2**17, "more than a key"),
+        ({"model_size": 2049}, "keys", NARROW, 2**17, "more than a key"),
+        ({"model_size": 2048}, "long", PAPER_MODULUS, 2**25, "no more than a key"),
+        ({"model_size": 2**30}, "long", PAPER_MODULUS, 2**25, "2³⁰ words"),
+        ({"weights": "field"}, "long", PAPER_MODULUS, 2**19, "weights are in the field"),
+        ({"masks": "long"}, "long", PAPER_MODULUS, 2**25, "as asked for"),
+        ({"masks": "keys", "model_size": 100}, "keys", NARROW, 2**17, "as asked for"),
+        # 63·(2¹⁵·4 + 17) is the last that fits into 24 bits; 64 members have 32 bits, and finer levels.
+        ({"buffer_size": 63}, "keys", NARROW, 2**15, "more than a key"),
+        ({"buffer_size": 64}, "keys", WIDE, 2**22, "more than a key"),
+        ({"clip": 32.0}, "keys", WIDE, 2**22, "more than a key"),
+        # Levels by name take 24 bits if they fit.
+        ({"buffer_size": 63, "update_levels": 2**14}, "keys", NARROW, 2**14, "more than a key"),
+        ({"buffer_size": 64, "update_levels": 2**14}, "keys", NARROW, 2**14, "more than a key"),
+        ({"update_levels": 2**18}, "keys", WIDE, 2**18, "more than a key"),
+        ({"masks": "long", "update_levels": 1000}, "long", PAPER_MODULUS, 1000, "as asked for"),
+    ],
+)
+def test_masks_and_width_follow_from_model_weights_and_room(
+    changes: dict[str, object], masks: str, modulus: int, levels: int, reason: str
+) -> None:
+    found = choose(replace(PAPER, **changes))
+    p = found.parameters
+    assert (p.masks, p.modulus, p.update_levels) == (masks, modulus, levels)
+    assert reason in found.why_masks
+    assert (
+        p.buffer_size * p.field_levels * (p.update_levels * p.clip + 1 + 16 * (masks == "keys"))
+        <= (p.modulus - 3) // 2
+    )
+
+
+def test_levels_without_room_are_refused() -> None:
+    with pytest.raises(ParameterError, match="a sum may reach"):
+        choose(replace(PAPER, update_levels=2**26))
+
+
+def test_levels_by_name_serve_sums_with_noise() -> None:
+    budget = Budget(epsilon=8.0, delta=1e-6, clip_norm=1.0, max_uses=10)
+    found, named = (
+        choose(replace(PAPER, budget=budget, update_levels=levels)).parameters
+        for levels in (None, 2**6)
+    )
+    assert found.update_levels != named.update_levels == 2**6
 
 
 def test_a_mask_outlives_the_oldest_update() -> None:

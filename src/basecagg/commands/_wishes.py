@@ -6,7 +6,14 @@ from typing import Annotated, Any
 
 from basecagg.commands import _options
 from basecagg.commands._options import Portion
-from basecagg.options import MaskOptions, PromiseOptions, SumOptions, TrustOptions, WeightOptions
+from basecagg.options import (
+    Count,
+    MaskOptions,
+    PromiseOptions,
+    SumOptions,
+    TrustOptions,
+    WeightOptions,
+)
 from basecagg.planning.budget import Budget
 from basecagg.planning.planner import Plan, plan
 
@@ -20,6 +27,9 @@ class WishOptions(SumOptions, WeightOptions, MaskOptions, TrustOptions, PromiseO
     """A number (30) or a part (0.3 or 30%)."""
     max_colluders: Annotated[Any, _options.portion] = None
     """A number or a part."""
+    update_levels: Count | None = None
+    """Not set: the largest power of two with which no sum can wrap around. With keys words have three bytes
+    where that leaves 2¹⁵, else four."""
     staleness: Annotated[str, _options.staleness, "S"] = WeightOptions.staleness
 
 

@@ -35,7 +35,13 @@ class Budget(PromiseOptions):
 
 
 def spend(
-    budget: Budget, members: int, silent: int, size: int, staleness: StalenessFunction
+    budget: Budget,
+    members: int,
+    silent: int,
+    size: int,
+    staleness: StalenessFunction,
+    *,
+    levels: int | None = None,
 ) -> Mechanism:
     """The mechanism with the least noise that keeps the budget in sums of K members, T_c of them silent."""
     _require_possible(budget, members, silent)
@@ -53,7 +59,7 @@ def spend(
         )
     rate = None if budget.unit == "user" else budget.sampling_rate
     noise = least_noise(budget.epsilon, mechanism.conversion_delta, budget.max_uses, rate)
-    return _levelled(replace(mechanism, privacy=replace(privacy, noise=noise)))
+    return _levelled(replace(mechanism, privacy=replace(privacy, noise=noise)), levels)
 
 
 def promise(mechanism: Mechanism, levels: int | None = None) -> Mechanism:
@@ -120,7 +126,7 @@ def private_sums(settings: Any, size: int, silent: int) -> Mechanism:
     records = math.ceil(s.batch_size / s.sampling_rate) if s.unit == "record" else 1
     if s.epsilon is not None and s.noise is None:
         budget = Budget(epsilon=s.epsilon, records=records, **promised)
-        return _levelled(spend(budget, members, silent, size, weight), s.private_levels)
+        return spend(budget, members, silent, size, weight, levels=s.private_levels)
     noise, most = noise_of(s), most_sampled(records, s.sampling_rate)
     epsilon = 1.0 if noise else None  # a placeholder, until `promise` counts what this noise costs
     privacy = Privacy(noise=noise, epsilon=epsilon, max_records=most, **promised)

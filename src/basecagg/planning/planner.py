@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, get_args
 
 from basecagg.costs import Network, Phase, phases, storage_per_holder, wire_seconds
 from basecagg.errors import ParameterError
+from basecagg.maths.approved_rings import KEY_MODULI, KEY_SIZE
 from basecagg.maths.staleness import StalenessFunction, exact_value, polynomial
 from basecagg.options import (
     Consistency,
+    Count,
     MaskOptions,
     Masks,
     SumOptions,
@@ -40,6 +42,8 @@ DEFAULT_BUFFER = 10
 """K of the paper's experiments."""
 DEFAULT_NETWORK = Network(up=10.0, down=50.0)
 """A phone on an ordinary mobile line."""
+ENOUGH_LEVELS = 2**15
+"""c_l for which words of three bytes are narrow enough; where they leave fewer, words have four."""
 COARSEST_WEIGHT = 4
 """c_g·s(τ_max) is at least this, so that rounding changes no weight by more than a quarter."""
 TABLE_ROWS = 6
@@ -65,6 +69,8 @@ class Wishes(SumOptions, TrustOptions):
     """d: numbers in one update."""
     contributors: int | None = None
     """Users who send updates. Not set: N."""
+    update_levels: Count | None = None
+    """c_l. Not set: the largest power of two with which no sum wraps around; with a budget, by the noise."""
     staleness: StalenessFunction = field(default_factory=polynomial)
     weights: Weights = WeightOptions.weights
     masks: Masks | None = MaskOptions.masks
@@ -125,6 +131,22 @@ class Plan(Shown):
         return render(self)
 
     @property
+    def why_masks(self) -> str:
+        """Why masks grow from keys, or why they are as long as the model."""
+        p = self.parameters
+        if self.wishes.masks is not None:
+            return "as asked for"
+        if p.masks == "keys":
+            return f"the model has d = {p.model_size:,} numbers, more than a key, n = {KEY_SIZE:,}"
+        if p.weights == "field":
+            return "weights are in the field: a sum of errors with different weights would tell the keys"
+        if p.model_size <= KEY_SIZE:
+            return (
+                f"the model has d = {p.model_size:,} numbers, no more than a key, n = {KEY_SIZE:,}"
+            )
+        return "more than 2³⁰ words must not grow from one key"
+
+    @property
     def spare_bits(self) -> float:
         """log₂ of how much larger a sum could become before it wraps around."""
         return math.log2(self.parameters.room_for_sum / self.parameters.largest_sum)
@@ -143,8 +165,7 @@ def choose(wishes: Wishes) -> Plan:
     """Choose parameters. If there are none, raise the reason and the nearest wishes that are possible."""
     try:
         skeleton = _skeleton(wishes)
-        fine = skeleton if skeleton.privacy else skeleton.clipped_to(wishes.clip)
-        parameters = _cheapest_threshold(fine, wishes.network)
+        parameters = _cheapest_threshold(_levelled(skeleton, wishes), wishes.network)
     except ParameterError as error:
         raise ParameterError(f"{error}{_ways_out(wishes)}", rule=error.rule) from None
     return Plan(
@@ -209,10 +230,22 @@ def _numbers(wishes: Wishes) -> dict[str, Any]:
         weighing: dict[str, Any] = {"staleness": wishes.staleness, "weights": wishes.weights}
         if wishes.weights == "field":
             weighing["weight_levels"] = _weight_levels(wishes)
-        return weighing | {"clip": wishes.clip, "update_levels": 1}
+        return weighing | {"clip": wishes.clip, "update_levels": wishes.update_levels or 1}
     members, silent = _buffer_size(wishes), wishes.max_colluding_contributors
-    mechanism = spend(wishes.budget, members, silent, wishes.model_size, wishes.staleness)
+    size, levels = wishes.model_size, wishes.update_levels
+    mechanism = spend(wishes.budget, members, silent, size, wishes.staleness, levels=levels)
     return in_parameters(mechanism) | {"clip": max(wishes.clip, mechanism.privacy.longest)}
+
+
+def _levelled(skeleton: ProtocolParameters, wishes: Wishes) -> ProtocolParameters:
+    """The finest c_l, unless it is chosen already, and the narrowest q that leaves enough of them."""
+    if skeleton.privacy or wishes.update_levels:
+        return skeleton
+    moduli = [q for q in KEY_MODULI if q >= skeleton.field_size]
+    if skeleton.masks == "long":
+        moduli = [skeleton.field_size]
+    fine = [replace(skeleton, modulus=q).clipped_to(wishes.clip) for q in moduli]
+    return next((p for p in fine if p.update_levels >= ENOUGH_LEVELS), fine[-1])
 
 
 def _colluders(wishes: Wishes) -> int:

@@ -9,7 +9,15 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from basecagg.costs import live_masks_each, phases, share_bytes, wire_seconds
+from basecagg.costs import (
+    FLOAT,
+    live_masks_each,
+    message_bytes,
+    phases,
+    share_bytes,
+    wire_seconds,
+)
+from basecagg.maths.approved_rings import ERROR_VARIANCE
 from basecagg.parameters import ProtocolParameters
 from basecagg.planning import budget
 from basecagg.planning.calibration import STEPS
@@ -29,10 +37,7 @@ _WEIGHERS = {
     "own": "each contributor multiplies its update by 2^−t, t = ⌊log₂ 1/s(τ)⌋",
     "field": "server and holders multiply, as in the paper: sums tell more",
 }
-_HIDDEN = {
-    "long": "as long as the model; sums are exact",
-    "keys": "grow from keys of 2048 words; sums have errors of σ = 2.83·√K steps",
-}
+_HIDDEN = {"long": "as long as the model", "keys": "grow from keys of 2048 words"}
 _COLLUDING = "contributors that may work with the server"
 _CLIPPED = {"user": "an update", "record": "each record's part of an update"}
 _CHANGES = {"user": "update", "record": "record"}
@@ -42,6 +47,7 @@ def render(plan: Plan) -> RenderableType:
     """Lay the plan out for a terminal of 80 columns or more."""
     bodies: dict[str, RenderableType] = {
         "Parameters": _parameters(plan),
+        "Masks": Text(_masks(plan)),
         "Who meets in a sum": Text(_meeting(plan)),
         **_privacy_section(plan),
         "No sum wraps around": _proof(plan),
@@ -60,6 +66,7 @@ def as_dict(plan: Plan) -> dict[str, Any]:
     p, network = plan.parameters, plan.wishes.network
     return {
         "parameters": asdict(p) | {"quorum": p.quorum, "share_size": p.share_size},
+        "masks": {"chosen": p.masks, "reason": plan.why_masks},
         "notes": [_meeting(plan)],
         "wrap_around": {
             "largest_sum": p.largest_sum,
@@ -67,6 +74,7 @@ def as_dict(plan: Plan) -> dict[str, Any]:
             "spare_bits": plan.spare_bits,
         },
         **_privacy_numbers(plan),
+        "beside_fedbuff": _beside_fedbuff(plan),
         "phases": [asdict(ph) | {"seconds": network.seconds(ph.up, ph.down)} for ph in plan.phases],
         "storage": {
             "contributors": plan.wishes.all_contributors,
@@ -114,6 +122,35 @@ def _parameters(plan: Plan) -> Table:
         ("T_c", "max_colluding_contributors", p.max_colluding_contributors, _COLLUDING),
     ]
     return plain_table(rows=rows)
+
+
+def _masks(plan: Plan) -> str:
+    """Why such masks, what they do to a sum, and how wide the words are that they leave."""
+    p = plan.parameters
+    chosen = f"{p.masks}: {plan.why_masks}."
+    if p.masks == "long":
+        return f"{chosen} Sums are exact."
+    steps = (ERROR_VARIANCE * p.buffer_size) ** 0.5
+    words = f" Words of {p.word_bytes} bytes leave c_l = {_power(p.update_levels)}."
+    if p.mechanism is not None and p.mechanism.variance:
+        more = f"{ERROR_VARIANCE / p.mechanism.variance:.2%}"
+        return f"{chosen} Errors, which the accounting ignores, add {more} to the noise's variance.{words}"
+    sums = f" A number of a sum has an error of σ = 2.83·√K = {steps:.3g} steps,"
+    return f"{chosen}{sums} {steps / p.update_levels / p.clip:.1g} of B.{words}"
+
+
+def _beside_fedbuff(plan: Plan) -> dict[str, float]:
+    """An upload with its shares, and the update that plain FedBuff sends: in float32, and as wide as words."""
+    p, size = plan.parameters, message_bytes(plan.parameters)
+    sent = size["Shipment"] + size["Upload"]
+    plain, narrow = FLOAT * p.model_size, p.word_bytes * p.model_size
+    return {
+        "upload_with_shares": sent,
+        "fedbuff_float32": plain,
+        "of_float32": sent / plain,
+        "fedbuff_equal_width": narrow,
+        "of_equal_width": sent / narrow,
+    }
 
 
 def _meeting(plan: Plan) -> str:
@@ -182,8 +219,10 @@ def _privacy_numbers(plan: Plan) -> dict[str, Any]:
 def _proof(plan: Plan) -> Text:
     p, m = plan.parameters, plan.parameters.mechanism
     if m is None:
-        sizes = f"{p.buffer_size}·{p.field_levels}·({p.update_levels}·{p.clip:g} + 1)"
-        largest, room, chance = f"K·c_g·(c_l·B + 1) = {sizes}", "(q − 3)/2        ", ""
+        more = 1 + p.error_reach
+        sizes = f"{p.buffer_size}·{p.field_levels}·({p.update_levels}·{p.clip:g} + {more})"
+        largest, chance = f"K·c_g·(c_l·B + {more}) = {sizes}", ""
+        room = "(q − 3)/2".ljust(largest.index(" = "))
     else:
         noise = m.largest_sum - m.members * m.largest_element
         sizes = f"{m.members}·{m.largest_element:,} + {noise:,}"
@@ -195,14 +234,21 @@ def _proof(plan: Plan) -> Text:
     )
 
 
-def _traffic(plan: Plan) -> Table:
+def _traffic(plan: Plan) -> RenderableType:
     network = plan.wishes.network
     speed = f"at {network.up:g}↑ {network.down:g}↓ Mb/s >"
     rows = [
         (p.name, _bytes(p.up), _bytes(p.down), _seconds(network.seconds(p.up, p.down)), p.what)
         for p in plan.phases
     ]
-    return plain_table("phase", "sends >", "receives >", speed, "", rows=rows)
+    beside = _beside_fedbuff(plan)
+    note = (
+        f"An upload with its shares has {_bytes(int(beside['upload_with_shares']))}. FedBuff in clear sends"
+        f" {_bytes(int(beside['fedbuff_float32']))} in float32: it is {beside['of_float32']:.2f} of that, and"
+        f" {beside['of_equal_width']:.2f} of an update in words of {plan.parameters.word_bytes} bytes."
+    )
+    table = plain_table("phase", "sends >", "receives >", speed, "", rows=rows)
+    return Group(table, Text(note))
 
 
 def _storage(plan: Plan) -> Text:
