@@ -48,6 +48,13 @@ SECTIONS: dict[str, dict[str, Iterable[str]]] = {
         "basecagg.protocol.step_rule": ["OPTIMISERS", "ServerOptimiser"],
         "basecagg.simulation.protections": ["PROTECTIONS", "Protection"],
         "basecagg.baselines.local_noise": ["AtUser"],
+        "basecagg.simulation.timing": ["SCHEDULES", "Timetable", "CLOCKS", "Timepiece"],
+        "basecagg.schedules.schedule": ["Schedule"],
+        "basecagg.schedules.buffered": ["Buffered"],
+        "basecagg.simulation.event_clock": ["DeviceClock"],
+        "basecagg.simulation.clock": ["UniformStaleness"],
+        "basecagg.learning.partition": ["PARTITIONS"],
+        "basecagg.learning.clients": ["CLIENTS", "LOCAL_OPTIMISERS"],
         "basecagg.parameters": ["RULES", "Rule"],
     },
     "Models, data and local training": {

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -30,3 +33,25 @@ def pytest_collection_finish() -> None:
     """Thousands of tests and all that they import stay: nobody need look for garbage among them."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="module")
+def tables_as_they_were() -> Iterator[None]:
+    """A page may add to the tables; the next module finds them as they were."""
+    learning, timing = (
+        import_module("basecagg.learning"),
+        import_module("basecagg.simulation.timing"),
+    )
+    tables: list[dict[str, Any]] = [learning.DATASETS, learning.MODELS, learning.PARTITIONS]
+    tables += [learning.CLIENTS, learning.LOCAL_OPTIMISERS, timing.SCHEDULES, timing.CLOCKS]
+    tables += [import_module("basecagg.maths.staleness").SHAPES]
+    tables += [import_module("basecagg.protocol.step_rule").OPTIMISERS]
+    tables += [import_module("basecagg.simulation.protections").PROTECTIONS]
+    before = [dict(table) for table in tables]
+    rules = import_module("basecagg.parameters").RULES
+    rules_before = list(rules)
+    yield
+    rules[:] = rules_before
+    for table, entries in zip(tables, before, strict=True):
+        table.clear()
+        table.update(entries)

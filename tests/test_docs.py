@@ -20,9 +20,6 @@ from click.testing import CliRunner
 
 from basecagg import Federation, parameters
 from basecagg.cli import main
-from basecagg.maths import staleness
-from basecagg.protocol import step_rule
-from basecagg.simulation import protections as pairs
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -75,21 +72,6 @@ def imported_by(code: str) -> Iterator[str]:
 def test_every_name_that_a_page_imports_is_in_the_reference(page: Path) -> None:
     for name in imported_by(python_blocks(page)):
         assert f"{{ #{name} }}" in API, name
-
-
-@pytest.fixture
-def tables_as_they_were() -> Iterator[None]:
-    """A page may add to the tables; the next test finds them as they were."""
-    learning = importlib.import_module("basecagg.learning")
-    rules, rules_before = parameters.RULES, list(parameters.RULES)
-    tables: list[dict[str, Any]] = [learning.DATASETS, learning.MODELS]
-    tables += [staleness.SHAPES, step_rule.OPTIMISERS, pairs.PROTECTIONS]
-    before = [dict(table) for table in tables]
-    yield
-    rules[:] = rules_before
-    for table, entries in zip(tables, before, strict=True):
-        table.clear()
-        table.update(entries)
 
 
 @pytest.mark.usefixtures("tables_as_they_were")

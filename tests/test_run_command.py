@@ -27,8 +27,9 @@ from basecagg.auditing.transcript import read_transcript
 from basecagg.cli import main
 from basecagg.commands.run import explained_settings, in_words
 from basecagg.simulation.config import config_from
-from basecagg.simulation.protections import PRESETS, PROTECTIONS, SCHEDULES
+from basecagg.simulation.protections import PRESETS, PROTECTIONS
 from basecagg.simulation.run_folder import transcripts
+from basecagg.simulation.timing import SCHEDULES
 
 SMALL = [
     *("--versions", "3"),

@@ -284,8 +284,9 @@ class TaskOptions:
     """Where the data sets lie: mnist/, fashion-mnist/ and cifar-10-batches-bin/ below it."""
     download: bool = False
     """Fetch the files of the data set that are missing."""
-    partition: Literal["iid", "dirichlet", "shards"] = "iid"
-    """How the examples are dealt to the users: evenly, unevenly by label, or a few labels to each."""
+    partition: str = "iid"
+    """How the examples are dealt to the users: evenly (iid), unevenly by label (dirichlet), a few labels to
+    each (shards), or as the data set says (owners)."""
     dirichlet_alpha: Positive = 0.5
     """α of the Dirichlet partition: the smaller, the less even."""
     shards_per_user: Count = 2
@@ -321,16 +322,20 @@ class LengthOptions:
 class LocalOptions:
     """Local training."""
 
+    client: str = "plain"
+    """What users do in training besides taking steps. There is only "plain" until you add your own."""
+    local_optimiser: str = "sgd"
+    """What takes their steps: sgd, adam or adamw. It begins afresh with every training."""
     local_rate: Positive = 0.2
-    """η_l: the users' learning rate."""
+    """η_l: the users' learning rate. Adam and AdamW want a smaller one, such as 0.001."""
     local_epochs: Count | None = None
     """Passes over a user's examples. Not set: 5, unless `local_steps` is given."""
     local_steps: Count | None = None
     """E: steps of local training, instead of epochs."""
     batch_size: Count = 50
-    """Examples in one SGD step."""
+    """Examples in one step."""
     weight_decay: Amount = 0.0
-    """λ of the L2 regularisation."""
+    """λ of the L2 regularisation; AdamW takes it off the weights themselves."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -358,7 +363,7 @@ class RunProtectionOptions:
 class TimeOptions:
     """The clock of a simulated run."""
 
-    clock: Literal["devices", "uniform-staleness"] = "devices"
+    clock: str = "devices"
     """Devices with speeds, or the paper's clock: staleness uniform on 0…τ_max."""
     speed: Speed = "half-normal"
     """How compute time per step is distributed over users."""

@@ -14,7 +14,7 @@ DELTA = 1e-5
 
 
 def protected(noisy: Noisy, update: Vector, seed: int = 0) -> Vector:
-    return noisy.protect(update, lambda: np.random.default_rng(seed))
+    return noisy.protect(0, update, lambda: np.random.default_rng(seed))
 
 
 def epsilon(clip_norm: float, noise: float, releases: int = 1) -> float:

@@ -8,13 +8,14 @@ from hypothesis import strategies as st
 from basecagg.errors import DataError, ParameterError
 from basecagg.learning import PARTITIONS, label_counts, partition
 
+OF_LABELS = [kind for kind in PARTITIONS if kind != "owners"]
 labels_of = st.lists(st.integers(0, 9), min_size=1, max_size=200).map(np.array)
 
 
 @given(
     labels=labels_of,
     data=st.data(),
-    kind=st.sampled_from(PARTITIONS),
+    kind=st.sampled_from(OF_LABELS),
     alpha=st.floats(1e-3, 1e3),
     seed=st.integers(0, 2**32),
 )
@@ -32,7 +33,7 @@ def test_every_example_has_one_owner_and_every_user_an_example(
     assert all((np.diff(part) > 0).all() for part in parts)
 
 
-@pytest.mark.parametrize("kind", PARTITIONS)
+@pytest.mark.parametrize("kind", OF_LABELS)
 def test_a_partition_depends_on_its_generator_alone(kind: str) -> None:
     labels = np.arange(200) % 10
 
@@ -44,7 +45,7 @@ def test_a_partition_depends_on_its_generator_alone(kind: str) -> None:
     assert deal(1) != deal(2)
 
 
-@pytest.mark.parametrize("kind", PARTITIONS)
+@pytest.mark.parametrize("kind", OF_LABELS)
 def test_more_users_than_examples_are_refused(kind: str) -> None:
     with pytest.raises(DataError, match="10 examples cannot be dealt to 11 users"):
         partition(kind, np.zeros(10, int), 11, np.random.default_rng(0), shards_per_user=1)
@@ -60,7 +61,7 @@ def test_two_shards_each_need_two_examples_each() -> None:
 def test_bad_options_are_refused() -> None:
     labels, rng = np.zeros(10, int), np.random.default_rng(0)
     with pytest.raises(DataError, match=r"'zipf'.*iid, dirichlet, shards"):
-        partition("zipf", labels, 2, rng)  # type: ignore[arg-type]
+        partition("zipf", labels, 2, rng)
     for alpha in (0.0, -1.0, float("inf"), float("nan")):
         with pytest.raises(ParameterError, match="alpha"):
             partition("dirichlet", labels, 2, rng, alpha=alpha)
@@ -117,3 +118,32 @@ def test_label_counts() -> None:
     labels = np.array([0, 2, 2, 1])
     counts = label_counts(labels, [np.array([0, 1]), np.array([2, 3])], 4)
     assert counts.tolist() == [[1, 0, 1, 0], [0, 1, 1, 0]]
+
+
+def test_users_have_what_the_data_set_says_is_theirs() -> None:
+    labels, rng = np.zeros(5, int), np.random.default_rng(0)
+    owners = ["ward-b", "ward-a", "ward-b", "ward-c", "ward-a"]
+    parts = partition("owners", labels, 3, rng, owners=owners)
+    assert [part.tolist() for part in parts] == [[1, 4], [0, 2], [3]]
+    with pytest.raises(DataError, match="has 3 owners: take users = 3"):
+        partition("owners", labels, 2, rng, owners=owners)
+    with pytest.raises(DataError, match="says whose each example is"):
+        partition("owners", labels, 3, rng)
+
+
+@pytest.mark.parametrize(
+    ("users", "reason"),
+    [
+        ([0, 1], "one user for each of 4 examples"),
+        ([0.0, 1.0, 0.0, 1.0], "one user for each of 4 examples"),
+        ([0, 1, 2, 1], "users 0…2, and there are only 0…1"),
+        ([0, 1, -1, 1], "users -1…1"),
+        ([0, 0, 0, 0], "gives user 1 no example"),
+    ],
+)
+def test_a_partition_of_ones_own_is_held_to_the_same(
+    users: list[float], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PARTITIONS, "mine", lambda deal: np.array(users))
+    with pytest.raises(DataError, match=reason):
+        partition("mine", np.zeros(4, int), 2, np.random.default_rng(0))

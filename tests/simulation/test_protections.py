@@ -9,11 +9,11 @@ from basecagg.errors import ParameterError
 from basecagg.simulation.protections import (
     PRESETS,
     PROTECTIONS,
-    SCHEDULES,
     Pair,
     preset,
     require_compatible,
 )
+from basecagg.simulation.timing import SCHEDULES
 
 
 def test_every_preset_fits_together() -> None:

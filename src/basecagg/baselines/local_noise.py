@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Any, TypeAlias
@@ -24,9 +24,13 @@ class AtUser:
     uses: float = inf
     """How many updates one user may send."""
 
-    def protect(self, update: Vector, randomness: Randomness) -> Vector:
+    def protect(self, user: int, update: Vector, randomness: Randomness) -> Vector:
         """The update as it leaves the user."""
         return update
+
+    def bytes_of(self, numbers: int) -> int:
+        """How long such an update is on the wire, where no mask covers it."""
+        return 4 * numbers
 
     def epsilon(self, releases: int) -> float | None:
         """ε when one user has sent as many updates as `releases`; None where nothing is promised."""
@@ -35,6 +39,13 @@ class AtUser:
     def totals(self, releases: int) -> dict[str, Any]:
         """Further numbers for the end of a run."""
         return {}
+
+    def state(self) -> dict[str, Any]:
+        """What a resumed run needs, where something is kept from one update to the next."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +71,7 @@ class Noisy(AtUser):
                 value = getattr(self, name)
                 raise ParameterError(f"{name} = {value} must be positive", rule=f"{name} > 0")
 
-    def protect(self, update: Vector, randomness: Randomness) -> Vector:
+    def protect(self, user: int, update: Vector, randomness: Randomness) -> Vector:
         """The update, clipped and with noise."""
         noise = randomness().normal(0, self.noise * self.clip_norm, update.shape)
         return (clipped(update, self.clip_norm) + noise).astype(np.float32)
@@ -73,7 +84,7 @@ class Noisy(AtUser):
 class Trusting(Noisy):
     """Clip only: a trusted server adds the noise to every sum."""
 
-    def protect(self, update: Vector, randomness: Randomness) -> Vector:
+    def protect(self, user: int, update: Vector, randomness: Randomness) -> Vector:
         """The update, clipped."""
         return clipped(update, self.clip_norm)
 

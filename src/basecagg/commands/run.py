@@ -36,8 +36,9 @@ from basecagg.simulation.config import (
     parse_override,
     read_settings,
 )
-from basecagg.simulation.protections import PRESETS, PROTECTIONS, SCHEDULES
+from basecagg.simulation.protections import PRESETS, PROTECTIONS
 from basecagg.simulation.run_folder import CONFIG, TOTALS
+from basecagg.simulation.timing import CLOCKS, SCHEDULES
 
 DEFAULT_METHODS = ("fedavg", "fedbuff", "basecagg")
 Observer: TypeAlias = Callable[[Any], None]
@@ -295,6 +296,7 @@ def _names() -> dict[str, Collection[str]]:
     names: dict[str, Collection[str]] = {
         "method": PRESETS,
         "schedule": SCHEDULES,
+        "clock": CLOCKS,
         "protection": PROTECTIONS,
         "staleness": SHAPES,
         "private_staleness": SHAPES,
@@ -305,6 +307,7 @@ def _names() -> dict[str, Collection[str]]:
     with suppress(MissingExtraError):  # without torch there is nothing to train, nor to train on
         learning = importlib.import_module("basecagg.learning")
         names |= {"dataset": learning.DATASETS, "model": learning.MODELS}
+        names |= {"partition": learning.PARTITIONS}
     return names
 
 

@@ -30,11 +30,17 @@ class Dataset:
     test_y: Tensor
     num_classes: int = 0
     """Labels are 0…num_classes − 1; leave it 0 where targets are real numbers, sequences, or several labels."""
+    owners: Sequence[int] | Sequence[str] | None = None
+    """Whose each training example is, by any names, for `partition="owners"`: users are in the names' order."""
 
     def __post_init__(self) -> None:
         """Refuse what would only fail, or mislead, in the middle of a run."""
         _check_examples(f"{self.name}, to train on:", self.train_x, self.train_y, self.num_classes)
         _check_examples(f"{self.name}, to test with:", self.test_x, self.test_y, self.num_classes)
+        if self.owners is not None and len(self.owners) != len(self.train_y):
+            raise DataError(
+                f"{self.name}: {len(self.train_y)} examples to train on have {len(self.owners)} owners"
+            )
 
     @property
     def input_shape(self) -> tuple[int, ...]:

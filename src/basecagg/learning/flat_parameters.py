@@ -47,6 +47,7 @@ class FlatModel:
         """The trainable part of x; the module sees every change."""
         self.gradient = torch.zeros(self.num_weights)
         """What `backward` adds to; zero it before each step."""
+        self.weights.grad = self.gradient  # so an optimiser may take all weights as one tensor
         trained = [*weights.values()]
         for weight, piece in zip(trained, _pieces(self.gradient, trained), strict=True):
             weight.grad = piece

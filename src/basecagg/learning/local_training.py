@@ -1,10 +1,10 @@
-"""Local training between download and upload: E steps of SGD on a user's own examples."""
+"""Local training between download and upload: E steps on a user's own examples."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from basecagg.errors import DataError, ParameterError
+from basecagg.learning.clients import LOCAL_OPTIMISERS, Client, Work
 from basecagg.learning.flat_parameters import FlatModel
 from basecagg.learning.record_updates import record_update
 from basecagg.learning.task import Task, seeded
@@ -29,8 +30,12 @@ class LocalTraining:
 
     learning_rate: Positive
     """η_l."""
+    optimiser: str = "sgd"
+    """What takes the steps: a name in `LOCAL_OPTIMISERS`. It begins afresh with every training."""
+    client: Client = field(default_factory=Client)
+    """What users do besides, such as FedProx or SCAFFOLD."""
     steps: Count | None = None
-    """E: SGD steps, however many examples a user has."""
+    """E: steps, however many examples a user has."""
     epochs: Count | None = None
     """Passes over a user's examples instead; E is then this times its number of batches."""
     batch_size: Count = 50
@@ -49,9 +54,14 @@ class LocalTraining:
         check(self)
         given = self.steps, self.epochs
         _require(given.count(None) == 1, "steps, epochs", given, "exactly one number")
+        known = f"one of {', '.join(LOCAL_OPTIMISERS)}"
+        _require(self.optimiser in LOCAL_OPTIMISERS, "optimiser", self.optimiser, known)
         if self.on_records:
             _require(self.steps == 1, "steps", self.steps, "1 where records are the unit")
             _require(self.weight_decay == 0, "weight_decay", self.weight_decay, "0, too")
+            _require(self.optimiser == "sgd", "optimiser", self.optimiser, "sgd, too")
+            name = type(self.client).__name__
+            _require(type(self.client) is Client, "client", name, "the plain one, too")
 
     @property
     def on_records(self) -> bool:
@@ -76,6 +86,8 @@ class LocalUpdate:
     """Mean of the batches' losses, without the L2 term; no number where records are the unit."""
     num_examples: int
     """n_i, for weights by number of examples."""
+    memory: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+    """What the user's client keeps for its next training."""
 
 
 @dataclass(frozen=True)
@@ -95,12 +107,15 @@ def train_locally(
     *,
     seed: int,
     user: int | str,
+    memory: Mapping[str, NDArray[np.float32]] | None = None,
 ) -> LocalUpdate:
     """Train from the model `start` on the examples `indices`, Eqs. (local_update) and (onestep_localSGD).
 
     `model` is scratch space: one serves all users of a process, whatever it held before. The result depends
     on the arguments alone; `seed` (see `derive_seed`) decides batches and dropout. Another number of torch
     threads or kind of CPU may change the last bits, because sums are then taken in another order.
+    Numbers that the client carries stand behind the model, in `start` and in the update; `memory` is what it
+    kept after this user's last training.
     """
     if not len(indices):
         raise DataError(f"user {user} has no examples to train on")
@@ -117,11 +132,14 @@ def train_locally(
                 seed=seed.to_bytes(SEED_BYTES, "little"),
             )
         return LocalUpdate(delta, math.nan, len(indices))  # a loss would tell of records
-    model.load(start)
+    kept = {name: torch.tensor(value) for name, value in (memory or {}).items()}
+    work = Work(task, model, start, torch.tensor(indices), training, user, kept)
+    first = start[: len(start) - training.client.carries(model.num_weights)]
+    model.load(first)
     model.module.train()
     try:
         with seeded(seed):
-            mean_loss = _descend(task, model, torch.tensor(indices), training)
+            mean_loss = training.client.train(work)
     except ValueError as error:
         if _normalises_batches(model) and min(len(indices), training.batch_size) == 1:
             raise DataError(
@@ -130,15 +148,19 @@ def train_locally(
                 " GroupNorm"
             ) from error
         raise
-    delta = model.difference_from(start)
+    delta = model.difference_from(first)
+    statistics = delta[model.num_weights :]
+    statistics[:] = damped(statistics, training.max_staleness)
+    carried = training.client.after_training(work).numpy()
+    if carried.size:
+        delta = np.concatenate([delta, carried])
     if not (math.isfinite(mean_loss) and np.isfinite(delta).all()):
         raise DataError(
             f"training of user {user} diverged (mean loss {mean_loss:g}): lower learning_rate ="
             f" {training.learning_rate:g}, or look for outliers in its examples"
         )
-    statistics = delta[model.num_weights :]
-    statistics[:] = damped(statistics, training.max_staleness)
-    return LocalUpdate(delta, mean_loss, len(indices))
+    left = {name: value.detach().numpy().copy() for name, value in work.memory.items()}
+    return LocalUpdate(delta, mean_loss, len(indices), left)
 
 
 def evaluate(
@@ -162,19 +184,21 @@ def evaluate(
     return Evaluation(score / len(y), loss / len(y))
 
 
-def _descend(task: Task, model: FlatModel, indices: Tensor, training: LocalTraining) -> float:
+def descend(work: Work, before_step: Callable[[Work], None]) -> float:
     """Take E steps; return the mean loss of their batches."""
+    task, model, training = work.task, work.model, work.training
     x, y = task.dataset.train_x, task.dataset.train_y
-    steps = training.steps_for(len(indices))
+    step = LOCAL_OPTIMISERS[training.optimiser](model, training)
     total = torch.zeros(())
     least = 2 if _normalises_batches(model) else 1
-    for batch in _batches(indices, training.batch_size, steps, least):
+    for batch in _batches(work.examples, training.batch_size, work.steps, least):
         model.gradient.zero_()
         loss = _loss(task, model.module(x.index_select(0, batch)), y.index_select(0, batch))
         torch.autograd.backward(loss)
         total += loss.detach()
-        _sgd_step(model, training)
-    return float(total) / steps
+        before_step(work)
+        step()
+    return float(total) / work.steps
 
 
 def _loss(task: Task, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -201,13 +225,6 @@ def _batches(indices: Tensor, batch_size: int, steps: int, least: int) -> Iterat
 
 def _normalises_batches(model: FlatModel) -> bool:
     return any(isinstance(part, _BATCH_NORMS) for part in model.module.modules())
-
-
-def _sgd_step(model: FlatModel, training: LocalTraining) -> None:
-    """x ← x − η_l·(g + λ·x) on whole vectors, with the roundings of `torch.optim.SGD`."""
-    if training.weight_decay:
-        model.gradient.add_(model.weights, alpha=training.weight_decay)
-    model.weights.add_(model.gradient, alpha=-training.learning_rate)
 
 
 def _require(holds: bool, name: str, value: object, wanted: str) -> None:

@@ -12,9 +12,7 @@ import numpy as np
 from basecagg.errors import DataError
 from basecagg.learning import Task, derive_seed, label_counts, partition
 from basecagg.protocol.messages import PlainUpdate
-from basecagg.schedules.buffered import Buffered, Synchronous
-from basecagg.schedules.mixing import Immediate, Tiered, split_by_speed
-from basecagg.schedules.schedule import Schedule
+from basecagg.schedules.schedule import Schedule, Vector
 from basecagg.simulation.aggregator import Aggregator
 from basecagg.simulation.beginning import (
     DEVICES,
@@ -24,9 +22,8 @@ from basecagg.simulation.beginning import (
     Beginning,
     Devices,
 )
-from basecagg.simulation.clock import Clock, UniformStaleness
+from basecagg.simulation.clock import Clock
 from basecagg.simulation.config import SimulationConfig
-from basecagg.simulation.event_clock import DeviceClock
 from basecagg.simulation.field_sums import FieldSums, WrappingSums
 from basecagg.simulation.logbook import Logbook, VersionRecord
 from basecagg.simulation.metering import plain_bytes
@@ -35,10 +32,10 @@ from basecagg.simulation.protections import Masks
 from basecagg.simulation.secagg_sums import SecAggSums
 from basecagg.simulation.secure_sums import SecureSums
 from basecagg.simulation.sums import Sums, TrustedSums
+from basecagg.simulation.timing import CLOCKS
 from basecagg.simulation.trainers import make_trainer
-from basecagg.simulation.workshop import Examples, Workshop, local_training, training_seconds
+from basecagg.simulation.workshop import Workshop, local_training, training_seconds
 
-_CLOCKS: dict[str, type[Clock]] = {"devices": DeviceClock, "uniform-staleness": UniformStaleness}
 _SUMS: dict[Masks, Callable[[Beginning], Sums]] = {
     "none": Sums,
     "trusted": TrustedSums,
@@ -66,6 +63,11 @@ class RunParts:
         """d"""
         return self.schedule.model.size
 
+    @property
+    def model(self) -> Vector:
+        """What was learned, without the numbers that clients carry behind it."""
+        return self.schedule.model[: self.logbook.scratch.size]
+
     def totals(self) -> dict[str, Any]:
         """What the run cost and what happened in it."""
         epsilon, updates = self.epsilon(), self.workshop.updates
@@ -79,8 +81,9 @@ class RunParts:
             **self.workshop.protection.totals(max(1, *self.clock.trainings)),
             **({} if epsilon is None else {"epsilon": epsilon}),
         }
-        if not isinstance(self.schedule, Buffered):  # no update went to the aggregator
-            totals["bytes"] = {PlainUpdate.__name__: updates * plain_bytes(self.model_size)}
+        if not self.config.pair.timetable.sums:  # no update went to the aggregator
+            size = self.workshop.upload_bytes
+            totals["bytes"] = {PlainUpdate.__name__: updates * (plain_bytes(0) + size)}
         return totals
 
     def epsilon(self) -> float | None:
@@ -94,6 +97,8 @@ class RunParts:
             "aggregator": self.aggregator.state(),
             "schedule": self.schedule.state(),
             "clock": self.clock.state(),
+            "memories": self.workshop.memories,
+            "at user": self.workshop.protection.state(),
             "updates": self.workshop.updates,
             "training seconds": self.workshop.training_seconds,
             "negative variances": self.logbook.negative_variances,
@@ -121,23 +126,30 @@ def _build(config: SimulationConfig, task: Task, state: Mapping[str, Any]) -> Ru
         labels,
         config.users,
         _generator(config, PARTITION),
+        owners=task.dataset.owners,
         alpha=config.dirichlet_alpha,
         shards_per_user=config.shards_per_user,
     )
     devices = Devices.draw(config, _generator(config, DEVICES))
     scratch = task.build_model(derive_seed(config.seed, TRAINING))
-    trainer = make_trainer(config, scratch, task, local_training(config), examples)
-    initial, step = scratch.vector(), config.step_rule(scratch.num_weights, scratch.size)
+    training = local_training(config)
+    trainer = make_trainer(config, scratch, task, training, examples)
+    carried = training.client.carries(scratch.num_weights)
+    initial = np.concatenate([scratch.vector(), np.zeros(carried, np.float32)])
+    step = config.step_rule(scratch.num_weights, initial.size)
     warn_if_too_large(config, initial.size)
     first = Beginning(config, initial, step, devices, state["aggregator"] if state else {})
     aggregator = Aggregator(first, make_sums)
-    schedule = _SCHEDULES[config.pair.schedule](first, aggregator, examples)
+    seconds = training_seconds(devices, examples)
+    schedule = config.pair.timetable.make(config, aggregator, seconds)
     workshop = Workshop(trainer, devices, examples, aggregator, initial.size)
-    clock = _CLOCKS[config.clock](
+    clock = CLOCKS[config.clock].make(
         config, schedule, workshop, aggregator, _generator(config, SCHEDULE)
     )
     logbook = Logbook(config, task, scratch)
     if state:
+        workshop.memories, at_user = state["memories"], state["at user"]
+        workshop.protection.restore(at_user)
         schedule.restore(state["schedule"])
         clock.restore(state["clock"])
         workshop.updates, workshop.training_seconds = state["updates"], state["training seconds"]
@@ -161,36 +173,3 @@ def make_sums(beginning: Beginning) -> Sums:
     if guard.masks == "coded" and config.cryptography == "arithmetic":
         return FieldSums(beginning)
     return _SUMS[guard.masks](beginning)
-
-
-# --- schedules ------------------------------------------------------------------------------------
-
-
-def _in_rounds(first: Beginning, aggregator: Aggregator, examples: Examples) -> Schedule:
-    return Synchronous(aggregator, first.config.users_at_once)
-
-
-def _buffered(first: Beginning, aggregator: Aggregator, examples: Examples) -> Schedule:
-    return Buffered(aggregator, first.config.users_at_once)
-
-
-def _mixed(first: Beginning, aggregator: Aggregator, examples: Examples) -> Schedule:
-    c = first.config
-    return Immediate(
-        first.model, c.users_at_once, c.fedasync_mixing, c.staleness_function, c.max_staleness
-    )
-
-
-def _tiered(first: Beginning, aggregator: Aggregator, examples: Examples) -> Schedule:
-    config = first.config
-    tiers = split_by_speed(training_seconds(first.devices, examples), config.tiers)
-    cohort = max(1, config.users_at_once // config.tiers)
-    return Tiered(first.model, tiers, cohort)
-
-
-_SCHEDULES: dict[str, Callable[[Beginning, Aggregator, Examples], Schedule]] = {
-    "synchronous": _in_rounds,
-    "buffered": _buffered,
-    "immediate": _mixed,
-    "tiered": _tiered,
-}

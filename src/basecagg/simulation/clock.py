@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any
@@ -125,7 +125,7 @@ class UniformStaleness(Clock):
         self._everyone = IdleUsers(range(config.users), 1.0, self.generator, self._may_train)
         models = [self.schedule.model]
         self._history: deque[Vector] = deque(models, maxlen=config.max_staleness + 1)
-        self._updates = config.buffer_size if config.pair.schedule == "buffered" else 1
+        self._updates = config.buffer_size if config.pair.timetable.sums else 1
 
     def tick(self) -> None:
         """What the buffer lacks (one update for the immediate schedule), begun together."""
@@ -135,13 +135,17 @@ class UniformStaleness(Clock):
         if not users:
             raise BudgetSpent("too few users have a budget of privacy left to fill a buffer")
         known = min(len(self._history), version - self.aggregator.first_version + 1)
-        ages = self.generator.integers(0, known, len(users)).tolist()
+        ages = self.ages(known, len(users))
         jobs = [self._begin(user, age, version) for user, age in zip(users, ages, strict=True)]
         for user, start, result in jobs:
             self.schedule.finish(user, result(), start)
         self.aggregator.advance(inf)
         if self.schedule.version != version:
             self._history.append(self.schedule.model)
+
+    def ages(self, known: int, count: int) -> Sequence[int]:
+        """τ of so many updates, each below `known`: how many versions there are to train from."""
+        return [int(age) for age in self.generator.integers(0, known, count)]
 
     def _begin(self, user: int, age: int, version: int) -> tuple[int, StartingPoint, Any]:
         self.workshop.seconds(user)  # deals the mask; how long that takes does not matter here

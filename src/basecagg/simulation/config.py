@@ -19,6 +19,7 @@ from basecagg.privacy import Privacy
 from basecagg.protocol.step_rule import OPTIMISERS, StepRule
 from basecagg.simulation.config_rules import rules_for
 from basecagg.simulation.protections import Pair, preset, require_compatible
+from basecagg.simulation.timing import CLOCKS
 
 Measure = Literal["versions", "updates", "seconds"]
 _USUAL_CONCURRENCY, _USUAL_EPOCHS = 20, 5
@@ -92,6 +93,11 @@ class SimulationConfig(
         )
 
     @property
+    def draws_versions(self) -> bool:
+        """Whether the clock has no seconds, and draws by itself from which version each update is."""
+        return CLOCKS[self.clock].draws_versions
+
+    @property
     def users_at_once(self) -> int:
         """C, as it is used. What was not given stays so in `concurrency`, for `replace` may change `users`."""
         return self.concurrency or min(_USUAL_CONCURRENCY, self.users)
@@ -148,7 +154,7 @@ class SimulationConfig(
         return ProtocolParameters(
             model_size=model_size,
             # This clock draws the version of every update by itself, and may draw one twice for a user.
-            repeated_versions=self.clock == "uniform-staleness",
+            repeated_versions=self.draws_versions,
             **chosen,
         )
 

@@ -16,6 +16,7 @@ from basecagg.maths.staleness import forms, written
 from basecagg.parameters import usual_per_version
 from basecagg.protocol.step_rule import OPTIMISERS
 from basecagg.simulation.protections import preset
+from basecagg.simulation.timing import CLOCKS
 
 if TYPE_CHECKING:
     from basecagg.simulation.config import SimulationConfig
@@ -31,6 +32,7 @@ def rules_for(c: SimulationConfig) -> Iterator[SettingRule]:
     yield "server_optimiser", c.server_optimiser in OPTIMISERS, optimisers
     shapes = f"{forms()}, with numbers that are at least 0"
     yield "staleness", _is_written(c.staleness), shapes
+    yield "clock", c.clock in CLOCKS, f"one of {', '.join(CLOCKS)}"
     both = f"left out while local_epochs = {c.local_epochs}: give one of the two"
     yield "local_steps", not (c.local_steps and c.local_epochs), both
     yield from _of_end(c)
@@ -48,21 +50,21 @@ def _is_written(text: str) -> bool:
 
 
 def _of_schedule(c: SimulationConfig) -> Iterator[SettingRule]:
-    schedule, masks, timeless = c.pair.schedule, c.pair.guard.masks, c.clock == "uniform-staleness"
+    kind, masks, timeless = c.pair.timetable.kind, c.pair.guard.masks, c.draws_versions
     least, users = 2 if masks in ("coded", "pairwise") else 1, f"and users = {c.users}"
-    if schedule in ("immediate", "tiered"):
+    if not c.pair.timetable.sums:
         mixes = "sgd for this schedule: it mixes whole models and takes no steps"
         yield "server_optimiser", c.server_optimiser == "sgd", mixes
     else:
         yield "buffer_size", least <= c.buffer_size <= c.users, f"between {least} {users}"
     yield "concurrency", c.users_at_once <= c.users, f"between 1 {users}"
-    if schedule == "synchronous":
+    if kind == "synchronous":
         enough = f"at least buffer_size = {c.buffer_size}"
         yield "concurrency", c.users_at_once >= c.buffer_size, enough
-    if schedule == "tiered":
+    if kind == "tiered":
         yield "tiers", c.tiers <= c.users, f"between 1 {users}"
     if timeless:
-        has_staleness = schedule in ("buffered", "immediate")
+        has_staleness = kind in ("buffered", "immediate")
         yield "clock", has_staleness, "'devices' for this schedule: it has no staleness"
     if timeless and masks == "coded":
         chosen, silent = c.min_per_version, c.max_colluding_contributors
@@ -78,7 +80,7 @@ def _of_end(c: SimulationConfig) -> Iterator[SettingRule]:
     yield "until", _UNTIL.fullmatch(c.until) is not None, counted
     late = f"1 with until = {c.until!r}: which versions are the last is not known before the end"
     yield "evaluate_last", c.evaluate_last == 1, late
-    has_seconds = c.clock == "devices" or not c.until.startswith("seconds")
+    has_seconds = not c.draws_versions or not c.until.startswith("seconds")
     yield "until", has_seconds, "updates=NUMBER on this clock, which has no seconds"
 
 
@@ -94,6 +96,8 @@ def _of_privacy(c: SimulationConfig) -> Iterator[SettingRule]:
         alone = c.local_steps == 1 and c.weight_decay == 0 and c.weigh_examples is None
         step = "1 with unit = 'record', without weight_decay and weigh_examples"
         yield "local_steps", alone, step
+        plain = c.client == "plain" and c.local_optimiser == "sgd"
+        yield "client", plain, "'plain' with unit = 'record', and local_optimiser = 'sgd'"
     else:
         yield "sampling_rate", c.sampling_rate == 1, "1 for users"
 

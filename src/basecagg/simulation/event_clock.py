@@ -77,8 +77,12 @@ class DeviceClock(Clock):
     def _idle_users(self, users: Iterable[int]) -> IdleUsers:
         return IdleUsers(users, self.config.availability, self.generator, self._may_train)
 
+    def seconds(self, user: int) -> float:
+        """From now to the arrival of the update of a user that starts now."""
+        return self.workshop.seconds(user)
+
     def _start(self, user: int) -> None:
-        start, seconds = self.schedule.starting_point(user), self.workshop.seconds(user)
+        start, seconds = self.schedule.starting_point(user), self.seconds(user)
         training = self._count_training(user)
         self.aggregator.begun(user, start.version)
         if self.generator.random() < self.config.dropout:

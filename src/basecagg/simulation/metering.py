@@ -42,6 +42,8 @@ class Meter:
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     bytes_sent: Counter[str] = field(default_factory=Counter)
     messages: Counter[str] = field(default_factory=Counter)
+    spared: int = 0
+    """By how many bytes users make an update in clear shorter than its message is here."""
     _envelopes: dict[type[Message], int] = field(default_factory=dict)
     _last: tuple[Message | None, int] = None, 0
 
@@ -54,7 +56,8 @@ class Meter:
         """Count a message by its size on the wire."""
         if message is not self._last[0]:  # the same question goes to all holders in a row
             self._last = (message, self._size(message))
-        self.add(type(message).__name__, self._last[1])
+        spared = self.spared if isinstance(message, PlainUpdate) else 0
+        self.add(type(message).__name__, self._last[1] - spared)
 
     def _size(self, message: Message) -> int:
         """Bytes on the wire. Bulk is not encoded to be measured: its length and a fixed envelope will do."""

@@ -12,8 +12,8 @@ from basecagg.errors import ParameterError
 from basecagg.maths.staleness import constant
 from basecagg.planning.budget import noise_of, private_sums
 from basecagg.privacy import Mechanism
+from basecagg.simulation.timing import SCHEDULES, Timetable
 
-SCHEDULES = ("synchronous", "immediate", "buffered", "tiered")
 Masks = Literal["none", "trusted", "pairwise", "coded"]
 """Nothing hides an update from the server; nor from one that adds noise to its sums; masks that cancel between
 pairs of users; masks shared by a code."""
@@ -53,7 +53,7 @@ class Protection:
     """What the server sees, for reports of runs without a transcript."""
     masks: Masks = "none"
     refuses: Mapping[str, str] = field(default_factory=dict)
-    """The schedules that it does not go with, each with the reason."""
+    """The kinds of schedules that it does not go with, each with the reason."""
     fixes: Mapping[str, Any] = field(default_factory=dict)
     """The `ProtocolParameters` that it fixes."""
     sparse: bool = False
@@ -64,6 +64,11 @@ class Protection:
     """Makes the mechanism of private sums from the settings of a run, d and T_c."""
     noisy: bool = False
     """Whether the settings of differential privacy matter."""
+
+    @property
+    def masked(self) -> bool:
+        """Whether a mask covers every number, so that an upload is as long as the model, whatever is in it."""
+        return self.masks in ("pairwise", "coded")
 
 
 def _local_noise(kind: type[Noisy]) -> Callable[[Any], AtUser]:
@@ -124,6 +129,11 @@ class Pair(NamedTuple):
         """The protection itself."""
         return PROTECTIONS[self.protection]
 
+    @property
+    def timetable(self) -> Timetable:
+        """The schedule itself."""
+        return SCHEDULES[self.schedule]
+
 
 PRESETS = {
     "fedavg": Pair("synchronous", "none"),
@@ -145,9 +155,9 @@ def require_compatible(schedule: str, protection: str) -> Pair:
     _require_known("schedule", schedule, SCHEDULES)
     _require_known("protection", protection, PROTECTIONS)
     pair = Pair(schedule, protection)
-    if schedule in pair.guard.refuses:
+    if reason := pair.guard.refuses.get(pair.timetable.kind):
         raise ParameterError(
-            f"'{protection}' cannot protect the {schedule} schedule: {pair.guard.refuses[schedule]}",
+            f"'{protection}' cannot protect the {schedule} schedule: {reason}",
             rule="schedule and protection fit together",
         )
     return pair

@@ -81,9 +81,9 @@ def simulate(
                 stopped["stopped"] = f"the run ended after version {at}: {reason}"
     totals = {"wall seconds": time.perf_counter() - started, **stopped, **parts.totals()}
     if kept:
-        kept.finish(totals, parts.schedule.model)
+        kept.finish(totals, parts.model)
     records = tuple(parts.logbook.records)
-    return SimulationResult(config, records, totals, parts.schedule.model)
+    return SimulationResult(config, records, totals, parts.model)
 
 
 def play(
@@ -104,8 +104,10 @@ def play(
 
 
 def _record(parts: RunParts, kept: RunFolder | None, progress: Progress) -> None:
-    version, model = parts.schedule.version, parts.schedule.model
-    now = VersionRecord(version, parts.clock.now, parts.workshop.updates, epsilon=parts.epsilon())
+    model = parts.model
+    now = VersionRecord(
+        parts.schedule.version, parts.clock.now, parts.workshop.updates, epsilon=parts.epsilon()
+    )
     record = parts.logbook.add(now, model, *parts.aggregator.take_step())
     if kept:
         kept.write(asdict(record))

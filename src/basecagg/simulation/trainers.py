@@ -7,14 +7,14 @@ import os
 import pickle
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
 from multiprocessing import get_context, parent_process
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -26,12 +26,15 @@ from basecagg.learning import FlatModel, LocalTraining, LocalUpdate, Task, train
 from basecagg.schedules.schedule import Vector
 from basecagg.simulation.config import SimulationConfig
 
+Memory: TypeAlias = Mapping[str, npt.NDArray[np.float32]]
+"""What one user's client keeps from one training to the next."""
+
 
 class Trainer(NamedTuple):
     """Takes jobs when users start, and gives their updates when users finish."""
 
-    submit: Callable[[int, Vector, int], Callable[[], LocalUpdate]]
-    """Begin a job: who trains, from which model, with which seed. Calling the result waits for it."""
+    submit: Callable[[int, Vector, int, Memory], Callable[[], LocalUpdate]]
+    """Begin a job: who trains, from which model, with which seed and memory; the result waits for its end."""
     close: Callable[[], None]
     """Stop all workers."""
 
@@ -51,11 +54,17 @@ class Worker:
         torch.set_num_threads(1)
         self._model = self.scratch or self.task.build_model(seed=0)
 
-    def train(self, user: int, start: Vector, seed: int) -> LocalUpdate:
+    def train(self, user: int, start: Vector, seed: int, memory: Memory) -> LocalUpdate:
         """Do a job."""
-        examples = self.parts[user]
         return train_locally(
-            self.task, self._model, start, examples, self.training, seed=seed, user=user
+            self.task,
+            self._model,
+            start,
+            self.parts[user],
+            self.training,
+            seed=seed,
+            user=user,
+            memory=memory,
         )
 
 
@@ -92,16 +101,18 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _train_in_pool(user: int, start: Vector, seed: int) -> LocalUpdate:
+def _train_in_pool(user: int, start: Vector, seed: int, memory: Memory) -> LocalUpdate:
     assert _worker is not None
-    return _worker.train(user, start, seed)
+    return _worker.train(user, start, seed, memory)
 
 
-def _in_processes(workers: int | None, task: Task, *arguments: Any) -> Trainer:
+def _in_processes(
+    workers: int | None, task: Task, training: LocalTraining, *arguments: Any
+) -> Trainer:
     """Users side by side in processes of their own; each gets its own copy of the task."""
-    _require_portable(task)
+    _require_portable(task, training)
     pool = ProcessPoolExecutor(
-        workers or os.cpu_count(), get_context("spawn"), _start_worker, (task, *arguments)
+        workers or os.cpu_count(), get_context("spawn"), _start_worker, (task, training, *arguments)
     )
     return Trainer(
         lambda *job: pool.submit(_train_in_pool, *job).result,
@@ -109,13 +120,13 @@ def _in_processes(workers: int | None, task: Task, *arguments: Any) -> Trainer:
     )
 
 
-def _require_portable(task: Task) -> None:
+def _require_portable(task: Task, training: LocalTraining) -> None:
     try:
-        pickle.dumps((task.model, task.loss, task.score))
+        pickle.dumps((task.model, task.loss, task.score, training.client))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise DataError(
             f"task '{task.name}' cannot be sent to other processes ({error}): make its model, loss and"
-            " score functions of a module, or use executor 'in-process'"
+            " score functions of a module, its client a class of one, or use executor 'in-process'"
         ) from None
 
 

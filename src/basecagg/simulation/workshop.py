@@ -11,11 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from basecagg.learning import LocalTraining, derive_seed
+from basecagg.learning.clients import make_client
 from basecagg.schedules.schedule import Vector
 from basecagg.simulation.aggregator import Aggregator
 from basecagg.simulation.beginning import NOISE, TRAINING, Devices
 from basecagg.simulation.config import SimulationConfig
-from basecagg.simulation.trainers import Trainer
+from basecagg.simulation.trainers import Memory, Trainer
 
 Examples: TypeAlias = Sequence[npt.NDArray[np.int64]]
 """Which examples each user has."""
@@ -40,6 +41,11 @@ class Workshop:
         """Stop the workers."""
         self.protection = config.pair.guard.at_user(config)
         """What users do with their updates before anybody sees them."""
+        if not config.pair.guard.masked:
+            spared = 4 * self.model_size - self.protection.bytes_of(self.model_size)
+            self.aggregator.meter.spared = spared
+        self.memories: dict[int, Memory] = {}
+        """What each user's client keeps from one training to the next."""
         self._work = training_seconds(self.devices, self.examples)
         mean = sum(map(len, self.examples)) / len(self.examples)
         one = mean if config.weigh_examples == "mean" else config.weigh_examples
@@ -48,26 +54,36 @@ class Workshop:
     def begin(self, user: int, training: int, start: Vector) -> Callable[[], Vector]:
         """Begin a user's n-th local training; calling the result gives its update, protected at the user."""
         seed = derive_seed(self._config.seed, TRAINING, user, training)
-        finish = self.trainer.submit(user, start, seed)
+        finish = self.trainer.submit(user, start, seed, self.memories.get(user, {}))
 
         def update() -> Vector:
             started = time.perf_counter()
-            delta: Vector = finish().delta
+            made = finish()
+            delta: Vector = made.delta
             self.training_seconds += time.perf_counter() - started
             self.updates += 1
+            if made.memory:
+                self.memories[user] = made.memory
             if user < self._config.attackers and self._config.attack_factor:
                 delta = delta * np.float32(self._config.attack_factor)
             if self._factors:
                 delta = delta * np.float32(self._factors[user])
             noise = (self._config.seed, NOISE, user, training)
-            return self.protection.protect(delta, lambda: np.random.default_rng(noise))
+            return self.protection.protect(user, delta, lambda: np.random.default_rng(noise))
 
         return update
+
+    @property
+    def upload_bytes(self) -> int:
+        """Bytes of one upload."""
+        if self._config.pair.guard.masked:
+            return self.aggregator.sums.upload_bytes
+        return self.protection.bytes_of(self.model_size)
 
     def seconds(self, user: int) -> float:
         """Download, train (while the mask is dealt), upload."""
         work = max(self._work[user], self.aggregator.sums.prepare(user))
-        upload = self.devices.upload(self.aggregator.sums.upload_bytes)
+        upload = self.devices.upload(self.upload_bytes)
         return self.devices.download(4 * self.model_size) + work + upload
 
 
@@ -84,8 +100,10 @@ def local_training(config: SimulationConfig) -> LocalTraining:
         steps=config.local_steps,
         epochs=config.epochs,
         batch_size=config.batch_size,
+        optimiser=config.local_optimiser,
+        client=make_client(config.client, config),
         weight_decay=config.weight_decay,
         # Only a buffer sums differences from several versions: rounds have one, mixing takes whole models.
-        max_staleness=config.max_staleness if config.pair.schedule == "buffered" else 0,
+        max_staleness=config.max_staleness if config.pair.timetable.kind == "buffered" else 0,
         privacy=config.privacy_of_records,
     )
