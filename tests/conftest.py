@@ -35,9 +35,9 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def tables_as_they_were() -> Iterator[None]:
-    """A page may add to the tables; the next module finds them as they were."""
+    """A page may add to the tables; the next test finds them as they were."""
     learning, timing = (
         import_module("basecagg.learning"),
         import_module("basecagg.simulation.timing"),

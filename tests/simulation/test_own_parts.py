@@ -22,7 +22,7 @@ PAGE = Path(__file__).parent.parent.parent / "docs" / "how-to" / "add-your-own.m
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.M | re.S)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def page(tables_as_they_were: None) -> dict[str, Any]:
     """All that the page defines, with its entries in the tables; its runs are the business of `test_docs`."""
     names: dict[str, Any] = {}
