@@ -337,7 +337,7 @@ def test_a_file_and_overrides_make_one_configuration(tmp_path: Path) -> None:
         ({"colour": 1}, "unknown setting 'colour'"),
         ({"users": "many"}, "users = 'many' must be a whole number"),
         ({"download": 1}, "download = 1 must be true or false"),
-        ({"partition": "odd"}, "partition = 'odd' must be one of iid, dirichlet, shards"),
+        ({"speed": "odd"}, "speed = 'odd' must be one of constant, uniform, half-normal"),
         ({"seed": -1}, "seed = -1 must be at least 0"),
         ({"users": 8, "buffer_size": 4, "concurrency": 9}, "concurrency = 9 .* users = 8"),
         ({"local_rate": -1.0}, "local_rate = -1.0 must be above 0 and finite"),
