@@ -3,6 +3,8 @@
 The paper's setting: N = 100, K = 10, staleness uniform on 0…10, IID, batches of 50, η_g = 1, λ = 5·10⁻⁴,
 c_l = 2¹⁶, c_g = 2⁶, q = 2³² − 5; weights constant, or (1 + τ)⁻¹. It leaves E, the number of versions, U, T and
 D open: they are chosen here, and trials show what E and the batch do.
+
+Not the paper's: masks from keys, with weights that contributors apply themselves, beside both methods.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from itertools import product
 from statistics import mean, median
 from typing import Any, Literal, NamedTuple
 
+from basecagg.maths.approved_rings import KEY_MODULI
 from basecagg.maths.staleness import constant, polynomial
 from basecagg.simulation.config import SimulationConfig
 from reproduction import plot
@@ -44,7 +47,8 @@ from reproduction.simulated import (
 )
 
 METHODS = ("fedbuff", "basecagg")
-NAMES = {"fedbuff": "FedBuff", "basecagg": "BASecAgg"}
+KEYS = "keys"
+NAMES = {"fedbuff": "FedBuff", "basecagg": "BASecAgg", KEYS: "BASecAgg, masks from keys"}
 Weighting = Literal["constant", "polynomial"]
 WEIGHTINGS: tuple[Weighting, ...] = ("constant", "polynomial")
 Protocol = Literal["sealed", "arithmetic", "unmasked"]
@@ -80,6 +84,15 @@ PAPER: Mapping[str, Any] = {
     "weight_levels": 2**6,
     "correctness": "honest-holders",
 }
+
+_FROM_KEYS: Mapping[str, Any] = {
+    "method": "basecagg",
+    "weights": "own",
+    "weight_levels": None,
+    "masks": "keys",
+    "modulus": KEY_MODULI[0],
+}
+"""What a run of ours has instead of the paper's: own weights 2^−t, the narrowest approved q, and errors."""
 
 PAPERS_RATE = {"mnist": 0.01, "cifar10": 0.1, "digits": 0.1}
 """η_l; digits are ours, for the short form."""
@@ -127,6 +140,8 @@ class Setting:
     protocol: Protocol = "sealed"
     holders: int | None = None
     """A committee of this size. Not set: every user holds shares, as in the paper."""
+    keys: bool = False
+    """Whether polynomial weights are run with masks from keys too."""
 
     @property
     def title(self) -> str:
@@ -162,13 +177,31 @@ class Setting:
         return SimulationConfig(**values | changes)
 
     def compared(self, method: str, weighting: Weighting, seed: int) -> SimulationConfig:
-        """A run of one of the two methods."""
-        protocol = PROTOCOLS[self.protocol] if method == "basecagg" else {}
-        return self.config(method=method, staleness=weighting, seed=seed, **protocol)
+        """A run of one of the methods."""
+        changes: dict[str, Any] = {"method": method, "staleness": weighting, "seed": seed}
+        if method != "fedbuff":
+            changes |= PROTOCOLS[self.protocol]
+        if method == KEYS:
+            changes |= _FROM_KEYS
+        return self.config(**changes)
+
+    def methods(self, weighting: Weighting) -> tuple[str, ...]:
+        """What is run with this weighting."""
+        return (*METHODS, KEYS) if self.keys and weighting == "polynomial" else METHODS
 
 
 SMOKE = Setting(
-    "digits", "mlp", 0.1, None, 12, 4, seeds=(1,), local_steps=2, trials=(Trial(4, 8),), holders=20
+    "digits",
+    "mlp",
+    0.1,
+    None,
+    12,
+    4,
+    seeds=(1,),
+    local_steps=2,
+    trials=(Trial(4, 8),),
+    holders=20,
+    keys=True,
 )
 SMOKE_BY_AGE = replace(SMOKE, weightings=("polynomial",), trials=())
 
@@ -199,7 +232,8 @@ def jobs(figure: Figure, order: Order, results: Results) -> list[Job]:
 def _compared(setting: Setting) -> list[tuple[str, SimulationConfig]]:
     return [
         (f"{method}/{weighting}/{seed}", setting.compared(method, weighting, seed))
-        for seed, weighting, method in product(setting.seeds, setting.weightings, METHODS)
+        for seed, weighting in product(setting.seeds, setting.weightings)
+        for method in setting.methods(weighting)
     ]
 
 
@@ -273,7 +307,7 @@ def lines_of(results: Results) -> list[dict[str, Any]]:
     """The end of every method and weighting: mean over the last ten versions and all seeds, and the gap."""
     groups = by_group(results)
     lines = []
-    for weighting, method in product(WEIGHTINGS, METHODS):
+    for weighting, method in product(WEIGHTINGS, NAMES):
         runs = groups.get(f"{method}/{weighting}", [])
         own, ahead = ends(runs), gap(results, f"{method}/{weighting}", f"fedbuff/{weighting}")
         if own and not math.isnan(ahead.mean):
@@ -321,7 +355,38 @@ def _claims(figure: Figure, setting: Setting, runs: Results, lines: Sequence[Lin
         claims.append(_as_good(figure, setting, said, runs, by_age))
     if len(ours) == len(WEIGHTINGS):
         claims.append(_by_age_is_better(figure, setting, runs, ours))
+    claims.extend(
+        _keys_cost_nothing(figure, setting, runs, line)
+        for line in lines
+        if line["method"] == NAMES[KEYS]
+    )
     return claims
+
+
+def _keys_cost_nothing(figure: Figure, setting: Setting, runs: Results, line: Line) -> Claim:
+    """Of our own: beside FedBuff in clear and beside long masks, each interval whole within the tolerance."""
+    rivals = {"FedBuff in clear": "fedbuff", "long masks": "basecagg"}
+    gaps = {
+        who: gap(runs, f"{KEYS}/polynomial", f"{rival}/polynomial") for who, rival in rivals.items()
+    }
+    verdict: Verdict = "does not hold"
+    if all(abs(each.mean) <= figure.tolerance for each in gaps.values()):
+        narrow = all(each.within(figure.tolerance) for each in gaps.values())
+        verdict = "holds" if narrow else "undecided"
+    found = "; ".join(
+        f"{each.mean:+.2f} points from {who}{_interval(each.interval)}"
+        for who, each in gaps.items()
+    )
+    return Claim(
+        f"Masks from keys: {setting.title}",
+        f"With {setting.title}, masks from keys with q = {KEY_MODULI[0]} (24 bits) and own weights learn as"
+        " well as FedBuff in clear, and as long masks with weights in the field.",
+        f"{line['accuracy, %']} %, {found} (mean of the last ten versions; seeds: {line['seeds']}).",
+        settled(verdict, line["seeds"]),
+        f"a gap of at most {figure.tolerance:g} points counts as none{seeds_missing(line['seeds'])}",
+        figure.name,
+        beyond=True,
+    )
 
 
 def _as_good(
@@ -493,7 +558,7 @@ def _curves(results: Results) -> dict[str, list[plot.Curve]]:
     groups = by_group(results)
     return {
         f"{NAMES[method]}, {weighting}": list(map(by_version, groups[f"{method}/{weighting}"]))
-        for weighting, method in product(WEIGHTINGS, METHODS)
+        for weighting, method in product(WEIGHTINGS, NAMES)
         if f"{method}/{weighting}" in groups
     }
 
@@ -548,6 +613,7 @@ MNIST_STEPS = replace(
     local_steps=4,
     versions=1000,
     evaluate_every=50,
+    keys=True,
     seeds=(1, 2, 3, 4, 5),
     protocol="arithmetic",
     trials=(Trial(60, 64),),
@@ -572,7 +638,7 @@ CIFAR10_SETTING = Setting(
     "cifar10", "small-cnn", PAPERS_RATE["cifar10"], 1, 30, 10, protocol="arithmetic"
 )
 CIFAR10_STEPS = replace(
-    CIFAR10_SETTING, local_epochs=None, local_steps=1, versions=4000, evaluate_every=200
+    CIFAR10_SETTING, local_epochs=None, local_steps=1, versions=4000, evaluate_every=200, keys=True
 )
 CIFAR10 = _experiment(
     Figure(

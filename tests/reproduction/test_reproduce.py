@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -119,6 +120,48 @@ def test_a_gap_and_its_interval_decide_about_accuracy(
 ) -> None:
     as_good, by_age, _ = accuracy.MNIST.report(results, "full").claims
     assert (as_good.verdict, by_age.verdict) == (verdict, verdict)
+
+
+def with_keys(results: dict[str, Any], gap: float, apart: float = 0.0) -> dict[str, Any]:
+    """`gap` is what keys lose beside FedBuff with the first seed, and `apart` is added with every other."""
+    seeds = sum(key.startswith("fedbuff/polynomial/") for key in results)
+    runs = {f"keys/polynomial/{seed}": run_of(0.97 - gap - apart * seed) for seed in range(seeds)}
+    return results | runs
+
+
+@pytest.mark.parametrize(
+    ("results", "verdict"),
+    [
+        (with_keys(compared(0.0), 0.001), "holds"),
+        (with_keys(compared(0.0), 0.02), "does not hold"),
+        (with_keys(compared(0.0), -0.003, apart=0.004), "undecided"),
+        (with_keys(compared(0.0, seeds=1), 0.001), "undecided"),
+        (with_keys(compared(0.004), -0.003), "does not hold"),  # 0.7 points from long masks
+    ],
+)
+def test_keys_must_be_near_fedbuff_and_near_long_masks(
+    results: Mapping[str, Any], verdict: str
+) -> None:
+    page = accuracy.MNIST.report(results, "full")
+    assert page.claims[-1].verdict == verdict
+    assert page.claims[-1].beyond
+    assert [line["method"] for line in page.lines][-1] == "BASecAgg, masks from keys"
+    assert [claim.verdict for claim in page.claims[:-1]] == [
+        claim.verdict for claim in accuracy.MNIST.report(without_keys(results), "full").claims
+    ]
+
+
+def without_keys(results: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: run for key, run in results.items() if not key.startswith("keys/")}
+
+
+def test_runs_with_keys_differ_from_long_ones_in_masks_and_weights_alone() -> None:
+    long, keys = (accuracy.MNIST_STEPS.compared(m, "polynomial", 1) for m in ("basecagg", "keys"))
+    changes = {"masks": None, "weights": "field", "weight_levels": 64, "modulus": None}
+    assert replace(keys, **changes) == long
+    p = keys.protocol_parameters(61_706)
+    assert (p.masks, p.weights, p.field_size, p.word_bytes) == ("keys", "own", 16760833, 3)
+    assert long.protocol_parameters(61_706).masks == "long"
 
 
 @pytest.mark.parametrize(("less", "verdict"), [(0.0, "reproduced"), (0.02, "not reproduced")])
