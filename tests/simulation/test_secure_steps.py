@@ -2,7 +2,8 @@
 
 The bound. An element of an update, weighed by its contributor, is rounded to one of its two neighbouring
 multiples of 1/c_l, so it is off by less than 1/c_l; the sum of K is off by K/c_l, the mean by that over Σ s.
-With field weights it is 1/c_l. The model then keeps 24 bits: another 2⁻²⁴·|x|.
+With field weights it is 1/c_l. With masks from keys an element has an error of up to 16/c_l, too. The model
+then keeps 24 bits: another 2⁻²⁴·|x|.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from tiny import tiny_config, tiny_task
 from basecagg import SimulationConfig, simulate
 from basecagg.errors import DataError
 from basecagg.learning import load_dataset
+from basecagg.maths.approved_rings import KEY_MODULI
 from basecagg.protocol.effects import Released
 from basecagg.schedules.schedule import Vector
 from basecagg.simulation.aggregator import Aggregator
@@ -58,7 +60,8 @@ class Witness:
 
     def bound(self, model: Vector) -> float:
         float32 = 2.0**-24 * float(np.abs(model).max() + 1)
-        return self._config.server_rate / self._config.update_levels + float32
+        steps = 1 + self._config.protocol_parameters(model.size).error_reach
+        return self._config.server_rate * steps / self._config.update_levels + float32
 
 
 @pytest.mark.parametrize(
@@ -71,6 +74,9 @@ class Witness:
         {"consistency": "honest-server", "holder_dropout": 0.2},
         {"clock": "uniform-staleness", "max_staleness": 3, "versions": 8},
         {"update_levels": 2**8, "global_rate": 0.5, "cryptography": "arithmetic"},
+        {"masks": "keys", "versions": 3},
+        {"masks": "keys", "cryptography": "arithmetic"},
+        {"masks": "keys", "modulus": KEY_MODULI[-1], "update_levels": 2**22, "versions": 3},
         {"method": "lightsecagg", "cryptography": "arithmetic"},
         {"method": "lightsecagg"},
         {"holders": 5, "max_dropouts": 1, "max_colluders": 1, "weigh_examples": "mean"},
