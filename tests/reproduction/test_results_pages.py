@@ -99,6 +99,7 @@ def _seen(result: dict[str, Any]) -> None:
 CHANGES = [
     ("protocols", "secagg/200/0.1/", _busier),
     ("accuracy-mnist", "basecagg/polynomial/1", _worse),
+    ("accuracy-mnist", "keys/polynomial/1", _worse),
     ("accuracy-cifar10", "basecagg/polynomial/1", _worse),
     ("accuracy-cifar10-large", "basecagg/polynomial/1", _worse),
     ("levels-mnist", "2^16/", _worse),
