@@ -26,7 +26,7 @@ from basecagg.errors import (
     WrongRecipient,
     WrongVersion,
 )
-from basecagg.maths.packing import pack, unpack
+from basecagg.maths.packing import pack, sum_packed
 from basecagg.maths.prime_field import PrimeField
 from basecagg.protocol import life, merkle
 from basecagg.protocol.effects import Effect, Forget, Persist, Send
@@ -296,10 +296,9 @@ class Holder:
     def _answer(self, request: RecoveryRequest, digest: bytes) -> list[Effect]:
         """Σ s̄·share, with weights computed here. The shares are deleted before the answer leaves."""
         weights = self._weighing.in_field(request)
-        shares = (require(self._records, "share", mask.key) for mask in request.masks)
+        shares = [require(self._records, "share", mask.key) for mask in request.masks]
         q = self._parameters.field_size
-        rows = [unpack(share, q) for share in shares]
-        words = pack(self._field.weighted_sum(rows, weights), q).tobytes()
+        words = pack(sum_packed(self._field, shares, weights), q).tobytes()
         answer = signed(
             Answer(self.agreement.id, request.version, digest, self.index, words), self._signer
         )

@@ -28,7 +28,7 @@ from basecagg.errors import (
 )
 from basecagg.maths.approved_rings import KEY_SIZE
 from basecagg.maths.key_masks import unmask_with
-from basecagg.maths.packing import unpack
+from basecagg.maths.packing import sum_packed, unpack
 from basecagg.maths.prime_field import PrimeField
 from basecagg.maths.quantization import squared_norm
 from basecagg.maths.randomness import Words
@@ -131,11 +131,10 @@ def _unmask(
 
 def weighted_sum(field: PrimeField, uploads: Iterable[bytes], weights: Sequence[int]) -> Words:
     """Σ s(τ_i)·upload_i, some at a time: all K uploads of a large model need not fit into memory."""
-    rows = (unpack(words, field.modulus) for words in uploads)
-    total = list[Words]()
+    rows, total = iter(uploads), list[Words]()
     for at in range(0, len(weights), TOGETHER):
-        factors = [*(1 for _ in total), *weights[at : at + TOGETHER]]
-        total = [field.weighted_sum([*total, *islice(rows, TOGETHER)], factors)]
+        some = sum_packed(field, list(islice(rows, TOGETHER)), weights[at : at + TOGETHER])
+        total = [field.weighted_sum([*total, some], [1, 1])] if total else [some]
     return total[0]
 
 
