@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from vectors_rounding import VECTORS
 
 from basecagg.errors import DataError
-from basecagg.maths.packing import pack, unpack
+from basecagg.maths.kernels import packed_sums
+from basecagg.maths.packing import pack, sum_packed, unpack
+from basecagg.maths.prime_field import PrimeField
 from basecagg.maths.primes import word_bytes
 
 NARROW, WIDE = 16760833, 2**32 - 12287
@@ -87,3 +89,66 @@ def test_a_word_that_three_bytes_do_not_hold_is_refused(at, value):
 def test_a_part_of_a_word_is_refused(q, size):
     with pytest.raises(DataError, match=f"{size} bytes"):
         unpack(bytes(size), q)
+
+
+# --- sums of packed words ---------------------------------------------------------------------------
+
+
+def summed(rows, weights, q):
+    """Σ w·row mod q by Python's integers."""
+    return [
+        sum(w * int(x) for w, x in zip(weights, column, strict=True)) % q
+        for column in zip(*rows, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("q", [2, 13, *FIELDS])
+@pytest.mark.parametrize("size", [*range(14), 4099])
+@pytest.mark.parametrize("number", [1, 2, 4, 7])
+def test_packed_rows_add_up_to_the_sum_of_their_words(q, size, number):
+    rng = np.random.default_rng(size)
+    rows = [rng.integers(0, q, size).astype(np.uint32) for _ in range(number)]
+    for weights in ([1] * number, [w % q for w in range(number)]):
+        total = sum_packed(PrimeField(q), [pack(row, q).tobytes() for row in rows], weights)
+        assert total.tolist() == summed(rows, weights, q)
+
+
+@pytest.mark.parametrize("number", [1, 3, 255, 256, 257])
+@pytest.mark.parametrize("value", [0, 0x0000FF, 0x00FF00, 0xFF0000, NARROW - 1])
+def test_the_largest_words_of_the_most_rows_are_added_exactly(number, value):
+    """256·255 is the most that 16 bits hold; one row more is added another way."""
+    words = np.full(9, min(value, NARROW - 1), np.uint32)
+    total = sum_packed(PrimeField(NARROW), [pack(words, NARROW).tobytes()] * number, [1] * number)
+    assert total.tolist() == [int(words[0]) * number % NARROW] * 9
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("size", [10**6, 10**6 + 5, 3072 * 4 // 3 + 1])
+def test_threads_share_a_long_sum(threads, size):
+    rng = np.random.default_rng(threads)
+    rows = [rng.integers(0, NARROW, size).astype(np.uint32) for _ in range(3)]
+    packed = [pack(row, NARROW).tobytes() for row in rows]
+    total = sum_packed(PrimeField(NARROW, threads=threads), packed, [1, 1, 1])
+    assert np.array_equal(total, np.sum(rows, axis=0, dtype=np.uint64) % NARROW)
+
+
+def test_packed_rows_may_lie_anywhere():
+    words = np.arange(1001, dtype=np.uint32)
+    letter = b"." + pack(words, NARROW).tobytes()
+    total = sum_packed(PrimeField(NARROW), [memoryview(letter)[1:]] * 2, [1, 1])
+    assert np.array_equal(total, 2 * words)
+
+
+@pytest.mark.parametrize("rows", [[bytes(12), bytes(15)], [bytes(13), bytes(13)]])
+def test_rows_of_different_lengths_and_parts_of_words_are_refused(rows):
+    with pytest.raises(DataError, match=r"different lengths|whole"):
+        sum_packed(PrimeField(NARROW), rows, [1, 1])
+
+
+def test_four_bytes_a_word_are_still_looked_at():
+    with pytest.raises(DataError, match="not below q"):
+        sum_packed(PrimeField(WIDE), [b"\xff" * 8], [1])
+
+
+def test_no_sum_of_bytes_grows_into_the_next():
+    assert packed_sums.MOST_ROWS * 255 < 2**16

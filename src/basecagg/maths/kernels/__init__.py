@@ -22,7 +22,7 @@ def warm_up(spare: Path | None = None) -> float:
     from basecagg.maths.kernels.ring import GROUP, SIZE
     from basecagg.maths.mds_code import MaskCode
     from basecagg.maths.noise import noise_and_mask, noise_table, round_within
-    from basecagg.maths.packing import pack, unpack
+    from basecagg.maths.packing import pack, sum_packed, unpack
     from basecagg.maths.prime_field import PrimeField
     from basecagg.maths.quantization import clip_update, quantize, unmask
     from basecagg.maths.randomness import WordStream
@@ -48,6 +48,7 @@ def warm_up(spare: Path | None = None) -> float:
     RingProduct(np.zeros(SIZE, np.uint32), 2**32 - 12287)(group, group)
     keep_below(group, np.uint32(1))
     unpack(pack(group, 2), 2)
+    sum_packed(PrimeField(2), [bytes(12)], [1])
     total, q = np.zeros(1, np.uint64), np.uint32(field.modulus)
     add_row(total, one)
     subtract_row(total, one, q)

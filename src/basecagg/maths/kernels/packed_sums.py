@@ -50,12 +50,8 @@ def sum_of_threes(rows: Addresses, out: np.uint64, begin: int, end: int, q: np.u
 
 @inner
 def _add_four(rows: Addresses, i: int, first: int, count: int, even: Pointer, odd: Pointer) -> None:
-    a, b, c, d = (
-        words_at(rows[i]),
-        words_at(rows[i + 1]),
-        words_at(rows[i + 2]),
-        words_at(rows[i + 3]),
-    )
+    a, b = words_at(rows[i]), words_at(rows[i + 1])
+    c, d = words_at(rows[i + 2]), words_at(rows[i + 3])
     for j in range(count):
         w, x, y, z = a[first + j], b[first + j], c[first + j], d[first + j]
         even[j] += ((w & _APART) + (x & _APART)) + ((y & _APART) + (z & _APART))
