@@ -54,7 +54,8 @@ class SimulationConfig(
     """As in the paper."""
     holders: Annotated[int, Range(2)] | None = None
     verify: Literal["always", "never"] = "always"
-    """No samples here: the parts of all versions are in memory. Arithmetic runs have nothing to verify."""
+    """No samples here: the parts of all versions are in memory, unless those of one take more than 256 MB; then
+    none is made again. Arithmetic runs have nothing to verify."""
     max_uses: Count = 10
     """A simulated user uploads more than once."""
     answer_timeout: Seconds = 10.0

@@ -50,7 +50,7 @@ def needed_bytes(config: SimulationConfig, size: int) -> float:
 
 def _server(config: SimulationConfig, size: int) -> float:
     """What buffer and opening take: K updates, and a sum in float64 until its version is published."""
-    clear, opened = config.buffer_size, 5
+    clear, opened = config.buffer_size, 6
     masks = config.pair.guard.masks
     if masks != "coded":
         return clear + opened + (config.users_at_once if masks == "pairwise" else 0)

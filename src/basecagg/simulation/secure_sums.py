@@ -10,6 +10,7 @@ import numpy as np
 from basecagg.channels.identity import Ed25519Verifier, RememberingVerifier
 from basecagg.costs import Prices, shares_bytes
 from basecagg.errors import BudgetSpent, LocalProtocolError
+from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.epoch import SERVER
 from basecagg.protocol.messages import MAX_MASKS, Message
 from basecagg.protocol.recomputation import recompute
@@ -28,12 +29,19 @@ _AHEAD_BYTES = 2**29
 """Shares of masks that are dealt ahead take so much RAM at most; else users deal one mask at a time."""
 _HELD_BYTES = 2**30
 """Shares of those who train and wait take so much at most; else a mask is dealt when its update is there."""
+_PARTS_BYTES = 2**28
+"""Parts of a version take so much at most; else no version is made again."""
 
 
 def deals_late(config: SimulationConfig, shipment: int) -> bool:
     """Whether a mask is dealt when its update is there: for large models, if time is charged by price."""
     held = min(config.users, config.users_at_once + config.buffer_size)
     return held * shipment > _HELD_BYTES and config.crypto_time == "prices"
+
+
+def makes_again(config: SimulationConfig, parameters: ProtocolParameters) -> bool:
+    """Whether versions are made again from their parts: not of large models, whose parts take too much."""
+    return config.verify == "always" and parameters.parts_bytes <= _PARTS_BYTES
 
 
 class SecureSums(Sums):
@@ -67,7 +75,7 @@ class SecureSums(Sums):
             beginning.model,
             holders=[f"{prefix}-{index}" for index in range(self._parameters.num_holders)],
             step=beginning.step,
-            keep=int(config.verify == "always" and not self._late),
+            keep=int(makes_again(config, self._parameters)),
             make_store=beginning.stores.open,
             network=self.network,
             verifier=verifier,
