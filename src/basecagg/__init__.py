@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from basecagg.planning.planner import plan
     from basecagg.simulation.config import SimulationConfig
     from basecagg.simulation.federation import Federation
-    from basecagg.simulation.simulate import SimulationResult, simulate
+    from basecagg.simulation.result import SimulationResult
+    from basecagg.simulation.simulate import simulate
+    from basecagg.simulation.sweep import sweep
 
 __all__ = [
     "BASecAggError",
@@ -54,6 +56,7 @@ __all__ = [
     "audit",
     "plan",
     "simulate",
+    "sweep",
     "verify",
 ]
 __version__ = "0.2.0"
@@ -62,10 +65,11 @@ _HOMES = {
     "Federation": "simulation.federation",
     "ProtocolParameters": "parameters",
     "SimulationConfig": "simulation.config",
-    "SimulationResult": "simulation.simulate",
+    "SimulationResult": "simulation.result",
     "audit": "auditing.leakage",
     "plan": "planning.planner",
     "simulate": "simulation.simulate",
+    "sweep": "simulation.sweep",
     "verify": "auditing.verification",
 }
 """The module of each name, below this package; every other name of `__all__` is an error."""

@@ -399,6 +399,9 @@ class ExecutionOptions:
     """Versions from one checkpoint, from which a run can be resumed, to the next."""
     executor: Literal["in-process", "processes", "ray"] = "in-process"
     """Who trains; all give the same result."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Where users train and models are scored. "cuda" was never tried: our machines have none. Its
+    results differ from the CPU's in the last bits."""
     workers: Count | None = None
     """Processes or Ray tasks at once. Not set: one per core."""
     ray_address: str | None = None

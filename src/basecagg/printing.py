@@ -37,6 +37,12 @@ class Shown:
 
     __repr__ = __str__
 
+    def _repr_html_(self) -> str:
+        """The same for a notebook, in its own colours; what is too wide can be scrolled."""
+        from html import escape
+
+        return f'<pre style="line-height:1.25;overflow-x:auto">{escape(str(self))}</pre>'
+
 
 def sections(bodies: Mapping[str, RenderableType]) -> RenderableType:
     """One below the other, each with its title."""

@@ -214,12 +214,12 @@ def test_every_method_says_its_updates_and_its_bytes(tmp_path: Path) -> None:
     runs = read(*(tmp_path / method for method in methods))
     header, rows = summary(runs)
     assert header[1] == "accuracy"
-    assert header[4:] == ("updates", "MB per user", "CPU, all parties")
+    assert header[5:] == ("updates", "lost", "MB per user", "CPU, all parties")
     for run, row in zip(runs, rows, strict=True):
-        assert row[4] == str(run.totals["updates"])
+        assert row[5] == str(run.totals["updates"])
         each = run.totals["bytes"]["PlainUpdate"] / run.totals["updates"]
         assert each == pytest.approx(4 * 650 + 80, abs=20)
-    assert [row[6] == "–" for row in rows] == [False, False, True, True]
+    assert [row[8] == "–" for row in rows] == [False, False, True, True]
 
 
 def test_a_task_of_ones_own_is_reported_by_its_name(tmp_path: Path) -> None:
@@ -310,3 +310,36 @@ def test_the_probe_would_notice_a_page_that_is_too_wide(runs: Path, tmp_path: Pa
     wide.write_text(source.replace("</body>", "<div style='width:900px'>wide</div></body>"))
     _, content, _ = look(wide, tmp_path, 390, 1)
     assert content > 390
+
+
+def test_the_time_to_a_score_is_that_of_the_first_version_with_it(runs: Path) -> None:
+    both = read(runs / "fedbuff", runs / "basecagg")
+    header, rows = summary(both)
+    reached = min(run.best_score for run in both)
+    assert header[2] == f"time to {100 * reached:.1f}\u00a0%"
+    for run, row in zip(both, rows, strict=True):
+        first = next(v for v in run.versions if v["score"] >= reached)
+        assert row[2] == f"{first['time']:.1f} s"
+    basecagg("report", runs / "fedbuff", runs / "basecagg", "--target=1.1", "--out", runs / "never")
+    assert re.search(r"fedbuff\s+\S+ %\s+–", text_of(runs / "never" / "report.html"))
+
+
+def test_what_was_spent_and_lost_stands_in_the_table(tmp_path: Path) -> None:
+    private = ("--set=epsilon=8", "--set=max_uses=4", "--set=dropout=0.2")
+    both = ("--method=basecagg-dp", "--method=fedbuff")
+    basecagg(
+        "run",
+        "--versions=3",
+        "--set=users=12",
+        "--set=buffer_size=6",
+        *private,
+        *both,
+        "--out",
+        tmp_path,
+    )
+    runs = read(tmp_path / "basecagg-dp", tmp_path / "fedbuff")
+    header, rows = summary(runs)
+    assert header[-1] == "ε spent"
+    assert float(rows[0][-1]) == pytest.approx(runs[0].totals["epsilon"], rel=0.01)
+    assert rows[1][-1] == "–"
+    assert [row[6] for row in rows] == [str(run.versions[-1]["lost"]) for run in runs]

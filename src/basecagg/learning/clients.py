@@ -43,12 +43,12 @@ class Work:
     @cached_property
     def start(self) -> Tensor:
         """The weights that were downloaded."""
-        return torch.tensor(self.downloaded[: self.model.num_weights])
+        return torch.tensor(self.downloaded[: self.model.num_weights], device=self.model.device)
 
     @cached_property
     def carried(self) -> Tensor:
         """The numbers that travel behind the model, as they were downloaded."""
-        return torch.tensor(self.downloaded[self.model.size :])
+        return torch.tensor(self.downloaded[self.model.size :], device=self.model.device)
 
     @property
     def steps(self) -> int:

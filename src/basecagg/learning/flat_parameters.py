@@ -20,7 +20,7 @@ from basecagg.maths.running_statistics import MEAN, VARIANCE, below_zero, readab
 
 
 class FlatModel:
-    """A module on the CPU whose shared state is one float32 vector x: weights, then means, then variances.
+    """A module whose shared state is one float32 vector x: weights, then means, then variances.
 
     Means and variances are the buffers `running_mean` and `running_var` of BatchNorm and its kin. They travel
     inside the vector: an update carries their change, the mask hides it and the server averages it like the
@@ -29,23 +29,28 @@ class FlatModel:
     depends on x alone and not on the user before.
     """
 
-    def __init__(self, module: nn.Module) -> None:
-        """Take over `module`: its parameters become views, its present values the first x."""
+    def __init__(self, module: nn.Module, device: str | torch.device = "cpu") -> None:
+        """Take over `module`: it moves to the device, its parameters become views, its values the first x."""
+        self.device = torch.device(device)
+        """Where it trains; what goes in and comes out is numpy's."""
+        module.to(self.device)
         weights = {path: w for path, w in module.named_parameters() if w.requires_grad}
         means, variances = _buffers(module, MEAN), _buffers(module, VARIANCE)
         parts = weights | means | variances
         self.names = tuple(parts)
         """What the parts of x are called in a state_dict, in their order."""
-        _require_float32_on_cpu(parts.values())
+        _require_float32(parts.values())
         self.module = module
         self.num_weights = _count(weights.values())
         """Trainable numbers: the part of x that SGD moves."""
         self._state = _gather([*parts.values()])
-        self._numbers: NDArray[np.float32] = self._state.numpy()
+        self._numbers: NDArray[np.float32] = self._state.cpu().numpy()
+        self._apart = self._numbers.ctypes.data != self._state.data_ptr()
+        """Whether the state is on another device, and `_numbers` are a copy of it."""
         self._variances = slice(self.num_weights + _count(means.values()), None)
         self.weights = self._state[: self.num_weights]
         """The trainable part of x; the module sees every change."""
-        self.gradient = torch.zeros(self.num_weights)
+        self.gradient = torch.zeros(self.num_weights, device=self.device)
         """What `backward` adds to; zero it before each step."""
         self.weights.grad = self.gradient  # so an optimiser may take all weights as one tensor
         trained = [*weights.values()]
@@ -68,6 +73,8 @@ class FlatModel:
             )
         np.copyto(self._numbers, vector)
         self._numbers[self._variances] = readable(vector[self._variances])
+        if self._apart:
+            self._state.copy_(torch.from_numpy(self._numbers))
         for buffer, first in self._kept:
             buffer.copy_(first)
 
@@ -77,11 +84,17 @@ class FlatModel:
 
     def vector(self) -> NDArray[np.float32]:
         """A copy of x."""
-        return self._numbers.copy()
+        return self._read().copy()
 
     def difference_from(self, start: NDArray[np.float32]) -> NDArray[np.float32]:
         """Δ = x_start − x, the sign of Eq. (local_update)."""
-        return start - self._numbers
+        return start - self._read()
+
+    def _read(self) -> NDArray[np.float32]:
+        """x as it is now."""
+        if self._apart:
+            torch.from_numpy(self._numbers).copy_(self._state)
+        return self._numbers
 
 
 def _buffers(module: nn.Module, name: str) -> dict[str, Tensor]:
@@ -107,12 +120,12 @@ def _gather(tensors: Sequence[Tensor]) -> Tensor:
     return flat
 
 
-def _require_float32_on_cpu(tensors: Collection[Tensor]) -> None:
+def _require_float32(tensors: Collection[Tensor]) -> None:
     if not tensors:
         raise DataError("the model has no trainable parameters, so there is nothing to learn")
     for tensor in tensors:
-        if tensor.dtype != torch.float32 or tensor.device.type != "cpu":
+        if tensor.dtype != torch.float32:
             raise DataError(
-                f"a parameter of the model is {tensor.dtype} on {tensor.device}; updates are float32 on"
-                " the CPU: build the model with .float() and .cpu()"
+                f"a trainable parameter of the model is {tensor.dtype}; updates are float32: make those that"
+                " train so, with .float(), and set requires_grad_(False) on the others"
             )

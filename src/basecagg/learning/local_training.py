@@ -132,7 +132,9 @@ def train_locally(
                 seed=seed.to_bytes(SEED_BYTES, "little"),
             )
         return LocalUpdate(delta, math.nan, len(indices))  # a loss would tell of records
-    kept = {name: torch.tensor(value) for name, value in (memory or {}).items()}
+    kept = {
+        name: torch.tensor(value, device=model.device) for name, value in (memory or {}).items()
+    }
     work = Work(task, model, start, torch.tensor(indices), training, user, kept)
     first = start[: len(start) - training.client.carries(model.num_weights)]
     model.load(first)
@@ -151,7 +153,7 @@ def train_locally(
     delta = model.difference_from(first)
     statistics = delta[model.num_weights :]
     statistics[:] = damped(statistics, training.max_staleness)
-    carried = training.client.after_training(work).numpy()
+    carried = training.client.after_training(work).cpu().numpy()
     if carried.size:
         delta = np.concatenate([delta, carried])
     if not (math.isfinite(mean_loss) and np.isfinite(delta).all()):
@@ -159,7 +161,7 @@ def train_locally(
             f"training of user {user} diverged (mean loss {mean_loss:g}): lower learning_rate ="
             f" {training.learning_rate:g}, or look for outliers in its examples"
         )
-    left = {name: value.detach().numpy().copy() for name, value in work.memory.items()}
+    left = {name: value.detach().cpu().numpy().copy() for name, value in work.memory.items()}
     return LocalUpdate(delta, mean_loss, len(indices), left)
 
 
@@ -176,8 +178,8 @@ def evaluate(
     batches = zip(torch.split(x, batch_size), torch.split(y, batch_size), strict=True)
     score = loss = 0.0
     with torch.inference_mode():
-        for inputs, targets in batches:
-            outputs = model.module(inputs)
+        for inputs, wanted in batches:
+            outputs, targets = model.module(inputs.to(model.device)), wanted.to(model.device)
             scores = task.score(outputs, targets).float()
             score += float(scores.sum()) * len(targets) / scores.numel()
             loss += float(_loss(task, outputs, targets)) * len(targets)
@@ -189,11 +191,13 @@ def descend(work: Work, before_step: Callable[[Work], None]) -> float:
     task, model, training = work.task, work.model, work.training
     x, y = task.dataset.train_x, task.dataset.train_y
     step = LOCAL_OPTIMISERS[training.optimiser](model, training)
-    total = torch.zeros(())
+    total = torch.zeros((), device=model.device)
     least = 2 if _normalises_batches(model) else 1
     for batch in _batches(work.examples, training.batch_size, work.steps, least):
         model.gradient.zero_()
-        loss = _loss(task, model.module(x.index_select(0, batch)), y.index_select(0, batch))
+        inputs, targets = x.index_select(0, batch), y.index_select(0, batch)
+        outputs = model.module(inputs.to(model.device))
+        loss = _loss(task, outputs, targets.to(model.device))
         torch.autograd.backward(loss)
         total += loss.detach()
         before_step(work)

@@ -60,10 +60,10 @@ class Task:
         name = getattr(self.score, "__name__", "score")
         return "score" if name == "<lambda>" else name
 
-    def build_model(self, seed: int) -> FlatModel:
+    def build_model(self, seed: int, device: str = "cpu") -> FlatModel:
         """A new model whose first weights depend on `seed` alone."""
         with seeded(seed):
-            return FlatModel(self.model())
+            return FlatModel(self.model(), device)
 
 
 def built_in_task(
@@ -89,10 +89,13 @@ def derive_seed(root: int, *key: int) -> int:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Make torch's randomness on the CPU a function of `seed` inside the block; outside it goes on as before.
+    """Make torch's randomness a function of `seed` inside the block; outside it goes on as before.
 
-    Dropout and initialisation draw from torch's global generator, so it is borrowed rather than replaced.
+    Dropout and initialisation draw from torch's global generators, so they are borrowed rather than replaced.
     """
-    with torch.random.fork_rng(devices=[]):
+    used = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
+    with torch.random.fork_rng(devices=list(used)):
         torch.default_generator.manual_seed(seed)
+        if used:
+            torch.cuda.manual_seed_all(seed)
         yield

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from basecagg.planning.budget import noise_of
 from basecagg.reports import page, plots
 from basecagg.reports.runs import RunRecord, shared_score
+from basecagg.simulation.result import score_text
 
 
 def _number(value: float | None, form: str, unit: float = 1) -> str:
@@ -21,21 +22,23 @@ def _number(value: float | None, form: str, unit: float = 1) -> str:
 _SUMMARY: dict[str, Callable[[RunRecord], str]] = {
     "run": lambda run: run.name,
     "score": lambda run: run.score_text,
-    "simulated time": lambda run: _number(run.simulated_seconds or None, "{:.1f} s"),
+    "time": lambda run: _number(run.simulated_seconds or None, "{:.1f} s"),
     "versions": lambda run: str(run.versions[-1]["version"]),
     "updates": lambda run: str(run.updates),
+    "lost": lambda run: str(run.lost),
     "MB per user": lambda run: _number(run.bytes_per_user(), "{:.2f}", 1e-6),
     "CPU, all parties": lambda run: _number(run.processor_seconds(), "{:.1f} s"),
 }
 _PRIVACY: dict[str, Callable[[RunRecord], str]] = {
     **{name: _SUMMARY[name] for name in ("run", "score")},
-    "ε spent": lambda run: f"{run.priced[-1]['epsilon']:.3g}",
+    "ε spent": lambda run: run.epsilon_text,
     "δ": lambda run: f"{run.config.delta:g}",
     "clip norm C": lambda run: f"{run.config.clip_norm:g}",
     "noise z": lambda run: f"{noise_of(run.config):.4g}",
     "uploads at most": lambda run: str(run.config.max_uses),
 }
 _NOTE = (
+    "Time is simulated. Lost: updates that were trained, and are in no sum nor waiting for one. "
     "CPU, all parties: measured seconds of the server, all holders and all contributors together, without"
     " training; a – was not measured. MB per user: sent and received, without downloads of the model."
 )
@@ -45,9 +48,20 @@ Grid: TypeAlias = tuple[tuple[str, ...], list[tuple[str, ...]]]
 """The header of a table, and its rows."""
 
 
-def summary(runs: Sequence[RunRecord]) -> Grid:
-    """One line a run, as the terminal and the page show it."""
-    return _grid(_SUMMARY, runs)
+def summary(runs: Sequence[RunRecord], target: float | None = None) -> Grid:
+    """One line a run, as the terminal and the page show it, with the time to a target score.
+
+    The target is the best score that all runs have reached, unless it is given.
+    """
+    columns = {name: _SUMMARY[name] for name in ("run", "score")}
+    if (name := shared_score(runs)) and all(run.simulated_seconds for run in runs):
+        wanted = min(run.best_score for run in runs) if target is None else target
+        reached = f"time to {score_text(wanted, name)}".replace(" %", "\u00a0%")
+        columns[reached] = lambda run: _number(run.time_to(wanted), "{:.1f} s")
+    columns |= _SUMMARY
+    if any(run.priced for run in runs):
+        columns["ε spent"] = lambda run: run.epsilon_text
+    return _grid(columns, runs)
 
 
 def _grid(columns: Mapping[str, Callable[[RunRecord], str]], runs: Sequence[RunRecord]) -> Grid:
@@ -60,7 +74,9 @@ def _grid(columns: Mapping[str, Callable[[RunRecord], str]], runs: Sequence[RunR
     return header, [tuple(cell(run) for cell in cells.values()) for run in runs]
 
 
-def write_report(runs: Sequence[RunRecord], folder: Path, audits: dict[str, str]) -> Path:
+def write_report(
+    runs: Sequence[RunRecord], folder: Path, audits: dict[str, str], target: float | None = None
+) -> Path:
     """Write the page and its plots into a folder; `audits` says in words what each run's server learned."""
     folder.mkdir(parents=True, exist_ok=True)
     drawn = [
@@ -74,7 +90,9 @@ def write_report(runs: Sequence[RunRecord], folder: Path, audits: dict[str, str]
         f"{len(runs)} run{'s' if len(runs) > 1 else ''} of {_all(run.task for run in runs)},"
         f" {_all(run.config.users for run in runs)} users.",
         [
-            page.section("Result", page.table(*summary(runs)), page.paragraph(_NOTE, dim=True)),
+            page.section(
+                "Result", page.table(*summary(runs, target)), page.paragraph(_NOTE, dim=True)
+            ),
             *_privacy(runs),
             page.section("Plots", page.plots(drawn)),
             page.section("What the server saw", *_seen(runs, audits)),

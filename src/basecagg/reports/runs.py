@@ -11,6 +11,7 @@ from typing import Any
 from basecagg.errors import DataError, printable
 from basecagg.simulation import run_folder
 from basecagg.simulation.config import SimulationConfig
+from basecagg.simulation.result import score_text
 from basecagg.simulation.run_folder import USUAL_SCORE
 
 
@@ -38,6 +39,11 @@ class RunRecord:
         return [version for version in self.versions if version.get("epsilon") is not None]
 
     @property
+    def epsilon_text(self) -> str:
+        """The largest ε that a user has spent, where one is promised."""
+        return f"{self.priced[-1]['epsilon']:.3g}" if self.priced else "–"
+
+    @property
     def final_score(self) -> float:
         """Of the last version that was evaluated."""
         return float(self.scored[-1]["score"])
@@ -45,8 +51,21 @@ class RunRecord:
     @property
     def score_text(self) -> str:
         """The final score: accuracy in percent, any other as a number."""
-        usual = self.score_name == USUAL_SCORE
-        return f"{100 * self.final_score:.1f} %" if usual else f"{self.final_score:.4g}"
+        return score_text(self.final_score, self.score_name)
+
+    @property
+    def best_score(self) -> float:
+        """Of all versions that were evaluated."""
+        return max(float(version["score"]) for version in self.scored)
+
+    def time_to(self, score: float) -> float | None:
+        """Simulated seconds to the first evaluated version with at least this score; None if none has it."""
+        return next((v["time"] for v in self.scored if v["score"] >= score), None)
+
+    @property
+    def lost(self) -> int:
+        """Updates that were trained, and are in no sum nor waiting for one; older runs did not count them."""
+        return int(self.versions[-1].get("lost", 0))
 
     @property
     def simulated_seconds(self) -> float:

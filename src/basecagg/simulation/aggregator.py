@@ -50,6 +50,8 @@ class Aggregator:
         self._uploaded: dict[int, int] = {}
         """The last version that each user uploaded from, where nobody may upload from one twice."""
         self._burned = 0
+        self.summed = 0
+        """Updates that are in sums that were opened."""
         self._step: Released | None = None
         self.now = 0.0
         self.counts, self.meter = beginning.counts, beginning.meter
@@ -139,6 +141,7 @@ class Aggregator:
         for each in news:
             if isinstance(each, Released):
                 opened = self._in_run(each)
+                self.summed += len(each.members)
             elif isinstance(each, Abandoned):
                 self._burned += 1
             elif isinstance(each, Uploaded):
@@ -202,6 +205,7 @@ class Aggregator:
             "published": [self.version, self.model],
             "waiting": list(self.pending),
             "burned": self._burned,
+            "summed": self.summed,
             "counts": dict(self.counts),
             "uploaded": self._uploaded,
             "meter": self.meter.state(),
@@ -215,7 +219,7 @@ class Aggregator:
         self.pending.extend(
             msgspec.convert(waiting, list[Publication], dec_hook=lambda kind, array: array)
         )
-        self._burned = state["burned"]
+        self._burned, self.summed = state["burned"], state["summed"]
         self.counts.update(state["counts"])
         self._uploaded |= state["uploaded"]
         self.meter.restore(state["meter"])

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import torch
 
 from basecagg.errors import DataError
 from basecagg.learning import Task, derive_seed, label_counts, partition
@@ -71,7 +72,7 @@ class RunParts:
     def totals(self) -> dict[str, Any]:
         """What the run cost and what happened in it."""
         epsilon, updates = self.epsilon(), self.workshop.updates
-        totals: dict[str, Any] = {
+        return {
             "training seconds": self.workshop.training_seconds,
             "model size": self.model_size,
             "updates": updates,
@@ -80,11 +81,23 @@ class RunParts:
             **self.aggregator.totals(),
             **self.workshop.protection.totals(max(1, *self.clock.trainings)),
             **({} if epsilon is None else {"epsilon": epsilon}),
+            "bytes": self.bytes_sent(),
         }
-        if not self.config.pair.timetable.sums:  # no update went to the aggregator
-            size = self.workshop.upload_bytes
-            totals["bytes"] = {PlainUpdate.__name__: updates * (plain_bytes(0) + size)}
-        return totals
+
+    def bytes_sent(self) -> dict[str, int]:
+        """By kind of message, without downloads of the model."""
+        if self.config.pair.timetable.sums:
+            return dict(self.aggregator.meter.bytes_sent)
+        # No update went to the aggregator.
+        size = plain_bytes(0) + self.workshop.upload_bytes
+        return {PlainUpdate.__name__: self.workshop.updates * size}
+
+    def lost(self) -> int:
+        """Updates that were trained, and are in no sum nor waiting for one."""
+        if not self.config.pair.timetable.sums:
+            return 0
+        waiting = len(self.aggregator.server.buffer.waiting)
+        return self.workshop.updates - self.aggregator.summed - waiting
 
     def epsilon(self) -> float | None:
         """The largest ε that a user has spent so far, where one is promised."""
@@ -131,7 +144,9 @@ def _build(config: SimulationConfig, task: Task, state: Mapping[str, Any]) -> Ru
         shards_per_user=config.shards_per_user,
     )
     devices = Devices.draw(config, _generator(config, DEVICES))
-    scratch = task.build_model(derive_seed(config.seed, TRAINING))
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise DataError("device = 'cuda', and torch finds no such device here: leave it out")
+    scratch = task.build_model(derive_seed(config.seed, TRAINING), config.device)
     training = local_training(config)
     trainer = make_trainer(config, scratch, task, training, examples)
     carried = training.client.carries(scratch.num_weights)

@@ -96,6 +96,7 @@ def _of_privacy(c: SimulationConfig) -> Iterator[SettingRule]:
         alone = c.local_steps == 1 and c.weight_decay == 0 and c.weigh_examples is None
         step = "1 with unit = 'record', without weight_decay and weigh_examples"
         yield "local_steps", alone, step
+        yield "device", c.device == "cpu", "'cpu' with unit = 'record'"
         plain = c.client == "plain" and c.local_optimiser == "sgd"
         yield "client", plain, "'plain' with unit = 'record', and local_optimiser = 'sgd'"
     else:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from basecagg.errors import BudgetSpent
 from basecagg.learning import Task, built_in_task
-from basecagg.schedules.schedule import Vector
 from basecagg.simulation.build import RunParts, build
 from basecagg.simulation.config import SimulationConfig
 from basecagg.simulation.logbook import VersionRecord
+from basecagg.simulation.progress import Line
+from basecagg.simulation.result import SimulationResult
 from basecagg.simulation.run_folder import RunFolder
 from basecagg.simulation.sums import Watch
 from basecagg.simulation.trainers import threads_as_before
@@ -23,40 +24,21 @@ from basecagg.simulation.transcribing import transcribed
 Progress: TypeAlias = Callable[[VersionRecord], None]
 
 
-@dataclass(frozen=True)
-class SimulationResult:
-    """A finished run: every version, and the totals."""
-
-    config: SimulationConfig
-    versions: tuple[VersionRecord, ...]
-    totals: Mapping[str, Any]
-    model: Vector = field(repr=False)
-
-    @property
-    def score(self) -> float:
-        """Accuracy (or the task's own score) of the last version that was evaluated."""
-        return next(v.score for v in reversed(self.versions) if v.score is not None)
-
-    @property
-    def time(self) -> float:
-        """Simulated seconds from start to the last version."""
-        return self.versions[-1].time
-
-
 def simulate(
     config: SimulationConfig,
     *,
     task: Task | None = None,
     folder: Path | str | None = None,
     resume: bool = False,
-    progress: Progress = lambda record: None,
+    progress: Progress | bool = False,
     watch: Watch = lambda agreement, network, signer: None,
 ) -> SimulationResult:
     """Simulate a federation. A `folder` keeps metrics and checkpoints, from which `resume` goes on.
 
     Of a secure run it also keeps the transcript of what the server saw, which `audit` reads.
-    `progress` is told of every version; `watch` gets the epoch, the network and the server's signer of a
-    secure run at its start, and again with every epoch that auto-tuning begins.
+    `progress` is told of every version; True writes a line that says how far it is. `watch` gets the epoch, the
+    network and the server's signer of a secure run at its start, and again with every epoch that auto-tuning
+    begins.
     The run ends with its last version, or when users have no budget of privacy left: updates that then wait in
     the buffer, or are still being trained, are discarded. A run that cannot begin leaves no folder.
     """
@@ -75,7 +57,7 @@ def simulate(
             # Both see every epoch: auto-tuning begins several.
             parts.aggregator.watch(lambda *epoch: [see(*epoch) for see in (transcribe, watch)])
             try:
-                play(parts, kept, progress)
+                play(parts, kept, _teller(progress, config))
             except BudgetSpent as reason:
                 at = parts.schedule.version
                 stopped["stopped"] = f"the run ended after version {at}: {reason}"
@@ -83,7 +65,13 @@ def simulate(
     if kept:
         kept.finish(totals, parts.model)
     records = tuple(parts.logbook.records)
-    return SimulationResult(config, records, totals, parts.model)
+    return SimulationResult(config, records, totals, parts.model, task.score_name)
+
+
+def _teller(progress: Progress | bool, config: SimulationConfig) -> Progress:
+    if callable(progress):
+        return progress
+    return Line(config) if progress else lambda record: None
 
 
 def play(
@@ -104,11 +92,15 @@ def play(
 
 
 def _record(parts: RunParts, kept: RunFolder | None, progress: Progress) -> None:
-    model = parts.model
     now = VersionRecord(
-        parts.schedule.version, parts.clock.now, parts.workshop.updates, epsilon=parts.epsilon()
+        parts.schedule.version,
+        parts.clock.now,
+        parts.workshop.updates,
+        epsilon=parts.epsilon(),
+        lost=parts.lost(),
+        bytes=sum(parts.bytes_sent().values()),
     )
-    record = parts.logbook.add(now, model, *parts.aggregator.take_step())
+    record = parts.logbook.add(now, parts.model, *parts.aggregator.take_step())
     if kept:
         kept.write(asdict(record))
     progress(record)

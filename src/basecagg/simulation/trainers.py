@@ -47,12 +47,13 @@ class Worker:
     training: LocalTraining
     parts: list[npt.NDArray[np.int64]]
     """Every user's examples."""
+    device: str = "cpu"
     scratch: FlatModel | None = None
 
     def __post_init__(self) -> None:
         """One torch thread: more of them only get in the way."""
         torch.set_num_threads(1)
-        self._model = self.scratch or self.task.build_model(seed=0)
+        self._model = self.scratch or self.task.build_model(0, self.device)
 
     def train(self, user: int, start: Vector, seed: int, memory: Memory) -> LocalUpdate:
         """Do a job."""
@@ -159,8 +160,8 @@ def make_trainer(
     In this process it trains with the scratch model, which others may load between two jobs.
     """
     if config.executor == "processes":
-        return _in_processes(config.workers, task, training, parts)
+        return _in_processes(config.workers, task, training, parts, config.device)
     if config.executor == "ray":
-        return _on_ray(config.workers, config.ray_address, task, training, parts)
-    worker = Worker(task, training, parts, scratch)
+        return _on_ray(config.workers, config.ray_address, task, training, parts, config.device)
+    worker = Worker(task, training, parts, config.device, scratch)
     return Trainer(lambda *job: partial(worker.train, *job), lambda: None)
