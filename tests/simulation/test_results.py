@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 import sys
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +28,6 @@ def test_a_row_for_each_version() -> None:
     assert [row["version"] for row in rows] == list(range(7))
     assert [row["score"] is None for row in rows] == [False, True] * 3 + [False]
     assert [row["members"] for row in rows] == [0] + [4] * 6
-    assert rows[-1]["MB"] == pytest.approx(sum(result.totals["bytes"].values()) / 1e6, rel=0.2)
-    assert all(a["MB"] < b["MB"] for a, b in pairwise(rows))
     frame = pytest.importorskip("pandas") and result.frame()
     assert list(frame.columns) == list(rows[0])
     assert frame["updates"].tolist() == [row["updates"] for row in rows]

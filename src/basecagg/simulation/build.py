@@ -81,14 +81,11 @@ class RunParts:
             **self.aggregator.totals(),
             **self.workshop.protection.totals(max(1, *self.clock.trainings)),
             **({} if epsilon is None else {"epsilon": epsilon}),
-            "bytes": self.bytes_sent(),
+            **({} if self.config.pair.timetable.sums else {"bytes": self._bytes_in_clear()}),
         }
 
-    def bytes_sent(self) -> dict[str, int]:
-        """By kind of message, without downloads of the model."""
-        if self.config.pair.timetable.sums:
-            return dict(self.aggregator.meter.bytes_sent)
-        # No update went to the aggregator.
+    def _bytes_in_clear(self) -> dict[str, int]:
+        """Of a schedule that mixes models, where no update went to the aggregator."""
         size = plain_bytes(0) + self.workshop.upload_bytes
         return {PlainUpdate.__name__: self.workshop.updates * size}
 

@@ -36,9 +36,6 @@ class VersionRecord:
     """The largest ε that a user has spent so far, where one is promised."""
     lost: int = 0
     """Updates that were trained, and are in no sum nor waiting for one; 0 where schedules mix models."""
-    bytes: int = field(default=0, compare=False)
-    """Sent so far by and to participants, without downloads of the model. Letters that wait are counted when
-    they are delivered, and a checkpoint has them delivered."""
 
     def reached(self, measure: Measure) -> float:
         """How far the run is, in versions, updates or simulated seconds."""

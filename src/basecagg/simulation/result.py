@@ -98,7 +98,7 @@ class SimulationResult(Shown):
 
 _SHOWN = 10
 """Versions in the printed table; the frame has them all."""
-_CURVE = ("version", "time", "score", "loss", "updates", "lost", "burned", "MB", "epsilon")
+_CURVE = ("version", "time", "score", "loss", "updates", "lost", "burned", "epsilon")
 
 
 def _row(version: VersionRecord) -> dict[str, Any]:
@@ -112,7 +112,6 @@ def _row(version: VersionRecord) -> dict[str, Any]:
         "burned": version.burned,
         "members": len(version.staleness),
         "staleness": fmean(version.staleness) if version.staleness else None,
-        "MB": version.bytes / 1e6,
         "epsilon": version.epsilon,
     }
 

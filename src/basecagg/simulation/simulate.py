@@ -98,7 +98,6 @@ def _record(parts: RunParts, kept: RunFolder | None, progress: Progress) -> None
         parts.workshop.updates,
         epsilon=parts.epsilon(),
         lost=parts.lost(),
-        bytes=sum(parts.bytes_sent().values()),
     )
     record = parts.logbook.add(now, parts.model, *parts.aggregator.take_step())
     if kept:
