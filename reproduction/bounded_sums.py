@@ -91,8 +91,10 @@ def jobs(order: Order, results: Results) -> list[Job]:
 
 def config_of(size: Size, case: Case, seed: int) -> SimulationConfig:
     """One run: the default one, but for what is compared."""
-    lie = {} if case.factor is None else {"attackers": 1, "attack_factor": case.factor or None}
-    values = {**_TASK, **lie, **(_SMALL if size == "smoke" else {})}
+    values = {**_TASK, **(_SMALL if size == "smoke" else {})}
+    if case.factor is not None:
+        values |= {"attack": "sign-flip", "attackers": 0.01}  # at least one
+        values["attack_strength"] = -case.factor or None
     return SimulationConfig(
         **values,
         method="basecagg-dp" if case.bound else "fedbuff",

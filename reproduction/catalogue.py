@@ -29,6 +29,7 @@ EXPERIMENTS = {
         "bounded_sums:BOUNDED_SUMS",
         "One liar of a hundred, with and without a bound.",
     ),
+    "attacks": ("attacks:ATTACKS", "Liars among contributors, with and without buckets."),
     "beyond": ("beyond:BEYOND", "Uneven data, dropouts, and K up to N, by simulated time."),
     "privacy-audit": ("canaries:PRIVACY_AUDIT", "What an attacker sees of updates through noise."),
     "privacy-records": ("records:PRIVACY_RECORDS", "What it costs to hide single records."),

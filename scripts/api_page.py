@@ -47,6 +47,8 @@ SECTIONS: dict[str, dict[str, Iterable[str]]] = {
         "basecagg.maths.staleness": ["SHAPES", "Shape", "of_shape"],
         "basecagg.protocol.step_rule": ["OPTIMISERS", "ServerOptimiser"],
         "basecagg.simulation.protections": ["PROTECTIONS", "Protection"],
+        "basecagg.simulation.attacks": ["ATTACKS", "Attack", "Sight"],
+        "basecagg.maths.robust_means": ["ROBUST_MEANS", "RobustMean"],
         "basecagg.baselines.local_noise": ["AtUser"],
         "basecagg.simulation.timing": ["SCHEDULES", "Timetable", "CLOCKS", "Timepiece"],
         "basecagg.schedules.schedule": ["Schedule"],

@@ -47,6 +47,8 @@ def tables_as_they_were() -> Iterator[None]:
     tables += [import_module("basecagg.maths.staleness").SHAPES]
     tables += [import_module("basecagg.protocol.step_rule").OPTIMISERS]
     tables += [import_module("basecagg.simulation.protections").PROTECTIONS]
+    tables += [import_module("basecagg.simulation.attacks").ATTACKS]
+    tables += [import_module("basecagg.maths.robust_means").ROBUST_MEANS]
     before = [dict(table) for table in tables]
     rules = import_module("basecagg.parameters").RULES
     rules_before = list(rules)

@@ -352,11 +352,24 @@ class RunProtectionOptions:
     """z: σ = z·C of the noise in a sum, or in an update of local DP. Not set: as epsilon says, or 1."""
     private_levels: Count | None = None
     """c_l of sums with noise. Not set: the coarsest at which rounding costs next to nothing."""
-    attackers: NotNegative = 0
-    """Users 0…n−1 lie: they multiply their updates, and neither clip them by their length nor add noise."""
-    attack_factor: float | None = 100.0
-    """The factor. Not set (none): the update is turned round (negative sign) and made as long as it can be
-    without the check on a private sum's length noticing."""
+    attack: str | None = None
+    """What some contributors do: they send something else than their updates. Not set: nobody does."""
+    attackers: Odds = 0.0
+    """The share of the users that do it, users 0…n−1; at least one if it is above 0. They do not clip their
+    updates by their length and add no noise."""
+    attack_strength: float | None = None
+    """How strong the attack is, where that can be chosen. Not set: as usual for it; and where sums have a bound
+    on their length, sign-flip is as long as that bound hides."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BucketOptions:
+    """How many sums a version is made of."""
+
+    buckets: Count = 1
+    """g: a version is made of this many sums, of K/g members each. So far in simulations only."""
+    robust_mean: str = "centred-clipping"
+    """How one update of the model is made of the means of several buckets."""
 
 
 @dataclass(frozen=True, kw_only=True)

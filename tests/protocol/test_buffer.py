@@ -230,6 +230,26 @@ def test_whoever_could_be_summed_does_not_give_way():
     assert buffer.evict_lonely(()) == []
 
 
+# --- several sums for one version -------------------------------------------------------------
+
+
+@given(versions=st.lists(st.integers(0, 3), max_size=16), bucket=st.integers(2, 3))
+def test_each_version_comes_in_multiples_of_b_and_nothing_is_missed(versions, bucket):
+    updates = [update(f"u{index}", version) for index, version in enumerate(versions)]
+    chosen = Buffer(3 * bucket, WEIGHING, 2, updates, bucket).take(list)
+    whole = sum(versions.count(version) // bucket for version in set(versions))
+    assert (chosen is not None) == (whole >= 3)
+    taken = [each.base_version for each in chosen or []]
+    assert all(taken.count(version) % bucket == 0 for version in taken)
+
+
+def test_fewer_than_b_go_if_nobody_can_join_them():
+    few = [update(name, 0) for name in "ab"] + [update(name, 1) for name in "cdef"]
+    buffer = Buffer(6, WEIGHING, 2, few, 3)
+    assert names(buffer.evict_lonely({0})) == []
+    assert names(buffer.evict_lonely({1})) == ["a", "b"]
+
+
 @given(
     versions=st.lists(st.integers(0, 4), max_size=12),
     size=st.integers(2, 6),

@@ -154,9 +154,10 @@ def test_a_trusted_server_adds_noise_once_to_every_sum() -> None:
 
 
 def test_a_sum_with_a_lie_is_not_applied() -> None:
-    config = private(noise=0.0, clip_norm=0.1, attackers=1, clock="uniform-staleness")
-    lied = build(replace(config, attack_factor=1e4), tiny_task(), {})
-    honest = build(replace(config, attackers=0), tiny_task(), {})
+    lie = {"attack": "scaled", "attackers": 0.1, "attack_strength": 1e4}
+    config = private(noise=0.0, clip_norm=0.1, clock="uniform-staleness", **lie)
+    lied = build(config, tiny_task(), {})
+    honest = build(replace(config, attackers=0.0), tiny_task(), {})
     for parts in (lied, honest):
         for _ in range(8):
             before = parts.schedule.model
@@ -171,20 +172,22 @@ def test_a_sum_with_a_lie_is_not_applied() -> None:
 
 @pytest.mark.parametrize("noise", [0.0, 2.0])
 def test_a_liar_just_below_the_bound_is_not_seen(noise: float) -> None:
-    config = private(noise=noise, attackers=4, attack_factor=None, clock="uniform-staleness")
+    lie = {"attack": "sign-flip", "attackers": 0.1}
+    config = private(noise=noise, clock="uniform-staleness", **lie)
     config = replace(config, users=40, holders=8, versions=20, max_uses=9)
     hidden = run(config).totals["counts"].get("sums not applied", 0)
     assert hidden <= 2
-    blunt = run(replace(config, attack_factor=1e6)).totals["counts"]
+    blunt = run(replace(config, attack_strength=1e6)).totals["counts"]
     assert blunt["sums not applied"] > hidden
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"cryptography": "full", "attackers": 1}, "attackers = 1 must be 0 unless cryptography"),
-        ({"attackers": 9}, "attackers = 9 must be between 0 and users = 8"),
-        ({"method": "fedbuff", "attackers": 1, "attack_factor": 0.0}, "attack_factor = 0.0"),
+        (
+            {"cryptography": "full", "attackers": 0.1, "attack": "scaled"},
+            "attackers = 0.1 must be 0 unless cryptography",
+        ),
         ({"noise": -2.0}, "noise = -2.0 must be"),
         ({"max_uses": 0}, "max_uses = 0 must be at least 1"),
         ({"max_colluding_contributors": 4}, "T_c = 4"),

@@ -59,6 +59,10 @@ class _RunOptions:
     data_dir: str | None = None
     executor: str | None = None
     """in-process, processes or ray."""
+    attack: str | None = None
+    """What some users send instead of their updates: scaled, sign-flip, label-flip, …; with --attackers."""
+    attackers: float | None = None
+    """The share of the users that attack."""
     overrides: Annotated[tuple[str, ...], "--set", "KEY=VALUE"] = ()
     """Any other setting, such as --set dataset=mnist or --set clip=2.0; see --settings."""
     settings: bool = False
@@ -95,6 +99,7 @@ def command(
     basecagg run --method basecagg --dataset mnist --model lenet5 --data-dir data --set local_epochs=1
     basecagg run my.toml --method fedbuff --method basecagg --out runs/mine
     basecagg run --method fedasync --method fedbuff --method basecagg --until updates=600
+    basecagg run --method basecagg --attack sign-flip --attackers 0.1 --set cryptography=arithmetic
     basecagg run --resume runs/mine
     """
     console = Console(markup=False, emoji=False)  # a folder's name is no instruction

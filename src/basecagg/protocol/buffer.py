@@ -33,10 +33,13 @@ class Buffer:
         weighing: Weighing,
         min_per_version: int = 1,
         waiting: Iterable[BufferedUpdate] = (),
+        together: int = 1,
     ) -> None:
         self.size = size
         self._weighing = weighing
-        self._min_per_version = min_per_version
+        self._min_per_version = max(min_per_version, together)
+        self._together = together
+        """Those of one version come in multiples of this: b, where each bucket has one version."""
         self.waiting = list(waiting)
 
     def require_admissible(self, update: BufferedUpdate, version: int, *, opening: bool) -> int:
@@ -137,7 +140,9 @@ class Buffer:
             kind = kinds[index]
             others = (at for at in range(index, len(kinds)) if kinds[at][0] != kind[0])
             next_version = next(others, len(kinds))
-            for count in range(min(available[kind], room), self._min_per_version - 1, -1):
+            most = min(available[kind], room)
+            most -= most % self._together
+            for count in range(most, self._min_per_version - 1, -self._together):
                 rest = fill(next_version, room - count)
                 if rest is not None:
                     return {kind: count, **rest}

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from basecagg.errors import Refused
+from basecagg.protocol.buckets import Bucket
 from basecagg.protocol.messages import MAX_REASON, MaskName, Message, Refusal, Upload, Verdict
 from basecagg.protocol.ports import Discreet, Records
 
@@ -81,6 +82,8 @@ class Released(News, frozen=True, eq=False):
     """Holders whose answers were wrong, by index."""
     applied: bool = True
     """Whether the model moved by the sum, or only its version: then a member lied about its length."""
+    buckets: tuple[Bucket, ...] = ()
+    """Who was in which sum, where several sums made this version."""
 
 
 class Abandoned(News, frozen=True):

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from basecagg.errors import Malformed, NotEnrolled
+from basecagg.protocol.buckets import Bucket
 from basecagg.protocol.effects import Effect, Forget, Persist
 from basecagg.protocol.messages import History, MaskName, Message, PlainUpdate, Upload, content_hash
 from basecagg.protocol.ports import Records
@@ -34,6 +35,9 @@ class Opened:
     """Of the request that was answered; zeros where nobody is asked."""
     applied: bool = True
     """Whether the model is to move by it: False if it is longer than honest members can make it."""
+    buckets: tuple[Bucket, ...] = ()
+    """What it was made of, where several sums make one version. Then `weighted_sum` is their robust mean, times
+    the weight of all."""
 
     @property
     def total_weight(self) -> float:

@@ -87,6 +87,8 @@ class ServerSettings:
     """The epoch id that verdicts carry; without protection there is none."""
     beginning: History = _FROM_NOTHING
     """The chain of models before the first step."""
+    together: int = 1
+    """b, where a version is made of several sums: members of one version come in multiples of it."""
 
     @classmethod
     def of(cls, agreement: Agreement) -> ServerSettings:
@@ -130,7 +132,11 @@ class Server:
         """The driver's clock, the longest training so far, and since when one is too long."""
         waiting = [update for update in stored.values() if update.name not in outstanding]
         self.buffer = Buffer(
-            settings.buffer_size, settings.weighing, settings.min_per_version, waiting
+            settings.buffer_size,
+            settings.weighing,
+            settings.min_per_version,
+            waiting,
+            settings.together,
         )
 
     @property
@@ -348,6 +354,7 @@ class Server:
                 opened.weighted_sum,
                 opened.inconsistent_holders,
                 opened.applied,
+                opened.buckets,
             ),
         ]
 

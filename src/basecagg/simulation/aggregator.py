@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
+from basecagg.auditing.suspects import Suspects
 from basecagg.parties.epoch_server import Server
 from basecagg.protocol.effects import Abandoned, MaskEnded, Released, Uploaded
 from basecagg.schedules.schedule import Vector
@@ -23,6 +24,8 @@ from basecagg.simulation.tuning import Tuner
 
 _LOST = "updates of an earlier epoch"
 MakeSums: TypeAlias = Callable[[Beginning], Sums]
+Told: TypeAlias = Callable[[int, int, int], int]
+"""The version that a user says it trained from: who, the true one, the newest."""
 
 
 class Publication(NamedTuple):
@@ -42,10 +45,10 @@ class Aggregator:
     nothing is submitted here, and the model stays the first one.
     """
 
-    def __init__(self, beginning: Beginning, make_sums: MakeSums) -> None:
+    def __init__(self, beginning: Beginning, make_sums: MakeSums, told: Told) -> None:
         """Publish the first model at once, or go on from a saved state."""
         state = beginning.state
-        self._beginning, self._make_sums = beginning, make_sums
+        self._beginning, self._make_sums, self._told = beginning, make_sums, told
         self._watch: Watch = lambda agreement, network, signer: None
         self._uploaded: dict[int, int] = {}
         """The last version that each user uploaded from, where nobody may upload from one twice."""
@@ -55,6 +58,7 @@ class Aggregator:
         self._step: Released | None = None
         self.now = 0.0
         self.counts, self.meter = beginning.counts, beginning.meter
+        self.suspects = Suspects()
         self.tuner = Tuner(beginning.config, state) if beginning.config.auto_tune else None
         self.pending: deque[Publication] = deque()
         first = self.tuner.extended(beginning.model) if self.tuner else beginning.model
@@ -110,6 +114,7 @@ class Aggregator:
 
     def submit(self, user: int, update: Vector, base_version: int) -> None:
         """Take the update of a user that trained from version t_i."""
+        base_version = self._told(user, base_version, self.version)
         if base_version < self.first_version:
             self.counts[_LOST] += 1
             return
@@ -140,6 +145,7 @@ class Aggregator:
         news, self.sums.network.news = self.sums.network.news, []
         for each in news:
             if isinstance(each, Released):
+                self.suspects.learn(each.buckets)
                 opened = self._in_run(each)
                 self.summed += len(each.members)
             elif isinstance(each, Abandoned):
@@ -189,6 +195,7 @@ class Aggregator:
             "crypto seconds": dict(meter.seconds),
             "bytes": dict(meter.bytes_sent),
             "counts": dict(self.counts),
+            **({"suspects": self.suspects.probabilities()} if self.suspects.has_seen_any else {}),
             **self.sums.totals(),
             **epochs,
         }
@@ -209,6 +216,7 @@ class Aggregator:
             "counts": dict(self.counts),
             "uploaded": self._uploaded,
             "meter": self.meter.state(),
+            "suspects": self.suspects.state(),
             **(self.tuner.state() if self.tuner else {}),
         }
 
@@ -223,3 +231,4 @@ class Aggregator:
         self.counts.update(state["counts"])
         self._uploaded |= state["uploaded"]
         self.meter.restore(state["meter"])
+        self.suspects.restore(state["suspects"])

@@ -20,7 +20,7 @@ from basecagg.simulation.config import SimulationConfig
 from basecagg.simulation.metering import Meter
 from basecagg.storage.in_memory import MemoryStore, Snapshot
 
-PARTITION, DEVICES, SCHEDULE, TRAINING, NOISE = range(5)
+PARTITION, DEVICES, SCHEDULE, TRAINING, NOISE, LIES = range(6)
 """Purposes of a run's random streams, each its own child of the seed."""
 _BITS = 8
 

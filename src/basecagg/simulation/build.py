@@ -15,6 +15,7 @@ from basecagg.learning import Task, derive_seed, label_counts, partition
 from basecagg.protocol.messages import PlainUpdate
 from basecagg.schedules.schedule import Schedule, Vector
 from basecagg.simulation.aggregator import Aggregator
+from basecagg.simulation.attackers import Attackers
 from basecagg.simulation.beginning import (
     DEVICES,
     PARTITION,
@@ -109,6 +110,7 @@ class RunParts:
             "clock": self.clock.state(),
             "memories": self.workshop.memories,
             "at user": self.workshop.protection.state(),
+            "attackers": self.workshop.attackers.state(),
             "updates": self.workshop.updates,
             "training seconds": self.workshop.training_seconds,
             "negative variances": self.logbook.negative_variances,
@@ -145,16 +147,18 @@ def _build(config: SimulationConfig, task: Task, state: Mapping[str, Any]) -> Ru
         raise DataError("device = 'cuda', and torch finds no such device here: leave it out")
     scratch = task.build_model(derive_seed(config.seed, TRAINING), config.device)
     training = local_training(config)
-    trainer = make_trainer(config, scratch, task, training, examples)
+    attackers = Attackers(config)
+    lessons = attackers.task(task, examples)
+    trainer = make_trainer(config, scratch, lessons, training, examples)
     carried = training.client.carries(scratch.num_weights)
     initial = np.concatenate([scratch.vector(), np.zeros(carried, np.float32)])
     step = config.step_rule(scratch.num_weights, initial.size)
     warn_if_too_large(config, initial.size)
     first = Beginning(config, initial, step, devices, state["aggregator"] if state else {})
-    aggregator = Aggregator(first, make_sums)
+    aggregator = Aggregator(first, make_sums, attackers.told)
     seconds = training_seconds(devices, examples)
     schedule = config.pair.timetable.make(config, aggregator, seconds)
-    workshop = Workshop(trainer, devices, examples, aggregator, initial.size)
+    workshop = Workshop(trainer, devices, examples, aggregator, attackers, initial.size)
     clock = CLOCKS[config.clock].make(
         config, schedule, workshop, aggregator, _generator(config, SCHEDULE)
     )
@@ -164,6 +168,7 @@ def _build(config: SimulationConfig, task: Task, state: Mapping[str, Any]) -> Ru
         workshop.protection.restore(at_user)
         schedule.restore(state["schedule"])
         clock.restore(state["clock"])
+        attackers.restore(state["attackers"])
         workshop.updates, workshop.training_seconds = state["updates"], state["training seconds"]
         logbook.negative_variances = state["negative variances"]
         logbook.records = [msgspec.convert(line, VersionRecord) for line in state["history"]]

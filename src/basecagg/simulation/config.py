@@ -31,6 +31,7 @@ class SimulationConfig(
     options.ExecutionOptions,
     options.TimeOptions,
     options.RunProtectionOptions,
+    options.BucketOptions,
     options.BudgetOptions,
     options.VerifyOptions,
     options.FieldOptions,
@@ -116,6 +117,16 @@ class SimulationConfig(
     def as_used(self) -> SimulationConfig:
         """The same run, with these two written out: to compare with, and to read."""
         return replace(self, concurrency=self.users_at_once, global_rate=self.server_rate)
+
+    @property
+    def num_attackers(self) -> int:
+        """How many users attack: at least one if there are to be any."""
+        return max(1, round(self.attackers * self.users)) if self.attackers else 0
+
+    @property
+    def bucket_size(self) -> int:
+        """b = K/g"""
+        return self.buffer_size // self.buckets
 
     @property
     def ending(self) -> tuple[Measure, float]:

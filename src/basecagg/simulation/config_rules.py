@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from basecagg.errors import ParameterError
 from basecagg.maths.primes import PAPER_MODULUS
+from basecagg.maths.robust_means import ROBUST_MEANS
 from basecagg.maths.staleness import forms, written
 from basecagg.parameters import usual_per_version
 from basecagg.protocol.step_rule import OPTIMISERS
+from basecagg.simulation.attacks import ATTACKS
 from basecagg.simulation.protections import preset
 from basecagg.simulation.timing import CLOCKS
 
@@ -39,6 +41,7 @@ def rules_for(c: SimulationConfig) -> Iterator[SettingRule]:
     yield from _of_schedule(c)
     yield from _of_privacy(c)
     yield from _of_attackers(c)
+    yield from _of_buckets(c)
     yield from _of_field(c)
 
 
@@ -104,15 +107,41 @@ def _of_privacy(c: SimulationConfig) -> Iterator[SettingRule]:
 
 
 def _of_attackers(c: SimulationConfig) -> Iterator[SettingRule]:
-    bounded = c.pair.guard.private is not None
-    yield "attackers", c.attackers <= c.users, f"between 0 and users = {c.users}"
+    yield "attack", c.attack is None or c.attack in ATTACKS, f"one of {', '.join(ATTACKS)}"
+    yield "attack", c.attackers == 0 or c.attack is not None, "given: some users are attackers"
+    strength, attack = c.attack_strength, ATTACKS.get(c.attack or "")
+    some = strength is None or (-inf < strength < inf and strength != 0)
+    yield "attack_strength", some, "finite and not 0"
+    if attack and attack.usual_strength is None:
+        yield "attack_strength", strength is None, "left out: this attack has no strength"
     if c.attackers:
-        factor = c.attack_factor
-        some = bounded if factor is None else -inf < factor < inf and factor != 0
-        yield "attack_factor", some, "finite and not 0, or none where sums have a bound"
-        alone = not bounded or c.cryptography == "arithmetic"
+        alone = c.pair.guard.private is None or c.cryptography == "arithmetic"
         whole = "0 unless cryptography is 'arithmetic': whole contributors do not lie"
         yield "attackers", alone, whole
+
+
+def _of_buckets(c: SimulationConfig) -> Iterator[SettingRule]:
+    guard, least = c.pair.guard, c.max_colluding_contributors + 2
+    known = f"one of {', '.join(ROBUST_MEANS)}"
+    yield "robust_mean", c.robust_mean in ROBUST_MEANS, known
+    if c.buckets == 1:
+        return
+    masked = guard.masks == "coded"
+    summed = masked and guard.private is None and c.cryptography == "arithmetic"
+    plain = guard.masks == "none" and c.pair.schedule in ("buffered", "synchronous")
+    simulated = (
+        "1 here: so far only basecagg with cryptography 'arithmetic', and updates in clear, have"
+        " buckets"
+    )
+    yield "buckets", summed or plain, simulated
+    yield "buckets", c.buffer_size % c.buckets == 0, f"a divisor of buffer_size = {c.buffer_size}"
+    if masked:
+        m = c.min_per_version
+        least = max(least, usual_per_version(c.consistency, least - 2) if m is None else m)
+        few = f"at most {c.buffer_size // least}: a bucket has at least max(m, T_c + 2) = {least} members"
+        yield "buckets", c.bucket_size >= least, few
+        drawn = "'devices' with buckets: in each of them all members trained from one version"
+        yield "clock", c.clock == "devices", drawn
 
 
 def _of_field(c: SimulationConfig) -> Iterator[SettingRule]:

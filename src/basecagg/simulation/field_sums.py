@@ -45,7 +45,7 @@ class FieldSums(Sums):
         self._field = PrimeField(p.field_size)
         self._code = MaskCode(p.num_holders, p.recovery_threshold, p.max_colluders, p.field_size)
         self._private = PrivateSums(config, p, beginning.state) if p.mechanism else None
-        network = in_clear(beginning, self.sum_up, Weighing.of(p), p.least_per_version)
+        network = in_clear(beginning, self.sum_up, Weighing.of(p), p.least_per_version, masked=True)
         super().__init__(beginning, network)
 
     # --- before an update is there --------------------------------------------------------------
@@ -115,8 +115,9 @@ class FieldSums(Sums):
 
     def opening_seconds(self) -> float:
         """Work and travel, by the list of prices."""
-        work = self._prices.mask() + self._prices.open() + self._prices.answer()
-        return work + travel(self._parameters, self._devices)
+        rows = self._config.buckets
+        work = self._prices.mask() + rows * (self._prices.open() + self._prices.answer())
+        return work + travel(self._parameters, self._devices, rows)
 
     # --- what is known of it --------------------------------------------------------------------
 
@@ -144,10 +145,10 @@ def in_field(parameters: ProtocolParameters, weights: list[float]) -> list[int]:
     return [1 if parameters.weights == "own" else int(weight) for weight in weights]
 
 
-def travel(parameters: ProtocolParameters, devices: Devices) -> float:
-    """Simulated time of questions and answers on the wire."""
+def travel(parameters: ProtocolParameters, devices: Devices, rows: int = 1) -> float:
+    """Simulated time of questions and answers on the wire; an answer has a row for each bucket."""
     questions = 2 if parameters.consistency == "certified" else 1
-    answer = devices.upload(share_bytes(parameters))
+    answer = devices.upload(rows * share_bytes(parameters))
     return (2 * questions - 1) * devices.config.latency + answer
 
 
@@ -173,7 +174,7 @@ class WrappingSums(Sums):
             **{f"squared_{name}": value for name, value in squares.items()},
             **beginning.state.get("errors", {}),
         }
-        network = in_clear(beginning, self.sum_up, Weighing.of(p), p.least_per_version)
+        network = in_clear(beginning, self.sum_up, Weighing.of(p), p.least_per_version, masked=True)
         super().__init__(beginning, network)
 
     def sum_up(self, updates: Updates, weights: list[float]) -> Outcome:

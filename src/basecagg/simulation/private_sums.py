@@ -124,19 +124,19 @@ class PrivateSums:
         """The update as its contributor sends it: with noise, under its mask."""
         user = user_number(name.contributor)
         fresh = fresh_seed(self._config.seed, name)
-        if user < self._config.attackers:
+        if user < self._config.num_attackers:
             mask = mask_of(seed, fresh, SIMULATED, self._unbounded)
             return hide(self._lie(update), seed, 0, self._unbounded, mask)[0]
         mask = mask_of(seed, fresh, SIMULATED, self._parameters)
         return hide_with_noise(update, self._told[user], fresh, self._parameters, mask)
 
     def _lie(self, update: Vector) -> Vector:
-        """Scaled already, or, with factor 0, as long as a sum's bound hides, and backwards."""
-        if self._config.attack_factor:
+        """A lie already; one that was only turned round is made as long as a sum's bound hides."""
+        if self._config.attack != "sign-flip" or self._config.attack_strength is not None:
             return update
         bound = math.sqrt(self._mechanism.squared_change(0)) / self._mechanism.levels
         length = hidden_lie(self._mechanism) * bound
-        return update * np.float32(-length / max(float(np.linalg.norm(update)), 1e-30))
+        return update * np.float32(length / max(float(np.linalg.norm(update)), 1e-30))
 
     def opened(self, total: Words, opened: Reals, updates: Updates) -> Opened:
         """Σ s(τ̂)·Δ and noise, from the field and as numbers; not to be applied if a member must have lied."""

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from basecagg.maths.robust_means import ROBUST_MEANS, distance
 from basecagg.parties.epoch_server import EpochServer, Server, ServerSettings
 from basecagg.planning.budget import noise_of
+from basecagg.protocol.buckets import Bucket, agreements, partition
 from basecagg.protocol.effects import Store
 from basecagg.protocol.epoch import SERVER, Agreement
 from basecagg.protocol.messages import History, MaskName, PlainUpdate
-from basecagg.protocol.opening import Move, Opened, Outcome, PlainOpening
+from basecagg.protocol.opening import Burned, Move, Opened, Outcome, PlainOpening
 from basecagg.protocol.ports import Signer
 from basecagg.protocol.stored import BufferedUpdate
 from basecagg.protocol.weighing import Weighing
@@ -141,17 +144,66 @@ class TrustedSums(Sums):
 
 
 class _SummedHere(PlainOpening):
-    """Takes updates in clear, and hands those of a full buffer with their weights to `sum_up`."""
+    """Takes updates in clear, and hands those of a full buffer with their weights to `sum_up`.
 
-    def __init__(self, size: int, weighing: Weighing, store: Store, sum_up: SumUp) -> None:
+    Where there are buckets, those of each by themselves.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        weighing: Weighing,
+        store: Store,
+        sum_up: SumUp,
+        buckets: tuple[int, str],
+    ) -> None:
         super().__init__(size, weighing, store)
         self._sum_up = sum_up
+        self._bucket_size, self._robust_mean = buckets
 
     def begin(self, history: History, members: Sequence[BufferedUpdate]) -> Move:
         """The sum, at once, or why there is none."""
-        weights = [self._weight(history.last, member) for member in members]
+        if self._bucket_size == len(members):
+            return [], self._sum(history.last, members)
+        # Here the chain of models stands for the certificate: nobody knows it before the last sum is open.
+        named = [(member.base_version, member.name) for member in members]
+        places = partition(named, history.head, self._bucket_size)
+        groups = [[members[place] for place in bucket] for bucket in places]
+        sums = list[Opened]()
+        for group in groups:
+            match self._sum(history.last, group):
+                case Opened() as opened:
+                    sums.append(opened)
+                case Burned() as burned:
+                    return [], burned
+        return [], robust(self._robust_mean, groups, sums)
+
+    def _sum(self, version: int, members: Sequence[BufferedUpdate]) -> Outcome:
+        weights = [self._weight(version, member) for member in members]
         updates = {member.name: self._read(member.name) for member in members}
-        return [], self._sum_up(updates, weights)
+        return self._sum_up(updates, weights)
+
+
+def robust(kind: str, groups: Sequence[Sequence[BufferedUpdate]], sums: Sequence[Opened]) -> Opened:
+    """The sums of all buckets as one: their robust mean, times the weight of all."""
+    means = [each.weighted_sum / each.total_weight for each in sums]
+    centre = ROBUST_MEANS[kind].of(means)
+    weights = tuple(weight for each in sums for weight in each.weights)
+    buckets = tuple(
+        Bucket(
+            tuple(member.name for member in group),
+            group[0].base_version,
+            agreement,
+            distance(mean, centre),
+        )
+        for group, mean, agreement in zip(groups, means, agreements(means), strict=True)
+    )
+    return Opened(
+        centre * math.fsum(weights),
+        weights,
+        applied=all(each.applied for each in sums),
+        buckets=buckets,
+    )
 
 
 def in_clear(
@@ -160,6 +212,8 @@ def in_clear(
     weighing: Weighing | None = None,
     min_per_version: int = 1,
     network: Loopback | None = None,
+    *,
+    masked: bool = False,
 ) -> Loopback:
     """A network with a server that takes updates in clear, on which it weighs them by their age.
 
@@ -168,8 +222,13 @@ def in_clear(
     config, store = beginning.config, beginning.stores.open(SERVER)
     # FedBuff's own: s(τ) with all its digits.
     weighing = weighing or Weighing(config.max_staleness, config.staleness_function, "field")
-    opening = _SummedHere(beginning.model.size, weighing, store, sum_up)
-    settings = ServerSettings(config.buffer_size, weighing, min_per_version, beginning.step)
+    buckets = config.bucket_size, config.robust_mean
+    opening = _SummedHere(beginning.model.size, weighing, store, sum_up, buckets)
+    # Where updates are masked a bucket has members of one version. In clear nobody hides behind another.
+    together = config.bucket_size if masked and config.buckets > 1 else 1
+    settings = ServerSettings(
+        config.buffer_size, weighing, min_per_version, beginning.step, together=together
+    )
     network = network or MeteredLoopback(beginning.meter)
     network.server = EpochServer(
         settings, opening, store, beginning.model, post=network.post_all, tell=network.tell

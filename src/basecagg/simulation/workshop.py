@@ -14,7 +14,8 @@ from basecagg.learning import LocalTraining, derive_seed
 from basecagg.learning.clients import make_client
 from basecagg.schedules.schedule import Vector
 from basecagg.simulation.aggregator import Aggregator
-from basecagg.simulation.beginning import NOISE, TRAINING, Devices
+from basecagg.simulation.attackers import Attackers
+from basecagg.simulation.beginning import LIES, NOISE, TRAINING, Devices
 from basecagg.simulation.config import SimulationConfig
 from basecagg.simulation.trainers import Memory, Trainer
 
@@ -30,6 +31,7 @@ class Workshop:
     devices: Devices
     examples: Examples
     aggregator: Aggregator
+    attackers: Attackers
     model_size: int
     updates: int = 0
     training_seconds: float = 0.0
@@ -64,8 +66,7 @@ class Workshop:
             self.updates += 1
             if made.memory:
                 self.memories[user] = made.memory
-            if user < self._config.attackers and self._config.attack_factor:
-                delta = delta * np.float32(self._config.attack_factor)
+            delta = self.attackers.sent(user, delta, (self._config.seed, LIES, user, training))
             if self._factors:
                 delta = delta * np.float32(self._factors[user])
             noise = (self._config.seed, NOISE, user, training)
