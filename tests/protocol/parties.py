@@ -140,7 +140,8 @@ def submit(federation: Federation, name: str, update=None, *, base=None, head=No
     base = federation.server.version if base is None else base
     if head is None:
         head = federation.server.head_of(base) or head_at(federation, base)
-    update = fresh_update() if update is None else update
+    size = federation.agreement.parameters.model_size
+    update = fresh_update(size=size) if update is None else update
     federation.submit(name, update, base, head)
     upload = federation.network.in_flight[-1].message
     assert isinstance(upload, Upload)

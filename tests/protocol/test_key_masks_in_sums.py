@@ -32,7 +32,7 @@ from reproduction.bench import AT_SERVER, Address
 MODES = ["certified", "honest-server"]
 
 
-WIDE = 2**32 - 12287
+NARROW, WIDE = 16760833, 2**32 - 12287
 
 
 def keyed(**changes):
@@ -50,7 +50,7 @@ def test_a_sum_is_that_of_the_updates_and_their_errors(consistency, size):
     assert exact_sum(news, submitted, p)
     rounded = 1 + ERROR_REACH
     assert np.abs(news.weighted_sum - sum(updates)).max() <= 3 * rounded / p.update_levels
-    assert (p.modulus, p.share_size * p.submasks >= KEY_SIZE + 2) == (16760833, True)
+    assert (p.modulus, p.share_size * p.submasks >= KEY_SIZE + 2) == (NARROW, True)
 
 
 def test_a_share_is_as_long_as_the_key_asks_however_long_the_model_is():
@@ -59,18 +59,34 @@ def test_a_share_is_as_long_as_the_key_asks_however_long_the_model_is():
     assert long.padded_size == 10**8 + 3  # ((32·3 + 1)/q)³ < 2⁻⁴⁰
 
 
-def test_hundreds_of_sums_with_liars_dropouts_and_restarts():
-    """U + T of the holders that stay are right; one lies in every third sum, one is away in every other."""
-    federation = keyed(max_burns=0)
+@pytest.mark.parametrize(
+    ("sums", "modulus", "size"),
+    [
+        (60, NARROW, 50),
+        (60, WIDE, 50),
+        pytest.param(700, NARROW, 2500, marks=pytest.mark.soak),
+        pytest.param(400, WIDE, 50, marks=pytest.mark.soak),
+    ],
+)
+def test_hundreds_of_sums_with_liars_dropouts_and_restarts(sums, modulus, size):
+    """U + T of the holders that stay are right. One lies in every third sum, one is away in every other.
+
+    In every fifth sum contributors and server are built again from their stores while uploads are on their way.
+    """
+    federation = keyed(max_burns=0, modulus=modulus, model_size=size)
     p, dice = federation.agreement.parameters, np.random.default_rng(3)
-    for turn in range(120):
+    for turn in range(sums):
         liar = federation.holder("user-0") if turn % 3 == 0 else None
         if liar is not None:
             liar.__class__ = Lying
         if turn % 2:
             federation.stop(Address("holder", "user-5"))
         names = [USERS[index] for index in dice.permutation(len(USERS))[:3]]
-        submitted = one_round(federation, names)
+        submitted = [submit(federation, name) for name in names]
+        if turn % 5 == 4:
+            for address in [*map(at, names), AT_SERVER]:
+                federation.start(address)
+        federation.network.run()
         while not (news := released(federation)):
             federation.network.perform(AT_SERVER, federation.server.deadline())
             federation.network.run()
@@ -199,7 +215,7 @@ def test_keys_that_would_not_be_safe_are_refused(changes, words):
     parameters(**{name: value for name, value in changes.items() if name != "modulus"})
 
 
-@pytest.mark.parametrize(("modulus", "width"), [(16760833, 3), (WIDE, 4)])
+@pytest.mark.parametrize(("modulus", "width"), [(NARROW, 3), (WIDE, 4)])
 def test_words_are_as_narrow_as_the_ring(modulus, width):
     """Shares, uploads and answers; whoever sends four bytes a word where three are agreed is refused."""
     federation = keyed(modulus=modulus)
