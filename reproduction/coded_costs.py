@@ -38,12 +38,13 @@ from basecagg.protocol.messages import (
     Message,
     Parcel,
     Receipt,
-    RecoveryRequest,
     Shipment,
+    ShortRequest,
     Upload,
     signed,
 )
 from basecagg.protocol.ports import Lock
+from basecagg.protocol.short_letters import QUESTIONS
 from basecagg.protocol.stored import Locks
 from basecagg.simulation.metering import Meter
 from basecagg.simulation.protections import IN_ROUNDS
@@ -94,7 +95,7 @@ def aggregate(cell: Cell) -> Once:
                 sums * opened.seconds("holder"),
                 sums * opened.seconds("server", Answer),
                 sums * opened.size(Answer),
-                sums * opened.size(RecoveryRequest),
+                sums * opened.size(ShortRequest),
             ),
         },
         exact,
@@ -142,7 +143,7 @@ class CountingLoopback(Loopback):
     def deliver(self, address: Address, mail: Iterable[Letter]) -> None:
         """As the loopback does, but holders in `deaf` do not hear requests."""
         deaf = address.role == "holder" and address.name in self.deaf
-        heard = (each for each in mail if not (deaf and isinstance(each.message, RecoveryRequest)))
+        heard = (each for each in mail if not (deaf and isinstance(each.message, QUESTIONS)))
         super().deliver(address, heard)
 
     def _handle(self, address: Address, letters: Iterable[Letter]) -> None:
@@ -173,7 +174,7 @@ class StandIn(Holder):
         """No rule is checked: nothing here is measured."""
         if isinstance(message, Parcel):
             self._confirmed += message.dealing.masks
-        if not isinstance(message, RecoveryRequest):
+        if not isinstance(message, ShortRequest):
             return []
         id_, version, digest = self.agreement.id, message.version, message.digest
         answer = Answer(id_, version, digest, self.index, self.answer)

@@ -32,12 +32,12 @@ from basecagg.protocol.epoch import SERVER
 from basecagg.protocol.holder import Holder
 from basecagg.protocol.messages import (
     Answer,
-    CertifiedRequest,
     Link,
     MaskName,
     Message,
     PlainUpdate,
     RecoveryRequest,
+    ShortRequest,
     signed,
 )
 from basecagg.protocol.stored import OwnMask, load
@@ -98,8 +98,11 @@ class Recorded:
         self.models = {0: self.federation.server.head}
 
     def _keep_request(self, letter: Letter) -> None:
-        if isinstance(letter.message, RecoveryRequest):
-            self.requests.append(letter.message)
+        message = letter.message
+        if isinstance(message, ShortRequest):
+            message = self.federation.server.opening._request
+        if isinstance(message, RecoveryRequest):
+            self.requests.append(message)
 
     def deal(self, names: Iterable[str]) -> None:
         for name in names:
@@ -239,7 +242,7 @@ def test_who_has_no_say_leaves_no_trace(weights: str) -> None:
     for letter in letters:
         recorder.see("mallory", letter.message)
         stranger.see(letter.sender, letter.message)
-    request = next(each.message for each in letters if isinstance(each.message, RecoveryRequest))
+    request = next(each.message for each in letters if isinstance(each.message, ShortRequest))
     unborn = tuple(replace(ticket, base_version=9) for ticket in request.tickets)
     recorder.see(SERVER, replace(request, tickets=unborn))
     assert len(here) == len(elsewhere) == 1  # the epoch
@@ -262,9 +265,10 @@ class Careless(Holder):
     """Keeps all its shares for ever and answers whatever it is asked."""
 
     def receive(self, message: Message) -> list[Effect]:
-        if isinstance(message, CertifiedRequest):
-            message = message.request
+        if isinstance(message, ShortRequest):
+            message = self.completed(message) or message
         if isinstance(message, RecoveryRequest):
+            self._last.note(message)
             return [Send(SERVER, self._careless_answer(message))]
         effects = super().receive(message)
         kept = self.__dict__.setdefault("kept", {})
@@ -324,8 +328,9 @@ def test_only_a_certificate_stops_a_server_that_asks_for_two_sums(consistency: s
 
     def equivocate(letter: Letter) -> Letter:
         message = letter.message
-        if not isinstance(message, RecoveryRequest) or message.version != 1:
+        if not isinstance(message, ShortRequest) or message.version != 1:
             return letter
+        message = run.requests[-1]
         later = message.history.after(Link(2, bytes(32), bytes(32), bytes(32)), 10)
         asked = replace(message, version=2, history=later)
         other = signed(asked, run.federation.identity(SERVER))

@@ -14,6 +14,7 @@ from basecagg.errors import ChannelError
 from basecagg.protocol.messages import (
     MAX_REASON,
     Answer,
+    CannotFollow,
     Credential,
     EpochEnd,
     HolderKey,
@@ -43,7 +44,8 @@ def conversation(suite="x25519"):
     one_round(federation)
     members = [intercept(federation, name) for name in USERS[:3]]
     previous = federation.server.opening._past.opened
-    seen.append(certify(federation, request_for(federation, members, 1, previous)))
+    certified = certify(federation, request_for(federation, members, 1, previous))
+    seen += [certified, certified.request, make_samples()[CannotFollow]]
     seen += [federation.agreement.epoch, federation._credentials["user-0"]]
     seen += [Refusal("Malformed", "no"), PlainUpdate(MASK, 0, bytes(32), bytes(200))]
     seen += [make_samples()[kind] for kind in (HolderKey, EpochEnd)]  # of operator and participants

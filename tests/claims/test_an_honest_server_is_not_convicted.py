@@ -8,14 +8,19 @@ import copy
 import os
 
 import pytest
-from parties import USERS, make_federation, released, submit
+from parties import (
+    USERS,
+    asked_by,
+    make_federation,
+    released,
+    submit,
+)
 
 from basecagg.auditing.leakage import audit
 from basecagg.auditing.recorder import Recorder
 from basecagg.auditing.transcript import Transcript
 from basecagg.channels.identity import Ed25519Verifier
 from basecagg.errors import NotProven
-from basecagg.protocol.messages import RecoveryRequest
 from basecagg.protocol.model_watch import ModelWatch
 from basecagg.protocol.proofs import DoubleRequest, Evidence
 from basecagg.protocol.recomputation import judge
@@ -28,17 +33,10 @@ LIAR = USERS[0]
 def a_name_that_comes_back(max_staleness=3):
     """All requests of an honest server; in two of them the liar has a mask of the same serial number."""
     federation = make_federation(max_staleness=max_staleness)
-    requests, lines = {}, []
+    requests, lines = asked_by(federation), []
     recorder = Recorder(federation.agreement, lines.append)
     observers = federation.network.observers
     observers.append(lambda letter: recorder.see(letter.sender, letter.message))
-    observers.append(
-        lambda letter: (
-            requests.setdefault(letter.message.digest, letter.message)
-            if isinstance(letter.message, RecoveryRequest)
-            else None
-        )
-    )
     liar = federation.contributor(LIAR)
     liar._parameters = copy.copy(liar._parameters)  # it signs the expiry that it likes
     object.__setattr__(liar._parameters, "mask_lifetime", max_staleness)
@@ -54,7 +52,7 @@ def a_name_that_comes_back(max_staleness=3):
                 submit(federation, name)
         federation.network.run()
         assert released(federation)
-    both = [r for r in requests.values() if any(mask.serial == SERIAL for mask in r.masks)]
+    both = [r for r in requests if any(mask.serial == SERIAL for mask in r.masks)]
     return federation, both, lines
 
 

@@ -17,6 +17,7 @@ from parties import (
     SIZE,
     USERS,
     answers,
+    asked_by,
     at,
     certify,
     deal,
@@ -43,7 +44,7 @@ from basecagg.protocol.contributor import Contributor
 from basecagg.protocol.effects import MaskEnded
 from basecagg.protocol.epoch import Agreement, first_link
 from basecagg.protocol.floor import LocalFloor
-from basecagg.protocol.messages import Closing, Link, RecoveryRequest, Upload, Verdict, signed
+from basecagg.protocol.messages import Closing, Link, Upload, Verdict, signed
 from basecagg.protocol.model_watch import ModelWatch
 from basecagg.protocol.once_per_version import OncePerVersion
 from basecagg.protocol.opening import Burned
@@ -231,18 +232,13 @@ def test_a_version_that_stands_still_gives_one_sum():
 
 def test_nobody_begins_to_train_below_the_newest_version_that_the_server_signed():
     federation = make_federation()
-    asked = []
-    federation.network.observers.append(
-        lambda letter: (
-            asked.append(letter.message) if isinstance(letter.message, RecoveryRequest) else None
-        )
-    )
+    asked = asked_by(federation)
     for _ in range(3):
         one_round(federation)
     watch = ModelWatch(federation.agreement, MemoryStore())
     first = np.zeros(federation.agreement.parameters.model_size)
     assert watch.head_of(0, first) == federation.agreement.beginning.root
-    for request in dict.fromkeys(asked):
+    for request in asked:
         watch.hear(request)
     with pytest.raises(WrongModel, match="newest"):
         watch.head_of(0, first)

@@ -21,7 +21,12 @@ from basecagg.errors import DataError, StorageError
 from basecagg.flower import BufferedSecAgg, basecagg_mod, loop
 from basecagg.flower.visits import ORDER, read_order, unpack_letters
 from basecagg.protocol.effects import Abandoned
-from basecagg.protocol.messages import Answer, RecoveryRequest, Upload
+from basecagg.protocol.messages import (
+    Answer,
+    RecoveryRequest,
+    ShortRequest,
+    Upload,
+)
 from basecagg.protocol.opening import Burned
 from basecagg.protocol.recovery import Recovery
 
@@ -48,18 +53,21 @@ class CableError(BaseException):
     """Somebody pulled it out."""
 
 
+REQUESTS = RecoveryRequest | ShortRequest
+
+
 class Ledger:
     """Every answer and upload that left a node, also those whose message was lost on its way."""
 
     def __init__(self) -> None:
         self.answered: defaultdict[tuple[str, int], set[bytes]] = defaultdict(set)
-        self.requests: dict[bytes, RecoveryRequest] = {}
+        self.requests: dict[bytes, RecoveryRequest | ShortRequest] = {}
         self.uploads: defaultdict[str, set[bytes]] = defaultdict(set)
 
     def note_order(self, _: int, message: Message) -> None:
         for letter in frames_of(message):
             request = getattr(letter, "request", letter)
-            if isinstance(request, RecoveryRequest):
+            if isinstance(request, REQUESTS):
                 self.requests[request.digest] = request
 
     def note_reply(self, _: int, reply: Message) -> None:
@@ -182,7 +190,7 @@ def test_a_holder_lost_during_a_recovery_is_asked_again_when_it_is_back(tmp_path
         return [node_id for node_id in grid.nodes if node_id not in grid.offline]
 
     def fault(node_id: int, message: Message) -> Any:
-        questions = [m for m in frames_of(message) if isinstance(m, RecoveryRequest)]
+        questions = [m for m in frames_of(message) if isinstance(m, REQUESTS)]
         if questions and questions[0].version == 1 and node_id not in asked and len(asked) < 2:
             asked.append(node_id)
             grid.offline.add(node_id)
@@ -203,10 +211,10 @@ def test_a_holder_lost_during_a_recovery_is_asked_again_when_it_is_back(tmp_path
 
 def test_silence_burns_nothing_however_long_it_lasts(tmp_path: Path) -> None:
     """Half of the holders fail to answer; they are asked the very same until they do."""
-    asked: list[RecoveryRequest] = []
+    asked: list[RecoveryRequest | ShortRequest] = []
 
     def fault(node_id: int, message: Message) -> Any:
-        questions = [m for m in frames_of(message) if isinstance(m, RecoveryRequest)]
+        questions = [m for m in frames_of(message) if isinstance(m, REQUESTS)]
         if node_id in silent and len(asked) < 30:
             asked.extend(questions)
             return Error(2, "as if") if questions else None
@@ -340,7 +348,7 @@ def test_a_server_killed_while_a_sum_is_opened_asks_again(tmp_path: Path) -> Non
 
     def fault(node_id: int, message: Message) -> Any:
         nonlocal answers
-        answers += any(isinstance(m, RecoveryRequest) for m in frames_of(message))
+        answers += any(isinstance(m, REQUESTS) for m in frames_of(message))
         if answers == 3 and not grid.offline:
             grid.offline.add(-1)
             raise CableError

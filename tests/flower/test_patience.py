@@ -21,7 +21,7 @@ from basecagg.flower.loop import Courier
 from basecagg.flower.node_view import NodeView
 from basecagg.flower.visits import NodeReport, unpack_letters
 from basecagg.protocol.effects import Abandoned
-from basecagg.protocol.messages import RecoveryRequest
+from basecagg.protocol.messages import ShortRequest
 from basecagg.protocol.opening import Burned
 from basecagg.protocol.recovery import Recovery
 
@@ -95,7 +95,7 @@ def test_waiting_for_holders_is_said(tmp_path: Path, caplog: pytest.LogCaptureFi
 
     def vanish(node_id: int, message: Message) -> None:
         frames = unpack_letters(message.content)
-        asked = any(isinstance(unpack(f, len(f)), RecoveryRequest) for f in frames)
+        asked = any(isinstance(unpack(f, len(f)), ShortRequest) for f in frames)
         if asked and "holders to open" not in caplog.text:
             grid.offline.update(away)
 

@@ -35,8 +35,10 @@ from basecagg.protocol.messages import (
     Certificate,
     CertifiedRequest,
     Endorsement,
+    History,
     MaskName,
     RecoveryRequest,
+    ShortRequest,
     Ticket,
     Upload,
     Verdict,
@@ -89,6 +91,29 @@ def _is_burned(effect: Effect) -> bool:
     return isinstance(told, Verdict) and told.outcome == "burned"
 
 
+def lengthened(
+    short: ShortRequest, history: History, previous: Certificate | None
+) -> RecoveryRequest | None:
+    """The long form of a short request, if it is about this history and certificate."""
+    heads = history.heads
+    if history.last != short.version or any(t.base_version not in heads for t in short.tickets):
+        return None
+    tickets = tuple(
+        Ticket(
+            epoch=short.epoch,
+            mask=MaskName(t.contributor, t.serial, t.expires),
+            base_version=t.base_version,
+            head=heads[t.base_version],
+            upload_hash=t.upload_hash,
+            staleness=t.staleness,
+            signature=t.signature,
+        )
+        for t in short.tickets
+    )
+    slot = short.version, short.attempt
+    return RecoveryRequest(short.epoch, *slot, history, tickets, previous, short.signature)
+
+
 class Judge:
     """Holds the whole history against the protocol's promises."""
 
@@ -99,7 +124,9 @@ class Judge:
         self.uploads: dict[MaskName, set[bytes]] = defaultdict(set)
         self.tickets: dict[MaskName, Ticket] = {}
         self.requests: dict[bytes, RecoveryRequest] = {}
+        self.beginning = History(0, bytes(32))
         self.certificates: dict[int, Certificate] = {}
+        self._certificates: list[Certificate | None] = [None]
         self.endorsements: dict[bytes, set[int]] = defaultdict(set)
         self.endorsed: dict[tuple[MaskName, int], set[bytes]] = defaultdict(set)
         self.answers: dict[tuple[MaskName, int], set[bytes]] = defaultdict(set)
@@ -125,12 +152,37 @@ class Judge:
             self._one(self.uploads[message.ticket.mask], encode(message), "uploads of a mask")
         elif isinstance(message, RecoveryRequest):
             self.requests[message.digest] = message
+        elif isinstance(message, ShortRequest):
+            self.requests[message.digest] = self._in_full(message)
         elif isinstance(message, CertifiedRequest):
-            self.certificates[message.request.version] = message.certificate
+            self._certified(message.certificate)
+        elif isinstance(message, Certificate):
+            self._certified(message)
         elif isinstance(message, Endorsement):
             self._endorsed(message)
         elif isinstance(message, Answer):
             self._answered(message)
+
+    def _certified(self, certificate: Certificate) -> None:
+        self.certificates[certificate.version] = certificate
+        if certificate not in self._certificates:
+            self._certificates.append(certificate)
+
+    def _in_full(self, short: ShortRequest) -> RecoveryRequest:
+        """The one request with this digest that can be made from all that holders were sent before."""
+        known, link, most = self.requests.values(), short.link, self.parameters.max_staleness
+        longer = [
+            r.history.after(link, most) for r in known if link and r.version == link.version - 1
+        ]
+        same = [r.history for r in known if r.version == short.version]
+        found = {
+            request.digest: request
+            for history in (self.beginning, *same, *longer)
+            for previous in self._certificates
+            if (request := lengthened(short, history, previous)) is not None
+        }
+        assert short.digest in found, "a short request that nobody can follow"
+        return found[short.digest]
 
     def _endorsed(self, endorsement: Endorsement) -> None:
         self.endorsements[endorsement.digest].add(endorsement.holder)
@@ -361,6 +413,7 @@ class World:
             make_store=self.stores.open,
             **options,  # type: ignore[arg-type]
         )
+        self.judge.beginning = self.federation.agreement.beginning
 
     @property
     def server(self) -> Server:

@@ -48,6 +48,7 @@ from basecagg.protocol.messages import (
     signed,
 )
 from basecagg.protocol.participant import Participant, Pins
+from basecagg.protocol.short_letters import shortened
 from basecagg.protocol.stored import HeldShare, Progress, load, parse
 from basecagg.storage import disk
 from basecagg.storage.anchor import Mark
@@ -127,8 +128,8 @@ class Town:
         parcel = _parcel(shipment.dealing, shipment.leaves, 0, shipment.sealed[0])
         return parcel, self.ticket(epoch, mask, version)
 
-    def ticket(self, epoch: Epoch, mask: MaskName, version: int = 0) -> Ticket:
-        head = self.history(epoch, version).head
+    def ticket(self, epoch: Epoch, mask: MaskName, version: int = 0, previous=None) -> Ticket:
+        head = self.history(epoch, version, previous).head
         ticket = Ticket(epoch.id, mask, version, head, bytes(32))
         return signed(ticket, self.identities[mask.contributor])
 
@@ -181,6 +182,8 @@ class Town:
         sums.append(self.request(epoch, [ticket for _, ticket in late], 7, far))
         for request in sums:
             yield request
+            yield shortened(request)
+            yield self.certificate(request)
             yield self.certified(request)
         yield self.closing(epoch, tickets[0].mask, tickets[3].mask)
         yield self.end(epoch)

@@ -32,6 +32,7 @@ from basecagg.protocol.messages import (
     Message,
     RecoveryRequest,
     Refusal,
+    ShortRequest,
     Ticket,
     Upload,
     coin_of,
@@ -200,6 +201,21 @@ def exact_sum(news: Released, submitted: Sequence[Submitted], p: ProtocolParamet
     got = news.weighted_sum * p.update_levels
     pad = np.abs(wanted[p.model_size :].astype(np.int64)).max()
     return bool((wanted[: p.model_size] == got).all() and pad <= p.buffer_size * p.error_reach)
+
+
+def asked_by(federation: Federation) -> list[RecoveryRequest]:
+    """Every request that is sent from now on, in its long form: the honest server's, and those of a cheat."""
+    seen: list[RecoveryRequest] = []
+
+    def see(letter: Letter) -> None:
+        message = letter.message
+        if isinstance(message, ShortRequest):
+            message = federation.server.opening._request
+        if isinstance(message, RecoveryRequest) and message not in seen:
+            seen.append(message)
+
+    federation.network.observers.append(see)
+    return seen
 
 
 # --- a cheating server ------------------------------------------------------------------------

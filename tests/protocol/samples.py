@@ -19,6 +19,7 @@ from basecagg.protocol import merkle
 from basecagg.protocol.epoch import Agreement, Epoch, Seat, accept, draft_epoch
 from basecagg.protocol.messages import (
     Answer,
+    CannotFollow,
     Certificate,
     CertifiedRequest,
     Closing,
@@ -57,6 +58,7 @@ from basecagg.protocol.proofs import (
     Miscalculation,
     Pedigree,
 )
+from basecagg.protocol.short_letters import shortened
 from basecagg.protocol.step_rule import StepRule
 from basecagg.service.signing import HttpRequest
 
@@ -156,6 +158,8 @@ def make_samples() -> dict[type[Message], Message]:
         signed(endorsement_of(request, 1), identity("h1")),
         certificate,
         CertifiedRequest(request, certificate),
+        shortened(request),
+        CannotFollow(epoch.id, request.digest),
         answer,
         signed(Closing(epoch.id, 8, request.masks, "opened"), identity("server")),
         Refusal("Malformed", "no"),

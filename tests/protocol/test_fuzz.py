@@ -30,6 +30,8 @@ from basecagg.protocol.epoch import Epoch, accept
 from basecagg.protocol.holder import Holder
 from basecagg.protocol.mailroom import Mailroom
 from basecagg.protocol.messages import (
+    CannotFollow,
+    CertifiedRequest,
     Closing,
     EpochEnd,
     HolderKey,
@@ -170,6 +172,12 @@ class Scene:
         yield Letter("user-1", AT_SERVER, make_samples()[Witness])
         for kind in (Inquiry, Release, Parts):
             yield Letter("server", HOLDER, make_samples()[kind])
+        request = list(self.world.judge.requests.values())[-1]
+        yield Letter("user-1", AT_SERVER, CannotFollow(federation.agreement.id, request.digest))
+        yield Letter("server", HOLDER, request)
+        for certificate in self.world.judge.certificates.values():
+            asked = self.world.judge.requests[certificate.digest]
+            yield Letter("server", HOLDER, CertifiedRequest(asked, certificate))
 
     def feed(self, chance, letter):
         """Hand a message to all machines that it could be meant for, and to one that it was not."""

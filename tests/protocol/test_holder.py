@@ -110,8 +110,9 @@ def test_spent_is_written_before_the_answer_is_sent(federation):
     assert isinstance(effects[-1], Send)
     assert len(sends_of(effects)) == 1
     written = [e for e in effects if isinstance(e, Persist)]
-    assert all(effect.irreversible for effect in written)
-    assert {effect.kind for effect in written} == {"held", "answer", "progress"}
+    kept = {"question", "certified"} if federation.agreement.parameters.quorum else {"question"}
+    kept &= {effect.kind for effect in written if not effect.irreversible}
+    assert {effect.kind for effect in written} == {"held", "answer", "progress", *kept}
     assert {effect.kind for effect in effects if isinstance(effect, Forget)} == {"share"}
     assert len([effect for effect in effects if isinstance(effect, Forget)]) == 3
 
@@ -136,7 +137,8 @@ def test_an_endorsement_is_written_before_it_is_sent(certified):
     request = request_for(certified, members(certified))
     effects = certified.holder("user-0").receive(request)
     assert isinstance(effects[-1].message, Endorsement)
-    assert all(isinstance(effect, Persist) and effect.irreversible for effect in effects[:-1])
+    assert all(isinstance(effect, Persist) for effect in effects[:-1])
+    assert {effect.kind for effect in effects[:-1] if not effect.irreversible} == {"question"}
     assert store_of(certified).scan("share") != []
 
 

@@ -102,8 +102,8 @@ def test_hundreds_of_sums_with_liars_dropouts_and_restarts(sums, modulus, size):
 class Lying(Holder):
     """One number of its answer is wrong."""
 
-    def _answer(self, request, digest):
-        effects = super()._answer(request, digest)
+    def _answer(self, request, digest, certificate=None):
+        effects = super()._answer(request, digest, certificate)
         for index, effect in enumerate(effects):
             message = getattr(effect, "message", None)
             if isinstance(message, Answer):

@@ -297,5 +297,7 @@ def test_the_property_finds(control, watched, tmp_path, monkeypatch):
     if watched == "what she says":
         monkeypatch.setattr(Judge, "look", lambda judge, ann: None)
         found = "two different (endorsements|answers)"
+    else:
+        monkeypatch.setattr(Judge, "hear", lambda judge, message: None)
     with pytest.raises(AssertionError, match=found):
         play(range(100), tmp_path, ann_type)

@@ -48,6 +48,7 @@ from basecagg.protocol.messages import (
     Receipt,
     RecoveryRequest,
     Refusal,
+    ShortRequest,
     Ticket,
     Upload,
     Verdict,
@@ -406,11 +407,11 @@ def test_a_request_is_written_before_it_is_sent(federation):
     for name, upload in zip(USERS, uploads, strict=False):
         effects = federation.server.receive(name, upload)
     stored = [write for write in writes_of(effects) if write.kind == "request"]
-    asked = [s.message for s in sends_of(effects) if isinstance(s.message, RecoveryRequest)]
+    asked = [s.message for s in sends_of(effects) if isinstance(s.message, ShortRequest)]
     assert len(stored) == 1
     assert len(asked) == 7
     assert len({request.digest for request in asked}) == 1
-    assert list(asked[0].masks) == sorted(upload.ticket.mask for upload in uploads)
+    assert [t.mask for t in asked[0].tickets] == sorted(upload.ticket.mask for upload in uploads)
 
 
 def test_answers_before_the_certificate_open_nothing(certified):
@@ -419,7 +420,7 @@ def test_answers_before_the_certificate_open_nothing(certified):
     for name in USERS[:3]:
         submit(certified, name)
     one_hop(certified)
-    request = certified.network.in_flight[-1].message
+    request = certified.server.opening._request
     assert isinstance(request, RecoveryRequest)
     for name in USERS:
         ((index, words),) = colluding_answer(certified, name, request).items()

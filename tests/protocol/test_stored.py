@@ -7,7 +7,7 @@ from basecagg.protocol.effects import Persist
 from basecagg.protocol.stored import Progress, bind, load, parse, require, write
 from basecagg.storage.in_memory import MemoryStore
 
-PROGRESS = Progress(version=3, heads={3: b"h"}, certified=(2, b"h", b"c"), retired=True)
+PROGRESS = Progress(version=3, heads={3: b"h"}, retired=True)
 
 
 def test_a_record_comes_back():

@@ -16,7 +16,11 @@ from basecagg.errors import DataError, TurnedAway
 from basecagg.protocol.effects import Effect, Send
 from basecagg.protocol.epoch import SERVER
 from basecagg.protocol.holder import Holder
-from basecagg.protocol.messages import RecoveryRequest, signed
+from basecagg.protocol.messages import (
+    Certificate,
+    RecoveryRequest,
+    signed,
+)
 from basecagg.service.connection import Connection
 from basecagg.service.problems import Problem
 from basecagg.service.signing import Caller
@@ -43,8 +47,10 @@ async def test_the_operator_is_told_whose_answers_were_wrong(
     honest = Holder._answer
     liar = NAMES[3]
 
-    def answer(self: Holder, request: RecoveryRequest, digest: bytes) -> list[Effect]:
-        effects = honest(self, request, digest)
+    def answer(
+        self: Holder, request: RecoveryRequest, digest: bytes, *certificate: Certificate
+    ) -> list[Effect]:
+        effects = honest(self, request, digest, *certificate)
         if self.agreement.holder_names[self.index] == liar:
             told = self._answers[digest.hex()]
             words = np.frombuffer(told.words, "<u4").copy()

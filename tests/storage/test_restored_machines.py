@@ -10,8 +10,15 @@ from store_kinds import copy_store, restore_store
 
 from basecagg.errors import Retired
 from basecagg.parameters import ProtocolParameters
-from basecagg.protocol.effects import MaskEnded, Released, sends_of
-from basecagg.protocol.messages import Answer, CertifiedRequest, Endorsement, Parcel, Upload
+from basecagg.protocol.effects import MaskEnded, Released, perform
+from basecagg.protocol.messages import (
+    Answer,
+    Certificate,
+    Endorsement,
+    Parcel,
+    ShortRequest,
+    Upload,
+)
 from basecagg.storage.participant_store import ParticipantStore
 from basecagg.storage.server_store import ServerStore
 from reproduction.bench import AT_SERVER, Address, Federation
@@ -122,7 +129,7 @@ def test_a_restored_holder_answers_nothing_any_more(opened, tmp_path):
     before = list(opened.sent)
     opened.restart(HOLDER, restoring=tmp_path / "copy-holder", silent_server=True)
     for letter in before:
-        if letter.to == HOLDER and isinstance(letter.message, Parcel | CertifiedRequest):
+        if letter.to == HOLDER and isinstance(letter.message, Parcel | ShortRequest | Certificate):
             with pytest.raises(Retired):
                 opened.holder("user-0").receive(letter.message)
     del opened.sent[: len(before)]
@@ -137,13 +144,16 @@ def test_without_the_anchor_a_restored_holder_would_answer_again(opened, tmp_pat
     shutil.rmtree(tmp_path / "anchors")
     shutil.copytree(tmp_path / "copy-anchors", tmp_path / "anchors")
     opened.restart(HOLDER, restoring=tmp_path / "copy-holder", silent_server=True)
-    (request,) = [
+    questions = [
         letter.message
         for letter in opened.sent
-        if letter.to == HOLDER and isinstance(letter.message, CertifiedRequest)
+        if letter.to == HOLDER and isinstance(letter.message, ShortRequest | Certificate)
     ]
-    answers = sends_of(opened.holder("user-0").receive(request))
-    assert [type(send.message) for send in answers] == [Answer]
+    store = opened.network.nodes[HOLDER].store
+    said = [
+        s.message for q in questions for s in perform(store, opened.holder("user-0").receive(q))
+    ]
+    assert [type(message) for message in said] == [Endorsement, Answer]
 
 
 def test_a_restored_contributor_burns_its_masks_and_goes_on_with_new_ones(opened, tmp_path):

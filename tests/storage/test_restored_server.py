@@ -18,10 +18,10 @@ from basecagg.errors import StorageError
 from basecagg.protocol.effects import Persist
 from basecagg.protocol.messages import (
     Answer,
-    CertifiedRequest,
     Endorsement,
     Inquiry,
     RecoveryRequest,
+    ShortRequest,
 )
 from basecagg.protocol.model_watch import ModelWatch
 from basecagg.protocol.proofs import Caught, DoubleRequest
@@ -42,6 +42,13 @@ class Restorable(FederationOnFiles):
     def __init__(self, folder) -> None:
         # Users who count would not send another update from a version that comes back.
         super().__init__(folder, replace(PARAMETERS, repeated_versions=True))
+        self.asked: list[RecoveryRequest] = []
+        self.network.observers.append(self._note_request)
+
+    def _note_request(self, letter) -> None:
+        """The long form of what its server asks for."""
+        if isinstance(letter.message, ShortRequest | RecoveryRequest):
+            self.asked.append(self.recovery._request)
 
     def open_store(self, address):
         if address != AT_SERVER or not self.anchored:
@@ -64,11 +71,7 @@ class Restorable(FederationOnFiles):
         self.submit_all(scale)
 
     def everything_signed(self):
-        for letter in self.sent:
-            message = letter.message
-            request = message.request if isinstance(message, CertifiedRequest) else message
-            if isinstance(request, RecoveryRequest):
-                yield request
+        yield from self.asked
         versions = range(self.server.version + 1)
         yield from filter(None, map(self.recovery.release, versions))
 

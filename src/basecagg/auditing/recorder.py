@@ -60,7 +60,7 @@ class Recorder:
                 yield transcript.PlainLine(mask.key, sender, message.base_version)
             case messages.CertifiedRequest(request=request):
                 yield from self._request(sender, request)
-            case messages.RecoveryRequest():
+            case messages.RecoveryRequest() | messages.ShortRequest():
                 yield from self._request(sender, message)
             case messages.Answer(epoch=epoch, holder=holder) if epoch == ours:
                 if self._agreement.holder_index(sender) == holder:
@@ -72,7 +72,7 @@ class Recorder:
                     yield line
 
     def _request(
-        self, sender: str, request: messages.RecoveryRequest
+        self, sender: str, request: messages.RecoveryRequest | messages.ShortRequest
     ) -> Iterator[transcript.AnyLine]:
         ours = sender == SERVER and request.epoch == self._agreement.id
         if not ours or not self._is_news(request.digest):
@@ -83,7 +83,9 @@ class Recorder:
             return
         yield transcript.RequestLine(request.digest.hex(), request.version, members)
 
-    def _member(self, version: int, ticket: messages.Ticket) -> transcript.RequestMember:
+    def _member(
+        self, version: int, ticket: messages.Ticket | messages.ShortTicket
+    ) -> transcript.RequestMember:
         """One update, with its weight in the field as the holders have it, whatever the server thinks."""
         self._weighing.require_timely(version, ticket)
         coin = messages.coin_of(self._agreement.id, ticket.mask)
@@ -98,5 +100,5 @@ class Recorder:
         return True
 
 
-def _update_id(ticket: messages.Ticket) -> str:
+def _update_id(ticket: messages.Ticket | messages.ShortTicket) -> str:
     return ticket.upload_hash.hex()[:_UPDATE_ID_DIGITS]

@@ -45,6 +45,9 @@ AnyMessage = (
     | messages.PlainUpdate
     | messages.Verdict
     | messages.RecoveryRequest
+    | messages.ShortRequest
+    | messages.Certificate
+    | messages.CannotFollow
     | messages.Endorsement
     | messages.CertifiedRequest
     | messages.Answer

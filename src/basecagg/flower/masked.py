@@ -31,9 +31,9 @@ from basecagg.privacy import Mechanism
 from basecagg.protocol import messages
 from basecagg.protocol.effects import Persist, Released, Send, Store
 from basecagg.protocol.epoch import Agreement, first_link
+from basecagg.protocol.short_letters import QUESTIONS
 
-_QUESTIONS = (messages.RecoveryRequest, messages.CertifiedRequest)
-_URGENT = (messages.Parcel, *_QUESTIONS)
+_URGENT = (messages.Parcel, *QUESTIONS)
 _HOPELESS = 3
 """Failures in a row after which nobody waits for a node; when all fail so, the app must be at fault."""
 
@@ -313,7 +313,7 @@ class MaskedCoordinator(Coordinator):
                 continue
             if isinstance(letter, messages.Receipt):
                 view.put_receipt(letter)
-            elif not isinstance(letter, _QUESTIONS) or letter not in view.letters:
+            elif not isinstance(letter, QUESTIONS) or letter not in view.letters:
                 view.letters.append(letter)
 
     def hear(self, view: NodeView, content: RecordDict, now: float) -> None:

@@ -235,14 +235,15 @@ class Agreement:
         self.require_signed(dealing, dealing.credential.signing_key, dealing.signature)
 
     def require_certificate(self, certificate: Certificate) -> None:
-        """Refuse a certificate that is too small, forged, or lists a holder twice."""
+        """Refuse a certificate that is too small, forged, or does not list its holders in order, each once."""
         self.require_id(certificate.epoch)
         if certificate in self._certificates:
             self.checks_saved += len(certificate.signatures)
             return
         quorum, holders = self.parameters.quorum, [holder for holder, _ in certificate.signatures]
-        if len(set(holders)) != len(holders) or len(holders) < quorum:
-            raise BadCertificate(f"{len(set(holders))} holders endorsed, a quorum is {quorum}")
+        if holders != sorted(set(holders)) or len(holders) < quorum:
+            count = len(set(holders))
+            raise BadCertificate(f"{count} holders endorsed, in order a quorum of {quorum} has to")
         for holder, signature in certificate.signatures:
             if not self.signed_by_holder(endorsement_of(certificate, holder), holder, signature):
                 raise BadCertificate(f"the endorsement of holder {holder} is forged")

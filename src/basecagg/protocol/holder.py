@@ -33,6 +33,7 @@ from basecagg.protocol.effects import Effect, Forget, Persist, Send
 from basecagg.protocol.epoch import SERVER, Agreement
 from basecagg.protocol.messages import (
     Answer,
+    CannotFollow,
     Certificate,
     CertifiedRequest,
     Closing,
@@ -44,6 +45,7 @@ from basecagg.protocol.messages import (
     Parcel,
     Receipt,
     RecoveryRequest,
+    ShortRequest,
     Ticket,
     Witness,
     endorsement_of,
@@ -52,6 +54,7 @@ from basecagg.protocol.messages import (
 )
 from basecagg.protocol.once_per_version import OncePerVersion
 from basecagg.protocol.ports import Opener, Records, Signer
+from basecagg.protocol.short_letters import LastQuestion, Long, Short
 from basecagg.protocol.stored import HeldShare, Progress, bind, load, recall, require, write
 from basecagg.protocol.weighing import Weighing
 
@@ -84,6 +87,7 @@ class Holder:
         first = Progress(version=agreement.epoch.first_version, heads={})
         self._progress = recall(records, "progress", Progress) or first
         self._once = OncePerVersion(agreement, records)
+        self._last = LastQuestion(agreement, records)
         self._live = Counter(h.name.contributor for h in self._held.values() if h.state in _LIVE)
         self._first_expiry = min(
             (held.name.expires for held in self._held.values()), default=_NEVER
@@ -103,6 +107,12 @@ class Holder:
         """Handle a message from the server, or refuse it with a typed error and no change."""
         if self._progress.retired:
             raise Retired("this holder restarted from an old copy and waits for the next epoch")
+        if isinstance(message, ShortRequest | Certificate):
+            self.agreement.require_id(message.epoch)
+            whole = self.completed(message)
+            if whole is None:
+                return [Send(SERVER, CannotFollow(message.epoch, message.digest))]
+            message = whole
         match message:
             case Parcel():
                 return self._keep(message)
@@ -115,6 +125,10 @@ class Holder:
             case Inquiry():
                 return self._bear_witness(message)
         raise Malformed(f"a holder does not take a {type(message).__name__}")
+
+    def completed(self, letter: Short) -> Long | None:
+        """The long form of a short letter, or None: then this holder says that it cannot follow."""
+        return self._last.completed(letter)
 
     def acknowledge(self) -> list[Effect]:
         """One signed receipt for all parcels taken since the last one."""
@@ -247,6 +261,7 @@ class Holder:
             *self._bind(request, digest, "endorse"),
             *self._once.note(request),
             *self._vote(digest),
+            *self._last.note(request),
             *self._advance(request),
             Send(SERVER, self._endorsement(request)),
         ]
@@ -265,9 +280,7 @@ class Holder:
             # So a server that loses its certificate can ask for it again. Not if we endorsed another request.
             if all(self._held[mask.key].state == "held" for mask in request.masks):
                 vote = self._vote(digest)
-        known = (request.version, request.history.head, digest)
-        self._progress.certified = max(self._progress.certified, known)
-        return [*vote, *self._answer(request, digest)]
+        return [*vote, *self._answer(request, digest, certified.certificate)]
 
     def _endorsed(self, request: RecoveryRequest, digest: bytes) -> bool:
         """Whether every member is endorsed here for this very request, so that its rules were checked."""
@@ -293,7 +306,9 @@ class Holder:
     def _endorsement(self, request: RecoveryRequest) -> Endorsement:
         return signed(endorsement_of(request, self.index), self._signer)
 
-    def _answer(self, request: RecoveryRequest, digest: bytes) -> list[Effect]:
+    def _answer(
+        self, request: RecoveryRequest, digest: bytes, certificate: Certificate | None = None
+    ) -> list[Effect]:
         """Σ s̄·share, with weights computed here. The shares are deleted before the answer leaves."""
         weights = self._weighing.in_field(request)
         shares = [require(self._records, "share", mask.key) for mask in request.masks]
@@ -308,6 +323,7 @@ class Holder:
             *self._once.note(request),
             *(Forget("share", mask.key) for mask in request.masks),
             write("answer", digest.hex(), answer, irreversible=True),
+            *self._last.note(request, certificate),
             *self._advance(request),
             Send(SERVER, answer),
         ]
@@ -360,7 +376,7 @@ class Holder:
         previous = request.previous
         if previous is None or previous.version != version - 1:
             raise WrongVersion(f"version {version} comes without the certificate of {version - 1}")
-        if (previous.version, previous.head, previous.digest) != self._progress.certified:
+        if previous != self._last.certificate:  # that one was checked
             self.agreement.require_certificate(previous)
 
     def _require_history(self, request: RecoveryRequest) -> None:

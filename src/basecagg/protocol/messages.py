@@ -351,7 +351,7 @@ class RecoveryRequest(Message, frozen=True, tag="RecoveryRequest", dict=True, gc
     history: History
     """The links of the last τ_max versions, up to this one."""
     tickets: Annotated[tuple[Ticket, ...], Meta(min_length=1, max_length=MAX_HOLDERS)]
-    previous: Certificate | None
+    previous: Annotated[Certificate | None, _BULK]
     """Of the request that opened the version before."""
     signature: Signature = b""
 
@@ -398,6 +398,50 @@ class CertifiedRequest(Message, frozen=True, tag="CertifiedRequest"):
 
     request: RecoveryRequest
     certificate: Certificate
+
+
+class ShortTicket(Message, frozen=True):
+    """A ticket without what the request around it says: the epoch, and the heads of recent versions."""
+
+    contributor: Name
+    serial: Nonce
+    expires: Version
+    base_version: Version
+    staleness: Version
+    signature: Signature
+    upload_hash: Digest
+
+    @property
+    def mask(self) -> MaskName:
+        """The name of the mask."""
+        return MaskName(self.contributor, self.serial, self.expires)
+
+
+class ShortRequest(Message, frozen=True, tag="ShortRequest"):
+    """Server → holders: a request without what they have who answered for the version before."""
+
+    epoch: Digest
+    version: Version
+    attempt: Attempt
+    link: Link | None
+    """The last one of the history; None at the epoch's first version."""
+    tickets: Annotated[tuple[ShortTicket, ...], Meta(min_length=1, max_length=MAX_HOLDERS)]
+    signature: Signature
+    """Of the whole request."""
+    digest: Digest
+    """Of the whole request."""
+
+    @property
+    def masks(self) -> tuple[MaskName, ...]:
+        """S(t): the masks of the members."""
+        return tuple(ticket.mask for ticket in self.tickets)
+
+
+class CannotFollow(Message, frozen=True, tag="CannotFollow"):
+    """Holder → server: I lack what a short letter about this request builds on; send me the long one."""
+
+    epoch: Digest
+    digest: Digest
 
 
 class Answer(Message, frozen=True, tag="Answer"):
@@ -477,6 +521,11 @@ def content_hash(words: bytes) -> bytes:
     return blake3(words).digest()
 
 
+def _hashed(value: bytes | Struct | None) -> bytes | None:
+    """What stands for a large field in a statement."""
+    return content_hash(encode(value) if isinstance(value, Struct) else value) if value else None
+
+
 def statement(message: Message) -> bytes:
     """The bytes that a signature of this message covers."""
     return _STATEMENTS.get(type(message), _statement)(message)
@@ -495,7 +544,7 @@ def signed_digest(said: bytes, signature: bytes) -> bytes:
 def _statement(message: Message) -> bytes:
     content = list(msgspec.structs.astuple(message)[:-1])
     for place in _bulk_in(type(message)):
-        content[place] = content_hash(content[place])
+        content[place] = _hashed(content[place])
     return _tagged(str(message.__struct_config__.tag), content)
 
 

@@ -45,6 +45,7 @@ from basecagg.protocol.key_ring import KeyRing
 from basecagg.protocol.ledger import PrivacyLedger, paid_by
 from basecagg.protocol.messages import (
     PROTOCOL_VERSION,
+    Certificate,
     CertifiedRequest,
     Closing,
     Credential,
@@ -55,6 +56,7 @@ from basecagg.protocol.messages import (
     Receipt,
     RecoveryRequest,
     Release,
+    ShortRequest,
     Verdict,
     signed,
     statement,
@@ -62,12 +64,13 @@ from basecagg.protocol.messages import (
 from basecagg.protocol.model_watch import ModelWatch
 from basecagg.protocol.ports import LastingRecords, SealingSuite, Signer, Verifier
 from basecagg.protocol.proofs import IN_WORDS, Caught, Evidence, Proof
+from basecagg.protocol.short_letters import Long, Short
 from basecagg.protocol.stored import Membership, Refusals, load, parse, recall, write
 
 GRACE = 86_400
 """Seconds that an epoch is kept after the clock says that it is over: clocks jump."""
 _MACHINES = (
-    *("held", "share", "answer", "progress", "vote"),
+    *("held", "share", "answer", "progress", "vote", "question", "certified"),
     *("mask", "dealing", "locks", "ticket", "upload"),
     *("base", "summed"),
     *("epoch", "coin", "released", "asked", "checked"),
@@ -360,18 +363,28 @@ class Participant:
         return self._ask(self.holder, message)
 
     def _ask(self, holder: Holder, message: Message) -> list[Effect]:
-        certified = message if isinstance(message, CertifiedRequest) else None
-        request = certified.request if certified else message
+        if not all(map(holder.remembers, _certificates_in(message))):
+            return self._forget("somebody else endorsed a request with my key")
+        if isinstance(message, ShortRequest | Certificate):
+            # If it cannot be completed, the holder says so.
+            message = self._completed(holder, message) or message
+        request = message.request if isinstance(message, CertifiedRequest) else message
         if not isinstance(request, RecoveryRequest):
             return holder.receive(message)
-        certificates = certified.certificate if certified else None, request.previous
-        if not all(map(holder.remembers, filter(None, certificates))):
-            return self._forget("somebody else endorsed a request with my key")
         self.watch.require_consistent(request)
         if self.watch.is_due(request.version, request.history.head):
             self._waiting = message
             return [PartsWanted(request.version)]
         return [*holder.receive(message), *self.watch.remember(request)]
+
+    def _completed(self, holder: Holder, letter: Short) -> Long | None:
+        """The long form of a short letter. A certificate may be of the question that waits."""
+        waiting = self._waiting
+        request = waiting.request if isinstance(waiting, CertifiedRequest) else waiting
+        is_known = isinstance(request, RecoveryRequest) and request.digest == letter.digest
+        if isinstance(letter, Certificate) and isinstance(request, RecoveryRequest) and is_known:
+            return CertifiedRequest(request, letter)
+        return holder.completed(letter)
 
     def _take_up(self) -> list[Effect]:
         """Answer the question that had to wait. If it is refused now, the server asks again and hears why."""
@@ -526,6 +539,18 @@ class Participant:
         except StorageError:  # of an older basecagg: nobody will ask about it any more
             return None
         return agreement if agreement and agreement.epoch.protocol == PROTOCOL_VERSION else None
+
+
+def _certificates_in(message: Message) -> list[Certificate]:
+    """All certificates in a letter, whether it is a long one, a short one or one of them alone."""
+    match message:
+        case Certificate():
+            return [message]
+        case CertifiedRequest(request=request, certificate=certificate):
+            return [certificate, *_certificates_in(request)]
+        case RecoveryRequest(previous=Certificate() as previous):
+            return [previous]
+    return []
 
 
 @lru_cache(maxsize=8)

@@ -28,6 +28,7 @@ from basecagg.protocol.epoch import Agreement
 from basecagg.protocol.mailroom import Mailroom, Uploads
 from basecagg.protocol.messages import (
     Answer,
+    CannotFollow,
     Certificate,
     CertifiedRequest,
     Closing,
@@ -68,6 +69,7 @@ from basecagg.protocol.opening import (
 )
 from basecagg.protocol.ports import Records, Signer
 from basecagg.protocol.recomputation import NotOpenable, open_sum
+from basecagg.protocol.short_letters import shortened
 from basecagg.protocol.stored import (
     BufferedUpdate,
     Made,
@@ -350,22 +352,22 @@ class Recovery(Opening):
             write("past", "", self._past, irreversible=True),
             *self._once.note(self._request),
             *moves,
-            *self._ask(self._asked),
+            *self._ask(self._asked, short=True),
         ], None
 
     def outstanding(self) -> tuple[MaskName, ...]:
         """S(t) of the present request."""
         return self._request.masks if self._request else ()
 
-    def _question(self) -> Message:
-        """What holders are asked at this stage."""
+    def _question(self, *, short: bool = False) -> Message:
+        """What holders are asked at this stage: in short, or in a form that anybody can follow."""
         assert self._request is not None
         if self._certificate is None:
-            return self._request
-        return CertifiedRequest(self._request, self._certificate)
+            return shortened(self._request) if short else self._request
+        return self._certificate if short else CertifiedRequest(self._request, self._certificate)
 
-    def _ask(self, holders: Sequence[int]) -> list[Effect]:
-        question, names = self._question(), self.agreement.holder_names
+    def _ask(self, holders: Sequence[int], *, short: bool = False) -> list[Effect]:
+        question, names = self._question(short=short), self.agreement.holder_names
         return [Send(names[holder], question) for holder in holders]
 
     def unanswered(self, holder: str, version: int) -> list[Message]:
@@ -396,16 +398,20 @@ class Recovery(Opening):
         """Handle what contributors deal and holders say."""
         match message:
             case Shipment():
-                return self.mailroom.relay(sender, message, version), None
+                effects = self.mailroom.relay(sender, message, version)
             case Receipt():
-                return self.mailroom.confirm(sender, message), None
+                effects = self.mailroom.confirm(sender, message)
             case Witness():
-                return self._hear_witness(sender, message), None
+                effects = self._hear_witness(sender, message)
             case Closing():
-                return self._make_room(sender, message, version), None
+                effects = self._make_room(sender, message, version)
+            case CannotFollow():
+                effects = self._repeat_in_full(sender, message)
             case Endorsement() | Answer():
                 return self._hear(sender, message)
-        return super().receive(sender, message, version)
+            case _:
+                return super().receive(sender, message, version)
+        return effects, None
 
     def _make_room(self, sender: str, closing: Closing, version: int) -> list[Effect]:
         """End the masks that a contributor gives up, if they hid no update; tell it which of them are over."""
@@ -424,6 +430,19 @@ class Recovery(Opening):
         over = {n: self.last_verdict(n) or "refused" for n in closing.masks if n not in in_use}
         verdicts = [Verdict(self.agreement.id, *each, "it was given up") for each in over.items()]
         return [*ended, *(Send(sender, verdict) for verdict in verdicts)]
+
+    def _repeat_in_full(self, sender: str, lost: CannotFollow) -> list[Effect]:
+        """Send the long form of the present question to a holder that cannot follow the short one.
+
+        It is not signed: all that it brings is what a holder that reconnects is sent as well.
+        """
+        self.agreement.require_id(lost.epoch)
+        index = self.agreement.holder_index(sender)
+        if index is None:
+            raise NotEnrolled(f"{sender} is no holder", peer=sender)
+        is_present = self._request is not None and lost.digest == self._request.digest
+        is_awaited = index in self._asked and index not in self._answers and self._doubt is None
+        return self._ask([index]) if is_present and is_awaited else []
 
     def _hear_witness(self, sender: str, witness: Witness) -> list[Effect]:
         """Note how far a holder saw the server go. The doubt ends when all have spoken and none saw more."""
@@ -462,7 +481,8 @@ class Recovery(Opening):
         # From now on no other request with one of these masks can be certified.
         votes = tuple(sorted(self._endorsements.items()))
         self._certificate = certificate_of(request, votes)
-        return [write("certificate", "", self._certificate), *self._ask(self._asked)]
+        ask = self._ask(self._asked, short=True)
+        return [write("certificate", "", self._certificate), *ask]
 
     def _count_answer(self, answer: Answer) -> Move:
         if self._parameters.consistency == "certified" and self._certificate is None:

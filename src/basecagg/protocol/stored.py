@@ -167,8 +167,6 @@ class Progress(Stored):
     heads: dict[int, bytes]
     slots: dict[int, bytes] = {}
     """For each attempt at this version, the digest of the request that was endorsed or answered."""
-    certified: tuple[int, bytes, bytes] = (-1, b"", b"")
-    """Version, head and digest of the last certificate."""
     retired: bool = False
 
 

@@ -18,19 +18,17 @@ from basecagg.channels.identity import Ed25519Verifier, Identity, RememberingVer
 from basecagg.parties.member import TO_CONTRIBUTORS
 from basecagg.protocol.epoch import SERVER
 from basecagg.protocol.messages import (
-    CertifiedRequest,
     MaskName,
     Message,
     Parcel,
     PlainUpdate,
-    RecoveryRequest,
     Shipment,
     Upload,
     encode,
 )
+from basecagg.protocol.short_letters import QUESTIONS
 from basecagg.simulation.loopback import Letter, Loopback
 
-_REQUESTS = (RecoveryRequest, CertifiedRequest)
 _BULK: dict[type[Message], str] = {Upload: "words", Parcel: "sealed", Shipment: "sealed"}
 """The long field of each message that has one."""
 
@@ -115,7 +113,7 @@ class MeteredLoopback(Loopback):
     def deliver(self, to: str, letters: Sequence[Letter]) -> None:
         """As the loopback does, at the expense of the role that the letters are for."""
         if to in self.deaf:
-            letters = [each for each in letters if not isinstance(each.message, _REQUESTS)]
+            letters = [each for each in letters if not isinstance(each.message, QUESTIONS)]
         for role, mail in groupby(letters, key=_role):
             with self.charging(role):
                 super().deliver(to, list(mail))

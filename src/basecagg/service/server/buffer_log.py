@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from basecagg.protocol import messages
 from basecagg.protocol.effects import Abandoned, Released, Store
-from basecagg.protocol.messages import Message, RecoveryRequest
+from basecagg.protocol.messages import Message, RecoveryRequest, ShortRequest
 from basecagg.protocol.stored import load, version_key, write
 from basecagg.service.logs import Log
 
@@ -47,7 +47,7 @@ def entry_key(entry: BufferEntry) -> str:
 class OpeningProgress:
     """How far the opening of a buffer has come, and when it got there."""
 
-    request: RecoveryRequest | None = None
+    request: RecoveryRequest | ShortRequest | None = None
     endorsed: set[int] = field(default_factory=set)
     answered: set[int] = field(default_factory=set)
     moments: dict[str, float] = field(default_factory=dict)
@@ -99,17 +99,29 @@ class BufferLog:
 
     def note_question(self, message: Message) -> None:
         """Holders are asked to endorse a request, or to answer it."""
-        certified = isinstance(message, messages.CertifiedRequest)
-        request = message.request if isinstance(message, messages.CertifiedRequest) else message
-        if not isinstance(request, RecoveryRequest):
+        request = self._asked_in(message)
+        if request is None:
             return
-        if self.progress is None or self.progress.request != request:
+        present = self.progress.request if self.progress else None
+        if self.progress is None or present is None or present.digest != request.digest:
             self.progress = OpeningProgress(request)
-        stage = "certified" if certified else "asked"
+        is_asked = isinstance(message, RecoveryRequest | ShortRequest)
+        stage = "asked" if is_asked else "certified"
         if stage not in self.progress.moments:
             self.progress.moments[stage] = time.monotonic()
             said = {"version": request.version, "attempt": request.attempt}
             _LOG.info(f"sum {stage}", **said, members=len(request.tickets))
+
+    def _asked_in(self, message: Message) -> RecoveryRequest | ShortRequest | None:
+        """The request that a question is about. A certificate alone follows the request that it is for."""
+        match message:
+            case RecoveryRequest() | ShortRequest():
+                return message
+            case messages.CertifiedRequest(request=request):
+                return request
+            case messages.Certificate():
+                return self.progress.request if self.progress else None
+        return None
 
     def record(self, news: Released | Abandoned, began: float) -> None:
         """A buffer ended, with the message that the machine took up at the moment `began`."""

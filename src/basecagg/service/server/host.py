@@ -35,7 +35,12 @@ _LEFT_OUT = (
     " server's patience ends and all may be in it again"
 )
 _FOR_NEXT_SUM = (messages.Shipment, messages.Upload)
-_FOR_PRESENT_SUM = (messages.Endorsement, messages.Answer, messages.Witness)
+_FOR_PRESENT_SUM = (
+    messages.Endorsement,
+    messages.Answer,
+    messages.CannotFollow,
+    messages.Witness,
+)
 _BULK = (*_FOR_NEXT_SUM, messages.Answer)
 _TAKEN = (*_FOR_NEXT_SUM, *_FOR_PRESENT_SUM, messages.Receipt, messages.Closing, messages.Refusal)
 """The kinds of message that participants send."""

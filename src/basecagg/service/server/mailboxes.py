@@ -15,6 +15,7 @@ from basecagg.protocol import messages
 from basecagg.protocol.effects import Forget, Persist, Send, Store, Write
 from basecagg.protocol.mailroom import Mailroom
 from basecagg.protocol.messages import Message, Parcel
+from basecagg.protocol.short_letters import QUESTIONS
 from basecagg.protocol.stored import Stored, load, write
 from basecagg.service.framing import Numbered
 
@@ -230,6 +231,4 @@ def _is_urgent(message: Message) -> bool:
     """Whether a sum or a user waits for this letter. Others come in swarms, and are better fetched together."""
     if isinstance(message, messages.Verdict):
         return message.outcome != "admitted"
-    return isinstance(
-        message, messages.RecoveryRequest | messages.CertifiedRequest | messages.Inquiry
-    )
+    return isinstance(message, (*QUESTIONS, messages.Inquiry))
