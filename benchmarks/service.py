@@ -5,6 +5,9 @@ and opens as fast as it goes; the same of another commit, with every run a proce
 moved, hashed, stored and handed out without the protocol. Without `--short` also 1,000 contributors for some
 minutes with the server's memory, what a member's `verify` downloads, and the time from the last byte of a
 buffer's last upload to the new version (N = 12, d = 10⁶).
+
+`--only privacy`: protected beside *plain*, which is FedBuff in clear by the same service (`operator start
+--protection none`), in turn in one run: d = 10⁵ and 10⁶, N = 10 and 50, latency, 1,000 contributors.
 """
 
 from __future__ import annotations
@@ -34,6 +37,13 @@ SHORT = {"what": "load", "contributors": 100, "buffer": 25, "d": 10**5, "warm": 
 CROWD = {"holders": 50, "contributors": 1000, "buffer": 250, "warm": 750, "verify": True}
 LONG = SHORT | CROWD | {"gives_way": True}
 """As if the crowd were elsewhere: whenever the server can run, it does."""
+PLAIN = {"plain": True}
+BESIDE_PLAIN = [
+    *(SHORT | {"holders": holders} for holders in SIZES),
+    *(SHORT | {"holders": holders, "d": 10**6, "warm": 50, "updates": 200} for holders in SIZES),
+    SHORT | CROWD | {"updates": 1000, "verify": False},
+]
+"""Each is measured protected and plain, in turn."""
 LATENCY = {"what": "latency", "holders": 12, "buffer": 5, "d": 10**6}
 SHOWN = {
     "server_ms_per_update": "server ms",
@@ -43,6 +53,8 @@ SHOWN = {
     "load_cores": "cores",
     "busy_cores": "all cores",
     "database_ms_per_update": "db ms",
+    "mb_up_per_update": "MB up",
+    "mb_down_per_update": "MB down",
     "put_off": "put off",
 }
 
@@ -137,7 +149,32 @@ def hurry(trees: dict[str, Path], given: argparse.Namespace, console: Console) -
     return rows
 
 
-PARTS = {"cost": compare, "latency": hurry, "crowd": carry}
+def privacy(trees: dict[str, Path], given: argparse.Namespace, console: Console) -> Figures:
+    """What protection costs the server beside plain FedBuff on the same stack."""
+    found: Figures = {}
+    database, repeats = {"postgres": given.postgres}, 1 if given.short else 3
+    for case in BESIDE_PLAIN:
+        rows = in_turn(case | database, repeats, "server_ms_per_update")
+        words = ("holders", "d", "buffer", "contributors")
+        title = ", ".join(f"{word} {case[word]:,}" for word in words)
+        console.print(table(title, rows))
+        console.print("server ms/update:", ratios(rows, "server_ms_per_update"))
+        found[title] = {"case": case, "rows": rows}
+    rows = in_turn(LATENCY | database, repeats, "total")
+    console.print("last byte to new version:", ratios(rows, "total"))
+    return found | {"latency": {"case": LATENCY, "rows": rows}}
+
+
+def in_turn(case: Figures, repeats: int, figure: str) -> dict[str, Figures]:
+    """Protected and plain, and of each the middle run."""
+    runs = defaultdict[str, list[Figures]](list)
+    for _ in range(repeats):
+        runs["here"].append(measured(ROOT, case))
+        runs["plain"].append(measured(ROOT, case | PLAIN))
+    return {name: _middle(found, figure) for name, found in runs.items()}
+
+
+PARTS = {"cost": compare, "latency": hurry, "crowd": carry, "privacy": privacy}
 
 
 def keep(name: str, rows: Figures) -> None:
@@ -158,12 +195,15 @@ def main() -> int:
     """Measure, print; write each part unless it was the short form."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.service", description=__doc__)
     parser.add_argument("commit", nargs="?", help="one to compare with")
-    parser.add_argument("--short", action="store_true", help="the cost only, once; 5 minutes")
+    parser.add_argument(
+        "--short", action="store_true", help="once, and the cost only unless --only says else"
+    )
     parser.add_argument("--only", choices=PARTS, help="one part; the others stay as they were")
     parser.add_argument("--minutes", type=float, default=10.0, help="how long memory is watched")
     parser.add_argument("--postgres", action="store_true", help="on PostgreSQL, not on SQLite")
     given, console = parser.parse_args(), Console()
-    last, wanted = "", ["cost"] if given.short else [given.only] if given.only else list(PARTS)
+    short = ["cost"] if given.short else list(PARTS)
+    last, wanted = "", [given.only] if given.only else short
     with checked_out(given.commit) if given.commit else nullcontext() as tree:
         trees = {"here": ROOT} | ({} if tree is None else {given.commit: tree})
         for part in wanted:

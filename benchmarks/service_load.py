@@ -23,9 +23,10 @@ import numpy as np
 
 from basecagg.channels.wire import pack
 from basecagg.parameters import ProtocolParameters
+from basecagg.protocol.clear_contributor import ClearContributor
 from basecagg.protocol.contributor import Contributor
 from basecagg.protocol.effects import sends_of, writes_of
-from basecagg.protocol.messages import Message, Upload
+from basecagg.protocol.messages import Message, PlainUpdate, Upload
 from benchmarks.service_postgres import private_postgres
 from benchmarks.service_stand import Participant, Stand, counts_of, errors_of, processor_seconds
 
@@ -37,11 +38,11 @@ class Phone:
     """A contributor of the load."""
 
     who: Participant
-    machine: Contributor
+    machine: Contributor | ClearContributor
 
     async def deal(self, version: int) -> None:
-        """Deal one mask."""
-        await self.who.perform(self.machine.deal(version))
+        """Deal one mask; nothing in clear."""
+        await self.who.perform(self.machine.deal_ahead(version, 1))
 
     async def until(self, epoch: str, condition: Callable[[Phone], object]) -> None:
         """Take letters until something is so."""
@@ -50,18 +51,17 @@ class Phone:
                 self.who.store.commit(writes_of(self.machine.receive(message)))
 
     def prepare(self, version: int, head: bytes, d: int, rng: np.random.Generator) -> Message:
-        """A masked random update, ready to be sent."""
+        """A random update, masked if the epoch's are, ready to be sent."""
         update = rng.uniform(-1, 1, d).astype(np.float32)
         effects = self.machine.submit(update, version, head, version)
         self.who.store.commit(writes_of(effects))
         (upload,) = (send.message for send in sends_of(effects))
-        assert isinstance(upload, Upload)
         return upload
 
     @property
     def is_idle(self) -> bool:
         """Whether the last update is over."""
-        return "uploaded" not in self.machine.states().values()
+        return not self.machine.is_waiting
 
     async def live(self, stand: Stand, rng: np.random.Generator) -> None:
         """Deal, upload, wait for the outcome, again and again."""
@@ -75,8 +75,11 @@ class Phone:
             await self.until(stand.epoch, lambda p: p.is_idle)
 
 
-def committee(holders: int, buffer_size: int, d: int) -> ProtocolParameters:
-    """A committee that does without a fifth of its holders."""
+def terms(case: dict[str, Any]) -> ProtocolParameters:
+    """What the epoch of a case is: plain FedBuff, or a committee that does without a fifth of its holders."""
+    holders, buffer_size, d = case["holders"], case["buffer"], case["d"]
+    if case.get("plain"):
+        return ProtocolParameters.in_clear(buffer_size=buffer_size, model_size=d, max_staleness=50)
     colluders = max(1, holders // 6)
     return ProtocolParameters(
         num_holders=holders,
@@ -126,7 +129,7 @@ def _busy_seconds() -> float:
 def between(before: Moment, after: Moment) -> dict[str, Any]:
     """The figures of the time between two moments, per update."""
     counts, seconds = after.counts - before.counts, after.at - before.at
-    updates = counts["Upload"]
+    updates = uploads_in(counts)
     return {
         "updates": updates,
         "updates_per_second": updates / seconds,
@@ -136,15 +139,25 @@ def between(before: Moment, after: Moment) -> dict[str, Any]:
         "load_cores": (after.load - before.load) / seconds,
         "busy_cores": (after.busy - before.busy) / seconds,
         "put_off": counts["put off"],
+        "mb_up_per_update": _megabytes(counts, " up") / updates,
+        "mb_down_per_update": _megabytes(counts, " down") / updates,
         "traffic_per_update": {name: count / updates for name, count in counts.items()},
         "errors": after.errors[:10],
     }
 
 
+def uploads_in(counts: Counter[str]) -> int:
+    """Updates that were sent, masked or in clear."""
+    return counts[Upload.__name__] + counts[PlainUpdate.__name__]
+
+
+def _megabytes(counts: Counter[str], way: str) -> float:
+    return sum(count for kind, count in counts.items() if kind.endswith(way)) / 1e6
+
+
 async def load(folder: Path, case: dict[str, Any]) -> dict[str, Any]:
     """Everybody at once for a while."""
-    parameters = committee(case["holders"], case["buffer"], case["d"])
-    stand = Stand(folder, parameters, case["contributors"], case.get("database"))
+    stand = Stand(folder, terms(case), case["contributors"], case.get("database"))
     try:
         await stand.start()
         return await _load(stand, case)
@@ -154,8 +167,8 @@ async def load(folder: Path, case: dict[str, Any]) -> dict[str, Any]:
 
 async def _load(stand: Stand, case: dict[str, Any]) -> dict[str, Any]:
     if case.get("gives_way"):
-        assert stand.holders is not None
-        for pid in (os.getpid(), stand.holders.pid):
+        load = [os.getpid(), *([stand.holders.pid] if stand.holders else [])]
+        for pid in load:
             os.setpriority(os.PRIO_PROCESS, pid, 19)
     phones = [Phone(who, await stand.machine_of(who)) for who in stand.contributors]
     rng, memory = np.random.default_rng(), list[float]()
@@ -167,7 +180,7 @@ async def _load(stand: Stand, case: dict[str, Any]) -> dict[str, Any]:
         while time.monotonic() < end:
             await asyncio.sleep(10.0)
             memory.append(round(stand.memory() / 2**20, 1))
-        await _until(stand, before.counts["Upload"] + case["updates"], lives)
+        await _until(stand, uploads_in(before.counts) + case["updates"], lives)
         after = await Moment.now(stand)
         dead = [repr(life.exception()) for life in lives if life.done()]
     finally:
@@ -191,7 +204,7 @@ def _family_seconds(pid: int | None) -> float:
 
 async def _until(stand: Stand, uploads: int, lives: list[asyncio.Task[None]]) -> None:
     """Wait until so many updates have come, however long that takes on a busy machine."""
-    while counts_of(stand.contributors)["Upload"] < uploads and not any(
+    while uploads_in(counts_of(stand.contributors)) < uploads and not any(
         life.done() for life in lives
     ):
         stand.require_running()
@@ -220,8 +233,7 @@ async def _fetch_parts(stand: Stand, who: Participant, times: int = 5) -> dict[s
 async def latency(folder: Path, case: dict[str, Any]) -> dict[str, Any]:
     """The best of some runs, with its parts, in milliseconds."""
     d, members = case["d"], case["buffer"]
-    parameters = committee(case["holders"], members, d)
-    stand = Stand(folder, parameters, members, case.get("database"))
+    stand = Stand(folder, terms(case), members, case.get("database"))
     rng, runs = np.random.default_rng(), list[dict[str, float]]()
     try:
         await stand.start()
@@ -240,8 +252,9 @@ async def _one_sum(
 ) -> dict[str, float]:
     version, head = await phones[0].who.present()
     for phone in phones:
-        await phone.deal(version)
-        await phone.until(stand.epoch, lambda p: p.machine.ready)
+        if not phone.machine.ready:
+            await phone.deal(version)
+            await phone.until(stand.epoch, lambda p: p.machine.ready)
     uploads = [phone.prepare(version, head, d, rng) for phone in phones]
     for phone, upload in list(zip(phones, uploads, strict=True))[:-1]:
         await phone.who.send(upload)

@@ -24,6 +24,7 @@ from basecagg.channels.identity import Ed25519Verifier, Identity, RememberingVer
 from basecagg.channels.sealing import SealingSecret, make_sealer
 from basecagg.channels.wire import MAX_CONTROL_BYTES, pack, unpack
 from basecagg.parameters import ProtocolParameters
+from basecagg.protocol.clear_contributor import ClearContributor
 from basecagg.protocol.contributor import Contributor
 from basecagg.protocol.effects import Effect, Store, sends_of, writes_of
 from basecagg.protocol.epoch import Agreement, Epoch
@@ -176,7 +177,8 @@ class Stand:
         await self.operator.set_model(model)
         epoch = await self.operator.start(self.parameters)
         self.agreement, self.epoch = accepted(epoch), epoch.id.hex()
-        self.holders = self._start_holders(epoch, holders, secrets)
+        if self.parameters.is_masked:
+            self.holders = self._start_holders(epoch, holders, secrets)
 
     def _start_server(self) -> subprocess.Popen[bytes]:
         code = "from basecagg.commands.serve import command; command()"
@@ -213,6 +215,8 @@ class Stand:
 
     async def holders_report(self) -> dict[str, Any]:
         """What the holders' process has to say of itself."""
+        if self.holders is None:
+            return {"cpu": 0.0, "counts": {}, "errors": []}
 
         def ask() -> Any:
             assert self.holders is not None
@@ -242,12 +246,14 @@ class Stand:
             except Unreachable:
                 await asyncio.sleep(0.2)
 
-    async def machine_of(self, phone: Participant) -> Contributor:
+    async def machine_of(self, phone: Participant) -> Contributor | ClearContributor:
         """A contributor's machine, with the credential that the server gives it."""
         reply = await phone.line.call("GET", "/v1/epoch")
         _, credential = framing.split(reply.body)
         given = unpack(credential.frame, MAX_CONTROL_BYTES)
         assert isinstance(given, Credential)
+        if not self.parameters.is_masked:
+            return ClearContributor(self.agreement, given, phone.identity, phone.store)
         sealer = make_sealer("x25519")
         return Contributor(self.agreement, given, phone.identity, sealer, phone.store)
 

@@ -87,7 +87,7 @@ def _round(federation: Federation, number: int) -> dict[str, float]:
     federation.take_news()
     p, recovery = federation.agreement.parameters, federation.server.opening
     assert isinstance(recovery, Recovery)
-    parts = recovery.parts(federation.server.version)
+    parts = recovery.kept.parts(federation.server.version)
     assert parts is not None
     frame = pack(parts)
     begun = process_time()

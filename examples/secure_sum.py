@@ -38,7 +38,7 @@ epoch = draft_epoch(
 )  # fmt: skip
 agreement = accept(epoch, signing["operator"].public_key, verifier)
 store = MemoryStore()
-server = EpochServer.masked(agreement, signing["server"], store, model, post=network.post_all)
+server = EpochServer.of(agreement, signing["server"], store, model, post=network.post_all)
 server.start()
 network.server = server
 for user in users:

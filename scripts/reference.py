@@ -27,7 +27,7 @@ from basecagg.options import (
     settings_of,
     strings_below,
 )
-from basecagg.parameters import RULES, ProtocolParameters
+from basecagg.parameters import CLEAR_RULES, RULES, ProtocolParameters, Rule
 from basecagg.protocol import life
 from diagrams import source_of
 
@@ -146,15 +146,20 @@ def parameters_page() -> str:
         for name, member in vars(ProtocolParameters).items()
         if isinstance(member, property)
     )
-    rules = "\n".join(f"{number}. {rule.text}" for number, rule in enumerate(RULES, start=1))
     return (
         f"{HEADER}# Parameters\n\n{inspect.getdoc(ProtocolParameters)}\n\n"
         f"{_settings(settings_of(ProtocolParameters))}\n"
         f"## What follows from them\n\n| name | meaning |\n|---|---|\n{derived}\n\n"
         "## Rules\n\nChecked in this order when the parameters are made. The first that is broken is"
         " raised as a `ParameterError`, whose text names the values and says what to do.\n\n"
-        f"{rules}\n"
+        f"{_numbered(RULES)}\n\n"
+        'With `protection = "none"` these instead:\n\n'
+        f"{_numbered(CLEAR_RULES)}\n"
     )
+
+
+def _numbered(rules: list[Rule]) -> str:
+    return "\n".join(f"{number}. {rule.text}" for number, rule in enumerate(rules, start=1))
 
 
 SETTINGS = """\

@@ -150,7 +150,7 @@ def test_an_audit_is_the_one_of_the_command(tmp_path: Path) -> None:
 
 def parts_of(federation: Federation, folder: Path) -> Path:
     path, key = folder / "version-1-1.parts", federation.identity("operator").public_key
-    parts = federation.server.opening.parts(1)
+    parts = federation.server.opening.kept.parts(1)
     path.write_bytes(pack(Account(federation.agreement.epoch, parts, key)))
     return path
 

@@ -70,6 +70,7 @@ Days: TypeAlias = Annotated[float, Range(0, inf, above=True, below=True), "DAYS"
 Consistency = Literal["certified", "honest-server"]
 Weights = Literal["own", "field"]
 Masks = Literal["long", "keys"]
+Protection = Literal["basecagg", "none"]
 Correctness = Literal["agreed", "honest-holders"]
 Unit = Literal["user", "record"]
 Speed = Literal["constant", "uniform", "half-normal", "log-normal"]
@@ -267,7 +268,8 @@ class MethodOptions:
     schedule: str | None = None
     """When updates meet. Not set: as the method has it."""
     protection: str | None = None
-    """How updates are protected. Not set: as the method has it."""
+    """How updates are protected. With "none" the server sees every update: plain FedBuff. In a run, if not set:
+    as the method has it."""
     cryptography: Literal["full", "arithmetic"] = "full"
     """The whole protocol, sealed and signed, or only its field arithmetic (for sweeps)."""
 

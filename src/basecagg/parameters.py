@@ -36,6 +36,7 @@ from basecagg.options import (
     LevelOptions,
     MaskOptions,
     Masks,
+    Protection,
     SumOptions,
     TrustOptions,
     WeightOptions,
@@ -96,6 +97,22 @@ class ProtocolParameters:
     """How long updates may be and how much noise each contributor adds, if sums are to be private too. T_c is
     `max_colluding_contributors`: they add no noise, or tell the server theirs."""
     allow_wraparound: bool = FieldOptions.allow_wraparound
+    protection: Protection = "basecagg"
+    """With "none" nobody holds shares, so N = U = T = D = 0; what is said of masks and of the field means
+    nothing then, and updates are not clipped. `in_clear` makes such parameters."""
+
+    @classmethod
+    def in_clear(cls, **chosen: Any) -> ProtocolParameters:
+        """Parameters of plain FedBuff, whose server sees every update. K and d have to be chosen."""
+        return cls(
+            num_holders=0,
+            recovery_threshold=0,
+            max_colluders=0,
+            max_dropouts=0,
+            consistency="honest-server",
+            protection="none",
+            **chosen,
+        )
 
     def __post_init__(self) -> None:
         """Choose what is not set; then check the rules, in order: the first that breaks is raised."""
@@ -107,15 +124,15 @@ class ProtocolParameters:
         check(self)
         if self.min_per_version is None:
             usual = usual_per_version(self.consistency, self.max_colluding_contributors)
-            usual = min(usual, max(1, self.buffer_size))
+            usual = min(usual, max(1, self.buffer_size)) if self.is_masked else 1
             object.__setattr__(self, "min_per_version", usual)
         object.__setattr__(self, "clip", float(self.clip))
         if self.masks is None:
             object.__setattr__(self, "masks", "keys" if self._may_grow_from_keys else "long")
-        broken = None
+        broken, rules = None, RULES if self.is_masked else CLEAR_RULES
         for modulus in self._moduli:
             object.__setattr__(self, "modulus", modulus)
-            broken = next((rule for rule in RULES if not rule.holds(self)), None)
+            broken = next((rule for rule in rules if not rule.holds(self)), None)
             if broken is None:
                 return
         assert broken is not None
@@ -126,7 +143,13 @@ class ProtocolParameters:
         """Whether keys are less to share than masks, and no setting speaks against them."""
         approved = self.modulus is None or self.modulus in KEY_MODULI
         fits = KEY_SIZE < self.model_size < MOST_WORDS - KEY_SIZE
-        return fits and approved and self.weights == "own" and not self.allow_wraparound
+        return (
+            self.is_masked
+            and fits
+            and approved
+            and self.weights == "own"
+            and not self.allow_wraparound
+        )
 
     @property
     def _moduli(self) -> tuple[int, ...]:
@@ -134,6 +157,11 @@ class ProtocolParameters:
         if self.modulus is not None:
             return (self.modulus,)
         return KEY_MODULI if self.masks == "keys" else (PAPER_MODULUS,)
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether the server sees sums of K updates only, and not the updates."""
+        return self.protection != "none"
 
     @property
     def field_size(self) -> int:
@@ -192,8 +220,10 @@ class ProtocolParameters:
     def share_size(self) -> int:
         """Numbers in one share: ⌈(d + 1)/(U − T)⌉, so that at least one pad element is zero.
 
-        Of a key ⌈(n + 2)/(U − T)⌉, so that two are.
+        Of a key ⌈(n + 2)/(U − T)⌉, so that two are. Without masks there are no shares.
         """
+        if not self.is_masked:
+            return 0
         if self.masks == "keys":
             return -(-(KEY_SIZE + _KEY_ZEROS) // self.submasks)
         return self.model_size // self.submasks + 1
@@ -208,8 +238,10 @@ class ProtocolParameters:
         """Numbers in one upload: d and a pad, which shows whether a sum was opened rightly.
 
         Of a long mask the pad makes it a multiple of U − T. With keys each number of it is within the errors by
-        chance with (32K + 1)/q, all of them with 2⁻⁴⁰ at most.
+        chance with (32K + 1)/q, all of them with 2⁻⁴⁰ at most. Without masks there is no pad.
         """
+        if not self.is_masked:
+            return self.model_size
         if self.masks == "long":
             return self.shared_size
         bits = math.log2(self.field_size / (2 * self.error_reach * self.buffer_size + 1))
@@ -222,8 +254,8 @@ class ProtocolParameters:
 
     @property
     def word_bytes(self) -> int:
-        """Bytes of one element of the field on the wire: 3 or 4."""
-        return word_bytes(self.field_size)
+        """Bytes of one element of the field on the wire: 3 or 4. In clear 4, a float32."""
+        return word_bytes(self.field_size) if self.is_masked else 4
 
     @property
     def parts_bytes(self) -> int:
@@ -611,6 +643,31 @@ RULES: list[Rule] = [
 ]
 
 
+_OF_UPDATES = (
+    *("d ≥ 1", "τ_max ≥ 0", "own weights: s(τ_max) > 2⁻³²"),
+    *("field weights: c_g·s(τ_max) ≥ 1", "1 ≤ min_per_version ≤ K"),
+)
+CLEAR_RULES: list[Rule] = [
+    Rule(
+        "protection none: N = U = T = D = E = 0, consistency 'honest-server', no privacy",
+        lambda p: (
+            not any((p.num_holders, p.recovery_threshold, p.max_colluders, p.max_dropouts, p.liars))
+            and p.consistency == "honest-server"
+            and not p.agreed
+            and p.privacy is None
+        ),
+        lambda p: (
+            "protection = 'none' with holders, certified or agreed sums, or a budget of privacy: updates are"
+            " sent in clear, so nobody holds shares of them and nothing of that is kept; possible:"
+            " ProtocolParameters.in_clear(...)"
+        ),
+    ),
+    _at_least(1, "buffer_size", "K"),
+    *(rule for rule in RULES if rule.text in _OF_UPDATES),
+]
+"""The rules of plain FedBuff, where there are no masks."""
+
+
 def _missing_answers(p: ProtocolParameters) -> int:
     return p.recovery_threshold + p.recovery_margin - (p.num_holders - p.max_dropouts)
 
@@ -657,8 +714,12 @@ def usual_tolerance(
 
 
 def fields_from(wishes: Any, num_holders: int) -> dict[str, Any]:
-    """The fields of `ProtocolParameters` that settings have under the same names, with D, T and U filled in."""
-    named = [each.name for each in fields(ProtocolParameters) if hasattr(wishes, each.name)]
+    """The fields of `ProtocolParameters` that settings have under the same names, with D, T and U filled in.
+
+    Without `protection`: that of a run is another thing, and where there are D, T and U there are holders.
+    """
+    names = [each.name for each in fields(ProtocolParameters) if each.name != "protection"]
+    named = [name for name in names if hasattr(wishes, name)]
     chosen = {name: getattr(wishes, name) for name in named}
     dropouts, colluders, threshold = usual_tolerance(
         num_holders,

@@ -252,10 +252,10 @@ def test_an_update_in_clear_is_written_down() -> None:
     run = Recorded()
     lines = list[AnyLine]()
     recorder = Recorder(run.federation.agreement, lines.append)
-    update = PlainUpdate(MaskName("user-1", bytes(16)), 0, bytes(32), bytes(80))
+    update = PlainUpdate.unsigned(MaskName("user-1", bytes(16)), 0, bytes(32), bytes(80))
     recorder.see("user-1", update)
     recorder.see("mallory", update)  # of whom nobody would take it
-    assert lines[1:] == [PlainLine(update.mask.key, "user-1", 0)]
+    assert lines[1:] == [PlainLine(update.ticket.mask.key, "user-1", 0)]
 
 
 # --- broken ones ------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from samples import make_samples
 from basecagg.channels import wire
 from basecagg.channels.wire import MAGIC, MAX_CONTROL_BYTES, AnyMessage, limit_for, pack, unpack
 from basecagg.errors import ChannelError
+from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.messages import (
     MAX_REASON,
     Answer,
@@ -47,7 +48,7 @@ def conversation(suite="x25519"):
     certified = certify(federation, request_for(federation, members, 1, previous))
     seen += [certified, certified.request, make_samples()[CannotFollow]]
     seen += [federation.agreement.epoch, federation._credentials["user-0"]]
-    seen += [Refusal("Malformed", "no"), PlainUpdate(MASK, 0, bytes(32), bytes(200))]
+    seen += [Refusal("Malformed", "no"), PlainUpdate.unsigned(MASK, 0, bytes(32), bytes(200))]
     seen += [make_samples()[kind] for kind in (HolderKey, EpochEnd)]  # of operator and participants
     seen += [make_samples()[kind] for kind in (Release, Parts, Inquiry, Witness)]
     return federation, list({type(message): message for message in seen}.values())
@@ -122,11 +123,16 @@ def test_the_limits_are_bulk_and_4_kib_or_16_mib():
         Parcel: envelope,
         Answer: share + 4096,
         Upload: 4 * p.padded_size + 4096,
-        PlainUpdate: 8 * p.model_size + 4096,
+        PlainUpdate: 4 * p.padded_size + 4096,
         Parts: p.parts_bytes + 8 * p.model_size + 2 * 16 * 2**20,
     }
     for kind in get_args(AnyMessage):
         assert limit_for(kind, p) == bulk.get(kind, 16 * 2**20)
+
+
+def test_in_clear_an_update_is_as_long_as_its_numbers():
+    p = ProtocolParameters.in_clear(buffer_size=3, model_size=1000)
+    assert limit_for(PlainUpdate, p) == 4 * 1000 + 4096
 
 
 def test_a_missing_signature_is_no_shorter_encoding():
@@ -156,7 +162,7 @@ def test_a_map_instead_of_an_array():
 
 def test_a_longer_form_of_the_same_number():
     """0 as one byte is the number; 0 as uint8, uint64 or float is another byte string."""
-    frame = pack(PlainUpdate(MASK, 0, bytes(32), b"xyz"))
+    frame = pack(EpochEnd(bytes(32), 0, bytes(32)))
     marker = b"\x00\xc4\x20"  # the version, then 32 bytes
     assert frame.count(marker) == 1
     for longer in (b"\xcc\x00", b"\xcf" + bytes(8), b"\xca" + bytes(4), b"\xd0\x00"):
@@ -208,7 +214,7 @@ def test_a_large_frame_has_one_encoding_too(message, monkeypatch):
 
 
 def test_a_longer_form_of_a_number_beside_a_large_field():
-    message = PlainUpdate(MASK, 0, bytes(32), bytes(10**5))
+    message = PlainUpdate.unsigned(MASK, 0, bytes(32), bytes(10**5))
     frame, marker = pack(message), b"\x00\xc4\x20"
     assert unpack(frame, 10**8) == message
     for longer in (b"\xcc\x00", b"\xcf" + bytes(8), b"\xd0\x00"):
@@ -220,7 +226,7 @@ def test_a_string_instead_of_bytes():
     with pytest.raises(ChannelError):
         unpack(body("Refusal", b"code", "reason"), 10**8)
     with pytest.raises(ChannelError):
-        unpack(body("PlainUpdate", ["MaskName", "ann", "x" * 16], 0, bytes(32), b""), 10**8)
+        unpack(body("Verdict", bytes(32), ["MaskName", "ann", "x" * 16], "admitted", ""), 10**8)
 
 
 @pytest.mark.parametrize(
@@ -246,10 +252,10 @@ def test_names_that_are(name):
         Verdict(bytes(32), MaskName("ann", bytes(15)), "admitted"),
         Verdict(bytes(32), MASK, "maybe"),
         Verdict(bytes(32), MASK, "admitted", "x" * (MAX_REASON + 1)),
-        PlainUpdate(MASK, -1, bytes(32), b""),
-        PlainUpdate(MASK, 2**62, bytes(32), b""),
-        PlainUpdate(MASK, 1.0, bytes(32), b""),
-        PlainUpdate(MASK, True, bytes(32), b""),
+        PlainUpdate.unsigned(MASK, -1, bytes(32), b""),
+        PlainUpdate.unsigned(MASK, 2**62, bytes(32), b""),
+        PlainUpdate.unsigned(MASK, 1.0, bytes(32), b""),
+        PlainUpdate.unsigned(MASK, True, bytes(32), b""),
         Answer(bytes(32), 0, bytes(32), 100_000, b""),
         Answer(bytes(32), 0, bytes(32), -1, b""),
         Answer(bytes(32), 0, bytes(32), 0, b"", bytes(65)),

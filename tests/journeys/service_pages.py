@@ -114,6 +114,24 @@ def use_the_certificate(story: Story) -> None:
     )
 
 
+def nobody_sends_in_clear(story: Story) -> None:
+    """One update would be enough for a version."""
+    before = story.federation.figures.version
+    for name in HOSPITALS:
+        story.traveller.wait_until(
+            lambda name=name: story.traveller.has_logged(name, "epoch declined"), f"{name} declines"
+        )
+    assert story.federation.figures.version == before
+
+
+def protection_is_none(story: Story) -> None:
+    assert "protection none: the server sees every update" in story.said
+
+
+def stop_hospital_3(story: Story) -> None:
+    assert story.traveller.stop("hospital-3") == 0
+
+
 def go_elsewhere(story: Story) -> None:
     story.traveller.type("mkdir other && cd other")
 
@@ -237,6 +255,20 @@ SERVICE: dict[str, Walk] = {
             not_run("sudo /opt/basecagg/bin/pip install --upgrade", SYSTEMD),
             not_run("sudo systemctl start basecagg-server", SYSTEMD),
             typed("basecagg operator start --model before.safetensors", then=see_versions),
+            typed(
+                "basecagg operator rotate --protection none",
+                ("--buffer-size 5", "--buffer-size 1"),
+                then=nobody_sends_in_clear,
+            ),
+            typed("basecagg operator status", then=protection_is_none),
+            typed(
+                "basecagg join hospital-3.invitation",
+                SOON,
+                first=stop_hospital_3,
+                runs_as="hospital-3",
+                then=see_versions,
+            ),
+            typed("basecagg operator rotate --max-dropouts 2", then=see_versions),
             typed("basecagg operator init", first=go_elsewhere, answers=PASSPHRASE * 2),
             typed("basecagg operator passphrase", answers=2 * f"another {PASSPHRASE}" + PASSPHRASE),
         ],

@@ -105,8 +105,8 @@ def test_what_leads_to_the_present_model_can_be_shown():
     key = town.identities["operator"].public_key
     pedigree = town.server.pedigree(key, 1)
     assert pedigree.epoch == town.epoch
-    assert pedigree.release == town.server.recovery.release(1)
-    assert town.server.recovery.parts(1) is not None
+    assert pedigree.release == town.server.recovery.kept.release(1)
+    assert town.server.recovery.kept.parts(1) is not None
 
 
 def test_updates_in_clear_are_summed_by_the_same_object():
@@ -123,7 +123,7 @@ def test_updates_in_clear_are_summed_by_the_same_object():
     server.start()
     for seed, name in enumerate(("ann", "bob")):
         values = update(seed).tobytes()
-        message = PlainUpdate(MaskName(name, bytes(16)), 0, server.machine.head, values)
+        message = PlainUpdate.unsigned(MaskName(name, bytes(16)), 0, server.machine.head, values)
         assert server.receive(name, message) is None
     assert [type(each) for each in news] == [Released]
     assert np.allclose(server.machine.model, -(update(0) + update(1)) / 2)

@@ -176,7 +176,7 @@ def test_it_trains_only_from_the_model_that_the_server_has_signed():
     assert not member.has_heard_of(1)
     with pytest.raises(LocalProtocolError, match="has not said yet"):
         member.head_of(1, machine.model)
-    member.take([town.server.recovery.release(1)])
+    member.take([town.server.recovery.kept.release(1)])
     assert member.has_heard_of(1)
     assert not member.is_due(1)
     member.begin()
@@ -198,7 +198,7 @@ def test_evidence_outlives_the_member():
     town = WholeEpoch()
     for name in USERS[:3]:
         town.contribute(name, UPDATE)
-    release = town.server.recovery.release(1)
+    release = town.server.recovery.kept.release(1)
     town.members[ANN].take([release])
     assert evidence_in(town.stores[ANN]) == []
     assert town.members[ANN].take([forked(release, town.identities[SERVER])]) == []

@@ -27,11 +27,14 @@ class Town(WholeEpoch):
             self.contribute(name, self.update())
         self.tickets = sorted(map(self.ticket, NEXT), key=lambda ticket: ticket.mask)
         recovery = self.server.recovery
-        self.history, self.previous = recovery.release(1).history, recovery.certificate_of(1)
+        self.history, self.previous = (
+            recovery.kept.release(1).history,
+            recovery.kept.certificate_of(1),
+        )
         ann = self.restart()
-        ann.take([recovery.release(1)])
+        ann.take([recovery.kept.release(1)])
         assert ann.is_due(1)
-        ann.take([recovery.parts(1)])
+        ann.take([recovery.kept.parts(1)])
         assert not ann.is_due(1)
 
     def update(self) -> np.ndarray:

@@ -9,10 +9,12 @@ from parties import SIZE, USERS, parameters
 
 from basecagg.channels.identity import Ed25519Verifier, Identity, enrol
 from basecagg.channels.sealing import SealingKeys
+from basecagg.parameters import ProtocolParameters
 from basecagg.parties.epoch_server import EpochServer
 from basecagg.parties.member import Member, Pins
 from basecagg.protocol.effects import News, Released, Send
 from basecagg.protocol.epoch import SERVER, Seat, accept, draft_epoch, first_link
+from basecagg.protocol.floor import LocalFloor
 from basecagg.protocol.messages import Message
 from basecagg.storage.in_memory import MemoryStore
 
@@ -22,7 +24,10 @@ MODEL = np.zeros(SIZE, np.float32)
 class WholeEpoch:
     """A server and seven members, K = 3, each with a store in memory; whoever is `away` gets no letters."""
 
-    def __init__(self, **changes) -> None:
+    def __init__(self, terms: ProtocolParameters | None = None, **changes) -> None:
+        terms = terms or parameters(**changes)
+        # Everybody wrote it down where updates are in clear.
+        self.floor = LocalFloor(allow_clear=not terms.is_masked)
         self.identities = {n: Identity.create() for n in (*USERS, SERVER, "operator", "enrolment")}
         self.stores = {name: MemoryStore() for name in (*USERS, SERVER)}
         self.news: list[News] = []
@@ -37,8 +42,8 @@ class WholeEpoch:
         ]
         self.epoch = draft_epoch(
             federation="town",
-            parameters=parameters(**changes),
-            holders=seats,
+            parameters=terms,
+            holders=seats if terms.is_masked else [],
             server_key=self.identities[SERVER].public_key,
             enrolment_key=self.identities["enrolment"].public_key,
             operator=self.identities["operator"],
@@ -69,14 +74,14 @@ class WholeEpoch:
             Ed25519Verifier(),
             self.stores[name],
             tell=self.news.append,
-            **options,
+            **{"floor": self.floor} | options,
         )
         return member.start(0)
 
     def start_server(self) -> None:
         """Also again: then it goes on from its store."""
         agreement = accept(self.epoch, self.identities["operator"].public_key, Ed25519Verifier())
-        self.server = EpochServer.masked(
+        self.server = EpochServer.of(
             agreement,
             self.identities[SERVER],
             self.stores[SERVER],
@@ -102,8 +107,14 @@ class WholeEpoch:
 
     def contribute(self, name: str, update) -> None:
         machine, member = self.server.machine, self.members[name]
+        self.tell_of_version(name)
         self.say(name, member.deal())
         self.say(name, member.submit(update, machine.version, machine.head))
+
+    def tell_of_version(self, name: str) -> None:
+        """What a member asks for before it trains. Holders hear of it by the server's questions."""
+        release = self.server.kept.release(self.server.machine.version)
+        self.members[name].take([] if release is None else [release])
 
     @property
     def released(self) -> list[Released]:

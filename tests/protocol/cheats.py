@@ -40,7 +40,7 @@ def after(rounds: int = 2, **changes) -> tuple[Federation, Parts]:
 
 
 def parts_of(federation: Federation) -> Parts:
-    parts = federation.server.opening.parts(federation.server.version)
+    parts = federation.server.opening.kept.parts(federation.server.version)
     assert parts is not None
     return parts
 

@@ -139,7 +139,7 @@ def make_samples() -> dict[type[Message], Message]:
         signed(Receipt(epoch.id, 1, shipment.dealing.masks), identity("h1")),
         tickets[0],
         Upload(tickets[0], WORDS),
-        PlainUpdate(masks["ann"], 7, history.root, WORDS),
+        PlainUpdate(tickets[0], WORDS, shipment.dealing.credential),
         link,
         now,
         release,

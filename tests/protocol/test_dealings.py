@@ -223,11 +223,11 @@ def test_whoever_has_the_word_on_a_version_can_make_it_again(federation):
     for newest in range(1, 5):
         one_round(federation, people)
         recovery = federation.server.opening
-        told = {version for version in range(newest + 2) if recovery.release(version)}
-        made = {version for version in range(newest + 2) if recovery.parts(version)}
+        told = {version for version in range(newest + 2) if recovery.kept.release(version)}
+        made = {version for version in range(newest + 2) if recovery.kept.parts(version)}
         assert told == made >= {newest}
         for version in made:
-            recompute(federation.agreement, recovery.parts(version))
+            recompute(federation.agreement, recovery.kept.parts(version))
     models = {int(key) for key in store_of_server(federation).keys("model")}
     assert models == {newest, *(version - 1 for version in made)}
 
@@ -238,7 +238,7 @@ def test_a_server_that_keeps_no_parts_keeps_one_model():
         one_round(federation, ("ann", "bob", "cat"))
     assert [int(key) for key in store_of_server(federation).keys("model")] == [3]
     assert store_of_server(federation).keys("upload") == []
-    assert federation.server.opening.parts(3) is None
+    assert federation.server.opening.kept.parts(3) is None
 
 
 def resigned(federation, shipment, **changes):

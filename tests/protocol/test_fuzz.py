@@ -162,7 +162,7 @@ class Scene:
         """What no machine sends in this run, or what is agreed on beforehand."""
         federation, size = self.world.federation, self.world.parameters.model_size
         mask = MaskName("user-1", bytes(16))
-        yield Letter("user-1", AT_SERVER, PlainUpdate(mask, 0, bytes(32), bytes(4 * size)))
+        yield Letter("user-1", AT_SERVER, PlainUpdate.unsigned(mask, 0, bytes(32), bytes(4 * size)))
         yield Letter("server", CONTRIBUTOR, Verdict(federation.agreement.id, mask, "burned", "why"))
         yield Letter("user-1", AT_SERVER, Refusal("Malformed", "a reason"))
         yield Letter("server", HOLDER, federation.agreement.epoch)

@@ -80,7 +80,7 @@ def test_words_are_forgotten_when_later_versions_are_used() -> None:
     federation = watching.federation
     for version in range(1, 6):
         one_round(federation)
-        watching.hear(federation.server.opening.release(version))
+        watching.hear(federation.server.opening.kept.release(version))
         watching.watch.head_of(version, federation.server.model)
     assert watching.kept == [3, 4, 5]  # 3 goes with the next word
 
@@ -126,7 +126,7 @@ def long_run() -> tuple[Federation, list[Release]]:
     federation, words = make_federation(cryptography=False, keep=2), list[Release]()
     for version in range(1, MANY + 3):
         one_round(federation)
-        words.append(federation.server.opening.release(version))
+        words.append(federation.server.opening.kept.release(version))
     return federation, words
 
 
@@ -148,7 +148,7 @@ class Exchanged(Watching):
 
     def check(self) -> None:
         assert self.watch.is_due(self.version)
-        parts = self.federation.server.opening.parts(self.version)
+        parts = self.federation.server.opening.kept.parts(self.version)
         self.store.commit(writes_of(self.watch.check(parts)))
         assert not self.watch.is_due(self.version)
 

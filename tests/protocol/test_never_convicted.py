@@ -97,7 +97,7 @@ class Prosecution(Schedules):
         for made in load(store, "made", Made).values():
             version = made.release.history.last
             self.hear(made.release)
-            parts = self.server.opening.parts(version)
+            parts = self.server.opening.kept.parts(version)
             if parts is not None and (version, made.release) not in self.made:
                 recompute(self.world.federation.agreement, parts)
                 self.made.add((version, made.release))

@@ -344,7 +344,7 @@ def test_an_age_that_cannot_be_is_refused_by_server_and_holders(base, told, word
     effects = federation.server.receive(USERS[0], lie)
     (verdict,) = [e.message for e in sends_of(effects) if isinstance(e.message, Verdict)]
     assert (verdict.outcome, words in verdict.reason) == ("refused", True)
-    previous = federation.server.opening.certificate_of(2)
+    previous = federation.server.opening.kept.certificate_of(2)
     request = request_for(federation, [lie.ticket, *members[1:]], 2, previous)
     all_refuse(federation, request, WrongVersion)
 

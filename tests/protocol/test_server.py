@@ -308,7 +308,7 @@ def test_an_upload_of_another_epoch(federation):
 
 
 def test_an_update_in_clear_is_not_taken(federation):
-    plain = PlainUpdate(MaskName("ann", bytes(16)), 0, bytes(32), bytes(8 * SIZE))
+    plain = PlainUpdate.unsigned(MaskName("ann", bytes(16)), 0, bytes(32), bytes(8 * SIZE))
     server_refuses(federation, "ann", plain, Malformed)
 
 
@@ -593,7 +593,7 @@ def test_without_protection_it_is_fedbuff():
     store.commit(writes_of(server.start()))
     updates = [fresh_update() for _ in range(3)]
     for name, update in zip("abc", updates, strict=True):
-        message = PlainUpdate(
+        message = PlainUpdate.unsigned(
             MaskName(name, bytes(16)), 0, server.head, update.astype("<f8").tobytes()
         )
         store.commit(writes_of(server.receive(name, message)))
@@ -607,7 +607,7 @@ def test_without_protection_one_update_may_be_the_only_one_of_its_version():
     for turn, bases in enumerate(([0, 0, 0], [0, 1, 1])):
         for name, base in zip("abc", bases, strict=True):
             mask, values = MaskName(name, bytes([turn] * 16)), fresh_update().tobytes()
-            message = PlainUpdate(mask, base, heads[base], values)
+            message = PlainUpdate.unsigned(mask, base, heads[base], values)
             store.commit(writes_of(server.receive(name, message)))
         heads.append(server.head)
     assert server.version == 2
@@ -624,10 +624,22 @@ def test_without_protection_one_update_may_be_the_only_one_of_its_version():
 )
 def test_without_protection_nonsense_is_refused_too(change, error):
     server, _ = plain_server(constant())
-    true = PlainUpdate(MaskName("a", bytes(16)), 0, server.head, np.zeros(SIZE).tobytes())
+    told = {"mask": MaskName("a", bytes(16)), "values": np.zeros(SIZE).tobytes()}
+    said = told | change
+    nonsense = PlainUpdate.unsigned(said["mask"], 0, server.head, said["values"])
     with pytest.raises(error):
-        server.receive("a", replace(true, **change))
+        server.receive("a", nonsense)
     assert server.buffer.waiting == []
+
+
+def test_without_protection_a_ticket_is_for_its_own_numbers():
+    server, _ = plain_server(constant())
+    values = np.zeros(SIZE).tobytes()
+    true = PlainUpdate.unsigned(MaskName("a", bytes(16)), 0, server.head, values)
+    with pytest.raises(Malformed, match="other bytes"):
+        server.receive("a", replace(true, values=np.ones(SIZE).tobytes()))
+    server.receive("a", true)
+    assert len(server.buffer.waiting) == 1
 
 
 def test_the_clock_of_an_opening(certified):

@@ -238,7 +238,7 @@ def play(rule, reliable, at=0, *, written=False):
     for number in range(10):
         name = MaskName(f"user-{number}", bytes(16))
         values, base = draw.normal(0, 1, 6).astype("<f4").tobytes(), number // 2
-        message = PlainUpdate(name, base, server.head_of(base), values)
+        message = PlainUpdate.unsigned(name, base, server.head_of(base), values)
         while not carry_out(lambda: server.receive(name.contributor, message)):  # noqa: B023
             server = make_server(rule, store)
             carry_out(server.start)

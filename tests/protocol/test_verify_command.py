@@ -163,7 +163,7 @@ def trained():
 
 def pedigree_of(federation, **changes) -> Pedigree:
     opening, version = federation.server.opening, federation.server.version
-    words = opening.release(version), opening.certificate_of(version)
+    words = opening.kept.release(version), opening.kept.certificate_of(version)
     made = Pedigree(federation.agreement.epoch, *words, operator_key(federation))
     return replace(made, **changes)
 

@@ -98,7 +98,7 @@ async def test_small_messages_pass_beside_one_that_is_too_large() -> None:
     agent._persist = Patience().persist
     small, large = (
         Refusal("X", "y"),
-        PlainUpdate(MaskName("ann", bytes(16)), 0, bytes(32), bytes(2000)),
+        PlainUpdate.unsigned(MaskName("ann", bytes(16)), 0, bytes(32), bytes(2000)),
     )
     with pytest.raises(TooLarge, match="a PlainUpdate of"):
         await agent._send([large, small])

@@ -56,8 +56,8 @@ class Recorder:
             ):
                 told = ticket.base_version, _update_id(ticket), ticket.staleness
                 yield transcript.UploadLine(ticket.mask.key, sender, *told)
-            case messages.PlainUpdate(mask=mask) if mask.contributor == sender:
-                yield transcript.PlainLine(mask.key, sender, message.base_version)
+            case messages.PlainUpdate(ticket=ticket) if ticket.mask.contributor == sender:
+                yield transcript.PlainLine(ticket.mask.key, sender, ticket.base_version)
             case messages.CertifiedRequest(request=request):
                 yield from self._request(sender, request)
             case messages.RecoveryRequest() | messages.ShortRequest():

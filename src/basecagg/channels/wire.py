@@ -134,12 +134,13 @@ def limit_for(message_type: type[Message], parameters: ProtocolParameters) -> in
     # A dealing is for as many masks as its dealer may have ahead: one envelope has a share of each.
     masks = min(parameters.mask_quota, messages.MAX_MASKS)
     envelope = masks * (share + _MASK_NAME_BYTES) + _ENVELOPE_BYTES
+    update = parameters.word_bytes * parameters.padded_size + _ENVELOPE_BYTES
     bulk = {
         messages.Shipment: parameters.num_holders * envelope + _ENVELOPE_BYTES,
         messages.Parcel: envelope,
         messages.Answer: share + _ENVELOPE_BYTES,
-        messages.Upload: parameters.word_bytes * parameters.padded_size + _ENVELOPE_BYTES,
+        messages.Upload: update,
         messages.Parts: parameters.parts_bytes + 8 * parameters.model_size + 2 * MAX_CONTROL_BYTES,
-        messages.PlainUpdate: 8 * parameters.model_size + _ENVELOPE_BYTES,
+        messages.PlainUpdate: update,
     }
     return bulk.get(message_type, MAX_CONTROL_BYTES)

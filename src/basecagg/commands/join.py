@@ -47,6 +47,10 @@ class _JoinOptions(MemberOptions, AnchorOptions):
     field_weights: bool = False
     """Accept an epoch whose updates weigh differently in the field. One sum of it tells more about an update
     than the sum of numbers does; without this only --trust-server accepts it."""
+    allow_clear: bool = False
+    """Accept an epoch with protection none: your updates are sent in clear, and the server sees each of them.
+    Without this nothing of yours ever leaves in clear, whatever server or operator say. Nobody promises
+    anything in such an epoch, so of your other conditions only --max-epsilon is looked at."""
     long_masks: bool = False
     """Refuse an epoch whose masks grow from keys: that these stay secret rests on ring-LWE."""
     max_burns: Annotated[int, Range(0)] | None = None

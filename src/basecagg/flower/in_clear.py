@@ -108,7 +108,7 @@ class ClearCoordinator(Coordinator):
         machine, name = self.running.machine, MaskName(view.name, os.urandom(_SERIAL_BYTES))
         digest = machine.head_of(lesson.version) or bytes(32)  # too old: the machine refuses it
         self._summed[name] = lesson
-        message = PlainUpdate(name, lesson.version, digest, model_bytes(update))
+        message = PlainUpdate.unsigned(name, lesson.version, digest, model_bytes(update))
         refusal = self.running.receive(view.name, message)
         if isinstance(refusal, StaleUpdate):
             LOG.info("an update of node %d is dropped: %s", view.node_id, refusal)

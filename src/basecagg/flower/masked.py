@@ -162,7 +162,7 @@ class MaskedCoordinator(Coordinator):
             if not fits:
                 raise DataError(f"the stored epoch {problem}: choose another server_state")
         self.settings = replace(settings, buffer_size=parameters.buffer_size)
-        self.server = EpochServer.masked(
+        self.server = EpochServer.of(
             agreement,
             self.operator.server,
             self._store,
@@ -205,7 +205,7 @@ class MaskedCoordinator(Coordinator):
         lesson = self.lesson(view.task) if view.task else {}
         if view.task:
             # The server's signed word on the model that a node is shown; for the first one the epoch vouches.
-            release = self.running.recovery.release(self.version)
+            release = self.running.kept.release(self.version)
             letters += [*view.take_receipts(), *([release] if release else [])]
             slots = np.ascontiguousarray(self.running.machine.model[self.layout.size :])
             lesson[visits.METRICS] = ConfigRecord({"charge": self._contract})

@@ -10,9 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import Self
 
 from basecagg.errors import LocalProtocolError, Refused
+from basecagg.protocol.clear_opening import ClearOpening
 from basecagg.protocol.effects import Effect, News, Send, Store, perform, refusal_reply
 from basecagg.protocol.epoch import Agreement
 from basecagg.protocol.global_model import Model
+from basecagg.protocol.kept_versions import KeptVersions
 from basecagg.protocol.messages import Message
 from basecagg.protocol.opening import Opening
 from basecagg.protocol.ports import Signer
@@ -40,7 +42,7 @@ class EpochServer:
         post: Callable[[Sequence[Send]], None],
         tell: Callable[[News], None] = _ignore,
     ) -> None:
-        """Put the machine together; `start` sets it to work. For masked updates use `masked`.
+        """Put the machine together; `start` sets it to work. For an epoch use `of`.
 
         settings: what the server decides, such as K and the step.
         opening: the protection, which knows how the sum of K updates is opened.
@@ -51,13 +53,14 @@ class EpochServer:
         """
         self.machine = Server(settings, opening, store, initial_model)
         """The machine, for reading only: what is buffered, the model, the chain of models."""
-        self._opening = opening
+        self.opening = opening
+        """The protection, for reading only: what a version was made from, why no sum is opened."""
         self._store = store
         self._post = post
         self._tell = tell
 
     @classmethod
-    def masked(
+    def of(
         cls,
         agreement: Agreement,
         signer: Signer,
@@ -69,21 +72,25 @@ class EpochServer:
         retries: int = 1,
         keep: int = 1,
     ) -> Self:
-        """The server of an epoch whose updates are masked, and whose sums holders open.
+        """The server of an epoch, with the protection that the epoch prescribes.
 
         retries: how often holders are asked again before answers that disagree are given up.
         keep: for how many versions (R) to keep the parts that each was made from.
         """
-        recovery = Recovery(agreement, signer, store, retries, keep)
+        opening: Opening
+        if agreement.parameters.is_masked:
+            opening = Recovery(agreement, signer, store, retries, keep)
+        else:
+            opening = ClearOpening(agreement, signer, store, keep)
         settings = ServerSettings.of(agreement)
-        return cls(settings, recovery, store, initial_model, post=post, tell=tell)
+        return cls(settings, opening, store, initial_model, post=post, tell=tell)
 
     @property
     def recovery(self) -> Recovery:
         """The protection, where updates are masked."""
-        if not isinstance(self._opening, Recovery):
+        if not isinstance(self.opening, Recovery):
             raise LocalProtocolError("the updates of this server are not masked")
-        return self._opening
+        return self.opening
 
     # --- messages and time --------------------------------------------------------------------
 
@@ -110,8 +117,8 @@ class EpochServer:
         self._perform(self.machine.tick(now, patience))
 
     def begun(self, contributor: str, version: int) -> None:
-        """A participant took the model of this version. Who has a mask may come with an update of it."""
-        if contributor in self.recovery.mailroom.dealers:
+        """A participant took the model of this version, and may come with an update of it."""
+        if self.opening.may_come(contributor):
             self.machine.begun(contributor, version)
 
     def over(self, contributor: str) -> None:
@@ -133,8 +140,19 @@ class EpochServer:
 
     # --- what others may check ----------------------------------------------------------------
 
+    @property
+    def _of_epoch(self) -> Recovery | ClearOpening:
+        if not isinstance(self.opening, Recovery | ClearOpening):
+            raise LocalProtocolError("this server is in no epoch: it signs nothing")
+        return self.opening
+
+    @property
+    def kept(self) -> KeptVersions:
+        """What the last versions were made from."""
+        return self._of_epoch.kept
+
     def pedigree(self, operator_key: bytes, version: int) -> Pedigree:
         """What leads from the operator's key to the model of a version that is kept."""
-        recovery = self.recovery
-        release, certificate = recovery.release(version), recovery.certificate_of(version)
-        return Pedigree(recovery.agreement.epoch, release, certificate, operator_key)
+        release, certificate = self.kept.release(version), self.kept.certificate_of(version)
+        epoch = self._of_epoch.agreement.epoch
+        return Pedigree(epoch, release, certificate, operator_key)

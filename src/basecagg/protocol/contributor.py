@@ -47,6 +47,7 @@ from basecagg.protocol.stored import (
     require,
     write,
 )
+from basecagg.protocol.weighing import Weighing
 
 _SERIAL_BYTES = 16
 
@@ -333,15 +334,7 @@ class Contributor:
 
     def _own_staleness(self, base_version: int, version: int) -> int:
         """τ̂, where contributors weigh by it. An update that is too old is refused before it is paid for."""
-        if self._parameters.weights == "field":
-            return 0
-        age, most = version - base_version, self._parameters.max_staleness
-        if not 0 <= age <= most:
-            raise LocalProtocolError(
-                f"trained from version {base_version}, the model is at {version}: an update may be {most}"
-                " versions old at most; download the model again"
-            )
-        return age
+        return Weighing.of(self._parameters).age_to_tell(version, base_version)
 
     def _remember(self, update: Model, staleness: int) -> list[Effect]:
         """Store, before the upload leaves, what it costs or which update it is.

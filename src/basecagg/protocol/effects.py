@@ -15,7 +15,15 @@ from msgspec import Struct
 
 from basecagg.errors import Refused
 from basecagg.protocol.buckets import Bucket
-from basecagg.protocol.messages import MAX_REASON, MaskName, Message, Refusal, Upload, Verdict
+from basecagg.protocol.messages import (
+    MAX_REASON,
+    MaskName,
+    Message,
+    PlainUpdate,
+    Refusal,
+    Upload,
+    Verdict,
+)
 from basecagg.protocol.ports import Discreet, Records
 
 
@@ -51,7 +59,7 @@ class News(Struct, frozen=True, gc=False):
 
 
 class Uploaded(News, frozen=True):
-    """An update was masked; `clipped` of its elements lay outside ±B."""
+    """An update is sent; `clipped` of its elements lay outside ±B."""
 
     mask: MaskName
     clipped: int
@@ -188,7 +196,7 @@ def perform(
 def refusal_reply(sender: str, message: Message, refusal: Refused) -> Send | None:
     """What to tell the sender of a refused message. A contributor learns that its update is not taken."""
     reason = str(refusal)[:MAX_REASON]
-    if isinstance(message, Upload):
+    if isinstance(message, Upload | PlainUpdate):
         ticket = message.ticket
         return Send(sender, Verdict(ticket.epoch, ticket.mask, "refused", reason))
     if isinstance(message, Refusal | Verdict):

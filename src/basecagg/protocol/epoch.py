@@ -93,8 +93,9 @@ class Epoch(Message, frozen=True, tag="Epoch"):
     """When it is over by everybody's own clock, in seconds since 1970."""
     parameters: ProtocolParameters
     suite: Suite
-    holders: Annotated[tuple[Seat, ...], Meta(min_length=2, max_length=MAX_HOLDERS)]
-    points: Annotated[tuple[int, ...], Meta(min_length=2, max_length=MAX_HOLDERS)]
+    holders: Annotated[tuple[Seat, ...], Meta(max_length=MAX_HOLDERS)]
+    """Nobody where updates are in clear."""
+    points: Annotated[tuple[int, ...], Meta(max_length=MAX_HOLDERS)]
     server_key: PublicKey
     enrolment_key: PublicKey
     contract: Digest = bytes(32)
@@ -147,6 +148,8 @@ class Agreement:
     def holders_needed(self) -> int:
         """Holders that must have a share of every member: enough to open, and enough to certify."""
         p = self.parameters
+        if not p.is_masked:
+            return 0
         enough = p.recovery_threshold + p.recovery_margin
         return max(enough, p.quorum) if p.consistency == "certified" else enough
 
@@ -274,8 +277,6 @@ def draft_epoch(
     contract: bytes = bytes(32),
 ) -> Epoch:
     """Make an epoch and sign it: the operator's part."""
-    p = parameters
-    code = MaskCode(p.num_holders, p.recovery_threshold, p.max_colluders, modulus=p.field_size)
     epoch = Epoch(
         PROTOCOL_VERSION,
         federation,
@@ -287,12 +288,20 @@ def draft_epoch(
         parameters,
         suite,
         tuple(holders),
-        tuple(int(point) for point in code.points),
+        _points_of(parameters),
         server_key,
         enrolment_key,
         contract,
     )
     return signed(epoch, operator)
+
+
+def _points_of(p: ProtocolParameters) -> tuple[int, ...]:
+    """The points of the code at which shares are made; none where there are no shares."""
+    if not p.is_masked:
+        return ()
+    code = MaskCode(p.num_holders, p.recovery_threshold, p.max_colluders, modulus=p.field_size)
+    return tuple(int(point) for point in code.points)
 
 
 def first_link(model: Model, version: int = 0, previous: bytes = bytes(32)) -> Link:
@@ -308,10 +317,12 @@ def accept(
 ) -> Agreement:
     """Take an epoch only if the pinned operator signed it and it is sound: every participant's part.
 
-    A caller without a floor uploads nothing, so it accepts any unit of privacy.
+    A caller without a floor uploads nothing, so it accepts any unit of privacy, and updates in clear.
     """
     agreement = _checked(epoch, epoch.id, operator_key, verifier)
-    (floor or LocalFloor(unit="record")).require(epoch.parameters, epoch.max_burns)
+    (floor or LocalFloor(unit="record", allow_clear=True)).require(
+        epoch.parameters, epoch.max_burns
+    )
     return agreement
 
 
@@ -349,5 +360,6 @@ def _require_sound(agreement: Agreement) -> None:
         epoch.step.require_fits(p.model_size)
     except ParameterError as error:
         raise WrongEpoch(str(error)) from None
-    if epoch.points != tuple(int(point) for point in agreement.code.points):
+    points = agreement.code.points if p.is_masked else ()
+    if epoch.points != tuple(int(point) for point in points):
         raise WrongEpoch("the evaluation points are not the code's distinct, nonzero points")

@@ -25,6 +25,9 @@ class LocalFloor:
     """m. None: the usual one for this floor's consistency."""
     field_weights: bool = False
     """Whether a certified floor takes epochs whose sums have different weights in the field."""
+    allow_clear: bool = False
+    """Whether updates may be sent in clear, so that the server sees each of them. Nothing else of this floor
+    but `max_epsilon` is looked at then: there is nothing to protect."""
     long_masks: bool = False
     """Whether masks have to be as long as the model: nothing but the holders' shares opens them then."""
     max_burns: int | None = None
@@ -49,6 +52,9 @@ class LocalFloor:
 
     def require(self, parameters: ProtocolParameters, max_burns: int = 0) -> None:
         """Refuse parameters that lie below this floor."""
+        if not parameters.is_masked:
+            self._require_clear_allowed()
+            return
         if self.consistency == "certified" and parameters.consistency != "certified":
             raise WrongEpoch("my floor is consistency 'certified'")
         if self.consistency == "certified" and not parameters.once_per_version:
@@ -84,6 +90,17 @@ class LocalFloor:
         if max_burns > most:
             raise WrongEpoch(f"max_burns = {max_burns} is above my limit {most}")
         self._require_privacy(parameters.privacy)
+
+    def _require_clear_allowed(self) -> None:
+        if not self.allow_clear:
+            raise WrongEpoch(
+                "this epoch has protection 'none': the server would see every update of mine, and my floor does"
+                " not allow that (allow_clear, on the command line --allow-clear)"
+            )
+        if self.max_epsilon is not None:
+            raise WrongEpoch(
+                f"my floor is ε = {self.max_epsilon:g}, and this epoch's updates are in clear"
+            )
 
     def _require_privacy(self, privacy: Privacy | None) -> None:
         if self.unit == "user" and privacy is not None and privacy.unit != "user":

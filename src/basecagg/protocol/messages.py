@@ -306,12 +306,20 @@ class Upload(Message, frozen=True, tag="Upload"):
 class PlainUpdate(Message, frozen=True, tag="PlainUpdate"):
     """Contributor → server: an update (before − after) in clear, for protection 'none' (FedBuff)."""
 
-    mask: MaskName
-    base_version: Version
-    head: Digest
+    ticket: Ticket
+    """As for a masked update. Its mask is only a name, and never expires."""
     values: Bulk
-    staleness: Version = 0
-    """τ̂, as in a ticket, where contributors weigh."""
+    """The numbers of the update, little-endian."""
+    credential: Credential | None = None
+    """Whose key signed the ticket. None where the driver knows who sent it, and nobody else is to check."""
+
+    @classmethod
+    def unsigned(
+        cls, mask: MaskName, base_version: int, head: bytes, values: bytes, staleness: int = 0
+    ) -> PlainUpdate:
+        """An update in no epoch, which its driver vouches for: in simulations and on Flower."""
+        told = base_version, head, content_hash(values), staleness
+        return cls(Ticket(bytes(32), mask, *told), values)
 
 
 class Verdict(Message, frozen=True, tag="Verdict"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -13,7 +13,14 @@ import numpy.typing as npt
 from basecagg.errors import Malformed, NotEnrolled
 from basecagg.protocol.buckets import Bucket
 from basecagg.protocol.effects import Effect, Forget, Persist
-from basecagg.protocol.messages import History, MaskName, Message, PlainUpdate, Upload, content_hash
+from basecagg.protocol.messages import (
+    History,
+    MaskName,
+    Message,
+    PlainUpdate,
+    Upload,
+    content_hash,
+)
 from basecagg.protocol.ports import Records
 from basecagg.protocol.stored import BufferedUpdate, EndedUpdate, load, require, version_key, write
 from basecagg.protocol.weighing import Weighing
@@ -121,6 +128,22 @@ class Opening(Protocol):
         """Ask again or give up: the time to answer has passed."""
         return [], None
 
+    gone: frozenset[str] = frozenset()
+    """Contributors that the driver knows to have left or to be away: they are not waited for."""
+
+    def may_come(self, contributor: str) -> bool:
+        """Whether one that took the model may come with an update that others could wait for."""
+        return False
+
+    def trouble(self, version: int) -> str:
+        """For the operator: why no sum is opened until somebody acts; empty if all is well."""
+        return ""
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the present sum may never open, so that the end of the epoch need not wait for it."""
+        return False
+
     def publish(self, history: History, opened: Opened) -> list[Effect]:
         """Publish what the new version was made from, for everybody who wants to check it."""
         return forget_model_before(history.last)
@@ -153,26 +176,21 @@ class PlainOpening(Opening):
         self._weighing = weighing
         self._records = records
         self._dtype = np.dtype(dtype)
-        self._values: dict[str, bytes] = {}
+        self._last: tuple[MaskName, bytes] | None = None
+        """The update that was admitted last: it may be summed before the driver has stored it."""
         self._ended = load(records, "ended", EndedUpdate)
 
     def authenticate(self, sender: str, update: Update) -> BufferedUpdate:
         """Refuse an update of another name, length, or with NaN or ±Inf."""
         if not isinstance(update, PlainUpdate):
             raise Malformed("this server takes updates in clear")
-        if update.mask.contributor != sender:
+        ticket = update.ticket
+        if ticket.mask.contributor != sender:
             raise NotEnrolled("the update is not the sender's")
-        if len(update.values) != self._model_size * self._dtype.itemsize:
-            raise Malformed(f"an update has d = {self._model_size} numbers")
-        if not np.isfinite(np.frombuffer(update.values, self._dtype)).all():
-            raise Malformed("the update holds NaN or ±Inf")
-        return BufferedUpdate(
-            name=update.mask,
-            base_version=update.base_version,
-            head=update.head,
-            content_hash=content_hash(update.values),
-            staleness=update.staleness,
-        )
+        require_numbers(update.values, self._model_size, self._dtype)
+        if content_hash(update.values) != ticket.upload_hash:
+            raise Malformed("the ticket is for other bytes")
+        return BufferedUpdate.of(ticket)
 
     def last_verdict(self, name: MaskName) -> LastVerdict | None:
         """What became of an update that is over, until it would be too old anyway."""
@@ -185,29 +203,28 @@ class PlainOpening(Opening):
     def admit(self, update: Update) -> list[Effect]:
         """Store the update."""
         assert isinstance(update, PlainUpdate)
-        self._values[update.mask.key] = update.values
-        return [Persist("upload", update.mask.key, update.values)]
+        self._last = update.ticket.mask, update.values
+        return [Persist("upload", update.ticket.mask.key, update.values)]
 
     def begin(self, history: History, members: Sequence[BufferedUpdate]) -> Move:
         """Σ s(t − t_i)·Δ_i, at once."""
         version = history.last
         weights = tuple(self._weight(version, member) for member in members)
-        total = np.zeros(self._model_size)
-        for weight, member in zip(weights, members, strict=True):
-            total += weight * self._read(member.name)
-        return [], Opened(total, weights)
+        updates = (self._numbers(member.name) for member in members)
+        return [], Opened(sum_of_numbers(updates, weights, self._model_size), weights)
 
     def end(self, version: int, names: Sequence[MaskName], how: Ending) -> list[Effect]:
         """Delete the updates; a copy that comes late must not count again."""
-        for name in names:
-            self._values.pop(name.key, None)
         until = version + self._weighing.max_staleness
         ended = {name.key: EndedUpdate(verdict=LAST_VERDICT[how], until=until) for name in names}
         self._ended |= ended
         return [
-            *(Forget("upload", key) for key in ended),
+            *self._forget(names, how),
             *(write("ended", key, record) for key, record in ended.items()),
         ]
+
+    def _forget(self, names: Sequence[MaskName], how: Ending) -> list[Effect]:
+        return [Forget("upload", name.key) for name in names]
 
     def expire(self, version: int) -> list[Effect]:
         """Forget the names of updates that would be too old by now."""
@@ -220,7 +237,28 @@ class PlainOpening(Opening):
         coin = member.name.key.encode()
         return self._weighing.weight(version, member, coin)
 
-    def _read(self, name: MaskName) -> npt.NDArray[np.floating[Any]]:
-        # The last one admitted is summed in the same call, before the driver has stored it.
-        values = self._values.get(name.key) or require(self._records, "upload", name.key)
-        return np.frombuffer(values, self._dtype)
+    def _numbers(self, name: MaskName) -> npt.NDArray[np.floating[Any]]:
+        return np.frombuffer(self._read(name), self._dtype)
+
+    def _read(self, name: MaskName) -> bytes:
+        if self._last is not None and self._last[0] == name:
+            return self._last[1]
+        return require(self._records, "upload", name.key)
+
+
+def require_numbers(values: bytes, size: int, dtype: npt.DTypeLike = "<f4") -> None:
+    """Refuse what is not `size` finite numbers."""
+    if len(values) != size * np.dtype(dtype).itemsize:
+        raise Malformed(f"an update has d = {size} numbers")
+    if not np.isfinite(np.frombuffer(values, dtype)).all():
+        raise Malformed("the update holds NaN or ±Inf")
+
+
+def sum_of_numbers(
+    updates: Iterable[npt.NDArray[np.floating[Any]]], weights: Sequence[float], size: int
+) -> npt.NDArray[np.float64]:
+    """Σ s·Δ in float64, one after the other: everybody who adds them up again gets the same bits."""
+    total = np.zeros(size)
+    for update, weight in zip(updates, weights, strict=True):
+        total += weight * update
+    return total

@@ -385,6 +385,8 @@ class Operator:
     ) -> list[Effect]:
         """Sign the next epoch, with every admitted holder but those whom the operator leaves out by name.
 
+        With nobody where the parameters say that updates are in clear.
+
         `first` is what the server wants to begin with: no other model than the expected one is signed. If the
         last epoch has all that is wished for and has not ended, it is sent again: it may never have arrived.
         """
@@ -412,14 +414,15 @@ class Operator:
         last = self._present
         if last is None or any(getattr(last, name) != wish for name, wish in wishes.items()):
             return False
-        wanted = [(name, self.people[name].signing_key) for name in self.holders(without)]
+        names = self.holders(without) if last.parameters.is_masked else []
+        wanted = [(name, self.people[name].signing_key) for name in names]
         return wanted == [(holder.name, holder.signing_key) for holder in last.holders]
 
     def _sign(self, wishes: Mapping[str, Any], without: Collection[str], ends: int) -> list[Effect]:
         founded, number = self._foundation, self.number + 1
         epoch = draft_epoch(
             federation=founded.federation,
-            holders=self._committee(without),
+            holders=self._committee(without) if wishes["parameters"].is_masked else [],
             enrolment_key=self._enrolment.public_key,
             operator=self._signer,
             number=number,

@@ -24,6 +24,7 @@ from basecagg.errors import (
 )
 from basecagg.maths.randomness import SEED_BYTES, system_entropy
 from basecagg.protocol import life
+from basecagg.protocol.clear_contributor import ClearContributor
 from basecagg.protocol.contributor import Contributor
 from basecagg.protocol.effects import (
     Convicted,
@@ -151,10 +152,20 @@ class Participant:
         return Holder(agreement, index, self._signer, key, self._records)
 
     @cached_property
-    def contributor(self) -> Contributor | None:
-        """Its contributor, once it has a credential."""
+    def contributor(self) -> Contributor | ClearContributor | None:
+        """Its contributor, once it has a credential. One in clear only where epoch and floor say so."""
         if self.agreement is None or self._credential is None:
             return None
+        if not self.agreement.parameters.is_masked:
+            if not self._floor.allow_clear:
+                return None
+            return ClearContributor(
+                self.agreement,
+                self._credential,
+                self._signer,
+                self._records,
+                entropy=self._entropy,
+            )
         return Contributor(
             self.agreement,
             self._credential,
@@ -413,7 +424,7 @@ class Participant:
         model = self.watch.model_hash_of(base_version)
         return self.working().submit(update, base_version, head, self.watch.newest, model)
 
-    def working(self) -> Contributor:
+    def working(self) -> Contributor | ClearContributor:
         """The contributor, or an error if there is none."""
         if self.contributor is None or self._is_over:
             raise LocalProtocolError("this participant contributes to no epoch now")

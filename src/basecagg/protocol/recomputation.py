@@ -46,7 +46,7 @@ from basecagg.protocol.messages import (
     signed_digest,
     statement,
 )
-from basecagg.protocol.opening import Opened
+from basecagg.protocol.opening import Opened, require_numbers, sum_of_numbers
 from basecagg.protocol.ports import Verifier
 from basecagg.protocol.proofs import (
     Caught,
@@ -110,6 +110,16 @@ def open_sum(
     told = [ticket.staleness for ticket in request.tickets]
     honest = p.mechanism is None or within_bound(p, total[: p.model_size], told)
     return Opened(numbers, weights, wrong, request.digest, applied=honest)
+
+
+def sum_in_clear(
+    agreement: Agreement, request: RecoveryRequest, updates: Iterable[bytes]
+) -> Opened:
+    """The sum in an epoch without protection: of the members that the server signed, each as it was sent."""
+    p = agreement.parameters
+    numbers = (np.frombuffer(update, "<f4") for update in updates)
+    weights = tuple(Weighing.of(p).weights(request))
+    return Opened(sum_of_numbers(numbers, weights, p.model_size), weights, digest=request.digest)
 
 
 def _unmask(
@@ -242,11 +252,14 @@ def _make_again(
     for answer, said in zip(parts.answers, statements, strict=True):
         require_answer(agreement, request, answer, said)
     for upload in parts.uploads:
-        agreement.require_words(upload, agreement.parameters.padded_size, "an upload")
+        _require_upload(agreement, upload)
     answers = {answer.holder: answer for answer in parts.answers}
     if len(answers) != len(parts.answers):
         raise Miscalculated("it counts a holder twice")
-    opened = open_sum(agreement, request, parts.uploads, answers)
+    if agreement.parameters.is_masked:
+        opened = open_sum(agreement, request, parts.uploads, answers)
+    else:
+        opened = sum_in_clear(agreement, request, parts.uploads)
     if opened.inconsistent_holders != release.wrong:
         raise Miscalculated(
             f"it blames the holders {list(release.wrong)}, wrong are {list(opened.inconsistent_holders)}"
@@ -259,6 +272,14 @@ def _make_again(
     if link_to(release.history.last, model, state, request.digest) != release.history.links[-1]:
         raise Miscalculated("another model or optimiser state follows from the sum")
     return model, state
+
+
+def _require_upload(agreement: Agreement, upload: bytes) -> None:
+    p = agreement.parameters
+    if p.is_masked:
+        agreement.require_words(upload, p.padded_size, "an upload")
+    else:
+        require_numbers(upload, p.model_size)
 
 
 def _require_asked(agreement: Agreement, release: Release, request: RecoveryRequest) -> None:

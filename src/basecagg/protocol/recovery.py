@@ -25,7 +25,8 @@ from basecagg.maths.randomness import system_entropy
 from basecagg.protocol import life
 from basecagg.protocol.effects import Effect, Forget, Send
 from basecagg.protocol.epoch import Agreement
-from basecagg.protocol.mailroom import Mailroom, Uploads
+from basecagg.protocol.kept_versions import KeptVersions
+from basecagg.protocol.mailroom import Mailroom
 from basecagg.protocol.messages import (
     Answer,
     CannotFollow,
@@ -37,13 +38,11 @@ from basecagg.protocol.messages import (
     Inquiry,
     MaskName,
     Message,
-    Parts,
     Receipt,
     RecoveryRequest,
     Release,
     Shipment,
     Slot,
-    Ticket,
     Upload,
     Verdict,
     Witness,
@@ -65,7 +64,6 @@ from basecagg.protocol.opening import (
     Outcome,
     Stage,
     Update,
-    forget_model_before,
 )
 from basecagg.protocol.ports import Records, Signer
 from basecagg.protocol.recomputation import NotOpenable, open_sum
@@ -74,10 +72,7 @@ from basecagg.protocol.stored import (
     BufferedUpdate,
     Made,
     Past,
-    parse,
     recall,
-    require,
-    version_key,
     write,
 )
 
@@ -162,19 +157,12 @@ class Recovery(Opening):
         self._signer = signer
         self._records = records
         self._retries = retries
-        self._keep = keep
-        self._versions = [int(key) for key in records.keys("made")]
-        """The versions whose parts are kept, oldest first."""
         self._parameters = agreement.parameters
         self._request = recall(records, "request", RecoveryRequest)
         self._past = recall(records, "past", Past) or Past()
         self._once = OncePerVersion(agreement, records)
         self._doubt = Doubt(agreement, self._past.slot) if records.rolled_back else None
-        self.gone: frozenset[str] = frozenset()
-        """Contributors that the driver knows to have left or to be away: they are not waited for."""
-        made = filter(None, map(self._made, self._versions))
-        kept = [mask for each in made for mask in each.request.masks]
-        self._uploads = Uploads(records, [*kept, *(mask.name for mask in self.mailroom.live())])
+        self.kept = KeptVersions(records, keep, [mask.name for mask in self.mailroom.live()])
         self._start_collecting()
 
     def _start_collecting(self) -> None:
@@ -209,14 +197,7 @@ class Recovery(Opening):
         agreement.require_words(update.words, self._parameters.padded_size, "an upload")
         if content_hash(update.words) != ticket.upload_hash:
             raise Malformed("the ticket is for other bytes")
-        return BufferedUpdate(
-            name=ticket.mask,
-            base_version=ticket.base_version,
-            head=ticket.head,
-            content_hash=ticket.upload_hash,
-            signature=ticket.signature,
-            staleness=ticket.staleness,
-        )
+        return BufferedUpdate.of(ticket)
 
     def _end_unknown(self, name: MaskName) -> list[Effect]:
         """The sender's own mask, dealt after the backup that this store was: the word that its update is over.
@@ -249,6 +230,10 @@ class Recovery(Opening):
             raise TooFewHolders(
                 f"{count} holders keep a share of mask {update.name.key}, {needed} are needed"
             )
+
+    def may_come(self, contributor: str) -> bool:
+        """Who has dealt a mask may."""
+        return contributor in self.mailroom.dealers
 
     def may_contribute(self, contributor: str, history: History) -> bool:
         """Whether an update of this contributor from the present version could be summed."""
@@ -286,8 +271,8 @@ class Recovery(Opening):
         """Store the masked update."""
         assert isinstance(update, Upload)
         name = update.ticket.mask
-        outdated = self._forget_outdated()
-        stored = self._uploads.store(name, update.words)
+        outdated = self.kept.forget_outdated()
+        stored = self.kept.uploads.store(name, update.words)
         return [*stored, *self.mailroom.move(name, "admit"), *outdated]
 
     # --- asking -------------------------------------------------------------------------------
@@ -338,10 +323,8 @@ class Recovery(Opening):
     def begin(self, history: History, members: Sequence[BufferedUpdate]) -> Move:
         """Ask the holders for the sum of these updates' masks."""
         version, epoch = history.last, self.agreement.id
-        tickets = tuple(
-            Ticket(epoch, m.name, m.base_version, m.head, m.content_hash, m.staleness, m.signature)
-            for m in sorted(members, key=lambda member: member.name)
-        )
+        by_name = sorted(members, key=lambda member: member.name)
+        tickets = tuple(member.ticket(epoch) for member in by_name)
         self._past.slot = slot = version, self._next_attempt(version)
         request = RecoveryRequest(epoch, *slot, history, tickets, self._past.opened)
         self._request = signed(request, self._signer)
@@ -526,7 +509,7 @@ class Recovery(Opening):
     def _open(self) -> Outcome | None:
         """The sum; None while more answers may still help."""
         assert self._request is not None
-        uploads = map(self._uploads.read, self._request.masks)
+        uploads = map(self.kept.uploads.read, self._request.masks)
         try:
             return open_sum(self.agreement, self._request, uploads, self._answers)
         except NotOpenable as fault:
@@ -551,58 +534,8 @@ class Recovery(Opening):
         release, certificate = signed(release, self._signer), self._certificate
         made = Made(release=release, request=self._request, certificate=certificate)
         self._past.opened, self._past.suspects = certificate, frozenset()
-        self._versions.append(history.last)
-        key = version_key(history.last)
-        inputs: list[Effect]
-        if self._keep:
-            inputs = [write("part", f"{key}/{h}", answer) for h, answer in self._answers.items()]
-        else:  # nobody can make this version again
-            updates = [self._uploads.forget(mask) for mask in self._request.masks]
-            inputs = [*updates, *forget_model_before(history.last)]
         past = write("past", "", self._past, irreversible=True)
-        return [write("made", key, made), *inputs, past]
-
-    def _forget_outdated(self) -> list[Effect]:
-        """Delete parts of old versions. Not while a version is published and everybody waits: it takes long."""
-        effects = list[Effect]()
-        while len(self._versions) > max(1, self._keep):
-            version = self._versions.pop(0)
-            if made := self._made(version):
-                key = version_key(version)
-                parts = [Forget("part", f"{key}/{holder}") for holder, _ in made.release.answers]
-                effects += [Forget("made", key), *parts, *forget_model_before(version)]
-                self._uploads.outdate(made.request.masks)
-        return effects
-
-    def parts(self, version: int) -> Parts | None:
-        """All that a version was made from, if it is still there."""
-        key, before = version_key(version), version_key(version - 1)
-        made, model = self._made(version), self._records.read("model", before)
-        if made is None or model is None or not self._keep:
-            return None
-        answers = (require(self._records, "part", f"{key}/{h}") for h, _ in made.release.answers)
-        return Parts(
-            made.release,
-            made.request,
-            made.certificate,
-            tuple(map(self._uploads.read, made.request.masks)),
-            tuple(parse(answer, Answer) for answer in answers),
-            model,
-            self._records.read("optimiser", before) or b"",
-        )
-
-    def release(self, version: int) -> Release | None:
-        """The server's signed word on a version, while it is kept. An epoch's first version has none."""
-        made = self._made(version)
-        return made.release if made else None
-
-    def certificate_of(self, version: int) -> Certificate | None:
-        """The certificate of the sum that made a version, if it has one and is still there."""
-        made = self._made(version)
-        return made.certificate if made else None
-
-    def _made(self, version: int) -> Made | None:
-        return recall(self._records, "made", Made, version_key(version))
+        return [*self.kept.add(made, self._answers), past]
 
     # --- endings ------------------------------------------------------------------------------
 
@@ -623,7 +556,7 @@ class Recovery(Opening):
                 effects.append(write("past", "", self._past))
         for name in names:
             # Opened uploads stay for a while, so that others can check the sum.
-            gone = [self._uploads.forget(name)] if how != "open" else []
+            gone = [self.kept.uploads.forget(name)] if how != "open" else []
             effects += [*gone, *self.mailroom.end(name, how)]
         return effects
 

@@ -26,6 +26,7 @@ from basecagg.protocol.messages import (
     RecoveryRequest,
     Release,
     Slot,
+    Ticket,
     encode,
 )
 from basecagg.protocol.ports import Discreet, Lock, Records
@@ -204,6 +205,23 @@ class BufferedUpdate(Struct, frozen=True, kw_only=True, gc=False):
     content_hash: bytes
     signature: bytes = b""
     staleness: int = 0
+
+    @classmethod
+    def of(cls, ticket: Ticket) -> BufferedUpdate:
+        """What its ticket says."""
+        return cls(
+            name=ticket.mask,
+            base_version=ticket.base_version,
+            head=ticket.head,
+            content_hash=ticket.upload_hash,
+            signature=ticket.signature,
+            staleness=ticket.staleness,
+        )
+
+    def ticket(self, epoch: bytes) -> Ticket:
+        """The ticket again."""
+        told = self.name, self.base_version, self.head, self.content_hash
+        return Ticket(epoch, *told, self.staleness, self.signature)
 
 
 class Past(Stored):

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from basecagg.errors import StaleUpdate, WrongVersion
+from basecagg.errors import LocalProtocolError, StaleUpdate, WrongVersion
 from basecagg.maths.staleness import Rounding, StalenessFunction, quantized_weight
 from basecagg.options import Weights
 from basecagg.parameters import ProtocolParameters
@@ -46,7 +46,8 @@ class Weighing:
     def of(cls, parameters: ProtocolParameters) -> Weighing:
         """The weighing of an epoch."""
         p = parameters
-        return cls(p.max_staleness, p.staleness, p.weights, p.weight_levels, p.weight_rounding)
+        levels = p.weight_levels if p.is_masked else None
+        return cls(p.max_staleness, p.staleness, p.weights, levels, p.weight_rounding)
 
     def require_fresh(self, version: int, base_version: int) -> None:
         """Refuse τ = t − t_i outside 0…τ_max."""
@@ -71,6 +72,21 @@ class Weighing:
         """Refuse an update that is too old for a sum of this version, or tells an age that cannot be."""
         self.require_fresh(version, update.base_version)
         self.require_told(version, update)
+
+    def age_to_tell(self, version: int, base_version: int) -> int:
+        """τ̂ of an update that its contributor weighs now, at `version`; 0 with field weights.
+
+        One that is too old is refused before anything is paid for it or leaves.
+        """
+        if self.by == "field":
+            return 0
+        age, most = version - base_version, self.max_staleness
+        if not 0 <= age <= most:
+            raise LocalProtocolError(
+                f"trained from version {base_version}, the model is at {version}: an update may be {most}"
+                " versions old at most; download the model again"
+            )
+        return age
 
     def tier(self, update: Aged) -> int:
         """t of the age that it tells; 0 with field weights."""

@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from basecagg.errors import DataError, quoted
+from basecagg.options import Protection
 from basecagg.protocol.audit_log import AuditEnd
 from basecagg.protocol.messages import Digest, Name, PublicKey, Suite, Version
 from basecagg.protocol.stored import Role
@@ -197,6 +198,8 @@ class Overview(Document, frozen=True, omit_defaults=True):
     """With this version the epoch closes by itself."""
     closes: Moment = 0
     """When it closes by itself; 0 for never."""
+    protection: Protection = "basecagg"
+    """Of the epoch: with 'none' the server sees every update."""
 
 
 class AuditPage(Document, frozen=True):

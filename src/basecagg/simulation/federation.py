@@ -106,7 +106,7 @@ class Federation:
         )
         self.agreement = accept(epoch, self.identity("operator").public_key, self._verifier)
         """The epoch, as everybody has accepted it."""
-        self.network.server = EpochServer.masked(
+        self.network.server = EpochServer.of(
             self.agreement,
             self.identity(SERVER),
             make_store(SERVER),
@@ -181,7 +181,7 @@ class Federation:
         """The member, once it has heard of the newest version: it believes what the server has signed only."""
         member, version = self.member(name), self.server.version
         if not member.has_heard_of(version):
-            release = self.network.server.recovery.release(version)
+            release = self.network.server.kept.release(version)
             assert release is not None
             self.network.send(name, member.take([release]))
         return member

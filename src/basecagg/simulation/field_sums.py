@@ -21,12 +21,12 @@ from basecagg.maths.randomness import Words, WordStream
 from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.masking import hide, mask_of, masks_of, shares_of
 from basecagg.protocol.messages import MaskName
-from basecagg.protocol.opening import Opened, Outcome
+from basecagg.protocol.opening import Opened, Outcome, sum_of_numbers
 from basecagg.protocol.weighing import Weighing
 from basecagg.schedules.schedule import Vector
 from basecagg.simulation.beginning import Beginning, Devices, seed_of
 from basecagg.simulation.private_sums import SIMULATED, PrivateSums, fresh_seed
-from basecagg.simulation.sums import Reals, Sums, Updates, in_clear, weighted_sum
+from basecagg.simulation.sums import Reals, Sums, Updates, in_clear
 
 
 class FieldSums(Sums):
@@ -192,7 +192,7 @@ class WrappingSums(Sums):
         ]
         total = signed(self._field.weighted_sum(rows, factors), modulus) / levels
         count = math.fsum(weights)
-        exact = weighted_sum((u.astype(np.float64) for u in clipped), factors, total.size) / count
+        exact = sum_of_numbers((u.astype(np.float64) for u in clipped), factors, total.size) / count
         self._compare(exact, total / count, (modulus - 1) / (2 * levels * count))
         return Opened(total, tuple(weights))
 

@@ -127,7 +127,7 @@ def _role(letter: Letter) -> str:
 
 def plain_bytes(model_size: int) -> int:
     """Bytes on the wire of one update in clear, for schedules that have no server machine to weigh it."""
-    envelope = PlainUpdate(MaskName("user-00", bytes(16)), 0, bytes(32), b"")
+    envelope = PlainUpdate.unsigned(MaskName("user-00", bytes(16)), 0, bytes(32), b"")
     return len(encode(envelope)) + 4 * model_size
 
 

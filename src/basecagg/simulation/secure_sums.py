@@ -195,7 +195,7 @@ class SecureSums(Sums):
         if self._config.verify == "never":
             return
         for version in range(before + 1, self.server.version + 1):
-            parts = self.network.server.recovery.parts(version)
+            parts = self.network.server.kept.parts(version)
             if parts is not None:
                 recompute(self._federation.agreement, parts)
                 self._counts["versions recomputed, all equal"] += 1

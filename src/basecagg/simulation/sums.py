@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,7 +16,7 @@ from basecagg.protocol.buckets import Bucket, agreements, partition
 from basecagg.protocol.effects import Store
 from basecagg.protocol.epoch import SERVER, Agreement
 from basecagg.protocol.messages import History, MaskName, PlainUpdate
-from basecagg.protocol.opening import Burned, Move, Opened, Outcome, PlainOpening
+from basecagg.protocol.opening import Burned, Move, Opened, Outcome, PlainOpening, sum_of_numbers
 from basecagg.protocol.ports import Signer
 from basecagg.protocol.stored import BufferedUpdate
 from basecagg.protocol.weighing import Weighing
@@ -87,7 +87,7 @@ class Sums:
         mask = MaskName(name, self._serial.to_bytes(16, "big"))
         values = update.astype("<f4", copy=False).tobytes()
         told = self.server.version - base_version if own else 0
-        message = PlainUpdate(mask, base_version, digest or bytes(32), values, told)
+        message = PlainUpdate.unsigned(mask, base_version, digest or bytes(32), values, told)
         self.network.send(name, [message])
         self.network.run()
         return True
@@ -97,7 +97,7 @@ class Sums:
         return Opened(self._plain_sum(updates, weights), tuple(weights))
 
     def _plain_sum(self, updates: Updates, weights: list[float]) -> Reals:
-        return weighted_sum(updates.values(), weights, self.server.model.size)
+        return sum_of_numbers(updates.values(), weights, self.server.model.size)
 
     def opening_seconds(self) -> float:
         """Simulated time from the last upload to the open sum."""
@@ -180,7 +180,7 @@ class _SummedHere(PlainOpening):
 
     def _sum(self, version: int, members: Sequence[BufferedUpdate]) -> Outcome:
         weights = [self._weight(version, member) for member in members]
-        updates = {member.name: self._read(member.name) for member in members}
+        updates = {member.name: self._numbers(member.name) for member in members}
         return self._sum_up(updates, weights)
 
 
@@ -235,11 +235,3 @@ def in_clear(
     )
     network.server.start()
     return network
-
-
-def weighted_sum(updates: Iterable[Vector], weights: Sequence[float], size: int) -> Reals:
-    """Σ s·Δ in float64, one update at a time: a stack of them would leave the cache."""
-    total = np.zeros(size)
-    for update, weight in zip(updates, weights, strict=True):
-        total += weight * update
-    return total

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import click
+from click.core import ParameterSource
 
 from basecagg.commands import _options
 from basecagg.commands._options import options
@@ -17,8 +18,9 @@ from basecagg.commands._wishes import WishOptions, plan_for
 from basecagg.commands.operator.people import admit, closing_words
 from basecagg.commands.operator.place import Place, at_work, connected
 from basecagg.errors import DataError, MissingHolders
-from basecagg.options import Count, EpochOptions, OptimiserOptions, Range, hints
+from basecagg.options import Count, EpochOptions, OptimiserOptions, Protection, Range, hints
 from basecagg.parameters import ProtocolParameters
+from basecagg.planning.planner import DEFAULT_BUFFER
 from basecagg.protocol.epoch import Epoch
 from basecagg.protocol.global_model import model_hash
 from basecagg.protocol.step_rule import OPTIMISERS, PAPER_STEP, StepRule
@@ -30,6 +32,9 @@ from basecagg.service.operator.office import Office
 
 _STEP = tuple(hints(OptimiserOptions))
 """What becomes the server's step."""
+_OF_CLEAR = ("buffer_size", "max_staleness", "staleness", "weights")
+"""Wishes that mean something where updates are in clear."""
+_OF_HOLDERS = ("holders", "without", "key_timeout", "max_burns")
 _POLL = 0.3
 """Seconds between two looks at the server."""
 _LOOK = 2.0
@@ -39,6 +44,9 @@ _ASK_AGAIN = 3.0
 
 
 class _StartOptions(WishOptions, OptimiserOptions, EpochOptions):
+    protection: Protection = "basecagg"
+    """Agents take part in an epoch with none only if each was told to (`join --allow-clear`). Nobody holds
+    shares in it, and options about masks, holders and budgets are refused."""
     server_optimiser: Annotated[str, click.Choice(list(OPTIMISERS))] = "sgd"
     global_rate: Annotated[float, Range(0, 1e6, above=True)] | None = None
     """In epochs of the service 1 for sgd, the paper's step."""
@@ -197,20 +205,26 @@ async def _begin(
     key_timeout: float,
     epoch_days: float,
     until: int | None,
+    protection: Protection,
     **chosen: Any,
 ) -> None:
     terms = {name: chosen.pop(name) for name in ("max_burns", "server_key", "versions")}
     terms |= {"until": until, "days": epoch_days}
     step = _step(**{name: chosen.pop(name) for name in ("averaged", *_STEP)})
     step.require_fits(model_size)
-    while holders is not None and len(office.machine.holders(without)) < holders:
-        await admit(office)
-        await asyncio.sleep(_POLL)
-    p = _plan(len(office.machine.holders(without)), model_size=model_size, **chosen)
+    if protection == "none":
+        _require_untyped(chosen)
+        p = _in_clear(model_size=model_size, **chosen)
+    else:
+        while holders is not None and len(office.machine.holders(without)) < holders:
+            await admit(office)
+            await asyncio.sleep(_POLL)
+        p = _plan(len(office.machine.holders(without)), model_size=model_size, **chosen)
     start = partial(office.start, p, step, without, **terms)
     before = office.epoch
     epoch = await _when_keys_are_there(office, key_timeout, start)
-    if before is not None and before.first.model_hash == epoch.first.model_hash:
+    began_alike = before is not None and before.first.model_hash == epoch.first.model_hash
+    if before is not None and began_alike and p.is_masked:
         click.echo(
             f"warning: epoch {before.number} began with the same model. Every such epoch lets the server sum"
             " each user's updates from it once more: find out why the last one made no version. Sums that are"
@@ -218,10 +232,8 @@ async def _begin(
             err=True,
         )
     click.echo(
-        f"epoch {epoch.number} from version {epoch.first_version}: N = {p.num_holders}, U ="
-        f" {p.recovery_threshold}, T = {p.max_colluders}, D = {p.max_dropouts}, K = {p.buffer_size},"
-        f" m = {p.least_per_version}, d = {p.model_size:,}, {p.consistency}, {p.correctness}; it ends"
-        f" on {day(epoch.ends)} at the latest"
+        f"epoch {epoch.number} from version {epoch.first_version}: {_terms(p)}; it ends on"
+        f" {day(epoch.ends)} at the latest"
     )
     last = None if terms["versions"] is None else epoch.first_version + terms["versions"]
     if when := closing_words(last, until or 0):
@@ -231,6 +243,32 @@ async def _begin(
             f"every contributor adds noise z = {p.privacy.noise:g} and uploads {p.privacy.max_uses} times: ε ="
             f" {p.privacy.epsilon:g} at δ = {p.privacy.delta:g}, for each {p.privacy.unit}"
         )
+
+
+def _require_untyped(chosen: dict[str, Any]) -> None:
+    """Refuse what says nothing where updates are in clear: nobody shall believe that it is kept."""
+    context = click.get_current_context()
+    names = [*(name for name in chosen if name not in _OF_CLEAR), *_OF_HOLDERS]
+    typed = [n for n in names if context.get_parameter_source(n) is ParameterSource.COMMANDLINE]
+    if typed:
+        said = ", ".join("--" + name.replace("_", "-") for name in typed)
+        raise DataError(f"--protection none has no masks, holders or budget: leave out {said}")
+
+
+def _in_clear(model_size: int, buffer_size: int | None, **chosen: Any) -> ProtocolParameters:
+    kept = {name: chosen[name] for name in _OF_CLEAR if name in chosen}
+    k = DEFAULT_BUFFER if buffer_size is None else buffer_size
+    return ProtocolParameters.in_clear(model_size=model_size, buffer_size=k, **kept)
+
+
+def _terms(p: ProtocolParameters) -> str:
+    """What an epoch is, for the operator."""
+    if not p.is_masked:
+        return f"protection none, so the server sees every update; K = {p.buffer_size}, d = {p.model_size:,}"
+    return (
+        f"N = {p.num_holders}, U = {p.recovery_threshold}, T = {p.max_colluders}, D = {p.max_dropouts}, K ="
+        f" {p.buffer_size}, m = {p.least_per_version}, d = {p.model_size:,}, {p.consistency}, {p.correctness}"
+    )
 
 
 def _step(server_optimiser: str, global_rate: float | None, **others: Any) -> StepRule:

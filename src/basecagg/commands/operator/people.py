@@ -101,6 +101,8 @@ async def status(office: Office) -> None:
     said = f"epoch {overview.epoch_number} is {overview.phase}, version {overview.version}"
     if overview.phase == "open" and (when := closing_words(overview.last_version, overview.closes)):
         said += f"; it {when}"
+    if overview.phase in ("open", "closing") and overview.protection == "none":
+        said += "; protection none: the server sees every update"
     if overview.phase == "closed" and not office.machine.has_ended:
         said += "; `operator close` signs its end"
     click.echo(said)

@@ -53,7 +53,7 @@ class LocalMember(Member):
     def start(self, now: int) -> list[Message]:
         """To be called once; what it returns is to be sent."""
         self._write_evidence()
-        self._show_verification()
+        self._show_protection()
         return super().start(now)
 
     def tick(self, now: int) -> list[Message]:
@@ -108,7 +108,7 @@ class LocalMember(Member):
             case effects.Joined(number, epoch, holds):
                 level = logging.INFO if holds else logging.WARNING
                 _LOG(level, "epoch", number=number, id=epoch.hex()[:12], holds=holds)
-                self._show_verification()
+                self._show_protection()
             case effects.Left(number, reason):
                 _LOG.info("left", number=number, reason=reason)
             case effects.Declined(code, reason):
@@ -121,11 +121,13 @@ class LocalMember(Member):
             case effects.Convicted(_, reason):
                 self._accuse(reason)
 
-    def _show_verification(self) -> None:
-        """Which versions of the present epoch are made again here, and what that takes."""
+    def _show_protection(self) -> None:
+        """Whether updates leave in clear; which versions are made again here, and what that takes."""
         agreement = self.participant.agreement
         if agreement is None:
             return
+        if not agreement.parameters.is_masked:
+            _LOG.warning("updates are sent in clear", protection=agreement.parameters.protection)
         share = self._floor.share_to_verify(agreement.parameters)
         how = {0.0: "never", 1.0: "always"}.get(share, f"{share:.0%} of them")
         megabytes = f"{agreement.parameters.parts_bytes / 1e6:.3g}"

@@ -72,6 +72,7 @@ def _epoch(host: EpochHost) -> dict[str, Any]:
     waiting = list(host.machine.buffer.waiting)
     return {
         "number": host.agreement.epoch.number,
+        "protection": p.protection,
         "version": version,
         "K": p.buffer_size,
         "N": p.num_holders,

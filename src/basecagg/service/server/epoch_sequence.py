@@ -132,6 +132,7 @@ class Epochs:
             retired=tuple(sorted(host.retired)) if host else (),
             last_version=registry.charter.last_version,
             closes=registry.charter.closes,
+            protection=host.agreement.parameters.protection if host else "basecagg",
         )
 
     # --- the audit log ----------------------------------------------------------------------------
@@ -195,7 +196,7 @@ class Epochs:
 
     def _note_epoch(self, host: EpochHost, event: str) -> None:
         number, version = host.agreement.epoch.number, host.published.version
-        self._note(host, event, number=number, version=version)
+        self._note(host, event, number=number, version=version, **_unprotected(host))
 
     def end(self, frame: bytes) -> None:
         """Only the operator's signature ends an epoch for its participants, not a word of the server."""
@@ -349,6 +350,12 @@ class Epochs:
         self.note("epoch carried over", version=int(version), numbers=len(model) // 4)
         self.store.flush()
         self.archive()
+
+
+def _unprotected(host: EpochHost) -> dict[str, str]:
+    """For the logs, where it has to be said."""
+    p = host.agreement.parameters
+    return {} if p.is_masked else {"protection": p.protection}
 
 
 def check_credential(agreement: Agreement, name: str, frame: bytes) -> None:

@@ -34,7 +34,9 @@ _LEFT_OUT = (
     "a sum was given up, and its members are left out of the next one: it waits for others, until the"
     " server's patience ends and all may be in it again"
 )
-_FOR_NEXT_SUM = (messages.Shipment, messages.Upload)
+_IN_CLEAR = (messages.PlainUpdate,)
+"""The kind of message that participants send where nothing is masked."""
+_FOR_NEXT_SUM = (messages.Shipment, messages.Upload, *_IN_CLEAR)
 _FOR_PRESENT_SUM = (
     messages.Endorsement,
     messages.Answer,
@@ -42,8 +44,11 @@ _FOR_PRESENT_SUM = (
     messages.Witness,
 )
 _BULK = (*_FOR_NEXT_SUM, messages.Answer)
-_TAKEN = (*_FOR_NEXT_SUM, *_FOR_PRESENT_SUM, messages.Receipt, messages.Closing, messages.Refusal)
-"""The kinds of message that participants send."""
+_MASKED = (
+    *(messages.Shipment, messages.Upload, *_FOR_PRESENT_SUM),
+    *(messages.Receipt, messages.Closing),
+)
+"""The kinds of message that participants send where updates are masked."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,16 +84,17 @@ class EpochHost:
         self.agreement = agreement
         self.frame = pack(agreement.epoch)
         """The epoch, as the operator signed it."""
+        taken = _MASKED if agreement.parameters.is_masked else _IN_CLEAR
         self.limits: dict[type[Message], int] = {
             kind: limit_for(kind, agreement.parameters) if kind in _BULK else CONTROL_BYTES
-            for kind in _TAKEN
+            for kind in (*taken, messages.Refusal)
         }
         """The kinds of message that are taken, and the most bytes of each."""
         self._store = GroupCommit(store)
         self._charter = charter
         made_of = agreement, signer, self._store, initial_model
         self._make_server = partial(
-            EpochServer.masked,
+            EpochServer.of,
             *made_of,
             post=self._post,
             tell=self._note,
@@ -113,7 +119,8 @@ class EpochHost:
         """Read by the page and the clock; only `server` changes it."""
         self.machine.last_version = self._charter.last_version
         self.published = self._publication()
-        self.mailboxes = Mailboxes(self._store, self.server.recovery.mailroom)
+        relayed = self.server.recovery.mailroom if self.agreement.parameters.is_masked else None
+        self.mailboxes = Mailboxes(self._store, relayed)
         self.buffer_log = BufferLog(self._store, self.agreement.holder_names)
         self._began = time.monotonic()
         self.server.start()
@@ -135,7 +142,7 @@ class EpochHost:
 
     def _look_for_trouble(self) -> None:
         before = self.trouble
-        self.trouble = self.server.recovery.trouble(self.machine.version) or self._in_words()
+        self.trouble = self.server.opening.trouble(self.machine.version) or self._in_words()
         ends_by_itself = ("", _LEFT_OUT)
         if self.trouble not in ends_by_itself and before in ends_by_itself:
             _LOG.error("no sum is opened", reason=self.trouble)
@@ -166,7 +173,7 @@ class EpochHost:
     ) -> None:
         """Take note of holders that cannot answer, each with the reason in a word, and who cannot upload."""
         self._absent = absent
-        self.server.recovery.gone = gone
+        self.server.opening.gone = gone
         self._look_for_trouble()
 
     def recover(self, charter: Charter) -> None:
@@ -221,12 +228,12 @@ class EpochHost:
 
     def release(self, version: int) -> bytes:
         """The server's signed word on a version, as a frame; 404 if it is not kept any more."""
-        return pack(_kept(self.server.recovery.release(version), version))
+        return pack(_kept(self.server.kept.release(version), version))
 
     def parts(self, version: int) -> bytes:
         """All that a version was made from, as a frame; 404 if it is not kept any more."""
         if self._packed is None or self._packed[0] != version:
-            self._packed = version, pack(_kept(self.server.recovery.parts(version), version))
+            self._packed = version, pack(_kept(self.server.kept.parts(version), version))
         return self._packed[1]
 
     @property
@@ -238,7 +245,7 @@ class EpochHost:
     @property
     def may_end(self) -> bool:
         """Whether nothing is being opened, or what is being opened may never be."""
-        return not self.machine.is_opening or self.server.recovery.is_stuck or self._has_too_few
+        return not self.machine.is_opening or self.server.opening.is_stuck or self._has_too_few
 
     # --- letters and news -------------------------------------------------------------------------
 

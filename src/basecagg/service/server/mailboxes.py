@@ -88,8 +88,8 @@ class Mailbox:
 class Mailboxes:
     """All mailboxes of an epoch. Numbers rise, and none is given twice, whatever is rebuilt."""
 
-    def __init__(self, store: Store, mailroom: Mailroom) -> None:
-        """Start with the letters that were not dealt with before a restart."""
+    def __init__(self, store: Store, mailroom: Mailroom | None) -> None:
+        """Start with the letters that were not dealt with before a restart. In clear there is no mailroom."""
         self._store = store
         self._mailroom = mailroom
         self._boxes: defaultdict[str, Mailbox] = defaultdict(Mailbox)
@@ -117,11 +117,12 @@ class Mailboxes:
     def _subject(self, send: Send) -> str | int:
         """What messages have in common that become one letter: they are the same, or parcels of one dealing."""
         message = send.message
-        if isinstance(message, Parcel) and self._mailroom.lacks(
-            message.holder, message.dealing.key
-        ):
+        if isinstance(message, Parcel) and self._lacks(message.holder, message.dealing.key):
             return message.dealing.key
         return id(message)
+
+    def _lacks(self, holder: int, dealing: str) -> bool:
+        return self._mailroom is not None and self._mailroom.lacks(holder, dealing)
 
     def _post_one(self, subject: str | int, sends: list[Send]) -> list[Write]:
         names = [send.recipient for send in sends]
@@ -202,7 +203,7 @@ class Mailboxes:
         """The letter's frame; None for a parcel of no use any more: it is confirmed, or its masks are over."""
         if not posted.dealing:
             return posted.frame
-        if holder is None or not self._mailroom.lacks(holder, posted.dealing):
+        if self._mailroom is None or holder is None or not self._lacks(holder, posted.dealing):
             return None
         if holder not in self._fresh.get(posted.dealing, {}):
             self._remember(posted.dealing, self._mailroom.parcels(posted.dealing))

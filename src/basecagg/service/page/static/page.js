@@ -53,7 +53,11 @@ function person(entry) {
 
 function showEpoch(epoch) {
   text("version", epoch.version);
-  text("parameters", `epoch\u00a0${epoch.number}, N\u00a0=\u00a0${epoch.N}, U\u00a0=\u00a0${epoch.U}, T\u00a0=\u00a0${epoch.T}, D\u00a0=\u00a0${epoch.D}, d\u00a0=\u00a0${epoch.d.toLocaleString("en")}, ${epoch.consistency}, ${epoch.correctness}`);
+  const clear = epoch.protection === "none";
+  byId("clear").hidden = !clear;
+  const holders = `N\u00a0=\u00a0${epoch.N}, U\u00a0=\u00a0${epoch.U}, T\u00a0=\u00a0${epoch.T}, D\u00a0=\u00a0${epoch.D}, `;
+  const trust = clear ? "protection none" : `${epoch.consistency}, ${epoch.correctness}`;
+  text("parameters", `epoch\u00a0${epoch.number}, ${clear ? "" : holders}d\u00a0=\u00a0${epoch.d.toLocaleString("en")}, ${trust}`);
   text("buffer", `${epoch.waiting} of ${epoch.K}`);
   byId("fill").style.width = `${Math.min(100, 100 * epoch.waiting / epoch.K)}%`;
   text("opening", epoch.opening
