@@ -2,7 +2,8 @@
 
 The one model of cost: `basecagg plan`, the simulated clock and the tables of results use it. The large terms
 are exact, for an element of the field is 3 or 4 bytes. What a message carries beside them is within some bytes
-of the wire: names may be longer than "user-0". The simulated clock counts the large terms only.
+of the wire, for names of six characters and versions from τ_max to 127. The simulated clock counts the large
+terms only.
 """
 
 from __future__ import annotations
@@ -20,8 +21,12 @@ FLOAT = 4
 HASH = 34
 NAME = 36
 """The name of one mask."""
-TICKET = 212
-"""Mask name, base version, hashes of model and upload, signature."""
+TICKET = 213
+"""Mask name, base version, age, hashes of model and upload, signature."""
+SHORT_TICKET = 130
+"""The same without what a request says for all of them."""
+LINK = 109
+"""One link of the chain of models."""
 ENDORSED = 68
 """One signature of a certificate."""
 
@@ -37,16 +42,26 @@ def shares_bytes(p: ProtocolParameters, *, sealed: bool = True) -> int:
 
 
 def message_bytes(p: ProtocolParameters) -> dict[str, int]:
-    """One message of each kind, by its name; a receipt is for as many masks as a buffer holds."""
-    share, request = share_bytes(p), TICKET * p.buffer_size + 171
+    """One message of each kind, by its name; a receipt is for as many masks as a buffer holds.
+
+    Questions have a short form, and a long one for holders that missed a version.
+    """
+    share, links = share_bytes(p), LINK * max(1, p.max_staleness)
+    certified = p.consistency == "certified"
+    certificate = ENDORSED * p.quorum + 121 if certified else 0
+    request = TICKET * p.buffer_size + links + (certificate or 1) + 171
     return {
         "Shipment": shares_bytes(p) + p.num_holders * (HASH + 3) + 354,
         "Parcel": share + OVERHEAD + HASH * longest_path(p.num_holders) + 350,
         "Receipt": NAME * p.buffer_size + 116,
         "Upload": p.word_bytes * p.padded_size + TICKET + 16,
+        "ShortRequest": SHORT_TICKET * p.buffer_size + LINK + 156,
         "RecoveryRequest": request,
         "Endorsement": 189,
-        "CertifiedRequest": request + ENDORSED * p.quorum + 136,
+        "Certificate": certificate + 5,
+        "CertifiedRequest": request + certificate + 18,
+        "CannotFollow": 87,
+        "Verdict": 91,
         "Answer": share + 151,
         "Closing": NAME * p.buffer_size + 123,
     }
@@ -77,9 +92,9 @@ class Network:
 def phases(p: ProtocolParameters) -> tuple[Phase, ...]:
     """Give the bytes of a user who contributes one update and keeps shares for one buffer."""
     size = message_bytes(p)
-    asked, answered = size["RecoveryRequest"], size["Answer"]
+    asked, answered = size["ShortRequest"], size["Answer"]
     if p.consistency == "certified":
-        asked, answered = asked + size["CertifiedRequest"], answered + size["Endorsement"]
+        asked, answered = asked + size["Certificate"], answered + size["Endorsement"]
     return (
         Phase(
             "deal", f"{p.num_holders} sealed shares of its mask, ahead of time", size["Shipment"]

@@ -14,6 +14,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from basecagg.reports.runs import RunRecord, shared_score
+from basecagg.simulation.purposes import by_purpose
 from basecagg.simulation.run_folder import USUAL_SCORE
 
 INK = "#5a6472"
@@ -127,8 +128,11 @@ def staleness(runs: Sequence[RunRecord]) -> Figure:
 
 @in_house_style
 def traffic(runs: Sequence[RunRecord]) -> Figure:
-    """Bytes per user by kind of message."""
-    parts = [{k: v / r.config.users / 1e6 for k, v in r.totals["bytes"].items()} for r in runs]
+    """Bytes per user by what they are for."""
+    parts = [
+        {what: size / run.config.users / 1e6 for what, size in by_purpose(run.sent).items()}
+        for run in runs
+    ]
     return _stacked(runs, parts, "megabytes per user in the whole run")
 
 

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from basecagg.planning.budget import noise_of
 from basecagg.reports import page, plots
 from basecagg.reports.runs import RunRecord, shared_score
+from basecagg.simulation.purposes import largest_part
 from basecagg.simulation.result import score_text
 
 
@@ -91,7 +92,9 @@ def write_report(
         f" {_all(run.config.users for run in runs)} users.",
         [
             page.section(
-                "Result", page.table(*summary(runs, target)), page.paragraph(_NOTE, dim=True)
+                "Result",
+                page.table(*summary(runs, target)),
+                page.paragraph(" ".join((_NOTE, *_largest_parts(runs))), dim=True),
             ),
             *_privacy(runs),
             page.section("Plots", page.plots(drawn)),
@@ -101,6 +104,13 @@ def write_report(
         ],
     )
     return path
+
+
+def _largest_parts(runs: Sequence[RunRecord]) -> Iterator[str]:
+    """What most of each run's bytes were for."""
+    told = [f"{run.name}: {largest_part(run.sent)}" for run in runs if run.sent]
+    if told:
+        yield f"The largest part of it is, in {'; '.join(told)}."
 
 
 def _all(values: Iterable[object]) -> str:
@@ -115,7 +125,7 @@ def _figures(runs: Sequence[RunRecord]) -> dict[str, tuple[Figure, str]]:
     dealt = [run for run in finished if run.totals.get("label counts")][:1]
     whose = f" of {dealt[0].name}" if dealt and len(runs) > 1 else ""
     score = (shared_score(runs) or "score").capitalize()
-    sent = "What users and holders sent and received, by message; model downloads left out."
+    sent = "What users and holders sent and received, and for what; model downloads left out."
     spent = "ε so far, of the user whose uploads have cost it most."
     wanted: list[tuple[Callable[[Sequence[RunRecord]], Figure], Sequence[RunRecord], str]] = [
         (plots.score_by_version, runs, f"{score} on the test examples as the model steps."),
@@ -130,7 +140,7 @@ def _figures(runs: Sequence[RunRecord]) -> dict[str, tuple[Figure, str]]:
             [run for run in runs if run.staleness()],
             "How many versions old the summed updates were.",
         ),
-        (plots.traffic, [run for run in finished if run.totals.get("bytes")], sent),
+        (plots.traffic, [run for run in finished if run.sent], sent),
         (plots.phases, finished, "Measured time of training and of each role in the protocol."),
         (plots.partition, dealt, f"Examples of each label at each user{whose}."),
     ]

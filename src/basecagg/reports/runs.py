@@ -83,8 +83,12 @@ class RunRecord:
 
     def bytes_per_user(self) -> float | None:
         """Bytes sent by and to participants, per user, without model downloads; known at the end."""
-        sent = self.totals.get("bytes")
-        return sum(sent.values()) / self.config.users if sent else None
+        return sum(self.sent.values()) / self.config.users if self.sent else None
+
+    @property
+    def sent(self) -> dict[str, int]:
+        """The same bytes of all users, by kind of message; empty until the end."""
+        return dict(self.totals.get("bytes", {}))
 
     def processor_seconds(self) -> float | None:
         """Measured seconds of server, holders and contributors together, without training; if measured."""

@@ -12,6 +12,7 @@ from basecagg.printing import Shown, plain_table, sections
 from basecagg.schedules.schedule import Vector
 from basecagg.simulation.config import SimulationConfig
 from basecagg.simulation.logbook import VersionRecord
+from basecagg.simulation.purposes import largest_part
 from basecagg.simulation.run_folder import USUAL_SCORE
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class SimulationResult(Shown):
             "versions": self.versions[-1].version,
             "updates": f"{self.versions[-1].updates}, of which {self.versions[-1].lost} were lost",
             "sums burned": sum(version.burned for version in self.versions),
-            "MB per user": f"{self.bytes_per_user / 1e6:.2f}",
+            "MB per user": f"{self.bytes_per_user / 1e6:.2f}, most of it: {largest_part(self.totals['bytes'])}",
             **({} if self.epsilon is None else {"ε spent": f"{self.epsilon:.3g}"}),
             **({"stopped": self.totals["stopped"]} if "stopped" in self.totals else {}),
         }
