@@ -82,6 +82,7 @@ PAPER: Mapping[str, Any] = {
     "update_levels": 2**16,
     "weights": "field",
     "weight_levels": 2**6,
+    "masks": "long",
     "correctness": "honest-holders",
 }
 

@@ -41,6 +41,7 @@ _TASK: Mapping[str, Any] = {
     "max_staleness": 20,
     "weights": "field",
     "weight_levels": 2**6,
+    "masks": "long",
     "correctness": "honest-holders",
     "staleness": "polynomial:0.5",
     "local_rate": 0.1,

@@ -78,6 +78,7 @@ def parameters(members: int, silent: int, noise: float = NOISE) -> ProtocolParam
         model_size=members,
         max_colluding_contributors=silent,
         update_levels=LEVELS,
+        masks="long",
         privacy=Privacy(clip_norm=1.0, **promise),
     )
 

@@ -58,6 +58,7 @@ _BY_AGE: Mapping[str, Any] = {
     "staleness": polynomial(1.0),
     "weights": "field",
     "weight_levels": 64,
+    "masks": "long",
     "max_staleness": 10,
 }
 

@@ -115,6 +115,7 @@ class BufferedFederation:
             buffer_size=members,
             model_size=size,
             weights="field",
+            masks="long",
             staleness=polynomial(1.0),
             max_staleness=members,
             consistency="honest-server",

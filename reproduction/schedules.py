@@ -47,6 +47,7 @@ _TASK: Mapping[str, Any] = {
     "seconds_per_step": 0.5,
     "dropout": 0.1,
     "weights": "field",
+    "masks": "long",
     "correctness": "honest-holders",
 }
 _TEST_IMAGES = 360

@@ -157,7 +157,7 @@ def without_keys(results: Mapping[str, Any]) -> dict[str, Any]:
 
 def test_runs_with_keys_differ_from_long_ones_in_masks_and_weights_alone() -> None:
     long, keys = (accuracy.MNIST_STEPS.compared(m, "polynomial", 1) for m in ("basecagg", "keys"))
-    changes = {"masks": None, "weights": "field", "weight_levels": 64, "modulus": None}
+    changes = {"masks": "long", "weights": "field", "weight_levels": 64, "modulus": None}
     assert replace(keys, **changes) == long
     p = keys.protocol_parameters(61_706)
     assert (p.masks, p.weights, p.field_size, p.word_bytes) == ("keys", "own", 16760833, 3)
