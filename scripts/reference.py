@@ -144,7 +144,7 @@ def parameters_page() -> str:
     derived = "\n".join(
         f"| `{name}` | {_cell(inspect.getdoc(member) or '')} |"
         for name, member in vars(ProtocolParameters).items()
-        if isinstance(member, property)
+        if isinstance(member, property) and not name.startswith("_")
     )
     return (
         f"{HEADER}# Parameters\n\n{inspect.getdoc(ProtocolParameters)}\n\n"
