@@ -124,6 +124,13 @@ RUNS: dict[str, Walk] = {
             typed("basecagg report", first=other_run),
         ]
     ),
+    "docs/how-to/attackers.md": Walk(
+        steps=[
+            typed("basecagg run --method fedbuff --method basecagg --attack ipm", SHORT),
+            typed("basecagg run --method basecagg --attack ipm", SHORT),
+            typed("basecagg plan --holders 100 --max-dropouts 0.3 --model-size"),
+        ]
+    ),
     "docs/how-to/audit.md": Walk(
         first=have_done_the_python, steps=[typed("basecagg audit transcript.jsonl")]
     ),

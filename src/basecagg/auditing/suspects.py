@@ -34,26 +34,27 @@ _LYING = np.array([2.0, 5.0]) ** 2
 """Variances of the unknowns of agreement and of squared distance."""
 _LOW, _HIGH = np.array([-1.5, -1.5]), np.array([1.5, 3.0])
 """A bucket says no more than this: one that is far off must not outweigh many others."""
-_RECENT = 10
-"""Versions by which the noise in both measures is judged."""
+_RECENT = 40
+"""Buckets of one age by which the noise in both measures is judged."""
 _CAUTION, _QUIETEST = 2.0, 0.1
 """σ of the noise is taken to be this many times the median deviation, and at least so much. For a Gaussian 1.48
 would do."""
 _ENOUGH = 4
-"""Buckets of one base version, from which on they are compared."""
+"""Buckets of one kind, from which on they are compared."""
 _REMEMBERED = 200
 """Versions. Who was honest long ago may lie today."""
 _SWEEPS = 10
 _MOST_ODDS = 50.0
 
 
-class Said(NamedTuple):
-    """What the buckets of one version say: a line for each, a column for each measure."""
+class Line(NamedTuple):
+    """What one bucket says of its members."""
 
-    members: list[tuple[str, ...]]
+    members: tuple[str, ...]
     measures: Reals
+    """Agreement and squared distance, as parts of the usual ones, minus 1."""
     noise: Reals
-    """σ of both measures."""
+    """σ of both."""
 
 
 class Suspects:
@@ -61,8 +62,9 @@ class Suspects:
 
     def __init__(self) -> None:
         """Nobody is suspected yet."""
-        self._said: deque[Said] = deque(maxlen=_REMEMBERED)
-        self._recent: deque[Reals] = deque(maxlen=_RECENT)
+        self._said: deque[list[Line]] = deque(maxlen=_REMEMBERED)
+        self._recent: dict[int, deque[Reals]] = {}
+        """What buckets said of late, by how much older they are than most of their version."""
 
     @property
     def has_seen_any(self) -> bool:
@@ -70,71 +72,86 @@ class Suspects:
         return bool(self._recent)
 
     def learn(self, buckets: Sequence[Bucket]) -> None:
-        """Another version was made of these. They are compared with others of the same base version only."""
-        alike = Counter(bucket.base_version for bucket in buckets)
-        base, count = alike.most_common(1)[0] if buckets else (0, 0)
-        compared = [bucket for bucket in buckets if bucket.base_version == base]
+        """Another version was made of these.
+
+        They are compared with those of the base version that most have. Buckets of other versions agree with
+        these by more or less, so each is compared with what buckets of its age said of late.
+        """
+        if not buckets:
+            return
+        base, count = Counter(bucket.base_version for bucket in buckets).most_common(1)[0]
         if count < _ENOUGH:
             return
-        measures = _compared(compared)
-        spread = np.median(np.abs(measures), axis=0)
-        self._recent.append(spread)
+        ages = [base - bucket.base_version for bucket in buckets]
+        measures = _compared(buckets, [age == 0 for age in ages])
         # What this version says may be noisier than what the last ones said: towards the end of a training
         # honest updates agree on little.
-        usual = np.median(np.stack(self._recent), axis=0)
-        noise = np.maximum(_CAUTION * np.maximum(spread, usual), _QUIETEST)
-        members = [tuple(name.contributor for name in bucket.members) for bucket in compared]
-        self._said.append(Said(members, np.clip(measures, _LOW, _HIGH), noise))
+        now = _spread(measures[np.equal(ages, 0)])
+        said = list[Line]()
+        for bucket, age, measure in zip(buckets, ages, measures, strict=True):
+            recent = self._recent.setdefault(age, deque(maxlen=_RECENT))
+            recent.append(measure)
+            if len(recent) >= _ENOUGH:
+                usual = np.median(recent, axis=0) if age else np.zeros(2)
+                noise = _CAUTION * np.maximum(now, _spread(np.stack(recent)))
+                members = tuple(name.contributor for name in bucket.members)
+                off = np.clip(measure - usual, _LOW, _HIGH)
+                said.append(Line(members, off, np.maximum(noise, _QUIETEST)))
+        self._said.append(said)
 
     def probabilities(self) -> dict[str, float]:
         """For each contributor that was in a bucket, how probable it is that it sends bad updates."""
-        lines = [
-            (members, measure, said.noise)
-            for said in self._said
-            for members, measure in zip(said.members, said.measures, strict=True)
-        ]
+        lines = [line for said in self._said for line in said]
         if not lines:
             return {}
         found: dict[str, list[int]] = {}
-        for place, (members, _, _) in enumerate(lines):
-            for name in members:
+        for place, line in enumerate(lines):
+            for name in line.members:
                 found.setdefault(name, []).append(place)
-        share = np.array([[1 / len(members)] for members, _, _ in lines])
+        share = np.array([[1 / len(line.members)] for line in lines])
         # Of each line and measure: the weight of an unknown, and what is not explained so far.
-        weight = share / np.stack([noise for _, _, noise in lines]) ** 2
-        left = np.stack([measure for _, measure, _ in lines])
+        weight = share / np.stack([line.noise for line in lines]) ** 2
+        left = np.stack([line.measures for line in lines])
         return _posterior(found, share, weight, left)
 
     def state(self) -> dict[str, Any]:
         """Everything that a resumed run needs."""
-        return {"said": [list(each) for each in self._said], "recent": list(self._recent)}
+        return {
+            "said": [[list(line) for line in said] for said in self._said],
+            "recent": {age: list(recent) for age, recent in self._recent.items()},
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from a state."""
-        for members, measures, noise in state["said"]:
-            self._said.append(Said([tuple(each) for each in members], measures, noise))
-        self._recent.extend(state["recent"])
+        for said in state["said"]:
+            self._said.append([Line(tuple(names), *rest) for names, *rest in said])
+        for age, recent in state["recent"].items():
+            self._recent[age] = deque(recent, maxlen=_RECENT)
 
 
-def _compared(buckets: Sequence[Bucket]) -> Reals:
-    """Agreement and squared distance of each bucket, as parts of those of the middle one, minus 1."""
+def _compared(buckets: Sequence[Bucket], usual: Sequence[bool]) -> Reals:
+    """Agreement and squared distance of each bucket, as parts of those of the middle of the usual, minus 1."""
     found = np.array([(each.agreement, each.distance**2) for each in buckets])
-    middle = np.median(found, axis=0)
+    middle = np.median(found[np.array(usual)], axis=0)
     # Where sums point nowhere in common, agreement says nothing.
-    agreement = found[:, 0] / middle[0] - 1 if middle[0] > 0 else np.zeros(len(buckets))
-    distance = found[:, 1] / middle[1] - 1 if middle[1] > 0 else np.zeros(len(buckets))
-    return np.stack([agreement, distance], axis=1)
+    says = middle > 0
+    return np.where(says, found / np.where(says, middle, 1.0) - 1, 0.0)
+
+
+def _spread(measures: Reals) -> Reals:
+    """The median distance from the median."""
+    spread: Reals = np.median(np.abs(measures - np.median(measures, axis=0)), axis=0)
+    return spread
 
 
 def _posterior(
     found: Mapping[str, Sequence[int]], share: Reals, weight: Reals, left: Reals
 ) -> dict[str, float]:
     """One contributor after the other explains what the others leave, until all agree."""
-    known = {name: places for name, places in found.items() if len(places) >= _LEAST}
-    means = {name: np.zeros(2) for name in known}
+    means = {name: np.zeros(2) for name in found}
     probable = dict.fromkeys(found, _PRIOR)
     for _ in range(_SWEEPS):
-        for name, places in known.items():
+        for name, places in found.items():
             own = left[places] + share[places] * means[name]
             precision = (share[places] * weight[places]).sum(axis=0)
             pull = (weight[places] * own).sum(axis=0)
@@ -147,7 +164,9 @@ def _posterior(
             probable[name] = 1 / (1 + math.exp(-max(-_MOST_ODDS, min(odds, _MOST_ODDS))))
             means[name] = probable[name] * if_lying + (1 - probable[name]) * if_honest
             left[places] = own - share[places] * means[name]
-    return probable
+    # Who is in few buckets may explain them, so that nobody else has to, but is not named yet.
+    few = [name for name, places in found.items() if len(places) < _LEAST]
+    return probable | {name: min(probable[name], _PRIOR) for name in few}
 
 
 def _evidence(variance: Reals, precision: Reals, pull: Reals) -> tuple[Reals, Reals]:

@@ -13,7 +13,7 @@ from basecagg.commands._options import options
 from basecagg.commands._program import load_kernels
 from basecagg.commands._wishes import WishOptions, plan_for
 from basecagg.costs import Network
-from basecagg.options import Count, Positive
+from basecagg.options import Count, Odds, Positive
 from basecagg.planning import planner
 from basecagg.planning.rendering import as_dict
 
@@ -26,6 +26,9 @@ class _PlanOptions(WishOptions):
     """d: numbers in one update; 1e6 is fine."""
     contributors: Count | None = None
     """Users who send updates; their masks fill a holder's store. Not set: N."""
+    liars_among_contributors: Odds | None = None
+    """The share of contributors that may send bad updates, such as 0.05: what several sums for a version
+    would take. So far only simulations have them."""
     up: Annotated[Positive, "Mb/s"] = _LINE.up
     """Speed at which a user sends, in megabits per second."""
     down: Annotated[Positive, "Mb/s"] = _LINE.down

@@ -28,6 +28,7 @@ from basecagg.options import (
     Weights,
 )
 from basecagg.parameters import ProtocolParameters, usual_correctness
+from basecagg.planning.buckets import Buckets, choose_buckets
 from basecagg.planning.budget import Budget, in_parameters, spend
 from basecagg.printing import Shown
 
@@ -78,6 +79,9 @@ class Wishes(SumOptions, TrustOptions):
     """A user's line."""
     budget: Budget | None = None
     """What each contributor is to be promised about its privacy, if anything."""
+    liars_among_contributors: float | None = None
+    """The share of contributors that may send bad updates. The plan then tells what several sums for one
+    version would take; so far only simulations have them."""
 
     @property
     def agreed(self) -> bool:
@@ -115,6 +119,8 @@ class Plan(Shown):
     """Why a consistency mode does not work with the chosen N, D, T and K; empty if it does."""
     cpu: Cpu = field(default_factory=dict)
     """Processor time, if it was measured."""
+    buckets: Buckets | None = None
+    """What would withstand attackers among the contributors, if there are to be any."""
 
     def measured(self) -> Plan:
         """The same plan with processor time, predicted from small pieces of the work on this machine."""
@@ -168,7 +174,9 @@ def choose(wishes: Wishes) -> Plan:
         parameters = _cheapest_threshold(_levelled(skeleton, wishes), wishes.network)
     except ParameterError as error:
         raise ParameterError(f"{error}{_ways_out(wishes)}", rule=error.rule) from None
+    share = wishes.liars_among_contributors
     return Plan(
+        buckets=None if share is None else choose_buckets(parameters, share),
         wishes=wishes,
         parameters=parameters,
         phases=phases(parameters),

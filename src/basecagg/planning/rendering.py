@@ -18,6 +18,7 @@ from basecagg.costs import (
     wire_seconds,
 )
 from basecagg.maths.approved_rings import ERROR_VARIANCE
+from basecagg.maths.robust_means import USUAL
 from basecagg.parameters import ProtocolParameters
 from basecagg.planning import budget
 from basecagg.planning.calibration import STEPS
@@ -50,6 +51,7 @@ def render(plan: Plan) -> RenderableType:
         "Masks": Text(_masks(plan)),
         "Who meets in a sum": Text(_meeting(plan)),
         **_privacy_section(plan),
+        **_bucket_section(plan),
         "No sum wraps around": _proof(plan),
         "Bytes of one user, for one update and one buffer": _traffic(plan),
         "Storage of one holder": _storage(plan),
@@ -74,6 +76,7 @@ def as_dict(plan: Plan) -> dict[str, Any]:
             "spare_bits": plan.spare_bits,
         },
         **_privacy_numbers(plan),
+        **_bucket_numbers(plan),
         "beside_fedbuff": _beside_fedbuff(plan),
         "phases": [asdict(ph) | {"seconds": network.seconds(ph.up, ph.down)} for ph in plan.phases],
         "storage": {
@@ -214,6 +217,59 @@ def _privacy_numbers(plan: Plan) -> dict[str, Any]:
             "hidden_lie": budget.hidden_lie(m),
         }
     }
+
+
+def _bucket_section(plan: Plan) -> dict[str, RenderableType]:
+    """What several sums for one version would withstand, and what they would take."""
+    b, p, people = plan.buckets, plan.parameters, plan.wishes.all_contributors
+    if b is None:
+        return {}
+    answer, one = _bytes(b.count * share_bytes(p)), _bytes(share_bytes(p))
+    held = f"of {b.count} may be dirty; in {b.spoiled:.1%} of the versions more are"
+    rows = [
+        (
+            "b",
+            b.size,
+            f"members of a bucket: a sum hides each among {b.size} instead of {p.buffer_size}",
+        ),
+        (
+            "g",
+            b.count,
+            f"buckets; a version has K = g·b = {b.members} members, of {people} contributors",
+        ),
+        (
+            "",
+            f"{b.dirty:.0%}",
+            f"of the buckets are dirty where {b.attackers:.1%} of the contributors attack",
+        ),
+        ("", b.withstands, held),
+        (
+            "",
+            f"{b.most_attackers:.1%}",
+            "of the contributors may attack before that is 5 % of the versions",
+        ),
+        ("", answer, f"of a holder's answer, with a row for each bucket; one sum takes {one}"),
+        (
+            "",
+            f"× {b.noise_factor:.3g}",
+            "in the noise that a budget of privacy asks for, in the mean (σ)",
+        ),
+    ]
+    note = (
+        f"The robust mean is {USUAL}. So far simulations only have buckets: basecagg run --set"
+        f" buckets={b.count} --set buffer_size={b.members} --set cryptography=arithmetic"
+    )
+    return {"Several sums for one version": Group(plain_table(rows=rows), Text(note))}
+
+
+def _bucket_numbers(plan: Plan) -> dict[str, Any]:
+    b = plan.buckets
+    if b is None:
+        return {}
+    derived = ("members", "withstands", "dirty", "spoiled", "most_attackers", "noise_factor")
+    answer = b.count * share_bytes(plan.parameters)
+    numbers = {name: getattr(b, name) for name in derived}
+    return {"buckets": asdict(b) | numbers | {"robust_mean": USUAL, "answer_bytes": answer}}
 
 
 def _proof(plan: Plan) -> Text:
