@@ -36,9 +36,8 @@ _LOW, _HIGH = np.array([-1.5, -1.5]), np.array([1.5, 3.0])
 """A bucket says no more than this: one that is far off must not outweigh many others."""
 _RECENT = 40
 """Buckets of one age by which the noise in both measures is judged."""
-_CAUTION, _QUIETEST = 2.0, 0.1
-"""σ of the noise is taken to be this many times the median deviation, and at least so much. For a Gaussian 1.48
-would do."""
+_TO_DEVIATION, _QUIETEST = 1.5, 0.1
+"""σ of the noise is this many times the median deviation, as of a Gaussian, and at least so much."""
 _ENOUGH = 4
 """Buckets of one kind, from which on they are compared."""
 _REMEMBERED = 200
@@ -93,7 +92,7 @@ class Suspects:
             recent.append(measure)
             if len(recent) >= _ENOUGH:
                 usual = np.median(recent, axis=0) if age else np.zeros(2)
-                noise = _CAUTION * np.maximum(now, _spread(np.stack(recent)))
+                noise = _TO_DEVIATION * np.maximum(now, _spread(np.stack(recent)))
                 members = tuple(name.contributor for name in bucket.members)
                 off = np.clip(measure - usual, _LOW, _HIGH)
                 said.append(Line(members, off, np.maximum(noise, _QUIETEST)))
