@@ -126,8 +126,8 @@ def jobs(order: Order, results: Results) -> list[Job]:
     """Seed by seed, and who is found."""
     found = [
         Job(f"found/{partition}/{seed}", find_liars, replace_data(config, order))
-        for seed in _FOUND_SEEDS[order.size]
         for partition in PARTITIONS
+        for seed in _FOUND_SEEDS[order.size]
         for config in [_found(order.size, partition, seed)]
     ]
     table = [

@@ -46,7 +46,7 @@ _SWEEPS = 10
 _MOST_ODDS = 50.0
 
 
-class Line(NamedTuple):
+class Said(NamedTuple):
     """What one bucket says of its members."""
 
     members: tuple[str, ...]
@@ -61,7 +61,7 @@ class Suspects:
 
     def __init__(self) -> None:
         """Nobody is suspected yet."""
-        self._said: deque[list[Line]] = deque(maxlen=_REMEMBERED)
+        self._said: deque[list[Said]] = deque(maxlen=_REMEMBERED)
         self._recent: dict[int, deque[Reals]] = {}
         """What buckets said of late, by how much older they are than most of their version."""
 
@@ -86,7 +86,7 @@ class Suspects:
         # What this version says may be noisier than what the last ones said: towards the end of a training
         # honest updates agree on little.
         now = _spread(measures[np.equal(ages, 0)])
-        said = list[Line]()
+        said = list[Said]()
         for bucket, age, measure in zip(buckets, ages, measures, strict=True):
             recent = self._recent.setdefault(age, deque(maxlen=_RECENT))
             recent.append(measure)
@@ -95,7 +95,7 @@ class Suspects:
                 noise = _TO_DEVIATION * np.maximum(now, _spread(np.stack(recent)))
                 members = tuple(name.contributor for name in bucket.members)
                 off = np.clip(measure - usual, _LOW, _HIGH)
-                said.append(Line(members, off, np.maximum(noise, _QUIETEST)))
+                said.append(Said(members, off, np.maximum(noise, _QUIETEST)))
         self._said.append(said)
 
     def probabilities(self) -> dict[str, float]:
@@ -123,7 +123,7 @@ class Suspects:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from a state."""
         for said in state["said"]:
-            self._said.append([Line(tuple(names), *rest) for names, *rest in said])
+            self._said.append([Said(tuple(names), *rest) for names, *rest in said])
         for age, recent in state["recent"].items():
             self._recent[age] = deque(recent, maxlen=_RECENT)
 
