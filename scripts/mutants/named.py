@@ -21,6 +21,7 @@ _BESIDE, _CLEAR = "tests/flower/test_beside_the_model.py", "tests/flower/test_no
 _WATCH, _STILL = "tests/protocol/test_model_watch.py", "tests/protocol/test_standing_still.py"
 _SECRETS = "tests/storage/test_secrets_leave.py"
 _FEW = "tests/claims/test_one_model_gives_few_sums.py"
+_LETTERS = "tests/protocol/test_short_letters.py"
 _SECONDS = 300
 
 
@@ -102,6 +103,69 @@ NAMED = (
         "protocol/masking.py",
         '"private noise"',
         '"private rounding"',
+    ),
+    Named(
+        "a certificate that comes alone does not tell of a clone",
+        "protocol/participant.py",
+        "return [message]\n        case CertifiedRequest",
+        "return []\n        case CertifiedRequest",
+        (_LETTERS,),
+    ),
+    Named(
+        "a holder answers another request than the short one that it was sent",
+        "protocol/short_letters.py",
+        "said if said.digest == letter.digest else None",
+        "said",
+        (_LETTERS,),
+    ),
+    Named(
+        "a certificate alone is taken for that of the last request",
+        "protocol/short_letters.py",
+        "known.digest == letter.digest",
+        "True",
+        (_LETTERS,),
+    ),
+    Named(
+        "an earlier request takes the place of the last one",
+        "protocol/short_letters.py",
+        "is_new and _slot(request) >= _slot(last)",
+        "is_new",
+        (_LETTERS,),
+    ),
+    Named(
+        "a copy of a request with another signature is kept",
+        "protocol/short_letters.py",
+        "request.digest != last.digest",
+        "request != last",
+        (_LETTERS,),
+    ),
+    Named(
+        "who cannot follow is not sent the long form",
+        "protocol/recovery.py",
+        "return self._ask([index]) if is_present and is_awaited else []",
+        "return []",
+        (_LETTERS,),
+    ),
+    Named(
+        "silence is answered with the short form again",
+        "protocol/recovery.py",
+        "def _ask(self, holders: Sequence[int], *, short: bool = False)",
+        "def _ask(self, holders: Sequence[int], *, short: bool = True)",
+        (_LETTERS,),
+    ),
+    Named(
+        "whoever comes back is asked in the short form",
+        "protocol/recovery.py",
+        "def _question(self, *, short: bool = False)",
+        "def _question(self, *, short: bool = True)",
+        (_LETTERS,),
+    ),
+    Named(
+        "certificates list holders in any order",
+        "protocol/epoch.py",
+        "holders != sorted(set(holders))",
+        "len(set(holders)) != len(holders)",
+        (_LETTERS,),
     ),
     Named(
         "any certificate of the epoch vouches for a model",

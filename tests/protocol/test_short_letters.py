@@ -9,14 +9,18 @@ from parties import (
     AT_SERVER,
     USERS,
     ask,
+    certify,
     deal,
+    history_at,
     holder_at,
+    intercept,
     make_federation,
     nothing_changes,
     one_hop,
     one_round,
     refuse,
     released,
+    request_for,
     server_refuses,
     submit,
 )
@@ -38,6 +42,7 @@ from basecagg.protocol.model_watch import ModelWatch
 from basecagg.protocol.proofs import DoubleRequest, Fork
 from basecagg.protocol.recomputation import judge
 from basecagg.protocol.short_letters import shortened
+from basecagg.protocol.stored import recall
 from basecagg.storage.in_memory import MemoryStore
 
 LATE = USERS[0]
@@ -278,6 +283,57 @@ def test_a_certificate_alone_is_checked_like_any_other(certified):
     refuse(certified, LATE, few, BadCertificate)
     forged = replace(few, signatures=tuple((index, bytes(64)) for index in range(len(USERS))))
     refuse(certified, LATE, forged, BadCertificate)
+
+
+def test_a_certificate_lists_its_holders_in_order(certified):
+    """Else whoever passes it on makes another certificate of it, which nobody can follow."""
+    request = asked(certified)
+    votes = [ask(certified, name, shortened(request))[0] for name in USERS]
+    signatures = tuple((vote.holder, vote.signature) for vote in votes)
+    whole = Certificate(*request.endorsed, signatures)
+    refuse(certified, LATE, replace(whole, signatures=signatures[::-1]), BadCertificate)
+    assert [type(said) for said in ask(certified, LATE, whole)] == [Answer]
+
+
+def test_the_certificate_of_another_request_than_the_last_is_not_followed(certified):
+    """After a split vote: she endorsed one, the others another. The long form tells her which."""
+    one, other = (request_for(certified, three) for three in overlapping(certified))
+    (vote,) = ask(certified, LATE, one)
+    assert isinstance(vote, Endorsement)
+    whole = certify(certified, other, USERS[1:])
+    assert ask(certified, LATE, whole.certificate) == [CannotFollow(other.epoch, other.digest)]
+    assert [type(said) for said in ask(certified, LATE, whole)] == [Answer]
+
+
+def overlapping(federation):
+    members = [intercept(federation, name) for name in USERS[:4]]
+    return members[:3], members[1:]
+
+
+def test_a_late_answer_about_an_earlier_sum_does_not_change_what_she_can_follow(certified):
+    """Holder 0 endorsed a sum of version 0 and heard of its certificate only after the next request."""
+    first = request_for(certified, [intercept(certified, name) for name in USERS[:3]])
+    whole = certify(certified, first)
+    certified.server._state.history = history_at(certified, 1)
+    again = [intercept(certified, name) for name in USERS[:3]]
+    second = request_for(certified, again, 1, whole.certificate)
+    (vote,) = ask(certified, LATE, second)
+    assert isinstance(vote, Endorsement)
+    assert [type(said) for said in ask(certified, LATE, whole)] == [Answer]
+    alone = Certificate(*second.endorsed, ())
+    assert certified.holder(LATE).completed(alone) == CertifiedRequest(second, alone)
+
+
+def test_a_copy_with_a_bad_signature_is_not_kept(certified):
+    """The server's own signature on the request is evidence: a copy that was answered does not replace it."""
+    request = asked(certified)
+    ask(certified, LATE, shortened(request))
+    votes = [ask(certified, name, shortened(request))[0] for name in USERS]
+    certificate = Certificate(*request.endorsed, tuple((v.holder, v.signature) for v in votes))
+    ask(certified, LATE, CertifiedRequest(replace(request, signature=bytes(64)), certificate))
+    store = certified.network.nodes[holder_at(LATE)].store
+    assert recall(store, "question", RecoveryRequest) == request
+    assert recall(store, "certified", Certificate) == certificate
 
 
 def test_only_a_holder_that_is_waited_for_gets_the_long_form(certified):
