@@ -4,6 +4,7 @@ from basecagg.extras import require
 
 require("torch", extra="learn", needed_for="training models")
 
+from basecagg.learning.adapters import save_adapter  # noqa: E402
 from basecagg.learning.clients import CLIENTS, LOCAL_OPTIMISERS, Client, Work  # noqa: E402
 from basecagg.learning.datasets import DATASETS, Dataset, load_dataset  # noqa: E402
 from basecagg.learning.flat_parameters import FlatModel  # noqa: E402
@@ -43,6 +44,7 @@ __all__ = [
     "load_dataset",
     "partition",
     "record_update",
+    "save_adapter",
     "seeded",
     "train_locally",
 ]

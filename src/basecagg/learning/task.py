@@ -26,6 +26,11 @@ Score = Callable[[Tensor, Tensor], Tensor]
 
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
     """1 where the largest output is the label, else 0; in sequences at every place."""
+    if not isinstance(outputs, Tensor):
+        raise DataError(
+            f"the model gives a {type(outputs).__name__}, which is no tensor: give the task a loss= and a"
+            " score= of its own, which take what they need, such as outputs.logits"
+        )
     guesses = outputs.argmax(dim=1)
     if guesses.shape != targets.shape:
         raise DataError(

@@ -27,6 +27,7 @@ from basecagg.protocol.step_rule import OPTIMISERS, PAPER_STEP, StepRule
 from basecagg.service.connection import Unreachable
 from basecagg.service.documents import Overview, day, moment
 from basecagg.service.operator.export import export as write
+from basecagg.service.operator.export import export_adapter as write_adapter
 from basecagg.service.operator.export import initial_model
 from basecagg.service.operator.office import Office
 
@@ -175,23 +176,36 @@ def _wait_until_due(place: Place) -> None:
 
 
 @click.command("export")
-@click.argument("path", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("path", type=click.Path(path_type=Path))
 @click.option(
     "--model",
     metavar="MODULE:FUNCTION",
     help="Makes the torch module whose names and shapes the tensors get. One flat tensor without it.",
 )
+@click.option(
+    "--adapter",
+    is_flag=True,
+    help="Write the adapter alone into the folder PATH, as peft loads it. Needs --model.",
+)
 @connected
-async def export(office: Office, *, path: Path, model: str | None) -> None:
+async def export(office: Office, *, path: Path, model: str | None, adapter: bool) -> None:
     """Write the present model to PATH: as safetensors, or as a torch state_dict if PATH ends in .pt.
 
     Safetensors carry the chain proof, which `basecagg verify PATH` checks: that these are the numbers of a
     version that the server released, and that a quorum of the holders endorsed the sum that it names. That the
     last version follows from that sum is the server's word: `rotate` and participants make it again.
     """
+    if adapter and model is None:
+        raise click.UsageError("--adapter needs --model, which makes the base and its adapter")
+    if path.is_dir() and not adapter:
+        raise click.UsageError(f"{path} is a folder: name a file, or give --adapter")
     version, vector, pedigree = await office.fetch_model()
     office.note_export(version, path)
-    proven = write(vector, path, model, pedigree)
+    proven = True
+    if adapter and model:
+        write_adapter(vector, path, model, pedigree)
+    else:
+        proven = write(vector, path, model, pedigree)
     click.echo(f"version {version} → {path}{'' if proven else ', without a chain proof'}")
     click.echo(f"the hash of this model: {model_hash(version, vector).hex()}")
 

@@ -59,6 +59,22 @@ def export(
     return proven
 
 
+def export_adapter(
+    vector: Vector, folder: Path, builder: str, pedigree: bytes | None = None
+) -> None:
+    """Write the adapter of the model alone, as peft loads it. Its tensors carry the pedigree as others do."""
+    from basecagg.learning.adapters import adapter_files
+
+    files = adapter_files(
+        _flat_model(_made(builder)),
+        vector.astype(np.float32),
+        lambda order: proof(pedigree, order) if pedigree else {},
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        replace_file(folder / name, content)
+
+
 class _Named(NamedTuple):
     tensors: Tensors
     order: Sequence[str]
@@ -77,13 +93,17 @@ def _state_dict(tensors: Tensors) -> bytes:
 
 
 def _named(vector: Vector, builder: str) -> _Named:
-    made = _call(builder)
-    if isinstance(made, np.ndarray):
-        raise DataError(f"{builder} makes a vector, which has no names: leave --model out")
-    flat = _flat_model(made)
+    flat = _flat_model(_made(builder))
     flat.load(vector.astype(np.float32))
     tensors = {name: t.detach().numpy() for name, t in flat.module.state_dict().items()}
     return _Named(tensors, flat.names)
+
+
+def _made(builder: str) -> Any:
+    made = _call(builder)
+    if isinstance(made, np.ndarray):
+        raise DataError(f"{builder} makes a vector, which has no names: leave --model out")
+    return made
 
 
 def _flat_model(module: Any) -> Any:
