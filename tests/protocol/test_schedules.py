@@ -51,13 +51,13 @@ class Schedules(RuleBasedStateMachine):
         mode=st.sampled_from(["certified", "honest-server"]),
         per_version=st.sampled_from([1, 3]),
         version=st.integers(0, 2),
+        masks=st.sampled_from(["long", "keys"]),
     )
-    def begin(self, mode, per_version, version):
+    def begin(self, mode, per_version, version, masks):
         """A few sums may have been opened in peace, and everyone has a mask or two at hand."""
-        parameters, stores = (
-            small(mode, "own" if per_version > 1 else "field", min_per_version=per_version),
-            self.open_stores(),
-        )
+        kind = {"weights": "own", "masks": masks} if per_version > 1 else {"weights": "field"}
+        parameters = small(mode, min_per_version=per_version, **kind)
+        stores = self.open_stores()
         self.world = World(parameters, stores=stores, keeps_masks=self.keeps_masks)
         self.network, self.judge = self.world.network, self.world.judge
         self.judge.inspect(self.network)
@@ -477,7 +477,7 @@ def test_the_judge_finds_a_disk_that_lies(machine, role, matters, found):
 def split_vote(dice):
     """Updates that the server keeps to itself, asking each half of the holders for another sum of them."""
     machine = Equivocations()
-    machine.begin(mode="certified", per_version=1, version=0)
+    machine.begin(mode="certified", per_version=1, version=0, masks="long")
     machine.submit(CONTRIBUTORS, lag=0)
     machine.network.in_flight.clear()
     machine.equivocate(dice, ahead=0)

@@ -12,6 +12,7 @@ from service_harness import SMALL, Nudge, federation
 
 from basecagg.channels.wire import limit_for
 from basecagg.errors import TooLarge
+from basecagg.options import Masks
 from basecagg.planning.planner import plan
 from basecagg.protocol.messages import MaskName, PlainUpdate, Refusal, Shipment
 from basecagg.service.agent.agent import Agent
@@ -24,14 +25,16 @@ NAMES = ["ann", "bob", "cem", "dee"]
 FOUR = replace(SMALL, num_holders=4, recovery_threshold=2, max_colluders=1, max_dropouts=1)
 
 
-@pytest.mark.parametrize("size", [20_000, 10**6])
-def test_agents_train_models_of_usual_sizes(tmp_path: Path, size: int) -> None:
-    """The smaller one has two masks in a shipment, the larger one has a shipment for each mask."""
+@pytest.mark.parametrize(
+    ("size", "masks"), [(20_000, "long"), (10**6, "long"), (10**5, "keys"), (10**6, "keys")]
+)
+def test_agents_train_models_of_usual_sizes(tmp_path: Path, size: int, masks: Masks) -> None:
+    """Two long masks of the smaller model fit into a shipment, of the larger one only one; keys always fit."""
 
     async def story() -> None:
         async with federation(tmp_path) as fed:
             await fed.join(NAMES, lambda name: Nudge())
-            await fed.start_epoch(replace(FOUR, model_size=size))
+            await fed.start_epoch(replace(FOUR, model_size=size, masks=masks, modulus=None))
             await fed.reach(2)
 
     asyncio.run(story())
