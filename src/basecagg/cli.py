@@ -24,6 +24,8 @@ COMMANDS = {
     "operator": "Create a federation, enrol people, sign epochs, export the model.",
     "serve": "Run the server of a federation over HTTPS.",
     "join": "Take part in a federation as contributor, holder or both.",
+    "desk": "Decide, as a centre, which studies may ask about your records.",
+    "study": "Ask questions of many centres, as the analyst of a study.",
 }
 """Name of a command (its file is `commands/<name>.py`, its object `command`) and its one line of help."""
 

@@ -107,6 +107,10 @@ RUNS: dict[str, Walk] = {
                 "basecagg join centre-0120.invitation",
                 "test_clone.py::test_the_step_after_the_study",
             ),
+            elsewhere(
+                ".venv/bin/python examples/dialysis/over_network.py",
+                "test_clone.py::test_the_study_over_the_network",
+            ),
         ]
     ),
     "docs/tutorial/training-run.md": Walk(

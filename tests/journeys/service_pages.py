@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 
 import numpy as np
-from documented import ROOT
+from documented import ROOT, blocks
 from run_pages import FEDERATION, SHORT
 from walks import Story, Walk, elsewhere, not_run, typed
 
@@ -201,10 +202,94 @@ def ten_and_a_model(story: Story) -> None:
     story.traveller.own()
 
 
+# --- a study ------------------------------------------------------------------------------------------------
+
+STUDY = "docs/how-to/run-a-study.md"
+CENTRES = [f"centre-{index}" for index in range(1, 7)]
+
+
+def six_desks(story: Story) -> None:
+    """Every centre has its records in its own columns; all mapping files are like the printed one."""
+    draw = np.random.default_rng(1)
+    _, mapping = blocks(STUDY, "toml")
+    for name in CENTRES:
+        lines = ["MONTHS,STATUS,AGE_IN_MONTHS,DIAB"]
+        for _ in range(int(draw.integers(30, 90))):
+            age, diabetes = int(draw.integers(240, 1100)), int(draw.integers(2))
+            death, end = draw.exponential(40 / (1 + diabetes) * 600 / age), draw.uniform(1, 55)
+            status = "dead" if death < end else "alive"
+            time = int(np.ceil(min(death, end)))
+            lines.append(f"{time},{status},{age},{('no', 'yes')[diabetes]}")
+        (story.traveller.work / f"desk-{name}").mkdir()
+        story.traveller.write(f"desk-{name}/patients.csv", "\n".join(lines) + "\n")
+        story.traveller.write(f"desk-{name}/mapping.toml", mapping)
+    story.traveller.own()
+
+
+def five_others_join(story: Story) -> None:
+    for name in CENTRES[1:]:
+        line = f"basecagg join {name}.invitation --desk desk-{name} --longest-wait 2"
+        story.traveller.leave_running(name, line)
+
+
+def write_the_protocol(story: Story) -> None:
+    story.traveller.write("protocol.toml", blocks(STUDY, "toml")[0])
+
+
+def take_the_hash(story: Story) -> None:
+    story.values["HASH"] = story.said.split()[-1]
+
+
+def see_the_study_come(story: Story) -> None:
+    for name in CENTRES:
+        terms = story.traveller.work / f"desk-{name}" / "studies" / f"{story.values['HASH']}.terms"
+        story.traveller.wait_until(terms.exists, f"the study is at {name}")
+
+
+def five_others_approve(story: Story) -> None:
+    for name in CENTRES[1:]:
+        line = f"basecagg desk approve desk-{name} {story.values['HASH']}"
+        story.traveller.type(line, answers="y\n")
+
+
+def read_the_report(story: Story) -> None:
+    results = json.loads((story.traveller.work / "results" / "results.json").read_text())
+    assert results["study"]["hash"] == story.values["HASH"]
+    assert results["study"]["smallest sum"] == len(CENTRES)
+    assert results["study"]["noisy questions left"] == 0
+    assert not any("failed" in outcome for outcome in results["results"].values())
+    page = (story.traveller.work / "results" / "report.html").read_text()
+    assert "<svg" in page
+    assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
+
+
 # --- the pages ----------------------------------------------------------------------------------------------
 
 KEY, ITS_KEY = ("5f1c…", "{key}"), ("5f1c…", "{its_key}")
 SERVICE: dict[str, Walk] = {
+    STUDY: Walk(
+        steps=[
+            typed("basecagg operator init", first=name_the_addresses),
+            typed("mv operator/server server"),
+            typed("basecagg serve --state server", HERE, runs_as="server", then=see_it_serve),
+            typed("basecagg operator invite centre-1"),
+            typed("basecagg operator invite --role analyst"),
+            typed(
+                "basecagg join centre-1.invitation",
+                SOON,
+                first=six_desks,
+                runs_as="centre-1",
+                then=five_others_join,
+            ),
+            typed("basecagg study enrol"),
+            typed("basecagg operator study", first=write_the_protocol, then=take_the_hash),
+            typed("basecagg desk show", first=see_the_study_come),
+            typed(
+                "basecagg desk approve", ("HASH", "{HASH}"), answers="y\n", then=five_others_approve
+            ),
+            typed("basecagg study run", then=read_the_report),
+        ]
+    ),
     "docs/how-to/from-laptop-to-ten-hospitals.md": Walk(
         steps=[
             typed("pip install "),

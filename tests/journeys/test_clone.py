@@ -80,6 +80,18 @@ def test_the_step_after_the_study(clone: Traveller, figures: dict[str, Any]) -> 
 
 
 @pytest.mark.journey
+def test_the_study_over_the_network(clone: Traveller, figures: dict[str, Any]) -> None:
+    """Answers of more than 10⁵ numbers; one centre slow, one gone, one killed."""
+    said = clone.type(".venv/bin/python examples/dialysis/over_network.py --step 0.003")
+    assert "is back" in said
+    assert "was killed, and goes on" in said
+    (apart,) = re.findall(r"difference to the same study in one process: (\S+)", said)
+    figures["difference to one process"] = apart
+    report = clone.work / "basecagg" / "runs" / "study-network" / "report.html"
+    figures["report seen by"] = look(report)
+
+
+@pytest.mark.journey
 def test_make_federation(clone: Traveller, figures: dict[str, Any]) -> None:
     install(clone, ".installed-federation", figures)
     said = clone.type("make federation")

@@ -21,7 +21,7 @@ from basecagg.service.agent.profile import Profile
 from basecagg.service.connection import Patience
 from basecagg.service.handed_over import read_invitation
 from basecagg.service.logs import Log
-from basecagg.service.training import UserFunction
+from basecagg.service.training import Training, UserFunction
 
 _CAUGHT, _TURNED_AWAY = 3, 4
 """The exit status when the server was caught cheating, and when it takes nothing from this user."""
@@ -30,6 +30,8 @@ _CAUGHT, _TURNED_AWAY = 3, 4
 class _JoinOptions(MemberOptions, AnchorOptions):
     train: Annotated[str | None, "MODULE:FUNCTION"] = None
     """Your training: f(model, info) → model, both float32 vectors. Runs on your machine only."""
+    desk: Folder | None = None
+    """Instead of training, answer the studies that people approved at the desk in this folder."""
     data: Annotated[str, {"show_default": False}] = ""
     """Passed on to your function as info.data."""
     urls: Annotated[tuple[str, ...], "--url", "URL"] = ()
@@ -74,6 +76,7 @@ def command(
     check: bool,
     invitation: Path,
     train: str | None,
+    desk: Path | None,
     data: str,
     urls: tuple[str, ...],
     holder_only: bool,
@@ -96,8 +99,8 @@ def command(
     that your messages are too large: ask the operator; nothing is deleted, and it can be started again. 2 if
     something that was typed is wrong; with --check 1 if something is amiss.
     """
-    if holder_only == (train is not None):
-        raise DataError("give either --train MODULE:FUNCTION or --holder-only")
+    if holder_only + (train is not None) + (desk is not None) != 1:
+        raise DataError("give one of --train MODULE:FUNCTION, --desk FOLDER and --holder-only")
     if check:
         _check(invitation, state, train, urls)
         return
@@ -122,7 +125,13 @@ def command(
     )
 
     async def work() -> None:
-        agent = Agent(profile, chosen, function)
+        work_of: Training | None = function
+        if desk is not None:
+            from basecagg.statistics.centre import StudyAnswers
+            from basecagg.statistics.desk_folder import DeskFolder
+
+            work_of = StudyAnswers(profile, DeskFolder(desk, anchors), chosen.patience, *urls)
+        agent = Agent(profile, chosen, work_of)
         task = asyncio.current_task()
         assert task is not None
         for number in (signal.SIGTERM, signal.SIGINT):

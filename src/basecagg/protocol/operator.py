@@ -51,6 +51,8 @@ from basecagg.protocol.proofs import Pedigree
 from basecagg.protocol.recomputation import last_link, recompute
 from basecagg.protocol.step_rule import PAPER_STEP, StepRule
 from basecagg.protocol.stored import (
+    CONTRIBUTES,
+    HOLDS,
     Expectation,
     Person,
     Role,
@@ -275,7 +277,7 @@ class Operator:
         return sorted(
             name
             for name, person in self.people.items()
-            if person.state == "admitted" and person.role != "contributor" and name not in without
+            if person.state == "admitted" and person.role in HOLDS and name not in without
         )
 
     def _objection(self, name: str) -> str:
@@ -494,7 +496,7 @@ class Operator:
     def _credentials(self, name: str) -> list[Effect]:
         """Somebody's credential for the present epoch, unless it has no part in it."""
         person, epoch = self.people[name], self._present
-        takes_part = person.state == "admitted" and person.role != "holder"
+        takes_part = person.state == "admitted" and person.role in CONTRIBUTES
         if epoch is None or not takes_part or person.after >= epoch.number:
             return []
         credential = Credential(epoch.id, name, person.signing_key)

@@ -284,7 +284,9 @@ class Refusals(Stored):
     reason: str
 
 
-Role: TypeAlias = Literal["both", "contributor", "holder"]
+Role: TypeAlias = Literal["both", "contributor", "holder", "analyst"]
+HOLDS, CONTRIBUTES = ("both", "holder"), ("both", "contributor")
+"""What the roles do in an epoch. An analyst does neither, and asks."""
 
 
 class Person(Discreet, Stored):

@@ -9,7 +9,8 @@ from msgspec import Meta, Struct
 from basecagg.errors import DataError, quoted
 from basecagg.options import Protection
 from basecagg.protocol.audit_log import AuditEnd
-from basecagg.protocol.messages import Digest, Name, PublicKey, Suite, Version
+from basecagg.protocol.messages import Digest, Name, PublicKey, Reason, Suite, Version
+from basecagg.protocol.questions import State
 from basecagg.protocol.stored import Role
 
 Phase: TypeAlias = Literal["waiting", "open", "closing", "closed"]
@@ -158,6 +159,8 @@ class StartEpoch(Document, frozen=True, tag=True, omit_defaults=True):
     """With this version the server closes the epoch by itself."""
     closes: Moment = 0
     """The server closes it then, by its own clock; 0 for never."""
+    terms: bytes = b""
+    """Of the study that it is: what its contract is the hash of. Empty for training."""
 
 
 Order: TypeAlias = Invite | Admit | Revoke | CloseEpoch | EndEpoch | AskForKeys | StartEpoch
@@ -200,6 +203,34 @@ class Overview(Document, frozen=True, omit_defaults=True):
     """When it closes by itself; 0 for never."""
     protection: Protection = "basecagg"
     """Of the epoch: with 'none' the server sees every update."""
+
+
+# --- studies ------------------------------------------------------------------------------------
+
+
+class Said(Document, frozen=True):
+    """Centre → server: I answer this question; or not, for this reason."""
+
+    number: Version
+    consent: bytes = b""
+    """The signed `Consent`."""
+    refusal: Reason = ""
+
+
+class Notice(Document, frozen=True):
+    """Server → centres and analyst: the newest question for a version."""
+
+    last: Version
+    """The number of the newest question of all."""
+    question: bytes = b""
+    """As its analyst signed it; empty if there is none."""
+    state: State = "asked"
+    missing: tuple[Name, ...] = ()
+    """Centres that have not said yet whether they answer."""
+    refusals: dict[str, str] = {}
+    """Why a centre does not answer, by its name."""
+    consents: tuple[bytes, ...] = ()
+    """Of all centres, as they signed them, once all have."""
 
 
 class AuditPage(Document, frozen=True):

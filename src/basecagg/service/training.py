@@ -44,6 +44,8 @@ class RoundInfo(msgspec.Struct, frozen=True, kw_only=True):
     """How many updates this agent has made since it started."""
     data: str
     """What was given as --data."""
+    epoch: str = ""
+    """The id of the epoch, in hexadecimal digits."""
     privacy: Privacy | None = None
     """What the epoch promises. Where the unit is the record, your function has to clip (`record_update`)."""
 

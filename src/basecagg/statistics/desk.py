@@ -11,24 +11,27 @@ log.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import logging
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Generic
 
 import numpy as np
+from msgspec.structs import replace
 
 from basecagg.errors import BASecAggWarning, DataError, ParameterError, QuestionRefused
 from basecagg.maths.randomness import SEED_BYTES, WordStream, derive_seed, system_entropy
 from basecagg.parameters import usual_tolerance
 from basecagg.planning.budget import Budget
 from basecagg.privacy import Mechanism
-from basecagg.protocol.effects import Persist, Store, perform
+from basecagg.protocol.effects import Effect, Persist, Store, Write, perform
 from basecagg.protocol.ledger import PrivacyLedger
+from basecagg.protocol.stored import Stored, load, recall, write
 from basecagg.statistics import encoding
 from basecagg.statistics.makers import make
 from basecagg.statistics.recipe import written
@@ -74,6 +77,15 @@ class Question(Generic[Result]):
         """Bits of one element of an answer."""
         return encoding.element_bits(len(self.members))
 
+    def with_noise(self, budget: Budget | None, silent: int | None = None) -> Question[Result]:
+        """The same, with the least noise that keeps the budget; T centres are silent unless given."""
+        if budget is None:
+            raise DataError("a study without a budget has no noise to add: Study(budget=Budget(…))")
+        members = len(self.members)
+        silent = silent or usual_tolerance(members, members, "certified")[1]
+        noise = encoding.private_sums(self.statistic, budget, members, silent, bits=self.bits)
+        return dataclasses.replace(self, noise=noise)
+
     @property
     def size(self) -> int:
         """Elements of an answer."""
@@ -96,6 +108,15 @@ class Question(Generic[Result]):
         return self.statistic.of_sum(encoding.join(total[1:], self.statistic.bounds, self.bits))
 
 
+class Given(Stored):
+    """An answer, as the desk remembers it. Its numbers are forgotten with the next one."""
+
+    question: bytes
+    name: str
+    private: bool
+    numbers: bytes = b""
+
+
 @dataclass(eq=False, repr=False)
 class Desk:
     """One centre, as questions reach it. Its rows stay here, and it goes on with what its store remembers."""
@@ -114,6 +135,10 @@ class Desk:
     """What this centre grants: noisy questions are answered with the noise that it takes, no less."""
     silent: int | None = None
     """Centres that may tell the server their noise: T, unless given."""
+    only: frozenset[str] | None = None
+    """The hashes of the only statistics that it answers. None: all that are built in."""
+    vouched_by: bytes = b""
+    """Whose key says that the names are these centres: under another key they are others."""
     entropy: Callable[[int], bytes] = system_entropy
     """Only an experiment replaces it."""
 
@@ -146,17 +171,59 @@ class Desk:
                 rule="a name and a hash are one statistic",
             )
 
-    def answer(self, question: Question[Any]) -> Vector:
-        """The centre's part of a sum, or `QuestionRefused`, or `BudgetSpent`."""
+    def answer(self, question: Question[Any], key: str = "", also: Sequence[Write] = ()) -> Vector:
+        """The centre's part of a sum, or `QuestionRefused`, or `BudgetSpent`.
+
+        What is answered under a key is kept until something else is: the same question again gets the very same
+        numbers and costs nothing more, and another question gets none. So a program that is killed anywhere
+        between here and the line answers once. `also` is written with it, all or nothing.
+        """
         own = self.require_hidden(question)
+        if (kept := self._kept(own, key)) is not None:
+            return kept
         answer = own.encode(self._vector(own), self.entropy(SEED_BYTES))
         # What has to be known before the answer leaves: what it costs, or who else is in the sum.
         with _NOTING:
             self.require_hidden(question)  # another question may have been answered meanwhile
-            exact = Persist("members", "", _digest(own), irreversible=True)
+            exact = Persist("members", "", self._circle(own), irreversible=True)
             noted = [exact] if own.noise is None else self.ledger.charge(own.noise, 0)
-            perform(self.store, noted)
+            perform(self.store, [*noted, *self._keep(own, key, answer), *also])
         return answer
+
+    def require_answerable(self, question: Question[Any]) -> None:
+        """Refuse what `answer` would refuse: by what was agreed on, the columns and the budget, not by rows."""
+        own = self.require_hidden(question)
+        if own.noise is not None:
+            self.ledger.charge(own.noise, 0)  # of a copy: nothing is written
+        elif not self._suits(own, _columns(self.rows)):
+            raise QuestionRefused(CANNOT)
+
+    def _kept(self, own: Question[Any], key: str) -> Vector | None:
+        """What was answered under this key before."""
+        given = recall(self.store, "answer", Given, key) if key else None
+        if given is None:
+            return None
+        if given.question != _digest(own) or not given.numbers:
+            raise QuestionRefused(f"{self.name} has answered under the number of this question")
+        return np.frombuffer(given.numbers, "<f8").astype(np.float64)
+
+    def _keep(self, own: Question[Any], key: str, answer: Vector) -> list[Effect]:
+        """The answer, and of earlier ones only which questions they were to."""
+        if not key:
+            return []
+        earlier = load(self.store, "answer", Given).items()
+        gone = [
+            write("answer", each, replace(given, numbers=b""))
+            for each, given in earlier
+            if given.numbers
+        ]
+        given = Given(
+            question=_digest(own),
+            name=own.statistic.name,
+            private=own.noise is not None,
+            numbers=answer.astype("<f8").tobytes(),
+        )
+        return [*gone, write("answer", key, given, irreversible=True)]
 
     def require_hidden(self, question: Question[Any]) -> Question[Any]:
         """The question as this centre understands it, unless it would single a centre out. No row is read."""
@@ -177,7 +244,7 @@ class Desk:
                 f"this is not the noise that the budget of {self.name} takes: {self.budget}"
             )
         before = self.store.read("members", "")
-        if own.noise is None and before not in (None, _digest(own)):
+        if own.noise is None and before not in (None, self._circle(own)):
             raise QuestionRefused(
                 f"{self.name} has answered exactly together with other centres: the difference of the two sums"
                 " would single somebody out; ask the same centres, or with noise"
@@ -195,7 +262,26 @@ class Desk:
             raise QuestionRefused(f"this is no question: {type(fault).__name__}: {fault}") from None
         if own.recipe != question.recipe:
             raise QuestionRefused("this is no question: it says more than its statistic has")
+        if self.only is not None and own.statistic.digest not in self.only:
+            raise QuestionRefused(
+                f"{own.statistic.name}: this is not in the study protocol that {self.name} approved"
+            )
         return own
+
+    def question(
+        self, recipe: str, members: tuple[str, ...], number: int, *, private: bool
+    ) -> Question[Any]:
+        """A question that came over a line, or `QuestionRefused`; with the noise that the own budget takes."""
+        try:
+            statistic = make(json.loads(recipe), self._approved, self.most)
+            asked = Question(statistic, members, number)
+            if private:
+                asked = asked.with_noise(self.budget, self.silent)
+        except QuestionRefused:
+            raise
+        except Exception as fault:  # whatever else an asker wrote
+            raise QuestionRefused(f"this is no question: {type(fault).__name__}: {fault}") from None
+        return asked
 
     def _noise(self, question: Question[Any], asked: Mechanism) -> Mechanism | None:
         """The noise by the centre's own budget: an asker could ask for less, or for another ε."""
@@ -214,7 +300,7 @@ class Desk:
         answerable = question.noise is not None  # zeros with noise look like any other answer
         try:
             columns = _columns(self.rows)
-            _numbers(statistic, {name: values[:0] for name, values in columns.items()})
+            _numbers(statistic, _none_of(columns))
             answerable = True
             vector, notes = self._computed(question, columns)
         except Exception as fault:
@@ -227,6 +313,23 @@ class Desk:
         for note in notes:
             self._tell(f"{self.name}: {note}")
         return vector
+
+    def _suits(self, question: Question[Any], columns: Rows) -> bool:
+        """Whether the columns do, tried on none of the records."""
+        try:
+            _numbers(question.statistic, _none_of(columns))
+        except Exception as fault:
+            _LOG.warning("%s: no answer to %s: %s", self.name, question.statistic.name, fault)
+            return False
+        return True
+
+    def _circle(self, question: Question[Any]) -> bytes:
+        """Who is in the sum, and by whose word."""
+        return hashlib.sha256(
+            json.dumps(question.members).encode()
+            + bytes(1) * bool(self.vouched_by)
+            + self.vouched_by
+        ).digest()
 
     @staticmethod
     def _tell(note: str) -> None:
@@ -253,6 +356,10 @@ class Desk:
                 f"has more records than the {self.most} agreed on: {statistic.name} is clipped"
             )
         return vector, [*notes, *statistic.notes(rows)]
+
+
+def _none_of(columns: Rows) -> Rows:
+    return {name: values[:0] for name, values in columns.items()}
 
 
 def _columns(rows: Rows) -> dict[str, Any]:
@@ -311,4 +418,7 @@ def _suits(statistic: Statistic[Any], record: Rows) -> bool:
 
 
 def _digest(question: Question[Any]) -> bytes:
-    return hashlib.sha256(json.dumps(question.members).encode()).digest()
+    """Everything that a question asks for."""
+    noise = None if question.noise is None else (question.noise.variance, question.noise.levels)
+    said = [question.recipe, question.members, question.number, noise]
+    return hashlib.sha256(written(said).encode()).digest()

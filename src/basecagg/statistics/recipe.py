@@ -59,8 +59,18 @@ def digest(recipe: Recipe) -> str:
     """What a centre approves a statistic by: SHA-256 of all but the coefficients at which a model is asked."""
     kept = {name: value for name, value in recipe.items() if name != "parameters"}
     parameters = recipe.get("parameters", {})
-    kept["parameters"] = {n: value for n, value in parameters.items() if n not in FREE}
+    kept["parameters"] = {n: _real(value) for n, value in parameters.items() if n not in FREE}
     return hashlib.sha256(written(kept).encode()).hexdigest()
+
+
+def _real(value: Any) -> Any:
+    """A range from 0 to 100 is the one from 0.0 to 100.0."""
+    if isinstance(value, Mapping):
+        return {name: _real(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_real(each) for each in value]
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    return float(value) if is_whole else value
 
 
 @cache

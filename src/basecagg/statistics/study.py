@@ -7,7 +7,7 @@ only sum that there can be. Centres answer in any order, and may be gone as hold
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from basecagg.protocol.effects import Store
 from basecagg.simulation.federation import Federation
 from basecagg.simulation.loopback import Letter
 from basecagg.statistics.desk import LEAST_CENTRES, Desk, Question
-from basecagg.statistics.encoding import element_bits, private_sums
+from basecagg.statistics.encoding import element_bits
 from basecagg.statistics.statistic import Result, Rows, Statistic
 from basecagg.storage.in_memory import MemoryStore
 
@@ -123,14 +123,8 @@ class Study:
         gone: Iterable[str] = (),
     ) -> Result:
         """The result with noise that hides each record, one of the k_max in the budget."""
-        if self.budget is None:
-            raise DataError("a study without a budget has no noise to add: Study(budget=Budget(…))")
-        exact = self._question(statistic, members)
-        count, silent = len(exact.members), self._silent
-        if silent is None:
-            silent = parameters_for(count, 1).max_colluders
-        noise = private_sums(statistic, self.budget, count, silent, bits=exact.bits)
-        return self._ask(replace(exact, noise=noise), order, gone)
+        asked = self._question(statistic, members).with_noise(self.budget, self._silent)
+        return self._ask(asked, order, gone)
 
     def _question(
         self, statistic: Statistic[Result], members: Iterable[str] | None

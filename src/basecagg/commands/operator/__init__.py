@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from basecagg.commands._options import AnchorOptions, File, Folder, options
-from basecagg.commands.operator import addresses, epochs, keys, log, people
+from basecagg.commands.operator import addresses, epochs, keys, log, people, study
 from basecagg.commands.operator.place import Place
 from basecagg.service.logs import log_plainly
 from basecagg.service.operator.custody import read_passphrase
@@ -14,7 +14,7 @@ from basecagg.service.operator.custody import read_passphrase
 _COMMANDS = (
     *(keys.init, keys.key, addresses.address, addresses.certificate),
     *(people.invite, people.replace, people.enrol, people.revoke, people.status, log.log),
-    *(epochs.start, epochs.rotate, epochs.close),
+    *(epochs.start, epochs.rotate, epochs.close, study.study),
     *(keys.recover, keys.passphrase, epochs.export),
 )
 

@@ -236,7 +236,7 @@ async def _begin(
         p = _plan(len(office.machine.holders(without)), model_size=model_size, **chosen)
     start = partial(office.start, p, step, without, **terms)
     before = office.epoch
-    epoch = await _when_keys_are_there(office, key_timeout, start)
+    epoch = await when_keys_are_there(office, key_timeout, start)
     began_alike = before is not None and before.first.model_hash == epoch.first.model_hash
     if before is not None and began_alike and p.is_masked:
         click.echo(
@@ -299,7 +299,7 @@ def _plan(num_holders: int, **wishes: Any) -> ProtocolParameters:
     return plan_for(num_holders, **wishes).parameters
 
 
-async def _when_keys_are_there(
+async def when_keys_are_there(
     office: Office, patience: float, attempt: Callable[[], Awaitable[Epoch]]
 ) -> Epoch:
     """Ask for sealing keys that are missing, and try until they are there or patience ends.

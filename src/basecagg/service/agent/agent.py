@@ -322,6 +322,7 @@ class Agent:
             version=version,
             round=self._rounds,
             data=self._options.data,
+            epoch=member.epoch,
             privacy=privacy,
         )
         trained = await train(model, info)

@@ -17,9 +17,10 @@ from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.audit_log import AuditLog, CheckedLog, Fact, purpose_of
 from basecagg.protocol.effects import Effect, Persist, Send, perform, writes_of
 from basecagg.protocol.epoch import SERVER, Epoch, accept, first_link
-from basecagg.protocol.messages import Chain, HolderKey, Link, Parts
+from basecagg.protocol.messages import Chain, HolderKey, Link, Parts, encode
 from basecagg.protocol.operator import OPERATOR, Foundation, Operator, admission_hash
 from basecagg.protocol.proofs import Caught, Evidence, Pedigree
+from basecagg.protocol.questions import StudyTerms
 from basecagg.protocol.recomputation import trace
 from basecagg.protocol.step_rule import PAPER_STEP, StepRule
 from basecagg.protocol.stored import Role, parse, write
@@ -78,6 +79,11 @@ class Office:
     def close(self) -> None:
         """Let others open the folder."""
         self._store.close()
+
+    @property
+    def federation(self) -> str:
+        """Its name."""
+        return self._stored.federation
 
     @property
     def epoch(self) -> Epoch | None:
@@ -327,9 +333,11 @@ class Office:
         server_key: bytes | None = None,
         versions: int | None = None,
         until: int | None = None,
+        terms: StudyTerms | None = None,
     ) -> Epoch:
         """Sign the next epoch with all holders but those left out by name, and start it for some days.
 
+        With the terms of a study it is that study, and trains nothing.
         The server closes it by itself after so many versions, or at the second `until`, if either is given.
         """
         first = await self._settle()
@@ -338,7 +346,13 @@ class Office:
             trusted = self.machine.trust_server(server_key)
             self._perform(trusted, "server key trusted", key=server_key.hex())
         effects = self.machine.begin(
-            parameters, first, step=step, max_burns=max_burns, without=without, ends=ends
+            parameters,
+            first,
+            step=step,
+            max_burns=max_burns,
+            without=without,
+            contract=bytes(32) if terms is None else terms.contract,
+            ends=ends,
         )
         sends = self._perform(effects, "epoch signed", number=self.machine.number)
         frames = {send.recipient: pack(send.message) for send in sends}
@@ -346,7 +360,11 @@ class Office:
         assert self.epoch is not None
         last = None if versions is None else self.epoch.first_version + versions
         order = documents.StartEpoch(
-            epoch=epoch, credentials=frames, last_version=last, closes=until or 0
+            epoch=epoch,
+            credentials=frames,
+            last_version=last,
+            closes=until or 0,
+            terms=b"" if terms is None else encode(terms),
         )
         await self._order(order)
         return self.epoch

@@ -18,8 +18,9 @@ from starlette.types import Receive, Scope, Send
 from basecagg.channels.wire import pack
 from basecagg.errors import BASecAggError, DataError
 from basecagg.protocol.operator import OPERATOR
+from basecagg.protocol.questions import MAX_RECIPE
 from basecagg.service import documents, framing
-from basecagg.service.documents import MAX_KEY_BYTES, Enrolment, Order, from_json, to_json
+from basecagg.service.documents import MAX_KEY_BYTES, Enrolment, Order, Said, from_json, to_json
 from basecagg.service.logs import Log
 from basecagg.service.problems import Problem
 from basecagg.service.server.core import Service
@@ -43,6 +44,8 @@ _PARTS = 25
 _JSON_BYTES = 64 * 2**10
 _OPERATOR_BYTES = 64 * 2**20
 _MODEL_BYTES = 2**30
+_QUESTION_BYTES = MAX_RECIPE + 2**10
+_BYTES = "application/octet-stream"
 _CALLER = "basecagg-caller"
 """In a request's scope: the name of the caller, as soon as it is known."""
 _STRANGER = ""
@@ -91,6 +94,10 @@ class Api:
             ("PUT", "/v1/holder-key"): self._for("member", self.holder_key, MAX_KEY_BYTES),
             ("POST", "/v1/messages"): self._for("member", self.messages, None),
             ("GET", "/v1/mailbox"): self._for("member", self.mailbox),
+            ("GET", "/v1/study"): self._for("member", self.study),
+            ("GET", "/v1/questions/*"): self._for("member", self.question),
+            ("POST", "/v1/questions"): self._for("member", self.ask, _QUESTION_BYTES),
+            ("POST", "/v1/consents"): self._for("member", self.consent, _JSON_BYTES),
             ("GET", "/v1/operator"): self._for("operator", self.overview),
             ("POST", "/v1/operator"): self._for("operator", self.order, _OPERATOR_BYTES),
             ("GET", "/v1/audit"): self._for("operator", self.audit),
@@ -189,6 +196,29 @@ class Api:
     def _number(self, done: str) -> int | None:
         boot, _, number = done.partition(".")
         return _whole("the number of `done`", number) if done and boot == self._boot else None
+
+    # --- for a study's analyst and centres --------------------------------------------------------
+
+    async def study(self, request: Request, name: str, body: bytes) -> Response:
+        """The terms of the study that the present epoch is."""
+        return Response(await self._service.terms(), media_type=_BYTES)
+
+    async def question(self, request: Request, name: str, body: bytes) -> Response:
+        """The newest question for a version; waits for another than the one in the state that is `known`."""
+        known, wait = _query(request).get("known", ""), _seconds(request)
+        shown = await self._service.wait_for_question(_version(request), known, wait)
+        return Response(to_json(shown), media_type="application/json")
+
+    async def ask(self, request: Request, name: str, body: bytes) -> Response:
+        """A question, which the study's analyst signed."""
+        await self._service.ask_centres(name, body)
+        return Response(status_code=204)
+
+    async def consent(self, request: Request, name: str, body: bytes) -> Response:
+        """Whether the caller answers a question."""
+        said: Said = _document(body, Said)
+        await self._service.hear_centre(name, said)
+        return Response(status_code=204)
 
     # --- for the operator -------------------------------------------------------------------------
 

@@ -7,10 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from basecagg.errors import Refused
 from basecagg.options import ServiceOptions
-from basecagg.protocol.messages import Message
+from basecagg.protocol.effects import writes_of
+from basecagg.protocol.messages import Message, encode
+from basecagg.protocol.questions import Consent, SignedQuestion, read
 from basecagg.service import documents
-from basecagg.service.documents import Enrolment, Order, Overview
+from basecagg.service.documents import Enrolment, Notice, Order, Overview, Said
 from basecagg.service.framing import Numbered
 from basecagg.service.handed_over import ServerFolder
 from basecagg.service.logs import Log
@@ -268,6 +271,78 @@ class Service:
                 frames += [host.frame, *([] if own is None else [own])]
         return [Numbered(number, frame) for number, frame in enumerate(frames)]
 
+    # --- studies ----------------------------------------------------------------------------------
+
+    async def terms(self) -> bytes:
+        """The terms of the study that the present epoch is."""
+        return await self.worker.do(lambda: encode(self.epochs.board.terms))
+
+    async def ask_centres(self, name: str, frame: bytes) -> None:
+        """The analyst's question, for all centres."""
+
+        def post() -> None:
+            question = read(frame, SignedQuestion)
+            host, board = self.epochs.require_host(), self.epochs.board
+            version = host.published.version
+            effects = board.ask(question, version, self._burns(host, version))
+            if effects:
+                self.epochs.store.commit(writes_of(effects))
+                said = {"number": question.number, "version": version, "private": question.private}
+                self.epochs.note("question", by=name, **said)
+
+        await self._decide(name, lambda: _unless_refused(post))
+        self.waiting.change()
+
+    async def hear_centre(self, name: str, said: Said) -> None:
+        """A centre says whether it answers a question."""
+
+        def hear() -> None:
+            board, number = self.epochs.board, said.number
+            if said.refusal:
+                effects = board.refuse(name, number, said.refusal)
+            else:
+                effects = board.consent(name, number, read(said.consent, Consent))
+            if effects:
+                self.epochs.store.commit(writes_of(effects))
+                if said.refusal:
+                    self.epochs.note("question refused", number=number, by=name)
+
+        await self._decide(name, lambda: _unless_refused(hear))
+        self.waiting.change()
+
+    async def wait_for_question(self, version: int, known: str, wait: float) -> Notice:
+        """The newest question for a version, with what was said to it; waits for another than `known`.
+
+        What a caller knows is the question's number with its state, such as 3-agreed.
+        """
+        deadline = self.waiting.until(wait)
+        while True:
+            shown = await self.worker.do(lambda: self._show(version))
+            number = read(shown.question, SignedQuestion).number if shown.question else 0
+            if known != f"{number}-{shown.state}" or not await self.waiting.news(deadline):
+                return shown
+
+    def _show(self, version: int) -> Notice:
+        host, board = self.epochs.require_host(), self.epochs.board
+        posted = board.at(version)
+        if posted is None:
+            return Notice(last=board.last)
+        state = board.state(posted, self._burns(host, version))
+        return Notice(
+            last=board.last,
+            question=encode(posted.question),
+            state=state,
+            consents=tuple(map(encode, posted.willing.values())) if state == "agreed" else (),
+            missing=tuple(board.missing(posted)),
+            refusals=posted.refusals,
+        )
+
+    @staticmethod
+    def _burns(host: EpochHost, version: int) -> int:
+        """How many sums of this version were given up."""
+        ended = host.buffer_log.entries()
+        return sum(each.version == version and each.outcome == "burned" for each in ended)
+
     # --- operator ---------------------------------------------------------------------------------
 
     async def overview(self) -> Overview:
@@ -362,6 +437,13 @@ class Service:
             pass  # the worker has said why
         except Exception as error:  # the clock goes on whatever it is
             _LOG.error("clock", error=repr(error))
+
+
+def _unless_refused(job: Callable[[], None]) -> None:
+    try:
+        job()
+    except Refused as refusal:
+        raise Problem(409, refusal.code, str(refusal)) from None
 
 
 def _look_at(task: asyncio.Task[None]) -> None:

@@ -10,13 +10,14 @@ import numpy as np
 
 from basecagg.channels.identity import Ed25519Verifier, Identity
 from basecagg.channels.wire import MAX_CONTROL_BYTES, is_of_another_version, pack
-from basecagg.errors import BASecAggError, DataError
+from basecagg.errors import BASecAggError, DataError, Malformed
 from basecagg.options import ServiceOptions
 from basecagg.protocol.audit_log import AuditLog, Fact
 from basecagg.protocol.effects import Forget, Persist
 from basecagg.protocol.epoch import SERVER, Agreement, Epoch, accept, first_link
 from basecagg.protocol.global_model import Model
 from basecagg.protocol.messages import Credential, EpochEnd, Link, statement
+from basecagg.protocol.questions import Board, StudyTerms, read
 from basecagg.service.documents import AuditPage, Overview, Phase, StartEpoch
 from basecagg.service.handed_over import ServerFolder
 from basecagg.service.logs import Log
@@ -60,6 +61,7 @@ class Epochs:
         self._identity = identities[0]
         """The key that the server signs with if there is no epoch to name one."""
         self.host: EpochHost | None = None
+        self._board: Board | None = None
         self.host = self._resume_host()
         self._catch_up()
 
@@ -87,6 +89,7 @@ class Epochs:
             self.host.recover(self.registry.charter)
         else:  # the failure came while one epoch took the other's place
             self.host = self._resume_host()
+        self._board = None
         self._catch_up()
         self.store.prove()
 
@@ -134,6 +137,19 @@ class Epochs:
             closes=registry.charter.closes,
             protection=host.agreement.parameters.protection if host else "basecagg",
         )
+
+    @property
+    def board(self) -> Board:
+        """The questions of the study that the present epoch is, or 404."""
+        host, terms = self.require_host(), self.registry.charter.terms
+        if not terms:
+            raise Problem(404, "NoStudy", "this epoch trains a model: it is no study")
+        if self._board is None:
+            epoch = host.agreement
+            verifier = Ed25519Verifier()
+            self._board = Board(epoch.id, _terms(terms), epoch.holder_names, verifier, self.store)
+            self.store.commit(self._board.start())
+        return self._board
 
     # --- the audit log ----------------------------------------------------------------------------
 
@@ -238,14 +254,18 @@ class Epochs:
         self._require_successor(agreement.epoch)
         for name, frame in order.credentials.items():
             check_credential(agreement, name, frame)
+        if order.terms and _terms(order.terms).contract != agreement.epoch.contract:
+            raise Problem(400, "BadTerms", "the epoch was not signed for a study of these terms")
         last, closes = order.last_version, order.closes
-        charter = Charter(epoch=order.epoch, phase="open", last_version=last, closes=closes)
+        charter = Charter(
+            epoch=order.epoch, phase="open", last_version=last, closes=closes, terms=order.terms
+        )
         host = self._make_host(agreement, charter, self._model_for(agreement))
         self.registry.begin(charter, order.credentials)
         self.store.commit([Forget("initial-model", "")])
         self._note_epoch(host, "epoch begun")
         self.store.flush()
-        self.host = host
+        self.host, self._board = host, None
         self.archive()
 
     def _accept(self, frame: bytes) -> Agreement:
@@ -356,6 +376,13 @@ def _unprotected(host: EpochHost) -> dict[str, str]:
     """For the logs, where it has to be said."""
     p = host.agreement.parameters
     return {} if p.is_masked else {"protection": p.protection}
+
+
+def _terms(frame: bytes) -> StudyTerms:
+    try:
+        return read(frame, StudyTerms)
+    except Malformed as error:
+        raise Problem(400, "BadTerms", str(error)) from None
 
 
 def check_credential(agreement: Agreement, name: str, frame: bytes) -> None:

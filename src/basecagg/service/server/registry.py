@@ -15,7 +15,7 @@ from basecagg.protocol.effects import Forget, Persist, Store, Write
 from basecagg.protocol.epoch import Epoch
 from basecagg.protocol.messages import EpochEnd, HolderKey, statement
 from basecagg.protocol.operator import OPERATOR
-from basecagg.protocol.stored import load, load_readable, write
+from basecagg.protocol.stored import HOLDS, load, load_readable, write
 from basecagg.service.documents import MAX_KEY_BYTES, Admitted, Enrolment, Phase
 from basecagg.service.problems import Problem, unpacked
 
@@ -32,6 +32,8 @@ class Charter(Struct, kw_only=True):
     """With this version the epoch closes by itself."""
     closes: int = 0
     """The second since 1970 when it does; 0 for never."""
+    terms: bytes = b""
+    """Of the study that it is; empty for training."""
 
     @property
     def signed_epoch(self) -> Epoch:
@@ -173,7 +175,7 @@ class Registry:
     def lacks_key(self, name: str) -> bool:
         """Whether a member's key for the next epoch is missing."""
         member = self.members.get(name)
-        holds = member is not None and member.role != "contributor"
+        holds = member is not None and member.role in HOLDS
         return holds and name not in self.holder_keys
 
     def _present_keys(self) -> set[bytes]:
