@@ -39,6 +39,10 @@ name = "age"
 compute = "mean"
 column = "age"
 [[ask]]
+name = "time"
+compute = "mean"
+column = "time"
+[[ask]]
 name = "who dies"
 compute = "cox"
 covariates = ["age", "diabetes"]

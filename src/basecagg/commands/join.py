@@ -100,7 +100,7 @@ def command(
     something that was typed is wrong; with --check 1 if something is amiss.
     """
     if holder_only + (train is not None) + (desk is not None) != 1:
-        raise DataError("give one of --train MODULE:FUNCTION, --desk FOLDER and --holder-only")
+        raise DataError("give either --train MODULE:FUNCTION, --desk FOLDER or --holder-only")
     if check:
         _check(invitation, state, train, urls)
         return

@@ -72,20 +72,17 @@ class RemoteStudy:
 
     def __enter__(self) -> RemoteStudy:
         self._loop = asyncio.new_event_loop()
+        self._connection = self.profile.connect()
         try:
-            self._connection = self._do(self._connected())
             self.agreement, self.terms = self._do(self._fetch_terms())
         except BaseException:
-            self._loop.close()
+            self.__exit__()
             raise
         return self
 
     def __exit__(self, *fault: object) -> None:
         self._do(self._connection.close())
         self._loop.close()
-
-    async def _connected(self) -> Any:
-        return self.profile.connect()
 
     def _do(self, work: Any) -> Any:
         return self._loop.run_until_complete(work)
@@ -242,7 +239,7 @@ class RemoteStudy:
         return version
 
     async def _shown(self, version: int, known: str) -> Notice:
-        query = {"known": known, "wait": _WAIT if known else 0}
+        query: dict[str, str | int] = {"known": known, "wait": _WAIT if known else 0}
         ask = partial(
             self._connection.call, "GET", f"/v1/questions/{version}", query=query, patience=_WAIT
         )
