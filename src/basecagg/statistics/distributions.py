@@ -31,7 +31,7 @@ def student_tail(t: float, freedom: float) -> float:
 def f_tail(value: float, above: float, below: float) -> float:
     """P(F ≥ value) with so many degrees of freedom above and below the line."""
     ratio = above * value / below
-    if ratio < 1:  # what is near 1 would be rounded to it
+    if value < 1:  # the tail is large, and 1 / (1 + ratio) would be rounded
         return 1 - _beta(above / 2, below / 2, ratio / (1 + ratio))
     return _beta(below / 2, above / 2, 1 / (1 + ratio))
 

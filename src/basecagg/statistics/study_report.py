@@ -86,7 +86,7 @@ def _about(study: RemoteStudy, told: Mapping[str, Any]) -> list[str]:
                 "A centre answers only after its own people approved the protocol with this hash, and every sum"
                 " above has the signature of every centre:"
             ),
-            page.paragraph(told["hash"]),
+            f'<p style="overflow-wrap:anywhere">{told["hash"]}</p>',
             page.paragraph(", ".join(protocol.members)),
         ),
         page.section(
@@ -99,7 +99,10 @@ def _about(study: RemoteStudy, told: Mapping[str, Any]) -> list[str]:
             ),
         ),
         page.section(
-            "The protocol", page.folded("its text", f"<pre>{escape(protocol.text)}</pre>")
+            "The protocol",
+            page.folded(
+                "its text", f'<div class="scroll"><pre>{escape(protocol.text)}</pre></div>'
+            ),
         ),
     ]
 
@@ -231,6 +234,8 @@ def _file_name(name: str) -> str:
 
 
 def _written(value: object) -> str:
+    if isinstance(value, list):
+        return " and ".join(map(_written, value))
     return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 
