@@ -208,7 +208,7 @@ class Overview(Document, frozen=True, omit_defaults=True):
 # --- studies ------------------------------------------------------------------------------------
 
 
-class Said(Document, frozen=True):
+class Stance(Document, frozen=True):
     """Centre → server: I answer this question; or not, for this reason."""
 
     number: Version

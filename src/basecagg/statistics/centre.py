@@ -42,7 +42,7 @@ from basecagg.protocol.questions import (
 )
 from basecagg.service.agent.profile import Profile
 from basecagg.service.connection import Patience
-from basecagg.service.documents import Notice, Said, from_json, to_json
+from basecagg.service.documents import Notice, Stance, from_json, to_json
 from basecagg.service.logs import Log
 from basecagg.service.training import RoundInfo, Vector
 from basecagg.statistics import desk
@@ -94,7 +94,7 @@ class StudyAnswers:
                 answer = await asyncio.to_thread(self._answer, question, terms, consents)
             except (QuestionRefused, BudgetSpent, Refused) as refusal:
                 self._note(refusal)
-                await self._say(Said(number=_number(shown), refusal=str(refusal)[:MAX_REASON]))
+                await self._say(Stance(number=_number(shown), refusal=str(refusal)[:MAX_REASON]))
                 continue
             except (DataError, OSError) as fault:  # the mapping, or where the records are
                 _LOG.error("desk", reason=str(fault))
@@ -168,7 +168,7 @@ class StudyAnswers:
     async def _agree(self, question: SignedQuestion, terms: StudyTerms) -> None:
         """Sign that this centre answers, if it would."""
         consent = await asyncio.to_thread(self._consider, question, terms)
-        await self._say(Said(number=question.number, consent=encode(consent)))
+        await self._say(Stance(number=question.number, consent=encode(consent)))
 
     def _consider(self, question: SignedQuestion, terms: StudyTerms) -> Consent:
         with self._desk(terms) as (own, members):
@@ -196,7 +196,7 @@ class StudyAnswers:
     def _desk(self, terms: StudyTerms) -> _Opened:
         return _Opened(self._folder, self._profile, terms)
 
-    async def _say(self, said: Said) -> None:
+    async def _say(self, said: Stance) -> None:
         say = partial(self._connection.call, "POST", "/v1/consents", to_json(said))
         await self._persist(say, 409)
 

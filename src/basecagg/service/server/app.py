@@ -20,7 +20,7 @@ from basecagg.errors import BASecAggError, DataError
 from basecagg.protocol.operator import OPERATOR
 from basecagg.protocol.questions import MAX_RECIPE
 from basecagg.service import documents, framing
-from basecagg.service.documents import MAX_KEY_BYTES, Enrolment, Order, Said, from_json, to_json
+from basecagg.service.documents import MAX_KEY_BYTES, Enrolment, Order, Stance, from_json, to_json
 from basecagg.service.logs import Log
 from basecagg.service.problems import Problem
 from basecagg.service.server.core import Service
@@ -216,7 +216,7 @@ class Api:
 
     async def consent(self, request: Request, name: str, body: bytes) -> Response:
         """Whether the caller answers a question."""
-        said: Said = _document(body, Said)
+        said: Stance = _document(body, Stance)
         await self._service.hear_centre(name, said)
         return Response(status_code=204)
 

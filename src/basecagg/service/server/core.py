@@ -13,7 +13,7 @@ from basecagg.protocol.effects import writes_of
 from basecagg.protocol.messages import Message, encode
 from basecagg.protocol.questions import Consent, SignedQuestion, read
 from basecagg.service import documents
-from basecagg.service.documents import Enrolment, Notice, Order, Overview, Said
+from basecagg.service.documents import Enrolment, Notice, Order, Overview, Stance
 from basecagg.service.framing import Numbered
 from basecagg.service.handed_over import ServerFolder
 from basecagg.service.logs import Log
@@ -293,7 +293,7 @@ class Service:
         await self._decide(name, lambda: _unless_refused(post))
         self.waiting.change()
 
-    async def hear_centre(self, name: str, said: Said) -> None:
+    async def hear_centre(self, name: str, said: Stance) -> None:
         """A centre says whether it answers a question."""
 
         def hear() -> None:
