@@ -13,7 +13,7 @@ USERS, BUCKETS, SIZE, DIMENSIONS = 40, 6, 4, 300
 ATTACKERS = ("user-0", "user-1")
 
 
-def versions(count, lie, seed=0, spread=2.0):
+def versions(count, lie, seed=0, spread=2.0, attackers=2):
     """Buckets of made-up versions: updates are a common direction and each user's own noise."""
     generator = np.random.default_rng(seed)
     direction = np.ones(DIMENSIONS) / np.sqrt(DIMENSIONS)
@@ -21,7 +21,7 @@ def versions(count, lie, seed=0, spread=2.0):
         users = generator.permutation(USERS)[: BUCKETS * SIZE].reshape(BUCKETS, SIZE)
         noise = generator.normal(0, spread / np.sqrt(DIMENSIONS), (USERS, DIMENSIONS))
         updates = direction + noise
-        for attacker in range(len(ATTACKERS)):
+        for attacker in range(attackers):
             updates[attacker] = lie(updates[attacker], generator)
         means = [updates[group].mean(axis=0) for group in users]
         centre = np.median(means, axis=0)
@@ -57,6 +57,17 @@ def test_attackers_are_found_and_nobody_else(lie, seed):
     probable = learned(lie=LIES[lie], seed=seed).probabilities()
     assert min(probable[name] for name in ATTACKERS) > 0.9
     assert max(p for name, p in probable.items() if name not in ATTACKERS) < 0.5
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("times", [-20, 100])
+def test_many_strong_attackers_bring_nobody_else_under_suspicion(seed, times):
+    """Several of them are often in one bucket, and what that bucket says has a limit."""
+    lie = lambda update, generator: times * update  # noqa: E731
+    probable = learned(lie=lie, seed=seed, attackers=4).probabilities()
+    accused = {name for name, each in probable.items() if each > 0.5}
+    assert accused <= {f"user-{user}" for user in range(4)}
+    assert len(accused) >= 2
 
 
 @pytest.mark.parametrize("seed", range(5))

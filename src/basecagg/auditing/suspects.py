@@ -42,7 +42,8 @@ _ENOUGH = 4
 """Buckets of one kind, from which on they are compared."""
 _REMEMBERED = 200
 """Versions. Who was honest long ago may lie today."""
-_SWEEPS = 10
+_SWEEPS, _FIRST, _FREEDOM = 10, 5, 4.0
+"""Sweeps over all contributors; from the fifth on noise is as of Student's t, with these degrees of freedom."""
 _MOST_ODDS = 50.0
 
 
@@ -108,10 +109,9 @@ class Suspects:
             for name in line.members:
                 found.setdefault(name, []).append(place)
         share = np.array([[1 / len(line.members)] for line in lines])
-        # Of each line and measure: the weight of an unknown, and what is not explained so far.
-        weight = share / np.stack([line.noise for line in lines]) ** 2
-        left = np.stack([line.measures for line in lines])
-        return _posterior(found, share, weight, left)
+        precise = np.stack([line.noise for line in lines]) ** -2
+        said = np.stack([line.measures for line in lines])
+        return _posterior(found, share, precise, said)
 
     def state(self) -> dict[str, Any]:
         """Everything that a resumed run needs."""
@@ -144,25 +144,33 @@ def _spread(measures: Reals) -> Reals:
 
 
 def _posterior(
-    found: Mapping[str, Sequence[int]], share: Reals, weight: Reals, left: Reals
+    found: Mapping[str, Sequence[int]], share: Reals, precise: Reals, said: Reals
 ) -> dict[str, float]:
     """One contributor after the other explains what the others leave, until all agree."""
+    left, lowest, highest = said.copy(), said <= _LOW, said >= _HIGH
     means = {name: np.zeros(2) for name in found}
     probable = dict.fromkeys(found, _PRIOR)
-    for _ in range(_SWEEPS):
+    for sweep in range(_SWEEPS):
+        # Noise as of Student's t: where most buckets of a version are dirty, the clean ones seem to lie, and
+        # what nobody can explain must not weigh.
+        unlikely = left**2 * precise if sweep >= _FIRST else np.zeros_like(left)
+        weight = share * precise * (_FREEDOM + 1) / (_FREEDOM + unlikely)
         for name, places in found.items():
-            own = left[places] + share[places] * means[name]
+            before = left[places] + share[places] * means[name]
+            # What a bucket says at its limit may be any more: who explains too much of it has explained it.
+            own = np.where(lowest[places], np.minimum(before, 0.0), before)
+            own = np.where(highest[places], np.maximum(own, 0.0), own)
             precision = (share[places] * weight[places]).sum(axis=0)
             pull = (weight[places] * own).sum(axis=0)
             lying, if_lying = _evidence(_LYING, precision, pull)
             honest, if_honest = _evidence(_HONEST, precision, pull)
             evidence = lying - honest
-            if pull[1] < 0:
-                evidence[1] = 0.0  # to be nearer than others is no sign of a lie
+            # To agree more than others, or to be nearer, is no sign of a lie.
+            evidence[pull * (1.0, -1.0) > 0] = 0.0
             odds = math.log(_PRIOR / (1 - _PRIOR)) + float(evidence.sum())
             probable[name] = 1 / (1 + math.exp(-max(-_MOST_ODDS, min(odds, _MOST_ODDS))))
             means[name] = probable[name] * if_lying + (1 - probable[name]) * if_honest
-            left[places] = own - share[places] * means[name]
+            left[places] = before - share[places] * means[name]
     # Who is in few buckets may explain them, so that nobody else has to, but is not named yet.
     few = [name for name, places in found.items() if len(places) < _LEAST]
     return probable | {name: min(probable[name], _PRIOR) for name in few}
