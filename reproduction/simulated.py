@@ -164,17 +164,36 @@ def gap(results: Mapping[str, Run], group: str, rival: str) -> Gap:
     """Over the seeds that both groups have."""
     from scipy.stats import t
 
-    own, other = _ends_by_seed(results, group), _ends_by_seed(results, rival)
-    gaps = [own[seed] - other[seed] for seed in own.keys() & other.keys()]
+    own, other = _by_seed(results, group), _by_seed(results, rival)
+    gaps = [_ahead(own[seed], other[seed]) for seed in own.keys() & other.keys()]
     if len(gaps) < 2:
         return Gap(gaps[0] if gaps else math.nan, -math.inf, math.inf)
     half = float(t.ppf(0.975, len(gaps) - 1)) * stdev(gaps) / math.sqrt(len(gaps))
     return Gap(mean(gaps), mean(gaps) - half, mean(gaps) + half)
 
 
-def _ends_by_seed(results: Mapping[str, Run], group: str) -> dict[str, float]:
+def _by_seed(results: Mapping[str, Run], group: str) -> dict[str, Run]:
     found = ((key.rpartition("/"), run) for key, run in results.items())
-    return {seed: 100 * final_accuracy(run) for (name, _, seed), run in found if name == group}
+    return {seed: run for (name, _, seed), run in found if name == group}
+
+
+def _ahead(run: Run, rival: Run) -> float:
+    """Points by which a run ends above another; one of another length is met where `shared` says."""
+    if curve_of(run)[-1].version == curve_of(rival)[-1].version:
+        return 100 * (final_accuracy(run) - final_accuracy(rival))
+    own, other = shared(run, rival), shared(rival, run)
+    return 100 * (mean(own) - mean(other))
+
+
+def shared(run: Run, other: Run) -> list[float]:
+    """Its accuracy at the versions in the second half of the shorter run at which both were evaluated."""
+    end = min(curve_of(run)[-1].version, curve_of(other)[-1].version)
+    versions = {point.version for point in curve_of(other)}
+    return [
+        point.score
+        for point in curve_of(run)
+        if end / 2 <= point.version <= end and point.version in versions
+    ]
 
 
 def swing(run: Run) -> float:

@@ -97,6 +97,21 @@ def mask(seed, fresh, epoch, q, size):
     return [(m + e) % q for m, e in zip(bare, errors(fresh, size), strict=True)]
 
 
+def share_of(seed, q, holder, threshold, colluders):
+    """What holder j gets of a key: the value at j + 1 of the polynomials whose coefficients are the rows."""
+    pieces = threshold - colluders
+    length = -(-(N + 2) // pieces)
+    shared = [*key_of(seed, q), *[0] * (pieces * length - N)]
+    padding = list(islice(field_elements(derived(seed, "noise"), q), colluders * length))
+    words = shared + padding
+    rows = [words[row * length : (row + 1) * length] for row in range(threshold)]
+    powers = [pow(holder + 1, u, q) for u in range(threshold)]
+    return [
+        sum(p * x for p, x in zip(powers, column, strict=True)) % q
+        for column in zip(*rows, strict=True)
+    ]
+
+
 def packed(words, q):
     """Each word in as many bytes as q − 1 takes, the lowest first."""
     return b"".join(word.to_bytes(3 if q < 2**24 else 4, "little") for word in words)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from fractions import Fraction
 
 import numpy as np
 import oracle_keys as oracle
@@ -16,11 +17,14 @@ from basecagg.errors import DataError, LocalProtocolError, ParameterError
 from basecagg.maths import approved_rings
 from basecagg.maths.approved_rings import MOST_WORDS, approved_ring
 from basecagg.maths.key_masks import key_of, mask_of_sum, mask_of_upload, unmask_with
+from basecagg.maths.mds_code import MaskCode
 from basecagg.maths.packing import pack
 from basecagg.maths.prime_field import PrimeField
 from basecagg.maths.quantization import dequantize, magnitude, quantize_and_mask, signed, unmask
 from basecagg.maths.randomness import FieldStream, Seed, WordStream, derive_seed, new_seed
 from basecagg.maths.ring import RingProduct
+from basecagg.parameters import ProtocolParameters
+from basecagg.protocol.masking import shares_of
 
 FIELDS = (NARROW, WIDE)
 GOOD = json.loads(FILE.read_text(encoding="utf-8"))
@@ -92,6 +96,29 @@ def test_bare_masks_match_the_vectors(vector):
 def test_masks_match_the_vectors(vector):
     q = vector["q"]
     assert agrees(mask_of_upload(SEED, FRESH, EPOCH, q).draw(vector["count"]), vector)
+
+
+@pytest.mark.parametrize("vector", GOOD["shares"], ids=lambda v: f"{v['q']} {v['N']} {v['holder']}")
+def test_shares_match_the_vectors(vector):
+    q, numbers = vector["q"], [vector[name] for name in "NUT"]
+    p = ProtocolParameters(
+        **dict(zip(("num_holders", "recovery_threshold", "max_colluders"), numbers, strict=True)),
+        **{"max_dropouts": 1, "buffer_size": 4, "model_size": 10**4, "modulus": q},
+        correctness="honest-holders",
+    )
+    shares = shares_of(bytes.fromhex(vector["seed"]), MaskCode(*numbers, q), p)
+    assert agrees(shares[vector["holder"]], vector)
+
+
+@pytest.mark.parametrize(("q", "pad"), [(NARROW, 3), (WIDE, 2)])
+def test_a_pad_has_as_many_words_as_the_page_for_implementers_says(q, pad):
+    p = ProtocolParameters(
+        **{"num_holders": 7, "recovery_threshold": 3, "max_colluders": 1, "max_dropouts": 1},
+        **{"buffer_size": 10, "model_size": 10**4, "modulus": q},
+    )
+    assert p.padded_size - p.model_size == pad
+    chance = Fraction(32 * 10 + 1, q)
+    assert chance**pad <= Fraction(1, 2**40) < chance ** (pad - 1)
 
 
 # --- cuts, chunks, sums -------------------------------------------------------------------------

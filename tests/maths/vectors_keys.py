@@ -13,6 +13,8 @@ from oracle_rounding import field_elements
 from vectors_rounding import VECTORS, as_text
 
 FILE = VECTORS / "key_masks.json"
+CODES = ((7, 4, 1), (12, 7, 2))
+"""N, U and T"""
 SEED, FRESH, EPOCH = (bytes(range(first, first + 32)) for first in (0, 64, 128))
 
 
@@ -28,7 +30,13 @@ def key_vectors():
         "bare mask": [
             _bare(q, *case) for q in fields for case in ((0, 40), (0, GROUP + 3), (1, 5))
         ],
-        "mask": [_mask(q, size) for q in fields for size in (1, 2047, GROUP)],
+        "mask": [_mask(q, size) for q in fields for size in (1, 2047, GROUP + 5)],
+        "shares": [
+            _share(q, holder, *case)
+            for q in fields
+            for case in CODES
+            for holder in (0, case[0] - 1)
+        ],
         "packed": [_packed(q) for q in fields],
     }
 
@@ -79,6 +87,12 @@ def _mask(q, size):
     words = oracle.mask(SEED, FRESH, EPOCH, q, size)
     about = {"q": q, "seed": SEED.hex(), "fresh": FRESH.hex(), "epoch": EPOCH.hex()}
     return about | told(words, q)
+
+
+def _share(q, holder, holders, threshold, colluders):
+    about = {"q": q, "seed": SEED.hex(), "N": holders, "U": threshold, "T": colluders}
+    words = oracle.share_of(SEED, q, holder, threshold, colluders)
+    return about | {"holder": holder} | told(words, q)
 
 
 def _packed(q):
