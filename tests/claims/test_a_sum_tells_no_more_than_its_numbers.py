@@ -218,6 +218,24 @@ def test_members_of_one_version_have_one_weight():
     require_refused(federation, uploads)
 
 
+def test_nor_have_they_two_where_each_has_m_members():
+    """On a grid the sums of both threes could be told apart."""
+    federation = federation_of_six()
+    uploads = [intercept(federation, name, draw(name)) for name in SIX[:3]]
+    pass_versions(federation, 1)
+    uploads += [intercept(federation, name, draw(name), base=0) for name in SIX[3:]]
+    assert [each.ticket.staleness for each in uploads] == [0, 0, 0, 1, 1, 1]
+    require_refused(federation, uploads)
+
+
+def test_nobody_is_alone_with_a_version():
+    federation = federation_of_six()
+    uploads = [intercept(federation, SIX[0], draw(SIX[0]))]
+    pass_versions(federation, 1)
+    uploads += [intercept(federation, name, draw(name), base=1) for name in SIX[1:]]
+    require_refused(federation, uploads)
+
+
 def ignore_tiers(monkeypatch):
     def by_version(self, updates):
         return [(each.base_version, 0) for each in updates]

@@ -23,6 +23,7 @@ from scipy.stats import binom, chi2
 from basecagg.errors import Malformed, ParameterError
 from basecagg.maths.approved_rings import ERROR_REACH, KEY_SIZE
 from basecagg.maths.packing import pack, unpack
+from basecagg.maths.quantization import signed as with_sign
 from basecagg.protocol import contributor as contributor_module
 from basecagg.protocol.holder import Holder
 from basecagg.protocol.messages import Answer, signed
@@ -195,6 +196,16 @@ def test_the_seed_of_the_errors_is_stored_nowhere(monkeypatch):
     (fresh,) = drawn
     assert len(fresh) == 32
     assert repr(fresh)[2:-1] not in stored
+
+
+def test_an_update_that_is_hidden_again_has_other_errors():
+    """They follow from nothing that is stored, so not from the mask's seed: the same update, hidden twice."""
+    federation = keyed()
+    p, ann = federation.agreement.parameters, federation.contributor("ann")
+    update, seed = fresh_update(), bytes(range(32))
+    first, second = (ann._hide(update, seed, 0)[0].astype(np.int64) for _ in range(2))
+    apart = with_sign(((first - second) % p.field_size).astype(np.uint32), p.field_size)
+    assert 0 < np.abs(apart).max() <= 2 * ERROR_REACH
 
 
 # --- what is refused ------------------------------------------------------------------------------
