@@ -21,6 +21,7 @@ EXPERIMENTS = {
     "levels-cifar10": ("levels:CIFAR10", "The same on CIFAR-10."),
     "sweep-mnist": ("sweep:MNIST", "The appendix's grid of rates, decay and α on MNIST."),
     "sweep-cifar10": ("sweep:CIFAR10", "The same on CIFAR-10, one value at a time."),
+    "told-ages": ("told_ages:TOLD_AGES", "The age that updates tell, and that at the opening."),
     "theorem": ("theorem:THEOREM", "The convergence bound on problems with known constants."),
     "autotune": ("autotune:AUTOTUNE", "c_l found by the federation itself."),
     "optimisers": ("optimisers:OPTIMISERS", "The server's optimisers on uneven data."),

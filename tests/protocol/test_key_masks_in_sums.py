@@ -20,11 +20,13 @@ from parties import (
 from private import bounded, private
 from scipy.stats import binom, chi2
 
-from basecagg.errors import Malformed, ParameterError
+from basecagg.errors import Malformed, NotOpenable, ParameterError
 from basecagg.maths.approved_rings import ERROR_REACH, KEY_SIZE
+from basecagg.maths.key_masks import key_of, mask_of_sum
 from basecagg.maths.packing import pack, unpack
 from basecagg.maths.quantization import signed as with_sign
 from basecagg.protocol import contributor as contributor_module
+from basecagg.protocol import recomputation
 from basecagg.protocol.holder import Holder
 from basecagg.protocol.messages import Answer, signed
 from lying import lie
@@ -279,6 +281,19 @@ def test_answers_that_open_another_key_are_noticed():
         federation.network.run()
     assert federation.server.version == 0
     assert "pad" in given_up[0].reason
+
+
+def test_words_behind_the_key_must_be_zeros():
+    federation = keyed()
+    agreement, p = federation.agreement, federation.agreement.parameters
+    shared = np.zeros(p.shared_size, np.uint32)
+    shared[:KEY_SIZE] = key_of(bytes(32), p.field_size)
+    total = mask_of_sum(shared[:KEY_SIZE], agreement.id, p.field_size).draw(p.padded_size)
+    _, largest = recomputation._unmask(agreement, total.copy(), shared, None)
+    assert largest == 0
+    shared[KEY_SIZE + 1] = 1
+    with pytest.raises(NotOpenable, match="pad"):
+        recomputation._unmask(agreement, total.copy(), shared, None)
 
 
 # --- with noise -----------------------------------------------------------------------------------

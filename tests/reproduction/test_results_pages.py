@@ -92,6 +92,10 @@ def _told(result: dict[str, Any]) -> None:
     result["worst"] = [0.9, 0.2]
 
 
+def _reweighed(result: dict[str, Any]) -> None:
+    result["pairs"].append([0, 1, 100])
+
+
 def _seen(result: dict[str, Any]) -> None:
     result["bound"] = 2 * result["claim"]
 
@@ -110,6 +114,7 @@ CHANGES = [
     ("privacy-records", "sums/", _worse),
     ("privacy-audit", "arithmetic/honest/", _seen),
     ("residues", "own/usual/", _told),
+    ("told-ages", "default run/", _reweighed),
     ("bounded-sums", "z0/-100/", _worse),
     ("autotune", "2^0/tuned/1", _worse),
     ("theorem", "sweep/quadratic/buffer_size/1", _longer),

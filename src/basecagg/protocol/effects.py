@@ -92,6 +92,8 @@ class Released(News, frozen=True, eq=False):
     """Whether the model moved by the sum, or only its version: then a member lied about its length."""
     buckets: tuple[Bucket, ...] = ()
     """Who was in which sum, where several sums made this version."""
+    told: tuple[int, ...] = ()
+    """τ̂: the age that each member told when it was weighed; 0 with weights in the field."""
 
 
 class Abandoned(News, frozen=True):

@@ -355,6 +355,7 @@ class Server:
                 opened.inconsistent_holders,
                 opened.applied,
                 opened.buckets,
+                tuple(member.staleness for member in members),
             ),
         ]
 

@@ -30,6 +30,8 @@ class VersionRecord:
     staleness: tuple[int, ...] = ()
     """τ of every member of the sum."""
     weights: tuple[float, ...] = ()
+    told: tuple[int, ...] = ()
+    """τ̂ of every member: the age by which it was weighed, if contributors weigh."""
     burned: int = 0
     """Buffers burned since the version before."""
     epsilon: float | None = None
@@ -67,7 +69,7 @@ class Logbook:
         record = replace(now, burned=burned)
         if step:
             ages = tuple(now.version - 1 - base for base in step.base_versions)
-            record = replace(record, staleness=ages, weights=step.weights)
+            record = replace(record, staleness=ages, weights=step.weights, told=step.told)
         last = self._left(record) <= self.config.evaluate_last - 1
         if last or record.version % self.config.evaluate_every == 0:
             found = evaluate(self.task, self.scratch, model.astype(np.float32, copy=False))
