@@ -185,7 +185,7 @@ class Setting:
         if method != "fedbuff":
             changes |= PROTOCOLS[self.protocol]
         if method == KEYS:
-            changes |= _FROM_KEYS | {"versions": self.keys_versions or self.versions}
+            changes |= {**_FROM_KEYS, "versions": self.keys_versions or self.versions}
         return self.config(**changes)
 
     def methods(self, weighting: Weighting, seed: int) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from reproduction.simulated import by_group
 CASES: Mapping[str, Mapping[str, Any]] = {
     "default run": {},
     "50 train at a time": {"concurrency": 50},
-    "openings take 4 s": {"latency": 1.0},
+    "1 s of latency": {"latency": 1.0},
     "ten hospitals, K = 5": {"users": 10, "buffer_size": 5, "concurrency": 10},
 }
 """By name, what differs from the default run."""
@@ -166,7 +166,7 @@ _NOTES = (
     " older within its tier weighs what it would by τ; where no weight differs, weighing at the opening makes"
     " the same model.",
     "Why no weight differs: who comes later from the same version tells a later tier, and members of one"
-    " version must have the same. An update that waits beyond its tier finds no company any more, and is burned.",
+    " version must have the same. An update that waits beyond its tier finds no new company, and is burned.",
     "In these runs an upload is weighed when it arrives. Versions that are made while it is on its way are not"
     " counted here.",
     "Burned updates are in no sum, and are not counted. Nothing was sealed or signed: that whole machines open"

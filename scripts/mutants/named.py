@@ -22,6 +22,8 @@ _WATCH, _STILL = "tests/protocol/test_model_watch.py", "tests/protocol/test_stan
 _SECRETS = "tests/storage/test_secrets_leave.py"
 _FEW = "tests/claims/test_one_model_gives_few_sums.py"
 _LETTERS = "tests/protocol/test_short_letters.py"
+_TOLD = "tests/claims/test_a_sum_tells_no_more_than_its_numbers.py"
+_KEYS = "tests/protocol/test_key_masks_in_sums.py"
 _SECONDS = 300
 
 
@@ -283,6 +285,62 @@ NAMED = (
         "if self._members or self.opening.leaves_out:",
         "if self._members:",
         (_STILL,),
+    ),
+    Named(
+        "holders let members of one version have two tiers",
+        "protocol/holder.py",
+        "if least > 1 and len({version",
+        "if False and len({version",
+        (_TOLD,),
+    ),
+    Named(
+        "holders let somebody be alone with a version",
+        "protocol/holder.py",
+        "if min(kinds.values()) < least:",
+        "if False:",
+        (_TOLD,),
+    ),
+    Named(
+        "the buffer fills a version with two tiers",
+        "protocol/buffer.py",
+        "next_version = next(others, len(kinds))",
+        "next_version = index + 1",
+        (_TOLD,),
+    ),
+    Named(
+        "a contributor uploads from one version again and again",
+        "protocol/contributor.py",
+        "return version == base.version and len(base.uploads) < most",
+        "return True",
+        (_TOLD,),
+    ),
+    Named(
+        "whoever has the seed of a mask has its errors",
+        "protocol/contributor.py",
+        "fresh = self._entropy(SEED_BYTES) if",
+        "fresh = bytes(255 - byte for byte in seed) if",
+        (_KEYS,),
+    ),
+    Named(
+        "all uploads have the same errors",
+        "protocol/contributor.py",
+        "fresh = self._entropy(SEED_BYTES) if",
+        "fresh = bytes(SEED_BYTES) if",
+        (_KEYS,),
+    ),
+    Named(
+        "words behind a key may be anything",
+        "protocol/recomputation.py",
+        "if zeros or pad >",
+        "if pad >",
+        (_KEYS,),
+    ),
+    Named(
+        "a pad may be anything where keys are shared",
+        "protocol/recomputation.py",
+        "if zeros or pad > p.buffer_size * p.error_reach:",
+        "if zeros:",
+        (_KEYS,),
     ),
 )
 

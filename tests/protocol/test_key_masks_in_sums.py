@@ -20,7 +20,7 @@ from parties import (
 from private import bounded, private
 from scipy.stats import binom, chi2
 
-from basecagg.errors import Malformed, NotOpenable, ParameterError
+from basecagg.errors import Malformed, ParameterError
 from basecagg.maths.approved_rings import ERROR_REACH, KEY_SIZE
 from basecagg.maths.key_masks import key_of, mask_of_sum
 from basecagg.maths.packing import pack, unpack
@@ -292,7 +292,7 @@ def test_words_behind_the_key_must_be_zeros():
     _, largest = recomputation._unmask(agreement, total.copy(), shared, None)
     assert largest == 0
     shared[KEY_SIZE + 1] = 1
-    with pytest.raises(NotOpenable, match="pad"):
+    with pytest.raises(recomputation.NotOpenable, match="pad"):
         recomputation._unmask(agreement, total.copy(), shared, None)
 
 
