@@ -64,6 +64,7 @@ def require_refused(federation, uploads):
     version, previous = federation.server.version, federation.server.opening._past.opened
     all_refuse(federation, request_for(federation, uploads, version, previous), WrongMembers)
     assert bring(federation, uploads) == []
+    assert not federation.server.is_opening
 
 
 # --- remainders of whole weights ------------------------------------------------------------------
