@@ -38,13 +38,15 @@ CROWD = {"holders": 50, "contributors": 1000, "buffer": 250, "warm": 750, "verif
 LONG = SHORT | CROWD | {"gives_way": True}
 """As if the crowd were elsewhere: whenever the server can run, it does."""
 PLAIN = {"plain": True}
+LATENCY = {"what": "latency", "holders": 12, "buffer": 5, "d": 10**6}
+LARGE = SHORT | {"d": 10**6, "warm": 50, "updates": 150}
 BESIDE_PLAIN = [
+    *(LARGE | {"holders": holders} for holders in SIZES),
     *(SHORT | {"holders": holders} for holders in SIZES),
-    *(SHORT | {"holders": holders, "d": 10**6, "warm": 50, "updates": 200} for holders in SIZES),
+    LATENCY,
     SHORT | CROWD | {"updates": 1000, "verify": False},
 ]
 """Each is measured protected and plain, in turn."""
-LATENCY = {"what": "latency", "holders": 12, "buffer": 5, "d": 10**6}
 SHOWN = {
     "server_ms_per_update": "server ms",
     "updates_per_second": "rate/s",
@@ -151,18 +153,16 @@ def hurry(trees: dict[str, Path], given: argparse.Namespace, console: Console) -
 
 def privacy(trees: dict[str, Path], given: argparse.Namespace, console: Console) -> Figures:
     """What protection costs the server beside plain FedBuff on the same stack."""
-    found: Figures = {}
-    database, repeats = {"postgres": given.postgres}, 1 if given.short else 3
+    found: Figures = {"repeats": given.repeats, "cells": []}
     for case in BESIDE_PLAIN:
-        rows = in_turn(case | database, repeats, "server_ms_per_update")
-        words = ("holders", "d", "buffer", "contributors")
-        title = ", ".join(f"{word} {case[word]:,}" for word in words)
-        console.print(table(title, rows))
-        console.print("server ms/update:", ratios(rows, "server_ms_per_update"))
-        found[title] = {"case": case, "rows": rows}
-    rows = in_turn(LATENCY | database, repeats, "total")
-    console.print("last byte to new version:", ratios(rows, "total"))
-    return found | {"latency": {"case": LATENCY, "rows": rows}}
+        figure = "server_ms_per_update" if case["what"] == "load" else "total"
+        rows = in_turn(case | {"postgres": given.postgres}, given.repeats, figure)
+        console.print(table(f"{case}", rows))
+        console.print(f"{figure}:", ratios(rows, figure))
+        found["cells"].append({"case": case, "rows": rows})
+        if not given.short:  # what was measured is not lost if the next one fails
+            keep(_name("privacy", given), found)
+    return found
 
 
 def in_turn(case: Figures, repeats: int, figure: str) -> dict[str, Figures]:
@@ -172,6 +172,10 @@ def in_turn(case: Figures, repeats: int, figure: str) -> dict[str, Figures]:
         runs["here"].append(measured(ROOT, case))
         runs["plain"].append(measured(ROOT, case | PLAIN))
     return {name: _middle(found, figure) for name, found in runs.items()}
+
+
+def _name(part: str, given: argparse.Namespace) -> str:
+    return f"{part}, {'PostgreSQL' if given.postgres else 'SQLite'}"
 
 
 PARTS = {"cost": compare, "latency": hurry, "crowd": carry, "privacy": privacy}
@@ -200,6 +204,7 @@ def main() -> int:
     )
     parser.add_argument("--only", choices=PARTS, help="one part; the others stay as they were")
     parser.add_argument("--minutes", type=float, default=10.0, help="how long memory is watched")
+    parser.add_argument("--repeats", type=int, default=3, help="of protected beside plain")
     parser.add_argument("--postgres", action="store_true", help="on PostgreSQL, not on SQLite")
     given, console = parser.parse_args(), Console()
     short = ["cost"] if given.short else list(PARTS)
@@ -209,7 +214,7 @@ def main() -> int:
         for part in wanted:
             rows = PARTS[part](trees, given, console)
             if not given.short:
-                keep(f"{part}, {'PostgreSQL' if given.postgres else 'SQLite'}", rows)
+                keep(_name(part, given), rows)
             last = in_a_line(rows) if part == "cost" else last
     print(last)
     return 0
