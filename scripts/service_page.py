@@ -32,6 +32,24 @@ COLUMNS = {
     "busy_cores": "busy cores of 2",
     "put_off": "requests put off",
 }
+PRIVACY = """## What protection costs
+
+*Plain* is FedBuff in clear by the same programs (`operator start --protection none`): requests signed and
+checked, the same database, admission, weights, step, chain of models and parts of versions. Protected is the
+default: certified, agreed, masks from keys. Processor time of the server per update, {how}:
+
+{cost}
+
+A protected update travels in words of three bytes, one in clear in float32. What protection adds does not grow
+with the model but with requests, each of which is decrypted, parsed, checked for its signature and answered.
+Requests per update in the case with the smaller model and the fewest holders:
+
+{requests}
+
+From the last byte of a buffer's last upload to the new version, d = 10⁶, K = 5, N = 12:
+
+{wait}
+"""
 CROWD = """A member who verifies a version fetches {parts:.0f} MB: the K = 250 uploads that it was made from. It
 costs the server {cost:.0f} ms of processor time and takes {seconds:.2f} s. They are read and framed once for
 all who ask for the same version, and sent in pieces. The server's memory, seen every ten seconds: from
@@ -45,6 +63,8 @@ def page(header: str) -> str:
     kept = json.loads(RESULTS.read_text("utf-8"))
     old = next(name for name in kept["cost, SQLite"]["rows"]["10"] if name not in ("here", "bare"))
     parts = [INTRO.format(old=old)]
+    beside = [each for each in DATABASES if f"privacy, {each}" in kept]
+    parts += [_privacy({each: kept[f"privacy, {each}"]["rows"] for each in beside})]
     parts += [_cost(each, kept[f"cost, {each}"]["rows"], old) for each in DATABASES]
     parts += [_crowd(kept["crowd, SQLite"]["rows"], old)]
     parts += [_latency(kept["latency, SQLite"]["rows"], old)]
@@ -54,6 +74,68 @@ def page(header: str) -> str:
         f"Measured on: {'; '.join(sorted(machines))}. `python -m benchmarks.service {old}` measures it on"
         " yours; with `--short` in five minutes, with `--postgres` on PostgreSQL.\n"
     )
+
+
+def _privacy(found: Mapping[str, Any]) -> str:
+    """Protected beside plain FedBuff, cell by cell."""
+    if not found:
+        return ""
+    cells = [(each, cell) for each, rows in found.items() for cell in rows["cells"]]
+    loads = [(each, cell) for each, cell in cells if cell["case"]["what"] == "load"]
+    waits = [(each, cell) for each, cell in cells if cell["case"]["what"] == "latency"]
+    times = max(rows["repeats"] for rows in found.values())
+    how = f"the middle one of {times} runs in turn" if times > 1 else "one run each, in turn"
+    return PRIVACY.format(
+        how=how,
+        cost=markdown([_cell(each, cell) for each, cell in loads]),
+        requests=markdown(_requests(loads)),
+        wait=markdown([_wait(each, cell) for each, cell in waits]),
+    )
+
+
+def _cell(database: str, cell: Mapping[str, Any]) -> dict[str, Any]:
+    case, here, plain = cell["case"], cell["rows"]["here"], cell["rows"]["plain"]
+    shown = {
+        "database": database,
+        "d": f"{case['d']:,}",
+        "N": case["holders"],
+        "K": case["buffer"],
+        "contributors": f"{case['contributors']:,}",
+        "protected, ms": here["server_ms_per_update"],
+        "plain, ms": plain["server_ms_per_update"],
+        "ratio": f"{here['server_ms_per_update'] / plain['server_ms_per_update']:.2f}",
+    }
+    for name, figures in cell["rows"].items():
+        word = "plain" if name == "plain" else "protected"
+        shown[f"{word}, MB up and down"] = (
+            f"{figures['mb_up_per_update']:.3g} + {figures['mb_down_per_update']:.2g}"
+        )
+        if figures[DATABASE]:
+            shown[f"{word}, database ms"] = figures[DATABASE]
+    return shown
+
+
+def _requests(loads: list[tuple[str, Any]]) -> list[dict[str, Any]]:
+    """How many requests of each kind an update takes, where they cost most: the smaller model, few holders."""
+    _, cell = min(loads, key=lambda each: (each[1]["case"]["d"], each[1]["case"]["holders"]))
+    traffic = {name: rows["traffic_per_update"] for name, rows in cell["rows"].items()}
+    counted = [k for k in traffic["here"] | traffic["plain"] if not k.endswith((" up", " down"))]
+    lines = [
+        {"request": kind}
+        | {
+            "protected" if name == "here" else name: f"{found.get(kind, 0):.2f}"
+            for name, found in traffic.items()
+        }
+        for kind in counted
+    ]
+    total = {name: sum(found.get(kind, 0) for kind in counted) for name, found in traffic.items()}
+    last = {"request": "all", "protected": f"{total['here']:.2f}", "plain": f"{total['plain']:.2f}"}
+    return [*lines, last]
+
+
+def _wait(database: str, cell: Mapping[str, Any]) -> dict[str, Any]:
+    here, plain = cell["rows"]["here"]["total"], cell["rows"]["plain"]["total"]
+    return {"database": database, "protected, ms": round(here), "plain, ms": round(plain)}
 
 
 def _cost(database: str, by_size: Mapping[str, Rows], old: str) -> str:
