@@ -41,8 +41,8 @@ PLAIN = {"plain": True}
 LATENCY = {"what": "latency", "holders": 12, "buffer": 5, "d": 10**6}
 LARGE = SHORT | {"d": 10**6, "warm": 50, "updates": 150}
 BESIDE_PLAIN = [
-    *(LARGE | {"holders": holders} for holders in SIZES),
     *(SHORT | {"holders": holders} for holders in SIZES),
+    *(LARGE | {"holders": holders} for holders in SIZES),
     LATENCY,
     SHORT | CROWD | {"updates": 1000, "verify": False},
 ]
