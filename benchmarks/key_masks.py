@@ -45,6 +45,7 @@ def hider(d: int, q: int) -> Callable[[], object]:
     """Clip, round, add the mask and its error, as `protocol.masking.hide` does."""
     update = np.random.default_rng(1).normal(size=d).astype(np.float32)
     masked, clipped = np.empty(d, np.uint32), np.empty(SEGMENT, np.float32)
+    drawn = np.empty((2, SEGMENT), np.uint32)
 
     def hide() -> None:
         require_finite(update)
@@ -52,7 +53,9 @@ def hider(d: int, q: int) -> Callable[[], object]:
         for at in range(0, d, SEGMENT):
             out = masked[at : at + SEGMENT]
             part, _ = clip_update(update[at : at + SEGMENT], CLIP, out=clipped[: out.size])
-            quantize_and_mask(part, LEVELS, q, coins.draw(out.size), mask.draw(out.size), out=out)
+            rounding, cover = drawn[:, : out.size]
+            draws = coins.draw(out.size, rounding), mask.draw(out.size, cover)
+            quantize_and_mask(part, LEVELS, q, *draws, out=out)
 
     return hide
 

@@ -85,6 +85,8 @@ class KeyStream:
         self._groups = first_chunk * (CHUNK // GROUP)
         self._public = self._chunk(first_chunk)
         self._left = np.empty(0, np.uint32)
+        # Fresh memory for every group would cost as much as what grows in it.
+        self._coins = np.empty(GROUP if errors else 0, np.uint32)
 
     def __repr__(self) -> str:
         return "KeyStream(…)"
@@ -115,7 +117,7 @@ class KeyStream:
         if self._errors is None:
             self._product(out, out)
         else:
-            self._product(out, out, self._errors.draw(GROUP))
+            self._product(out, out, self._errors.draw(GROUP, self._coins))
         self._groups += 1
 
     def _chunk(self, index: int) -> FieldStream:

@@ -12,8 +12,8 @@ from basecagg.maths.quantization import Reals, clip_update, quantize_and_mask, r
 from basecagg.maths.randomness import FieldStream, Words, WordStream, derive_seed
 from basecagg.parameters import ProtocolParameters
 
-_SEGMENT = 1 << 20
-"""Elements that are masked at a time."""
+_SEGMENT = 1 << 17
+"""Elements that are masked at a time, in memory that is used again for the next."""
 
 
 def shares_of(seed: bytes, code: MaskCode, parameters: ProtocolParameters) -> Words:
@@ -68,14 +68,17 @@ def hide(
     require_finite(update)
     coins = WordStream(derive_seed(seed, "rounding"))
     masked, count = np.empty(p.padded_size, np.uint32), 0
+    # Fresh memory for every segment would cost as much as what is done in it.
+    longest = min(_SEGMENT, p.padded_size)
+    clipped, drawn = np.empty(longest, update.dtype), np.empty((2, longest), np.uint32)
     for at in range(0, p.padded_size, _SEGMENT):
         out, part = masked[at : at + _SEGMENT], update[at : at + _SEGMENT]
-        # The pad is 0, and masked like the rest.
-        padded = np.zeros(out.size, dtype=update.dtype)
+        padded, (rounding, cover) = clipped[: out.size], drawn[:, : out.size]
         count += clip_update(part, p.clip, out=padded[: part.size])[1]
+        padded[part.size :] = 0  # the pad is masked like the rest
         if tier:
             np.ldexp(padded, -tier, out=padded)
-        draws = coins.draw(out.size), mask.draw(out.size)
+        draws = coins.draw(out.size, rounding), mask.draw(out.size, cover)
         quantize_and_mask(padded, p.update_levels, p.field_size, *draws, out=out)
     return masked, count
 
@@ -96,11 +99,12 @@ def hide_with_noise(
     longest, weight = mechanism.privacy.longest, mechanism.weight(staleness)
     round_within(update, p.update_levels, longest, weight, bound, coins, rounded[:size])
     noise = WordStream(derive_seed(fresh, "private noise"))
+    table = noise_table(mechanism.variance) if mechanism.variance else None
+    memory = np.empty(min(size, _SEGMENT), np.uint32)
     for at in range(0, size, _SEGMENT):
         here = slice(at, min(at + _SEGMENT, size))
-        words = mask.draw(here.stop - at)
-        if mechanism.variance:
-            table = noise_table(mechanism.variance)
+        words = mask.draw(here.stop - at, memory[: here.stop - at])
+        if table is not None:
             noise_and_mask(rounded[here], table, noise, words, p.field_size, masked[here])
         else:
             masked[here] = (rounded[here].astype(np.int64) + words) % p.field_size
