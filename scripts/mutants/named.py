@@ -107,6 +107,13 @@ NAMED = (
         '"private rounding"',
     ),
     Named(
+        "the key that sealed an envelope is not signed",
+        "protocol/merkle.py",
+        'return hashlib.sha256(b"\\x02" + sender + top).digest() if sender else top',
+        "return top",
+        ("tests/claims/test_a_holder_refuses_a_forged_or_misdelivered_share.py",),
+    ),
+    Named(
         "a certificate that comes alone does not tell of a clone",
         "protocol/participant.py",
         "return [message]\n        case CertifiedRequest",

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from basecagg.channels.sealing import OVERHEAD
 from basecagg.parameters import ProtocolParameters
-from basecagg.protocol.merkle import longest_path
 
 # --- bytes --------------------------------------------------------------------------------------
 
@@ -52,7 +51,7 @@ def message_bytes(p: ProtocolParameters) -> dict[str, int]:
     request = TICKET * p.buffer_size + links + (certificate or 1) + 171
     return {
         "Shipment": shares_bytes(p) + p.num_holders * (HASH + 3) + 354,
-        "Parcel": share + OVERHEAD + HASH * longest_path(p.num_holders) + 350,
+        "Parcel": share + OVERHEAD + HASH + 350,
         "Receipt": NAME * p.buffer_size + 116,
         "Upload": p.word_bytes * p.padded_size + TICKET + 16,
         "ShortRequest": SHORT_TICKET * p.buffer_size + LINK + 156,

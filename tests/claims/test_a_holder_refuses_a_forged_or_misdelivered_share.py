@@ -77,9 +77,10 @@ def dealt(federation, share, *, dealer="mallory", expires=5, credential=None, in
     credential = credential or enrol(
         federation.identity("enrolment"), agreement.id, dealer, identity.public_key
     )
-    dealing = Dealing(agreement.id, (mask,), levels[-1][0], credential)
-    path = merkle.path(levels, index)
-    return Parcel(signed(dealing, identity), index, path, envelopes[index])
+    root = merkle.root_of(levels[0], merkle.sender_of(envelopes[0], agreement.epoch.suite))
+    dealing = Dealing(agreement.id, (mask,), root, credential)
+    proof = merkle.proof(levels, index, root)
+    return Parcel(signed(dealing, identity), index, proof, envelopes[index])
 
 
 def share_of(federation, fill=1):
@@ -116,6 +117,33 @@ def test_a_dealing_signed_by_the_server(federation):
     parcel = parcels_of(federation)[0]
     forged = signed(parcel.dealing, federation.identity("server"))
     refuse(federation, "user-0", msgspec.structs.replace(parcel, dealing=forged), BadSignature)
+
+
+def sealed_by_the_server(federation, parcel):
+    """A share of the server's choice, in an envelope that opens at the holder."""
+    sealer, to = make_sealer("x25519"), federation.agreement.epoch.holders[0].sealing_key
+    context = sealing_context(federation.agreement.id, parcel.dealing.masks, 0)
+    (lock,) = sealer.locks([to], [context])
+    return sealer.seal(lock, context, share_of(federation))
+
+
+def test_an_envelope_that_the_server_sealed_itself(federation):
+    """With it in all places the server would know this mask's shares, and open the sum of the others."""
+    parcel = parcels_of(federation)[0]
+    sealed = sealed_by_the_server(federation, parcel)
+    refuse(federation, "user-0", msgspec.structs.replace(parcel, sealed=sealed), WrongRecipient)
+    under_her_key = parcel.sealed[:32] + sealed[32:]
+    forged = msgspec.structs.replace(parcel, sealed=under_her_key)
+    refuse(federation, "user-0", forged, WrongRecipient)
+
+
+def test_control_where_the_senders_key_is_not_signed_it_would_be_taken(federation, monkeypatch):
+    monkeypatch.setattr(merkle, "_bound", lambda sender, top: top)
+    parcel = parcels_of(federation)[0]
+    (dealing, sealed) = parcel.dealing, sealed_by_the_server(federation, parcel)
+    top = Parcel(dealing, 0, (dealing.root,), sealed)
+    (receipt,) = ask(federation, "user-0", top)
+    assert isinstance(receipt, Receipt)
 
 
 def test_a_dealer_whom_nobody_enrolled(federation):
@@ -174,14 +202,19 @@ def test_of_another_mask_of_the_same_dealer(federation):
         refuse(federation, name, swapped, WrongRecipient)
 
 
-@pytest.mark.parametrize("damage", ["shorter", "longer", "none", "flipped"])
-def test_a_path_that_was_damaged(federation, damage):
+@pytest.mark.parametrize("suite", ["x25519", "mlkem768-x25519"])
+@pytest.mark.parametrize("damage", ["shorter", "longer", "none", "flipped", "changed"])
+def test_a_path_that_was_damaged(suite, damage):
+    """With X25519 it is only the top of the tree."""
+    federation = make_federation(suite=suite)
     parcel = parcels_of(federation)[2]
+    assert (len(parcel.path) == 1) == (suite == "x25519")
     path = {
         "shorter": parcel.path[:-1],
         "longer": (*parcel.path, bytes(32)),
         "none": (),
-        "flipped": parcel.path[::-1],
+        "flipped": parcel.path[::-1] if len(parcel.path) > 1 else (parcel.path[0][::-1],),
+        "changed": (bytes(32), *parcel.path[1:]),
     }[damage]
     damaged = msgspec.structs.replace(parcel, path=path)
     refuse(federation, "user-2", damaged, WrongRecipient)
@@ -288,8 +321,7 @@ def test_another_share_under_a_known_name(federation):
     context = sealing_context(federation.agreement.id, parcel.dealing.masks, 0)
     (lock,) = sealer.locks([to], [context])
     sealed = sealer.seal(lock, context, share_of(federation))
-    leaf = merkle.leaf(0, sealed)
-    root = merkle.root_from(0, 7, leaf, parcel.path)
+    root = merkle.root_by(parcel.path, 0, 7, sealed, "x25519")
     dealing = signed(msgspec.structs.replace(parcel.dealing, root=root), federation.identity("ann"))
     again = Parcel(dealing, 0, parcel.path, sealed)
     refuse(federation, "user-0", again, KnownMask)

@@ -100,7 +100,8 @@ def test_a_share_of_the_first_dealt_again_in_the_second_does_not_open(first, sec
     credential = enrol(first.identity("enrolment"), second.agreement.id, "ann", ann.public_key)
     old = parcels[0].dealing
     levels = merkle.tree([merkle.leaf(p.holder, p.sealed) for p in parcels])
-    dealing = signed(Dealing(second.agreement.id, old.masks, levels[-1][0], credential), ann)
+    root = merkle.root_of(levels[0], parcels[0].sealed[:32])
+    dealing = signed(Dealing(second.agreement.id, old.masks, root, credential), ann)
     for parcel in parcels:
         moved = Parcel(dealing, parcel.holder, parcel.path, parcel.sealed)
         with pytest.raises(WrongRecipient, match="does not open here"):

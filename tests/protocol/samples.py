@@ -115,7 +115,7 @@ def make_samples() -> dict[type[Message], Message]:
     now = history.after(link, 10)
     masks = {name: _mask(name, f"mask/{name}") for name in ("ann", "bob", "cat")}
     shipment = _shipment(epoch, (masks["ann"], _mask("ann", "mask/ann/2")))
-    parcel_path = merkle.path(merkle.tree(shipment.leaves), 2)
+    parcel_path = merkle.proof(merkle.tree(shipment.leaves), 2, shipment.dealing.root)
     tickets = tuple(_ticket(epoch, mask, history.root) for mask in masks.values())
     first = Certificate(epoch.id, 7, 0, history.root, fixed("request 7"), ())
     request = RecoveryRequest(epoch.id, 8, 1, now, tickets, _endorsed(first))
@@ -175,9 +175,9 @@ def _mask(name: str, serial: str) -> MaskName:
 def _shipment(epoch: Epoch, masks: tuple[MaskName, ...]) -> Shipment:
     ann = identity("ann")
     credential: Credential = enrol(identity("enrolment"), epoch.id, "ann", ann.public_key)
-    sealed = tuple(fixed(f"envelope {index}") for index in range(len(HOLDERS)))
+    sealed = tuple(fixed("sender") + fixed(f"envelope {index}") for index in range(len(HOLDERS)))
     leaves = tuple(merkle.leaf(index, envelope) for index, envelope in enumerate(sealed))
-    dealing = Dealing(epoch.id, masks, merkle.tree(leaves)[-1][0], credential)
+    dealing = Dealing(epoch.id, masks, merkle.root_of(leaves, fixed("sender")), credential)
     return Shipment(signed(dealing, ann), leaves, sealed)
 
 

@@ -102,7 +102,8 @@ def test_the_dealing_is_signed_over_all_shares(federation, ann):
     dealing = shipment.dealing
     leaves = tuple(merkle.leaf(i, sealed) for i, sealed in enumerate(shipment.sealed))
     assert shipment.leaves == leaves
-    assert dealing.root == merkle.tree(leaves)[-1][0]
+    assert {sealed[:32] for sealed in shipment.sealed} == {shipment.sealed[0][:32]}
+    assert dealing.root == merkle.root_of(leaves, shipment.sealed[0][:32])
     key = federation.identity("ann").public_key
     assert federation.agreement.verifier.verify(key, statement(dealing), dealing.signature)
 

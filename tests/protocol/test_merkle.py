@@ -92,3 +92,31 @@ def test_a_known_tree():
     five = merkle.tree([a, b, c, d, e])
     assert five[-1][0] == hashlib.sha256(b"\x01" + four + e).digest()
     assert merkle.path(five, 4) == (four,)
+
+
+def test_an_envelope_that_proves_its_sender_needs_the_top_only():
+    envelopes = [b"s" * 32 + b"share %d" % index for index in range(7)]
+    nodes = [merkle.leaf(*each) for each in enumerate(envelopes)]
+    levels, root = merkle.tree(nodes), merkle.root_of(nodes, b"s" * 32)
+    for index, envelope in enumerate(envelopes):
+        proof = merkle.proof(levels, index, root)
+        assert proof == (levels[-1][0],)
+        assert merkle.root_by(proof, index, 7, envelope, "x25519") == root
+        assert merkle.root_by(proof, index, 7, b"t" + envelope[1:], "x25519") != root
+        assert merkle.root_by((*proof, bytes(32)), index, 7, envelope, "x25519") is None
+        assert merkle.root_by((), index, 7, envelope, "x25519") is None
+
+
+def test_an_envelope_that_anybody_can_seal_needs_its_path():
+    envelopes = [b"share %d" % index * 9 for index in range(7)]
+    nodes = [merkle.leaf(*each) for each in enumerate(envelopes)]
+    suite = "mlkem768-x25519"
+    sender = merkle.sender_of(envelopes[0], suite)
+    levels, root = merkle.tree(nodes), merkle.root_of(nodes, sender)
+    assert (sender, root) == (b"", levels[-1][0])
+    for index, envelope in enumerate(envelopes):
+        proof = merkle.proof(levels, index, root)
+        assert proof == merkle.path(levels, index)
+        assert merkle.root_by(proof, index, 7, envelope, suite) == root
+        assert merkle.root_by(proof, index, 7, b"?" + envelope[1:], suite) != root
+        assert merkle.root_by((root,), index, 7, envelope, suite) != root

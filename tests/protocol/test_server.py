@@ -92,8 +92,7 @@ def test_a_shipment_is_written_before_it_is_relayed(federation, shipment):
     root = shipment.dealing.root
     for index, name in enumerate(USERS):
         parcel = sent[name]
-        leaf = merkle.leaf(index, parcel.sealed)
-        assert merkle.root_from(index, 7, leaf, parcel.path) == root
+        assert merkle.root_by(parcel.path, index, 7, parcel.sealed, "x25519") == root
         assert parcel.holder == index
 
 
@@ -118,7 +117,7 @@ def test_of_a_dealer_who_is_not_enrolled(federation, shipment):
 def test_with_too_few_or_too_many_shares(federation, shipment):
     for count in (2, 6, 8):
         leaves = (shipment.leaves * 2)[:count]
-        root = merkle.tree(leaves)[-1][0]
+        root = merkle.root_of(leaves, shipment.sealed[0][:32])
         dealing = resigned(federation, "ann", shipment.dealing, root=root)
         cut = replace(
             shipment, dealing=dealing, leaves=leaves, sealed=(shipment.sealed * 2)[:count]
@@ -154,7 +153,7 @@ def test_that_has_expired(federation, shipment):
 def test_other_shares_under_a_known_name(federation, shipment):
     federation.server.receive("ann", shipment)
     leaves = shipment.leaves[::-1]
-    root = merkle.tree(leaves)[-1][0]
+    root = merkle.root_of(leaves, shipment.sealed[0][:32])
     dealing = resigned(federation, "ann", shipment.dealing, root=root)
     other = replace(shipment, dealing=dealing, leaves=leaves)
     server_refuses(federation, "ann", other, KnownMask)

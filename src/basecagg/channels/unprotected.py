@@ -53,13 +53,13 @@ class NoSealing:
         return b""
 
     def locks(self, recipient_keys: Sequence[bytes], contexts: Sequence[bytes]) -> list[Lock]:
-        """No locks."""
-        return [Lock(b"", b"")] * len(recipient_keys)
+        """Locks without keys; an envelope begins with the sender's, as in the suite."""
+        return [Lock(self.public_key, b"")] * len(recipient_keys)
 
     def seal(self, lock: Lock, context: bytes, plaintext: bytes | memoryview) -> bytes:
-        """The plaintext itself."""
-        return bytes(plaintext)
+        """The plaintext itself behind it."""
+        return lock.head + bytes(plaintext)
 
     def open(self, context: bytes, sealed: bytes) -> bytes:
         """The plaintext itself."""
-        return sealed
+        return sealed[len(self.public_key) :]

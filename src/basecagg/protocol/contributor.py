@@ -169,7 +169,7 @@ class Contributor:
         locks = parse(require(self._records, "locks", key), Locks)
         seeds = [self._masks[name.key].seed for name in dealing.masks]
         leaves, sealed = self._seal(seeds, locks, self._contexts(dealing.masks))
-        if merkle.tree(leaves)[-1][0] != dealing.root:
+        if self._root_of(leaves, sealed) != dealing.root:
             # Two plaintexts sealed with the same keys would give both away.
             raise StorageError(f"the shares of {key} are not those that were dealt")
         return Shipment(dealing, leaves, sealed)
@@ -190,7 +190,7 @@ class Contributor:
         keys = [holder.sealing_key for holder in self.agreement.epoch.holders]
         locks = Locks(of_holders=self._sealer.locks(keys, contexts))
         leaves, sealed = self._seal(list(seeds.values()), locks, contexts)
-        root = merkle.tree(leaves)[-1][0]
+        root = self._root_of(leaves, sealed)
         dealing = Dealing(self.agreement.id, tuple(seeds), root, self._credential)
         dealing = signed(dealing, self._signer)
         state = life.after(life.CONTRIBUTOR, "new", "deal")
@@ -236,6 +236,9 @@ class Contributor:
         envelopes = zip(locks.of_holders, contexts, contents, strict=True)
         sealed = tuple(self._sealer.seal(*envelope) for envelope in envelopes)
         return tuple(merkle.leaf(*each) for each in enumerate(sealed)), sealed
+
+    def _root_of(self, leaves: tuple[bytes, ...], sealed: tuple[bytes, ...]) -> bytes:
+        return merkle.root_of(leaves, merkle.sender_of(sealed[0], self.agreement.epoch.suite))
 
     def _contexts(self, names: Sequence[MaskName]) -> list[bytes]:
         count = self._parameters.num_holders

@@ -173,7 +173,7 @@ class Holder:
         if known:
             return self._keep_again(dealing, known, parcel_hash)
         self._require_room(dealing)
-        self._require_mine(parcel, parcel_hash)
+        self._require_mine(parcel)
         shares = self._open(dealing, parcel.sealed)
         self._first_expiry = min(self._first_expiry, dealing.expires)
         self._unacknowledged += dealing.masks
@@ -219,9 +219,10 @@ class Holder:
         if self._live[dealer] >= self.agreement.masks_per_contributor:
             raise QuotaExceeded(f"{self._live[dealer]} masks are live already", peer=dealer)
 
-    def _require_mine(self, parcel: Parcel, parcel_hash: bytes) -> None:
+    def _require_mine(self, parcel: Parcel) -> None:
         dealing, count = parcel.dealing, self._parameters.num_holders
-        root = merkle.root_from(self.index, count, parcel_hash, parcel.path)
+        suite = self.agreement.epoch.suite
+        root = merkle.root_by(parcel.path, self.index, count, parcel.sealed, suite)
         if parcel.holder != self.index or root != dealing.root:
             raise WrongRecipient(
                 f"the envelope of {dealing.masks[0].key} is not the one dealt to holder {self.index}"

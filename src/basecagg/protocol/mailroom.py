@@ -370,12 +370,13 @@ class Mailroom:
             raise Malformed(
                 f"a shipment has {parameters.num_holders} envelopes of {most} bytes at most"
             )
-        if _levels(shipment.leaves)[-1][0] != shipment.dealing.root:
+        sender = merkle.sender_of(shipment.sealed[0], self.agreement.epoch.suite)
+        if merkle.root_of(shipment.leaves, sender) != shipment.dealing.root:
             raise Malformed("the envelopes do not lead to the signed root")
 
 
 def _parcel(dealing: Dealing, leaves: tuple[bytes, ...], holder: int, sealed: bytes) -> Parcel:
-    return Parcel(dealing, holder, merkle.path(_levels(leaves), holder), sealed)
+    return Parcel(dealing, holder, merkle.proof(_levels(leaves), holder, dealing.root), sealed)
 
 
 @lru_cache(maxsize=64)

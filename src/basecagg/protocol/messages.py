@@ -257,7 +257,7 @@ class Shipment(Message, frozen=True, tag="Shipment"):
 
 
 class Parcel(Message, frozen=True, tag="Parcel"):
-    """Server → holder: its envelope, with the hash path that ties it to the signed root."""
+    """Server → holder: its envelope, with what ties it to the signed root: a path, or the top of the tree."""
 
     dealing: Dealing
     holder: HolderIndex
