@@ -18,6 +18,7 @@ from basecagg.service.agent.local_member import LocalMember
 from basecagg.service.agent.profile import Profile
 from basecagg.service.connection import Patience
 from basecagg.service.documents import to_json
+from basecagg.service.server.core import Service
 from basecagg.statistics.centre import StudyAnswers
 from basecagg.statistics.desk_folder import DeskFolder
 from basecagg.statistics.protocol_file import RATE, StudyProtocol, parse
@@ -130,3 +131,67 @@ class NetworkStudy:
         assert self.analyst is not None
         with RemoteStudy(self.analyst, self.folder / folder, patience=QUICK) as study:
             return work(study)
+
+
+class LeavingStudy(NetworkStudy):
+    """The first two centres leave as soon as the server has their answers, and come back for the next question.
+
+    The last centre waits with its answer until they are gone: so no sum is opened before.
+    """
+
+    GONE = 2
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.uploaded: set[str] = set()
+        """Whose answers to the present question the server has."""
+        self.left = 0
+        """How often somebody was gone when a sum was opened."""
+        receive = Service.receive
+
+        async def see(service: Service, sender: str, frame: bytes) -> None:
+            await receive(service, sender, frame)
+            if b"Upload" in frame[:16]:
+                self.uploaded.add(sender)
+
+        Service.receive = see  # type: ignore[method-assign]
+        self.restore = lambda: setattr(Service, "receive", receive)
+
+    def launch(self, name: str) -> None:
+        profile, last = self.federation.profile(name), list(self.centres)[-1]
+        answers = Held(profile, self.desk(name), QUICK)
+        answers.study = self if name == last else None
+        self.federation.launch(profile, answers)
+
+    async def ask_while_some_leave(self, work: Callable[[RemoteStudy], Any]) -> Any:
+        """Let the analyst ask one question; its sum is opened without the two."""
+        self.uploaded.clear()
+        found = await self.ask(work)
+        for name in list(self.centres)[: self.GONE]:
+            if name not in self.federation.agents:
+                self.launch(name)
+        return found
+
+    async def leave(self) -> None:
+        """Once all others have uploaded, two go."""
+        others = set(self.centres) - {list(self.centres)[-1]}
+
+        async def have_uploaded() -> bool:
+            return others <= self.uploaded
+
+        await self.federation.until(have_uploaded)
+        for name in list(self.centres)[: self.GONE]:
+            await self.federation.stop(name)
+        self.left += 1
+
+
+class Held(StudyAnswers):
+    """A centre that, if it has a study, answers when others have left it."""
+
+    study: LeavingStudy | None = None
+
+    async def __call__(self, model: Any, info: Any) -> Any:
+        answer = await super().__call__(model, info)
+        if self.study is not None:
+            await self.study.leave()
+        return answer

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import service_harness
 from made_up import made_up, pooled
 from network import NetworkStudy, protocol_text
-from service_harness import Federation
 
 from basecagg.errors import QuestionRefused
 from basecagg.statistics import count, mean
@@ -65,17 +65,9 @@ MOST = 64
 async def network(folder: Path, centres: int = 6) -> AsyncIterator[NetworkStudy]:
     rows = made_up(centres, least=10)
     text = protocol_text(rows, most=MOST, columns=COLUMNS, asked=ASKED, more=BUDGET)
-    federation = Federation(folder)
-    await federation.start_server()
-    study = NetworkStudy(federation, rows, text)
-    try:
-        yield study
-    finally:
-        for name in list(federation.agents):
-            await federation.stop(name)
-        await federation.stop_server()
-        await federation.operator.line.close()
-        federation.operator.close()
+    # Whoever waits for what never comes gives it up at last.
+    async with asyncio.timeout(600), service_harness.federation(folder) as federation:
+        yield NetworkStudy(federation, rows, text)
 
 
 def test_a_study_over_the_network(tmp_path: Path) -> None:

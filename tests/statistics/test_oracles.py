@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import math
+import threading
 import warnings
 from collections.abc import Iterator
-from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from network import LeavingStudy, protocol_text
 from public_data import CENTRES, DATA, PublicData, load
 from scipy import stats
+from service_harness import Federation, stopped_at_last
 
 from basecagg.statistics import (
     Category,
@@ -42,7 +47,7 @@ YES = Category("yes", (0, 1))
 
 
 class Asked:
-    """A study of one data set, asked while a third of the centres leaves as soon as it has answered."""
+    """A study of one data set, asked while a fourth of the centres leaves as soon as it has answered."""
 
     def __init__(self, name: str) -> None:
         self.data: PublicData = load(name)
@@ -55,17 +60,120 @@ class Asked:
         order = list(self._rng.permutation(names))
         return self.study.ask(statistic, order=order, gone=order[: CENTRES // 4])
 
+    def approve(self, statistic: Any) -> None:
+        """What every centre does by itself."""
+        for desk in self.study.desks.values():
+            desk.approve(statistic)
 
-@cache
-def _asked(name: str) -> Asked:
-    return Asked(name)
+
+_PATIENCE = 900
+"""Seconds for one question: the machine may be busy with other things."""
 
 
-@pytest.fixture(params=DATA)
-def asked(request: Any) -> Iterator[Asked]:
+class AskedOverNetwork:
+    """The same over TLS, by a study protocol: two of eight centres are gone when a sum is opened."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.data: PublicData = load(name)
+        self.rows, self.most = self.data.rows, self.data.most
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self._thread.start()
+        self.study: LeavingStudy = self._do(self._begin(folder))
+
+    def ask(self, statistic: Any) -> Any:
+        return self._do(self._ask(statistic))
+
+    def approve(self, statistic: Any) -> None:
+        """It is in the protocol, which every centre has approved."""
+        assert statistic.digest in self.study.protocol.hashes
+
+    def end(self) -> None:
+        self._do(self._end())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+    def _do(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(_PATIENCE)
+
+    async def _begin(self, folder: Path) -> LeavingStudy:
+        federation = Federation(folder)
+        await federation.start_server()
+        text = protocol_text(
+            self.data.centres, most=self.most, columns=_columns(self.data), asked=_asks(self.data)
+        )
+        study = LeavingStudy(federation, self.data.centres, text)
+        await study.begin()
+        return study
+
+    async def _ask(self, statistic: Any) -> Any:
+        return await self.study.ask_while_some_leave(lambda remote: remote.ask(statistic))
+
+    async def _end(self) -> None:
+        assert self.study.left > 0
+        self.study.restore()
+        async with stopped_at_last(self.study.federation):
+            pass
+
+
+def _columns(data: PublicData) -> str:
+    spans = {each.name: each for each in (data.y, data.times, *data.covariates)}
+    lines = [f"[columns.{n}]\nlow = {c.low}\nhigh = {c.high}\n" for n, c in spans.items()]
+    lines += [f"[columns.{n}]\nlevels = [0, 1]\n" for n in ("event", "yes", "treated")]
+    lines.append(f"[columns.group]\nlevels = {list(data.group.levels)}\n")
+    lines.append(f"[columns.time]\nlow = 0\nhigh = {data.rows['time'].max()}\n")
+    return "".join(lines)
+
+
+def _asks(data: PublicData) -> str:
+    """Everything that the tests below ask for."""
+    covariates = [each.name for each in data.covariates]
+    ends = list(data.ends)
+    asked = [
+        ("count", {"column": "y"}),
+        ("mean", {"column": "y"}),
+        ("table", {"columns": ["group", "yes"]}),
+        ("compare", {"column": "y", "by": "treated"}),
+        ("compare", {"column": "y", "by": "group"}),
+        ("quantiles", {"column": "y", "step": data.step}),
+        ("mantel-haenszel", {"exposure": "treated", "outcome": "yes", "strata": "group"}),
+        ("regression", {"family": "linear", "outcome": "y", "covariates": covariates}),
+        ("regression", {"family": "linear", "outcome": "times", "covariates": ["age"]}),
+        ("regression", {"family": "logistic", "outcome": "yes", "covariates": covariates}),
+        ("regression", {"family": "poisson", "outcome": "times", "covariates": ["age"]}),
+        ("survival", {"times": ends}),
+        ("survival by group", {"times": ends, "by": "group"}),
+        ("cox", {"covariates": covariates}),
+        (
+            "weighted means",
+            {"outcome": "yes", "treatment": "treated", "covariates": covariates, "least": 0.05},
+        ),
+    ]
+    return "".join(
+        f'[[ask]]\nname = "{number}"\ncompute = "{compute}"\n'
+        + "".join(f"{word} = {json.dumps(value)}\n" for word, value in words.items())
+        for number, (compute, words) in enumerate(asked)
+    )
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        *DATA,
+        *(pytest.param(f"{name} over the network", marks=pytest.mark.soak) for name in DATA),
+    ],
+)
+def asked(request: Any, tmp_path_factory: Any) -> Iterator[Asked | AskedOverNetwork]:
+    name, over, _ = request.param.partition(" over the network")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the packages that are compared with
-        yield _asked(request.param)
+        if not over:
+            yield Asked(name)
+            return
+        study = AskedOverNetwork(name, tmp_path_factory.mktemp(name))
+        yield study
+        study.end()
 
 
 def near(found: Any, expected: Any) -> None:
@@ -191,8 +299,7 @@ def test_cox_stratified_by_centre(asked: Asked) -> None:
     import pandas as pd
 
     covariates = asked.data.covariates
-    for desk in asked.study.desks.values():
-        desk.approve(cox_step(covariates, np.zeros(len(covariates)), most=asked.most))
+    asked.approve(cox_step(covariates, np.zeros(len(covariates)), most=asked.most))
     found = fit_cox(asked.ask, covariates, most=asked.most)
     names = ["time", "event", *(c.name for c in covariates)]
     frame = pd.DataFrame({name: asked.rows[name] for name in names})
