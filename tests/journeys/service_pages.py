@@ -205,10 +205,10 @@ def ten_and_a_model(story: Story) -> None:
 # --- a study ------------------------------------------------------------------------------------------------
 
 STUDY = "docs/how-to/run-a-study.md"
-CENTRES = [f"centre-{index}" for index in range(1, 7)]
+CENTRES = [f"centre-{index}" for index in range(1, 6)]
 
 
-def six_desks(story: Story) -> None:
+def all_desks(story: Story) -> None:
     """Every centre has its records in its own columns; all mapping files are like the printed one."""
     draw = np.random.default_rng(1)
     _, mapping = blocks(STUDY, "toml")
@@ -226,7 +226,7 @@ def six_desks(story: Story) -> None:
     story.traveller.own()
 
 
-def five_others_join(story: Story) -> None:
+def the_others_join(story: Story) -> None:
     for name in CENTRES[1:]:
         line = f"basecagg join {name}.invitation --desk desk-{name} --longest-wait 2"
         story.traveller.leave_running(name, line)
@@ -246,7 +246,7 @@ def see_the_study_come(story: Story) -> None:
         story.traveller.wait_until(terms.exists, f"the study is at {name}")
 
 
-def five_others_approve(story: Story) -> None:
+def the_others_approve(story: Story) -> None:
     for name in CENTRES[1:]:
         line = f"basecagg desk approve desk-{name} {story.values['HASH']}"
         story.traveller.type(line, answers="y\n")
@@ -277,15 +277,15 @@ SERVICE: dict[str, Walk] = {
             typed(
                 "basecagg join centre-1.invitation",
                 SOON,
-                first=six_desks,
+                first=all_desks,
                 runs_as="centre-1",
-                then=five_others_join,
+                then=the_others_join,
             ),
             typed("basecagg study enrol"),
             typed("basecagg operator study", first=write_the_protocol, then=take_the_hash),
             typed("basecagg desk show", first=see_the_study_come),
             typed(
-                "basecagg desk approve", ("HASH", "{HASH}"), answers="y\n", then=five_others_approve
+                "basecagg desk approve", ("HASH", "{HASH}"), answers="y\n", then=the_others_approve
             ),
             typed("basecagg study run", then=read_the_report),
         ]
