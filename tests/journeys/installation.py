@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).parents[2]
 STUDY = ("SurvSet>=0.2.11", "lifelines>=0.30")
 """What `make study` needs besides the package."""
+ADAPTERS = ("peft>=0.17", "transformers>=4.56")
+"""What the tutorial on language models needs."""
 NO_HOME = "/nonexistent"
 
 
@@ -54,7 +56,7 @@ def install(place: Path, *, whole: bool) -> Installation:
     checked(account.interpreter, "-m", "venv", "--without-pip", place / "env")
     pip = (sys.executable, "-m", "pip", "--python", place / "env/bin/python", "install", "--quiet")
     if whole:
-        checked(*pip, "--no-compile", f"{wheel}[all]", "pip", *STUDY)
+        checked(*pip, "--no-compile", f"{wheel}[all]", "pip", *STUDY, *ADAPTERS)
     else:
         checked(*pip, "--no-compile", "--no-deps", wheel)
         (site,) = (place / "env" / "lib").glob("python*/site-packages")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from adapter_pages import ADAPTERS
 from flower_pages import FLOWER
 from run_pages import RUNS
 from service_pages import SERVICE
 
-WALKS = RUNS | SERVICE | FLOWER
+WALKS = RUNS | SERVICE | FLOWER | ADAPTERS

@@ -42,7 +42,8 @@ class Layout:
         if len(dtypes) != 1 or not dtypes <= set(_LEARNED):
             raise DataError(
                 f"the model's arrays are of {', '.join(sorted(dtypes)) or 'no floating type'}:"
-                f" convert them all to {' or all to '.join(_LEARNED)}"
+                f" convert them all to {' or all to '.join(_LEARNED)}, and leave out what does not train (of an"
+                " adapter send peft.get_peft_model_state_dict(model) alone)"
             )
         shapes = {key: tuple(array.shape) for key, array in learned.items()}
         fixed = {key: array for key, array in record.items() if key not in learned}
