@@ -1,7 +1,7 @@
 """Draw the curve of the tutorial on language models from the committed losses.
 
-    cd examples/language-model && python simulate.py 1 2 3
-    mv losses.json ../../benchmarks/results/language-model/ && cd ../.. && python scripts/language_model.py
+cd examples/language-model && python simulate.py 1 2 3
+mv losses.json ../../benchmarks/results/language-model/ && cd ../.. && python scripts/language_model.py
 """
 
 from __future__ import annotations
