@@ -93,6 +93,8 @@ class Chaos:
 
     prelude = ""
     """Python that a user's process runs before its command."""
+    parameters = PARAMETERS
+    """Of its epoch."""
 
     def __init__(
         self, folder: Path, database: str | None = None, standbys: Sequence[str] = ()
@@ -176,8 +178,8 @@ class Chaos:
             while missing:
                 missing -= set(await self.operator.admit_all())
                 await asyncio.sleep(0.2)
-        await self.operator.set_model(np.zeros(PARAMETERS.model_size, "<f4"))
-        await self.operator.start(PARAMETERS)
+        await self.operator.set_model(np.zeros(self.parameters.model_size, "<f4"))
+        await self.operator.start(self.parameters)
 
     async def _invite(self, name: str) -> Invitation:
         """The server may still be starting."""

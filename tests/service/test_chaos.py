@@ -14,6 +14,7 @@ from chaos_processes import NAMES, Chaos
 from private_postgres import private_postgres
 
 from basecagg.channels.wire import MAX_CONTROL_BYTES, unpack
+from basecagg.parameters import ProtocolParameters
 from basecagg.protocol.messages import Link
 from basecagg.protocol.stored import HeldShare, ModelState, load, parse, write
 from basecagg.service.server.buffer_log import BufferEntry
@@ -57,6 +58,38 @@ def test_nothing_is_lost_in_a_long_chaos(tmp_path: Path) -> None:
 def test_nothing_is_lost_in_a_long_chaos_on_postgresql(tmp_path: Path) -> None:
     with private_postgres() as database:
         asyncio.run(chaos(tmp_path, LONG, database))
+
+
+KEYS = ProtocolParameters(
+    num_holders=5,
+    recovery_threshold=3,
+    max_colluders=1,
+    max_dropouts=1,
+    buffer_size=3,
+    model_size=100_000,
+    max_staleness=20,
+)
+
+
+def test_sums_with_masks_from_keys_go_on_after_kills(tmp_path: Path) -> None:
+    """The defaults, with a model of usual size: own weights, keys, words of three bytes."""
+    assert (KEYS.masks, KEYS.weights, KEYS.word_bytes) == ("keys", "own", 3)
+    asyncio.run(killed_with_keys(tmp_path))
+
+
+async def killed_with_keys(folder: Path) -> None:
+    scene = Chaos(folder)
+    scene.parameters = KEYS
+    try:
+        await scene.begin()
+        await scene.reach(2, GIVE_UP)
+        for victim in ("server", NAMES[0]):
+            scene.kill(victim)
+            scene.start_server() if victim == "server" else scene.start_user(victim)
+            await scene.reach(max(scene.versions) + 2, GIVE_UP)
+    finally:
+        await scene.end()
+    assert (scene.kills, scene.versions) == (2, sorted(scene.versions))
 
 
 async def chaos(folder: Path, troubles: Troubles, database: str | None = None) -> None:
