@@ -16,7 +16,7 @@ import numpy as np
 from basecagg.channels.sealing import SealingSecret, X25519Sealer
 from basecagg.maths.key_masks import unmask_with
 from basecagg.maths.mds_code import MaskCode
-from basecagg.maths.packing import pack
+from basecagg.maths.packing import pack, sum_packed
 from basecagg.maths.prime_field import PrimeField
 from basecagg.maths.quantization import quantize_and_mask
 from basecagg.maths.randomness import FieldStream, Words, WordStream, new_seed
@@ -82,7 +82,8 @@ class _Trial:
         self.stream, self.coins = FieldStream(new_seed(), p.field_size), WordStream(new_seed())
         self.update = np.linspace(-p.clip, p.clip, self.size, dtype=np.float32)
         self.secret = self.stream.draw(self.shared)
-        self.uploads = self._draw(p.buffer_size, self.size)
+        uploads = self._draw(p.buffer_size, self.size)
+        self.uploads = [pack(words, p.field_size).tobytes() for words in uploads]
         self.shares = self._draw(max(p.num_holders, p.buffer_size), self.width)
         self.codeword = self.code.encode(self.secret, self._draw(p.max_colluders, self.width))
         self.weights = np.full(p.buffer_size, p.field_levels, np.uint32)
@@ -113,7 +114,7 @@ class _Trial:
         first = next(self.first_holder)
         holders = [(first + i) % self.p.num_holders for i in range(self.p.answers_needed)]
         answers = {holder: self.codeword[holder] for holder in holders}
-        total = self.field.weighted_sum(self.uploads, self.weights)
+        total = sum_packed(self.field, self.uploads, self.weights.tolist())
         masks = masks_of(self.code.correct(answers, self.p.answers_needed)[0], _EPOCH, self.p)
         unmask_with(masks, total, self.p.update_levels, self.p.field_size)
 
