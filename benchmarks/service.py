@@ -39,12 +39,13 @@ LONG = SHORT | CROWD | {"gives_way": True}
 """As if the crowd were elsewhere: whenever the server can run, it does."""
 PLAIN = {"plain": True}
 LATENCY = {"what": "latency", "holders": 12, "buffer": 5, "d": 10**6}
-LARGE = SHORT | {"d": 10**6, "warm": 50, "updates": 150}
+SMALL = SHORT | {"warm": 75, "updates": 250}
+LARGE = SHORT | {"d": 10**6, "warm": 25, "updates": 100}
 BESIDE_PLAIN = [
-    *(SHORT | {"holders": holders} for holders in SIZES),
+    *(SMALL | {"holders": holders} for holders in SIZES),
     *(LARGE | {"holders": holders} for holders in SIZES),
     LATENCY,
-    SHORT | CROWD | {"updates": 1000, "verify": False},
+    SHORT | CROWD | {"warm": 500, "updates": 500, "verify": False},
 ]
 """Each is measured protected and plain, in turn."""
 SHOWN = {

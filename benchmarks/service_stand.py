@@ -184,6 +184,8 @@ class Stand:
         code = "from basecagg.commands.serve import command; command()"
         options = ["--state", "operator/server", "--host", "127.0.0.1", "--open-here"]
         options += ["--port", str(self.port), "--member-rate", "100000", "--answer-timeout", "60"]
+        # All contributors may send at once: who is put off comes again, and is paid for twice.
+        options += ["--memory", "1024"]
         options += [] if self._database is None else ["--database", self._database]
         with (self._folder / "server.log").open("wb") as log:
             return subprocess.Popen(
