@@ -24,6 +24,7 @@ _FEW = "tests/claims/test_one_model_gives_few_sums.py"
 _LETTERS = "tests/protocol/test_short_letters.py"
 _TOLD = "tests/claims/test_a_sum_tells_no_more_than_its_numbers.py"
 _KEYS = "tests/protocol/test_key_masks_in_sums.py"
+_OPEN, _OPEN_EPOCH = "tests/protocol/test_in_clear.py", "tests/parties/test_epoch_in_clear.py"
 _SECONDS = 300
 
 
@@ -48,6 +49,41 @@ class Named:
 
 
 NAMED = (
+    Named(
+        "a floor that allows nothing in clear takes an epoch with protection none",
+        "protocol/floor.py",
+        "if not self.allow_clear:",
+        "if False:",
+        (_OPEN,),
+    ),
+    Named(
+        "a participant whose word was taken back goes on in clear",
+        "protocol/participant.py",
+        "if not self._floor.allow_clear:",
+        "if False:",
+        (_OPEN,),
+    ),
+    Named(
+        "an update in clear needs no signature of a member",
+        "protocol/clear_opening.py",
+        "self.agreement.require_signed(update.ticket, key, update.ticket.signature)",
+        "pass",
+        (_OPEN_EPOCH,),
+    ),
+    Named(
+        "a restored server signs another model in clear",
+        "protocol/clear_opening.py",
+        "return self._may_sign\n",
+        "return True\n",
+        (_OPEN_EPOCH,),
+    ),
+    Named(
+        "an update in clear counts again when it comes again",
+        "protocol/opening.py",
+        "return ended.verdict if ended else None",
+        "return None",
+        (_OPEN_EPOCH,),
+    ),
     Named(
         "a holder takes a model that was made from another sum",
         "protocol/holder.py",
